@@ -13,16 +13,8 @@ from devnet.layout import DevnetFolders
 
 #: Index in the phrase: Anvil gives each of its accounts ETH for gas.
 PARTIES = {
-    "deployer": 0,
-    "matcher-1": 1,
-    "requester-1": 2,
-    "auditor-1": 3,
-    "miner-1": 4,
-    "miner-2": 5,
-    "miner-3": 6,
-    "juror-1": 7,
-    "juror-2": 8,
-    "juror-3": 9,
+    **{"deployer": 0, "matcher-1": 1, "requester-1": 2, "auditor-1": 3},
+    **{"miner-1": 4, "miner-2": 5, "miner-3": 6, "juror-1": 7, "juror-2": 8, "juror-3": 9},
 }
 #: More machines, for a devnet that wants replicas.
 SPARE_PARTIES = {"miner-4": 10}
@@ -35,7 +27,7 @@ def signer_of(party: str) -> Signer:
 
 
 def make_wallets(layout: DevnetFolders, parties: Sequence[str] = tuple(PARTIES)) -> dict[str, str]:
-    """An encrypted keystore per party (password `devnet`); returns their addresses. Existing files are kept."""
+    """An encrypted keystore per party (password `devnet`), unless it exists; their addresses."""
     layout.root.mkdir(parents=True, exist_ok=True)
     if not layout.password_file.exists():
         write_secret_file(layout.password_file, DEVNET_PASSWORD.encode() + b"\n")
@@ -52,7 +44,7 @@ def make_wallets(layout: DevnetFolders, parties: Sequence[str] = tuple(PARTIES))
 
 
 def write_home(layout: DevnetFolders, party: str, sections: dict[str, dict[str, object]]) -> Path:
-    """A party's configuration: its wallet, the devnet's network file, and what its role needs. Returns its home."""
+    """A party's configuration: wallet, network file and what its role needs. Returns its home."""
     import tomlkit
 
     home = layout.home(party)

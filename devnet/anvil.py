@@ -6,20 +6,20 @@ import shutil
 from pathlib import Path
 
 from core.chain.chain import Chain
-from core.protocol.errors import ConfigError, HeadraceError
+from core.protocol.errors import ConfigError
 from devnet.processes import Processes, RunningProgram
 
 CHAIN_ID = 31337
 #: Accounts of the public phrase that start with ETH; each devnet party is one of them.
 ACCOUNTS = 12
-#: Beyond the states it holds in memory (the newest six hundred and more) Anvil writes each block's whole state to a file.
-#: Nothing here reads that far back; left alone it fills gigabytes, in the user's home, and leaves them there when killed.
+#: Beyond the states it holds in memory (the newest six hundred and more) Anvil writes each block's
+#: whole state to a file. Nothing here reads that far back, and it would fill the home of the user.
 STATES_ON_DISK = 16
 PROJECT = Path(__file__).resolve().parent.parent
 
 
 def find_anvil() -> Path:
-    """The native binary: a wrapper script between us and it would survive its own killing. Raises ConfigError."""
+    """The native binary: a wrapper script would survive its own killing. Raises ConfigError."""
     for found in sorted(PROJECT.glob("node_modules/@foundry-rs/anvil-*/bin/anvil")):
         return found
     on_path = shutil.which("anvil")
@@ -46,34 +46,22 @@ async def start_anvil(
     state_file: Path | None = None,
     block_time_s: int = 1,
 ) -> RunningProgram:
-    """Start a chain: a block for every transaction and one every `block_time_s`, so that clocks move by themselves.
+    """Start a chain: a block for every transaction and one every `block_time_s`, as a clock.
 
-    Old states go to the folder `states`, as few as there can be. With a `state_file` the chain is kept there, and
-    continued if the file exists.
+    Old states go to the folder `states`, as few as there can be. With a `state_file` the chain is
+    kept there, and continued if the file exists.
     """
     _make_empty(states)
-    argv = [
-        str(find_anvil()),
-        "--host", "127.0.0.1",
-        "--port", str(port),
-        "--chain-id", str(CHAIN_ID),
-        "--accounts", str(ACCOUNTS),
-        "--block-time", str(block_time_s),
-        "--mixed-mining",
-        "--hardfork", "prague",
-        *old_states_in(states),
-        "--silent",
-    ]  # fmt: skip
+    argv = [str(find_anvil()), "--silent", "--mixed-mining", "--hardfork=prague"]
+    argv += ["--host=127.0.0.1", f"--port={port}", f"--block-time={block_time_s}"]
+    argv += [f"--chain-id={CHAIN_ID}", f"--accounts={ACCOUNTS}", *old_states_in(states)]
     if state_file is not None:
         argv += ["--state", str(state_file)]
     running = await processes.start("anvil", argv)
     chain = Chain(f"http://127.0.0.1:{port}", CHAIN_ID, {})
 
     async def answers() -> bool:
-        try:
-            await chain.check()
-        except HeadraceError:
-            return False
+        await chain.check()
         return True
 
     try:

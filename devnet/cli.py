@@ -296,9 +296,7 @@ def freeze_links(run: Run, name: LinkArgument = None, way: WayOption = None) -> 
 
 @links.command("lose")
 def lose_links(run: Run, name: LinkArgument = None, way: WayOption = None) -> None:
-    """Let bytes vanish; whose bytes vanished is reset at `thaw`, as by a router that forgot its
-    connections.
-    """
+    """Let bytes vanish; at `thaw` a connection that lost some is reset."""
     from devnet.lifecycle import change_links
 
     run.emit(change_links(name, way, {"state": "lost"}))

@@ -25,7 +25,7 @@ USD = 10**6
 
 @dataclass(frozen=True)
 class Parameters:
-    """Clocks in seconds and amounts in base units; the defaults are for one machine and short demonstrations."""
+    """Clocks in seconds, amounts in base units; for one machine and short demonstrations."""
 
     min_stake: int = 100 * USD
     unbond_s: int = 3600
@@ -80,11 +80,7 @@ async def deploy(
                 "guardian": owner,
             }
         ],
-        "Escrow": [
-            at["TestUSD"],
-            at["TaskRegistry"],
-            p.withdraw_delay_s,
-        ],
+        "Escrow": [at["TestUSD"], at["TaskRegistry"], p.withdraw_delay_s],
         "JuryArbitrator": [
             at["TestUSD"],
             at["TaskRegistry"],
@@ -105,17 +101,8 @@ async def deploy(
         ],
         "Referee": [],
         "ProgramStore": [],
-        "TraceJudge": [
-            at["ModelRegistry"],
-            at["ProgramStore"],
-            at["Referee"],
-        ],
-        "RowJudge": [
-            at["ModelRegistry"],
-            at["ProgramStore"],
-            at["TaskRegistry"],
-            at["Escrow"],
-        ],
+        "TraceJudge": [at["ModelRegistry"], at["ProgramStore"], at["Referee"]],
+        "RowJudge": [at["ModelRegistry"], at["ProgramStore"], at["TaskRegistry"], at["Escrow"]],
         "ToleranceGame": [
             at["TestUSD"],
             at["TaskRegistry"],
@@ -153,23 +140,24 @@ async def deploy(
 def registered_program(
     model_dir: Path, tolerances: Sequence[Tolerance] | None = None
 ) -> ModelProgram | None:
-    """The operator program that a model folder is registered with, by default with the devnet's calibration; None where no
-    program describes the model, whose disputes are the jury's then.
+    """The operator program that a model folder is registered with, by default as calibrated here.
+
+    None where no program describes the model: its disputes are the jury's.
     """
     from core.dispute.play.program import has_program, model_program
 
     if not has_program(model_dir):
         return None
     architecture = describe_model(model_dir).architecture
-    return model_program(
-        model_dir, calibrated(architecture) if tolerances is None else tolerances
-    )  # fmt: skip
+    given = calibrated(architecture) if tolerances is None else tolerances
+    return model_program(model_dir, given)
 
 
 def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpec:
-    """What the chain calls this model folder, with its operator program (or the devnet's) as its numerics profile.
+    """What the chain calls this model folder, with its (or the devnet's) program as its profile.
 
-    The head is charged as many layer units as its weights take layers' worth; the embedding, a look-up, counts one.
+    The head is charged as many layer units as its weights take layers' worth; the embedding, a
+    look-up, counts one.
     """
     shape = describe_model(model_dir)
     program = program or registered_program(model_dir)
@@ -190,8 +178,6 @@ async def register_model(
     if program and not await chain.read("ProgramStore", "has", spec.numerics_profile):
         await chain.transact(signer, "ProgramStore", "store", program.program.to_bytes())
     if not await chain.read("ModelRegistry", "exists", model_id):
-        roots = model_manifest(model_dir).roots
-        await chain.transact(
-            signer, "ModelRegistry", "register", spec, ["0x" + r.hex() for r in roots]
-        )
+        roots = ["0x" + root.hex() for root in model_manifest(model_dir).roots]
+        await chain.transact(signer, "ModelRegistry", "register", spec, roots)
     return model_id

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def corrupt_layer_int8(shard: ModelShard, layer: int) -> None:
     """Round every weight matrix of one owned layer to int8 per output channel and back, in place.
 
-    `layer` is the model's number. This is the cheapest believable lie: a quarter of the memory, and answers
-    that read just as well. Raises ValueError for a layer that the shard lacks.
+    `layer` is the model's number. This is the cheapest believable lie: a quarter of the memory, and
+    answers that read just as well. Raises ValueError for a layer that the shard lacks.
     """
     import torch
 
@@ -34,7 +34,7 @@ def _int8(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
-    """A hook for a defence: it re-executes with the rounded weights, as a machine does that knows no others.
+    """A hook for a defence: it re-executes with the rounded weights, as if there were no others.
 
     So it finds the first value that its fault made, points at it, and loses by it.
     """
@@ -57,12 +57,10 @@ def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
 
 
 def slow_down(shard: ModelShard, ms_per_layer: float) -> None:
-    """Make every step of a shard take so much longer, as a slower machine would."""
+    """Make every step of a shard take this much longer, as a slower machine would."""
     import time
 
-    decoder = (
-        shard.model.base_model
-    )  # what every stage runs; only the last one runs the head around it
+    decoder = shard.model.base_model  # what every stage runs, without the head
     forward = decoder.forward
 
     def slower(*args: object, **kwargs: object) -> object:

@@ -1,6 +1,7 @@
-"""A miner with a fault, for demonstrations and tests: the product's daemon with a hook that spoils or slows its shard.
+"""A miner with a fault, for demonstrations and tests: the product's daemon with a hook.
 
-`python -m devnet.faulty_miner start [--lie-layer N] [--defend] [--slow-ms-per-layer X]` reads the same settings as `miner start`.
+`python -m devnet.faulty_miner start [--lie-layer N] [--defend] [--slow-ms-per-layer X]` reads the
+same settings as `miner start`.
 """
 
 from __future__ import annotations

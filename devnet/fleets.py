@@ -1,4 +1,4 @@
-"""Which machines does a devnet have, how slow are they, and how far away? A named fleet, or one from a file."""
+"""Which machines does a devnet have, how slow are they, and how far away?"""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MACHINES = tuple(name for name in (*PARTIES, *SPARE_PARTIES) if name.startswith(
 MBIT_S = 125_000  # bytes per second
 MIB = 2**20
 NAMED = ("hetero", "equal")
-#: What the stages of the model hold together for which the three unequal machines are made: SmolLM2-135M in float32.
+#: What all stages hold of SmolLM2-135M in float32, for which the three unequal machines are made.
 USUAL_BYTES = 651_300_000
 
 
 @dataclass(frozen=True)
 class DevnetFleet:
-    """Machines by the name of their party, and for those that are far away what the link to each is like."""
+    """Machines by the name of their party, and the link to each that is far away."""
 
     machines: Mapping[str, MinerProfile]
     links: Mapping[str, Conditions] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class DevnetFleet:
 
     @classmethod
     def load(cls, file: Path) -> DevnetFleet:
-        """The fleet of a devnet that runs or ran; the three unequal machines where nothing says so."""
+        """The fleet of a devnet that runs or ran, by default the three unequal machines."""
         if not file.is_file():
             return cls(HETEROGENEOUS)
         return msgspec.json.decode(file.read_bytes(), type=cls)
@@ -81,7 +81,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def fleet_of(said: str, model_dir: Path) -> DevnetFleet:
     """The fleet that `hetero`, `equal` or a file's name means, for the model in a folder.
 
-    Named fleets have memory in proportion to what the model needs. Raises UsageError, ModelUnsupported.
+    Named fleets have memory in proportion to what the model needs. Raises UsageError,
+    ModelUnsupported.
     """
     if said in NAMED:
         share = round(need_bytes(model_dir) / USUAL_BYTES, 2)
@@ -97,14 +98,13 @@ def fleet_of(said: str, model_dir: Path) -> DevnetFleet:
         )
     file = Path(said).expanduser()
     if not file.is_file():
-        raise UsageError(
-            f"there is no fleet '{said}'", f"it is {', '.join(NAMED)}, or a file in TOML or JSON"
-        )
+        why = f"it is {', '.join(NAMED)}, or a file in TOML or JSON"
+        raise UsageError(f"there is no fleet '{said}'", why)
     try:
         text = file.read_text(encoding="utf-8")
         raw = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
         return _fleet(msgspec.convert(raw, _File))
-    except (OSError, ValueError) as error:  # what msgspec, json and tomllib raise is a ValueError
+    except (OSError, ValueError) as error:  # msgspec's, json's and tomllib's are ValueErrors
         raise UsageError(f"{file} is not a fleet", str(error)) from None
 
 
@@ -119,13 +119,11 @@ def _mib(size: float) -> str:
 
 
 def _fleet(said: _File) -> DevnetFleet:
-    """Raises UsageError for machines that a devnet has no wallet for, and for what no machine can be."""
+    """Raises UsageError for machines without a wallet, and for what no machine can be."""
     strangers = [name for name in said.machines if name not in MACHINES]
     if strangers or not said.machines:
-        raise UsageError(
-            f"machine '{strangers[0]}' has no wallet" if strangers else "there are no machines",
-            f"they are {', '.join(MACHINES)}",
-        )
+        what = f"machine '{strangers[0]}' has no wallet" if strangers else "there are no machines"
+        raise UsageError(what, f"they are {', '.join(MACHINES)}")
     machines, links = {}, {}
     for name, machine in said.machines.items():
         units.parse_bytes(machine.memory)
@@ -151,8 +149,7 @@ def _layers(name: str, text: str) -> tuple[int, int]:
 
 def _link(name: str, region: str, regions: Mapping[str, _Region]) -> Conditions:
     if region not in regions:
-        raise UsageError(
-            f"{name} is in region '{region}'", f"there are {', '.join(regions) or 'none'}"
-        )
+        why = f"there are {', '.join(regions) or 'none'}"
+        raise UsageError(f"{name} is in region '{region}'", why)
     there = regions[region]
     return Conditions(there.latency_ms, there.jitter_ms, there.mbit_s * MBIT_S)

@@ -47,7 +47,7 @@ class DevnetFolders:
 
     @property
     def links_file(self) -> Path:
-        """The links between miners and everybody else, where there are any (`devnet/links/service.py`)."""
+        """The links between miners and others, where there are any (`devnet/links/service.py`)."""
         return self.root / "links.json"
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from core.chain.chain import Chain
 
-#: Burned money stays where it was staked, as the credit of this account, whose key nobody has.
+#: Burned money stays where it was staked, as the credit of this account, which has no key.
 BURNED = "0x000000000000000000000000000000000000dEaD"
 
 
@@ -47,7 +47,7 @@ async def holdings(chain: Chain, account: str) -> Holdings:
 
 
 async def snapshot(chain: Chain, accounts: Mapping[str, str]) -> dict[str, Holdings]:
-    """Everybody's holdings, and what was burned."""
+    """Holdings by account, and what was burned."""
     return {name: await holdings(chain, a) for name, a in {**accounts, "burned": BURNED}.items()}
 
 

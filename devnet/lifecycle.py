@@ -1,6 +1,4 @@
-"""What `devnet up`, `down`, `status` and the fault switches do to the devnet in the user's state
-folder.
-"""
+"""What do `devnet up`, `down`, `status` and the fault switches do?"""
 
 from __future__ import annotations
 
@@ -10,7 +8,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,19 @@ def load(layout: DevnetFolders) -> Devnet:
     return net
 
 
+@asynccontextmanager
+async def _running() -> AsyncIterator[tuple[Devnet, Chain]]:
+    """The devnet of this user and its chain. Raises Unreachable."""
+    net = load(DevnetFolders.default())
+    try:
+        yield net, net.running_chain
+    finally:
+        await net.disconnect()
+
+
 @dataclass(frozen=True)
 class WantedDevnet:
-    """What a devnet is to be like.
-
-    None: as it was, or as usual. `links`: miners are that far from everybody.
-    """
+    """What a devnet is to be like. None: as it was, or as usual. `links`: to every miner."""
 
     miners: int | None = None
     jurors: int = 3
@@ -88,8 +94,8 @@ def _new_or_kept(
 ) -> tuple[Devnet, DevnetFleet, bool]:
     """The devnet to start, its machines, and whether it goes on from where it was.
 
-    Raises UsageError for a profile that is none, and for another model or fleet than what is gone
-    on with; ModelMissing.
+    Raises UsageError for a profile that is none, and for another model or fleet than before;
+    ModelMissing.
     """
     if keep and layout.network_file.is_file() and layout.chain_state_file.is_file():
         net, fleet = load(layout), DevnetFleet.load(layout.fleet_file)
@@ -107,25 +113,18 @@ def _new_or_kept(
 
 
 async def _fetch_model(run: Run, name: str, stages: int) -> None:
-    """Have a model on this machine that is not there yet, as the first stage of so many.
-
-    Raises Unreachable.
-    """
+    """Have a model on this machine that is not there yet, as stage 1. Raises Unreachable."""
     with run.stage(1, stages, f"model {name}") as stage:
         await asyncio.to_thread(ensure_model, name, progress=lambda text: stage.set(0, text))
 
 
 async def bring_up(run: Run, wanted: WantedDevnet, *, keep: bool) -> Up:
-    """Start everything; a failure half-way stops what was started.
-
-    A known model that is not here is fetched first.
-    """
+    """Start everything, a model that must be fetched first; on failure stop all again."""
     layout = DevnetFolders.default()
     running = Processes.load(layout.processes_file, layout.logs)
     if any(r.is_alive for r in running.running):
-        raise UsageError(
-            "a devnet already runs", f"in {layout.root}", next_step="devnet status, or devnet down"
-        )
+        why = f"in {layout.root}"
+        raise UsageError("a devnet already runs", why, next_step="devnet status, or devnet down")
     name = wanted.model or DEFAULT_MODEL
     is_new = name in SOURCES and not is_ready(name) and not (keep and layout.network_file.is_file())
     first, stages = (2, 6) if is_new else (1, 5)
@@ -185,10 +184,8 @@ async def bring_up(run: Run, wanted: WantedDevnet, *, keep: bool) -> Up:
 
 def pages_of(layout: DevnetFolders) -> str:
     """The link that opens the gateway's pages, as it printed it; "" if it serves none."""
-    said = layout.logs.joinpath("gateway.log").read_text(errors="replace")
-    return next(
-        (line.split()[-1] for line in reversed(said.splitlines()) if line.startswith("pages:")), ""
-    )
+    said = layout.logs.joinpath("gateway.log").read_text(errors="replace").splitlines()
+    return next((line.split()[-1] for line in reversed(said) if line.startswith("pages:")), "")
 
 
 async def bring_down(*, purge: bool) -> Down:
@@ -204,14 +201,12 @@ async def bring_down(*, purge: bool) -> Down:
 
 async def describe() -> list[ProgramRow]:
     """A row per program: whether it runs, where it answers, what the matcher sees of a machine."""
-    net = load(DevnetFolders.default())
-    party_of = {address.lower(): party for party, address in net.addresses.items()}
-    try:
-        miners = (await net.ask_matcher("/v1/miners"))["miners"]
-    except HeadraceError:  # then no machine is seen by anybody, which is what the rows say
-        miners = []
-    finally:
-        await net.disconnect()
+    async with _running() as (net, _):
+        party_of = {address.lower(): party for party, address in net.addresses.items()}
+        try:
+            miners = (await net.ask_matcher("/v1/miners"))["miners"]
+        except HeadraceError:  # then no machine is seen, which is what the rows say
+            miners = []
     seen = {party_of.get(str(m["owner"]).lower()): m for m in miners if m["alive"]}
     machines = DevnetFleet.load(net.layout.fleet_file).machines
     return [
@@ -247,21 +242,14 @@ def _program_row(
 
 
 async def list_accounts() -> list[Account]:
-    """Everybody's address and holdings."""
-    net = load(DevnetFolders.default())
-    chain = net._chain()
-    try:
+    """Address and holdings of every party."""
+    async with _running() as (net, chain):
         held = await snapshot(chain, net.addresses)
-    finally:
-        await chain.close()
     return [
         Account(
-            name=name,
-            address=net.addresses.get(name, ""),
-            wallet=units.format_token(h.wallet),
-            prepaid=units.format_token(h.prepaid),
-            credit=units.format_token(h.credit),
-            stake=units.format_token(h.stake),
+            name,
+            net.addresses.get(name, ""),
+            *map(units.format_token, (h.wallet, h.prepaid, h.credit, h.stake)),
         )
         for name, h in held.items()
     ]
@@ -272,72 +260,51 @@ async def give(run: Run, address: str, amount: str) -> Funded:
 
     Raises UsageError for what is neither a party's name nor an address.
     """
-    net = load(DevnetFolders.default())
-    if address not in net.addresses and not address.startswith("0x"):
-        raise UsageError(
-            f"there is no party '{address}'",
-            f"there are {', '.join(net.addresses)}, or any address",
-        )
-    to = net.addresses.get(address) or ids.address(address)
-    chain = net._chain()
-    try:
+    async with _running() as (net, chain):
+        if address not in net.addresses and not address.startswith("0x"):
+            why = f"there are {', '.join(net.addresses)}, or any address"
+            raise UsageError(f"there is no party '{address}'", why)
+        to = net.addresses.get(address) or ids.address(address)
         deployer = signer_of("deployer")
         await chain.transact(deployer, "TestUSD", "mint", to, units.parse_token(amount))
         if not await chain.balance_wei(to):
             await chain.send_eth(deployer, to, GAS_GIFT_WEI)
         balance = await chain.read("TestUSD", "balanceOf", to)
-    finally:
-        await chain.close()
     return Funded(to, units.format_token(balance))
 
 
 async def move_clock(duration: str) -> ChainClock:
     """Let the chain believe that time has passed."""
-    net = load(DevnetFolders.default())
-    chain = net._chain()
-    try:
+    async with _running() as (_, chain):
         await chain.rpc("evm_increaseTime", units.parse_duration(duration))
         await chain.rpc("evm_mine")
-        now = await chain.now()
-    finally:
-        await chain.close()
-    return ChainClock(now)
+        return ChainClock(await chain.now())
 
 
 async def mine_blocks(count: int) -> ChainClock:
     """Let the chain make blocks."""
-    chain = load(DevnetFolders.default())._chain()
-    try:
+    async with _running() as (_, chain):
         await chain.rpc("anvil_mine", hex(count))
         return ChainClock(await chain.now(), await chain.block_number())
-    finally:
-        await chain.close()
 
 
 async def take_snapshot() -> Snapshot:
     """Remember the chain's state; its name is what `revert_to` takes, once."""
-    chain = load(DevnetFolders.default())._chain()
-    try:
+    async with _running() as (_, chain):
         block = await chain.block_number()
         return Snapshot(str(await chain.rpc("evm_snapshot")), block)
-    finally:
-        await chain.close()
 
 
 async def revert_to(name: str) -> Snapshot:
     """Put the chain back. Raises UsageError for a snapshot that is not there (any more)."""
-    chain = load(DevnetFolders.default())._chain()
-    try:
-        known = name.startswith("0x") and await chain.rpc("evm_revert", name)
-        if not known:
+    async with _running() as (_, chain):
+        if not (name.startswith("0x") and await chain.rpc("evm_revert", name)):
             raise UsageError(
                 f"there is no snapshot {name}",
                 "each is good for going back once, and going back forgets later ones",
                 next_step="devnet snapshot",
             )
         return Snapshot(name, await chain.block_number())
-    finally:
-        await chain.close()
 
 
 def show_log(name: str | None) -> str:
@@ -408,10 +375,7 @@ async def kill_program(name: str) -> Killed:
 
 
 async def in_a_moment(run: Run, name: str, after: str | None) -> None:
-    """Wait so long, if anything was said, before a fault strikes a program.
-
-    Raises Unreachable when there is none.
-    """
+    """Wait before a fault strikes a program, if asked to. Raises Unreachable for none."""
     if after is not None:
         wait_s = units.parse_duration(after)
         load(DevnetFolders.default()).processes.get(name)
@@ -430,8 +394,7 @@ def signal_program(name: str, number: str) -> Signalled:
 
 
 async def make_liar(name: str, layer: int | None, *, defend: bool) -> Restarted:
-    """Restart a miner that rounds one of the layers that it holds, the middle one if none is named,
-    and keeps them.
+    """Restart a miner that rounds one of its layers (the middle one by default) and keeps all.
 
     The matcher would else tell it other layers, and its lie might be in none of them. Raises
     UsageError for a layer that it does not hold.
@@ -448,17 +411,11 @@ async def make_liar(name: str, layer: int | None, *, defend: bool) -> Restarted:
 
 
 async def _layers_of(name: str) -> tuple[int, int]:
-    """The layers [a, b) that a miner holds.
-
-    Raises UsageError for no miner, Unreachable for one that holds none.
-    """
-    net = load(DevnetFolders.default())
-    _check_miner(net, name)
-    owner = net.addresses[name].lower()
-    try:
+    """The layers [a, b) that a miner holds. Raises UsageError, Unreachable if it holds none."""
+    async with _running() as (net, _):
+        _check_miner(net, name)
+        owner = net.addresses[name].lower()
         miners = (await net.ask_matcher("/v1/miners"))["miners"]
-    finally:
-        await net.disconnect()
     held = [m["layers"] for m in miners if m["alive"] and str(m["owner"]).lower() == owner]
     if not held or not held[0]:
         raise Unreachable(
@@ -515,10 +472,7 @@ def show_links() -> list[WayRow]:
 
 
 def change_links(name: str | None, way: str | None, changes: dict[str, Any]) -> list[WayRow]:
-    """Replace conditions while the links carry.
-
-    Raises UsageError for an unknown link or what makes no sense.
-    """
+    """Replace conditions while the links carry. Raises UsageError for what makes no sense."""
     file = DevnetFolders.default().links_file
     return _link_rows(ask(file, do="change", link=name, way=way, changes=changes))
 

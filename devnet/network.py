@@ -1,4 +1,4 @@
-"""A whole network on one machine: chain, contracts, matcher, miners, jurors, each in its own process and home."""
+"""How does a whole network run on one machine, each program in its own process and home?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from core.chain.chain import Chain
 from core.engine.weights.store import resolve_model
-from core.protocol.errors import HeadraceError
+from core.protocol.errors import MatcherUnreachable
 from core.runtime.folders import Folders
 from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_home
 from devnet.anvil import CHAIN_ID, start_anvil
@@ -25,7 +25,7 @@ from devnet.ports import free_ports
 from devnet.processes import Processes, ProcessFailed, RunningProgram
 
 NETWORK = "devnet"
-#: All programs share one machine's cores here, and one that waits for a core is not one that has gone.
+#: All programs share one machine's cores here, and waiting for a core is not silence.
 MISSED_PINGS = 12
 #: Base units of the token that each party starts with.
 FUNDS = {
@@ -39,7 +39,7 @@ FUNDS = {
 
 @dataclass(frozen=True)
 class MinerProfile:
-    """How a devnet miner differs from the others: what it has, how slow it is, and what it does wrong."""
+    """How a devnet miner differs from the others: its memory, its speed, its faults."""
 
     memory: str
     slow_ms_per_layer: float = 0.0
@@ -48,7 +48,7 @@ class MinerProfile:
     layers: tuple[int, int] | None = None  # fixed by its owner; None: the matcher says
 
 
-#: Three unequal machines, none of which (nor any two) has room for the whole of SmolLM2 in float32.
+#: Three unequal machines, no two of which have room for the whole of SmolLM2 in float32.
 HETEROGENEOUS = {
     "miner-1": MinerProfile("450MiB"),
     "miner-2": MinerProfile("365MiB", slow_ms_per_layer=0.2),
@@ -85,7 +85,7 @@ class Devnet:
     # --- chain ---
 
     async def warm_up(self) -> None:
-        """Import once what all programs need; for a devnet that is started and stopped by one process."""
+        """Import once what all programs need; for a devnet that one process starts and stops."""
         await self.processes.warm_up({"DEVNET_ROOT": str(self.layout.root), "HF_HUB_OFFLINE": "1"})
 
     async def start_chain(self, *, keep: bool = False) -> Chain:
@@ -105,7 +105,7 @@ class Devnet:
 
     async def deploy(self) -> dict[str, str]:
         """Contracts, wallets, money, the model; writes the network file."""
-        chain = self._chain()
+        chain = self.running_chain
         deployer = signer_of("deployer")
         self.addresses = make_wallets(self.layout, self.parties)
         self.deploy_block = await chain.block_number()
@@ -131,7 +131,7 @@ class Devnet:
 
     def write_network_file(self) -> None:
         """What every program of the devnet reads: addresses, URLs, names."""
-        chain = self._chain()
+        chain = self.running_chain
         document = {
             "name": NETWORK,
             "chain_id": CHAIN_ID,
@@ -163,22 +163,18 @@ class Devnet:
             (self.matcher_port,) = free_ports(1)
         self.matcher_url = f"http://127.0.0.1:{self.matcher_port}"
         auditors = [a for party, a in self.addresses.items() if party.startswith("auditor")]
-        self.write_home(
-            "matcher-1",
-            {
-                "matcher": {
-                    "listen_host": "127.0.0.1",
-                    "listen_port": self.matcher_port,
-                    "fee_bps": 200,
-                    "replan_interval": "1s",
-                    "min_machines": self.min_machines,
-                    "ack_grace": "3s",
-                    "auditors": auditors,
-                    "paid_auditors": auditors,
-                    "audit_rate_bps": 10_000,  # so few requests are made here that others would never be seen
-                }
-            },
-        )
+        matcher = {
+            "listen_host": "127.0.0.1",
+            "listen_port": self.matcher_port,
+            "fee_bps": 200,
+            "replan_interval": "1s",
+            "min_machines": self.min_machines,
+            "ack_grace": "3s",
+            "auditors": auditors,
+            "paid_auditors": auditors,
+            "audit_rate_bps": 10_000,  # few requests are made here: others would never be seen
+        }
+        self.write_home("matcher-1", {"matcher": matcher})
         running = await self._start("matcher-1", program("matcher", "start"))
         await self.processes.wait_ready(running, self._matcher_answers, 60.0)
         status = await self.ask_matcher("/v1/status")
@@ -189,9 +185,10 @@ class Devnet:
     async def start_links(
         self, parties: Sequence[str], conditions: Conditions | None = None
     ) -> RunningProgram:
-        """A relay before every miner that is still to start; each then announces the relay's port instead of its own.
+        """A relay before every miner that is still to start, which announces the relay's port.
 
-        `conditions` hold for both directions of every link; None leaves them as the last devnet of this folder had them.
+        `conditions` hold for both directions of every link; None leaves them as the last devnet of
+        this folder had them.
         """
         file = self.layout.links_file
         links, before = read_plan(file)
@@ -208,9 +205,8 @@ class Devnet:
     async def register_miner(self, party: str, stake: str) -> str:
         """`miner register`, as a person would type it. Returns what it printed."""
         self.write_home(party, {"miner": self._miner_section(party)})
-        return await self.run(
-            party, program("miner", "register", "--stake", stake, "--operator", "new", "--yes")
-        )
+        options = ("--stake", stake, "--operator", "new", "--yes")
+        return await self.run(party, program("miner", "register", *options))
 
     async def start_miner(self, party: str, profile: MinerProfile) -> RunningProgram:
         """`miner start`, with this profile. Does not wait until it serves."""
@@ -257,17 +253,13 @@ class Devnet:
         return str(json.loads(out)["result"]["key"])
 
     async def wait_serving(self, count: int, limit_s: float = 90.0) -> list[dict[str, Any]]:
-        """Until `count` miners serve and together cover the model. Returns them as the matcher sees them."""
+        """Until `count` miners serve and together cover the model; as the matcher sees them."""
 
         async def covered() -> bool:
-            try:
-                serving = await self.serving()
-                models = (await self.ask_matcher("/v1/models"))["models"]
-            except HeadraceError:
-                return False
-            return len(serving) >= count and any(
-                m["modelId"] == self.model_id and m["covered"] for m in models
-            )
+            serving = await self.serving()
+            models = (await self.ask_matcher("/v1/models"))["models"]
+            ours = [m for m in models if m["modelId"] == self.model_id]
+            return len(serving) >= count and any(m["covered"] for m in ours)
 
         await self.processes.wait_ready(self.processes.get("matcher-1"), covered, limit_s)
         return await self.serving()
@@ -288,7 +280,7 @@ class Devnet:
         inherit: bool = False,
         show_progress: bool = False,
     ) -> str:
-        """Run a command as a party to its end; its stdout, unless it inherits ours. Its stderr may be shown as it comes.
+        """Run a command as a party to its end; its stdout, unless it inherits ours.
 
         Raises ProcessFailed when it exits with anything but `expect`.
         """
@@ -307,17 +299,21 @@ class Devnet:
 
     async def ask_matcher(self, path: str) -> dict[str, Any]:
         """GET from the matcher. Raises MatcherUnreachable."""
-        import httpx2
+        try:
+            return dict((await self._get(self.matcher_url + path)).json())
+        except ValueError as error:
+            raise MatcherUnreachable(f"no answer from {self.matcher_url}", str(error)) from None
 
-        from core.protocol.errors import MatcherUnreachable
+    async def _get(self, url: str) -> Any:
+        """An answer over HTTP. Raises MatcherUnreachable."""
+        import httpx2
 
         self._http = self._http or httpx2.AsyncClient(timeout=10.0)
         try:
-            return dict((await self._http.get(self.matcher_url + path)).json())
-        except (httpx2.HTTPError, ValueError) as error:
-            raise MatcherUnreachable(
-                f"no answer from {self.matcher_url}", str(error) or type(error).__name__
-            ) from None
+            return await self._http.get(url)
+        except httpx2.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise MatcherUnreachable(f"no answer from {url}", why) from None
 
     async def close(self) -> None:
         """Stop every program and the connections; safe to call at any time."""
@@ -334,7 +330,9 @@ class Devnet:
 
     # --- inside ---
 
-    def _chain(self) -> Chain:
+    @property
+    def running_chain(self) -> Chain:
+        """The chain of a devnet that was started or loaded."""
         assert self.chain is not None, "start_chain comes first"
         return self.chain
 
@@ -362,26 +360,14 @@ class Devnet:
         return {"listen_port": port_of["to"], "announce_port": port_of["listen"]}
 
     async def _links_answer(self) -> bool:
-        try:
-            await asyncio.to_thread(ask, self.layout.links_file, do="describe")
-        except HeadraceError:
-            return False
+        await asyncio.to_thread(ask, self.layout.links_file, do="describe")
         return True
 
     async def _gateway_answers(self) -> bool:
-        import httpx2
-
-        self._http = self._http or httpx2.AsyncClient(timeout=10.0)
-        try:
-            return bool((await self._http.get(f"{self.gateway_url}/health")).is_success)
-        except httpx2.HTTPError:
-            return False
+        return bool((await self._get(f"{self.gateway_url}/health")).is_success)
 
     async def _matcher_answers(self) -> bool:
-        try:
-            await self.ask_matcher("/v1/status")
-        except HeadraceError:
-            return False
+        await self.ask_matcher("/v1/status")
         return True
 
 
@@ -389,6 +375,3 @@ def program(name: str, *arguments: str) -> list[str]:
     """Command line of one of our programs, in this Python."""
     module = {"auditor": "client.auditor_cli"}.get(name, f"{name}.cli")
     return [sys.executable, "-m", module, *arguments]
-
-
-__all__ = ["FUNDS", "HETEROGENEOUS", "Devnet", "MinerProfile", "program"]

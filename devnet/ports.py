@@ -6,7 +6,7 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that nobody listens on now."""
+    """Distinct ports that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for listener in sockets:
@@ -18,7 +18,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port_like(wanted: int) -> int:
-    """This port if nobody listens there, else another one."""
+    """This port if it is free, else another one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,12 +1,14 @@
-"""Starting other programs, knowing when they are ready, and leaving none behind.
+"""How are other programs started, known to be ready, and none left behind?
 
-Each program leads its own session, so that stopping it stops its children too (a swarm peer forks a process and a libp2p daemon).
-The list is on disk: `devnet down` in another shell, or after a crash, finds what `devnet up` started.
+Each program leads its own session, so that stopping it stops its children too (a swarm peer forks a
+process and a libp2p daemon). The list is on disk: `devnet down` in another shell, or after a crash,
+finds what `devnet up` started.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -88,7 +90,7 @@ class Processes:
         return self._running[name]
 
     async def warm_up(self, environ: Mapping[str, str]) -> None:
-        """From now on, start programs of ours from one interpreter that has imported everything (`devnet/warm.py`)."""
+        """From now on, start programs of ours from one warm interpreter (`devnet/warm.py`)."""
         self._warm = self._warm or await WarmStart.begin({**clean_environ(), **environ})
 
     async def start(
@@ -113,7 +115,7 @@ class Processes:
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> tuple[int, str, str]:
-        """Run a program to its end: its exit code and what it wrote, where it was not told to write elsewhere.
+        """Run a program to its end: its exit code and what it wrote to no other file.
 
         Cancelled, it asks the program to end and waits until it has.
         """
@@ -143,7 +145,7 @@ class Processes:
         *,
         folder: Path | None = None,
     ) -> tuple[int, asyncio.Future[int]]:
-        """Start a program in a session of its own that is on no list: its process id and, once it has ended, its exit code."""
+        """Start a program in a session of its own, on no list: its process id and its exit code."""
         full = {**clean_environ(), **environ}
         if self._warm is not None and list(argv[:2]) == [sys.executable, "-m"]:
             where = None if folder is None else str(folder)
@@ -163,17 +165,20 @@ class Processes:
     async def wait_ready(
         self, running: RunningProgram, is_ready: Callable[[], Awaitable[bool]], limit_s: float
     ) -> None:
-        """Poll until ready. Raises ProcessFailed, with the end of its log, if it ends or takes longer than `limit_s`."""
+        """Poll until ready; a peer out of reach is not ready yet.
+
+        Raises ProcessFailed, with the end of its log, if it ends or takes longer than `limit_s`.
+        """
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            if await is_ready():
-                return
+            with contextlib.suppress(Unreachable):
+                if await is_ready():
+                    return
             if not running.is_alive:
                 raise ProcessFailed(f"{running.name} ended while starting", log_end(running.log))
             await asyncio.sleep(_POLL_S)
-        raise ProcessFailed(
-            f"{running.name} was not ready within {limit_s:g} s", log_end(running.log)
-        )
+        late = f"{running.name} was not ready within {limit_s:g} s"
+        raise ProcessFailed(late, log_end(running.log))
 
     async def stop(self, name: str, *, grace_s: float = 8.0) -> None:
         """End a program and everything it started: SIGTERM, then SIGKILL after `grace_s`."""
@@ -221,12 +226,9 @@ class Processes:
 
 
 def clean_environ() -> dict[str, str]:
-    """Our environment without settings of ours or of Foundry's: a devnet's programs read their own homes only."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HEADRACE_", "ETH_"))
-    }
+    """Our environment without settings of ours or of Foundry's: each home has its own."""
+    ours = ("HEADRACE_", "ETH_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def log_lines(log: Path, count: int) -> list[str]:
@@ -234,11 +236,11 @@ def log_lines(log: Path, count: int) -> list[str]:
     return log.read_text(errors="replace").splitlines()[-count:] if log.is_file() else []
 
 
-def log_end(log: Path, lines: int = 12) -> str:
+def log_end(log: Path) -> str:
     """The last lines of a log, for an error message."""
     if not log.is_file():
         return "it wrote no log"
-    text = log_lines(log, lines)
+    text = log_lines(log, 12)
     return f"{log}: " + " | ".join(text) if text else f"{log} is empty"
 
 
@@ -269,7 +271,5 @@ def _leader_state(pid: int) -> str | None:
 
 def _signal_session(leader: int, number: signal.Signals, *, leader_only: bool = False) -> None:
     for pid in [leader] if leader_only else members_of_session(leader):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue

@@ -1,7 +1,8 @@
-"""`devnet demo`: the first paid answer and the slashed liar, told while they happen; `--story` tells one part of it, or another.
+"""`devnet demo`: the first paid answer and the slashed liar, told while they happen.
 
-Every figure is read from the chain, from the programs' own output or from a clock. Where the contract's arithmetic says what an
-account must hold, the story computes it apart (`core/money/pricing.py`) and stops if one unit differs.
+Every figure is read from the chain, from the programs' own output or from a clock. Where the
+contract's arithmetic says what an account must hold, the story computes it apart
+(`core/money/pricing.py`) and stops if one unit differs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from devnet.deploy import USD, Parameters
 from devnet.ledger import Holdings, changes, snapshot
 from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
 
-#: What is told: all of it with a tolerance game, the paid file alone, questions to a gateway, the dispute alone, or all of it with a jury.
+#: With a tolerance game, the paid file alone, questions to a gateway, the dispute alone, a jury.
 STORIES = ("all", "offline", "online", "dispute", "jury")
 QUESTIONS = ("Why is the sky blue?", "Name three rivers.", "What is a hash?")
 ANSWER_TOKENS = 24
@@ -107,14 +108,13 @@ class Story:
             funds = format_token(FUNDS[party]) if party in FUNDS else "gas only"
             self._say(f"wallet    {party:<15} {address}  {funds}")
         self._say(f"keystores {net.layout.keystores} (version 3, password in a file)")
-        self._say(
-            f"model     {net.model}  {ids.short(ids.Kind.MODEL, net.model_id)} registered by the hash of its weights"
-        )
+        model = ids.short(ids.Kind.MODEL, net.model_id)
+        self._say(f"model     {net.model}  {model} registered by the hash of its weights")
 
     async def _miners_join(self) -> None:
         self._chapter("Three unequal miners stake, join the swarm and get their layers")
         net = self._net
-        async with asyncio.TaskGroup() as group:  # nobody waits for anybody else here
+        async with asyncio.TaskGroup() as group:
             group.create_task(net.start_matcher())
             registered = {
                 party: group.create_task(net.register_miner(party, STAKE))
@@ -144,10 +144,8 @@ class Story:
         self._count(job)
         answers = (out / "output.jsonl").read_text().splitlines()
         self._say(f"answers   {len(answers)} in {out / 'output.jsonl'}")
-        verified = await net.run(
-            "requester-1", program("client", "receipts", "verify", self._short(job))
-        )
-        self._quote(verified)
+        verify = program("client", "receipts", "verify", self._short(job))
+        self._quote(await net.run("requester-1", verify))
         await self._check_books(job, before, await self._snapshot(), at_fault=frozenset())
         self._facts.pipeline_tokens_per_s = await self._pipeline_rate()
         self._facts.generate_tokens_per_s = await self._generate_rate()
@@ -167,21 +165,20 @@ class Story:
         await self._sessions_end()
         observed = changes(before, await self._snapshot())
         if observed.get("requester-1") != -charged or sum(observed.values()):
-            raise CheckFailed(
-                "the books differ from the receipts", f"{charged} units were charged: {observed}"
-            )
+            why = f"{charged} units were charged: {observed}"
+            raise CheckFailed("the books differ from the receipts", why)
         self._say(f"books     {format_token(charged)} by the receipts, and by the chain")
 
     async def _asked(self, secret: str, question: str) -> int:
         """Stream one answer; what its receipts cost, in base units."""
         net = self._net
-        body = {
-            "model": net.model, "stream": True, "max_tokens": ANSWER_TOKENS,
-            "messages": [{"role": "user", "content": question}],
-        }  # fmt: skip
+        messages = [{"role": "user", "content": question}]
+        body = {"model": net.model, "stream": True, "messages": messages}
+        body["max_tokens"] = ANSWER_TOKENS
+        headers = {"authorization": f"Bearer {secret}"}
         began_s, first_s, text = time.monotonic(), 0.0, ""
         async with httpx2.AsyncClient(
-            base_url=net.gateway_url, headers={"authorization": f"Bearer {secret}"}, timeout=60
+            base_url=net.gateway_url, headers=headers, timeout=60
         ) as http:
             async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
                 answer.raise_for_status()
@@ -194,17 +191,16 @@ class Story:
                         first_s = first_s or (time.monotonic() - began_s if said else 0.0)
                         text += said
             told = (await http.get(f"/v1/receipts/{receipt}")).raise_for_status().json()
-        tokens = told["tokens_out"]
+        tokens, cost = told["tokens_out"], int(told["cost_units"])
         self._facts.tokens += tokens
         self._say(f"asked     {question}")
         self._quote(text)
-        self._say(
-            f"          {tokens} tokens, the first after {first_s:.2f} s; {format_token(told['cost_units'])}, {receipt}"
-        )
-        return int(told["cost_units"])
+        timed = f"{tokens} tokens, the first after {first_s:.2f} s"
+        self._say(f"          {timed}; {format_token(cost)}, {receipt}")
+        return cost
 
     async def _sessions_end(self) -> None:
-        """Every job ends; a session does a while after it was closed, by the chain's clock, which may jump."""
+        """Until every job has ended; the chain's clock may jump to the end of a session."""
         over = (JobState.SETTLED, JobState.EXPIRED)
 
         async def ended() -> bool:
@@ -221,7 +217,7 @@ class Story:
 
     async def _lying_job(self) -> None:
         net = self._net
-        # Any stage is caught. One that signs rows of the whole prompt shows it in the first, so what is disputed is short.
+        # Any stage is caught. One that signs rows of the whole prompt shows it in the first rows.
         route = (await net.ask_matcher("/v1/routes"))["routes"][0]["stages"]
         liar = await self._party_of(route[-2]["operator"])
         self._chapter(f"{liar} rounds one layer to int8 and is caught")
@@ -231,22 +227,18 @@ class Story:
         await self._gone(liar)
         lie = MinerProfile(HETEROGENEOUS[liar].memory, lie_layer=lie_layer, defend=True)
         await net.start_miner(liar, lie)
-        self._say(
-            f"restarted {liar} with layer {lie_layer} of its {layers[0]}-{layers[1] - 1} rounded to int8"
-        )
+        held = f"{layers[0]}-{layers[1] - 1}"
+        self._say(f"restarted {liar} with layer {lie_layer} of its {held} rounded to int8")
         await self._show_serving()
         before = await self._snapshot()
-        await self._client(
-            "submit", str(DOUBTED_PROMPTS), "--yes", "--ack", "later", "--window", WINDOW,
-            "--auditor", net.addresses["auditor-1"], "--max-tokens", "16",
-            "--out", str(net.layout.root / "doubted"), "--no-text",
-            *(("--arbitrator", "jury") if self._story == "jury" else ()),
-        )  # fmt: skip
+        options = ["--yes", "--no-text", "--ack", "later", "--window", WINDOW, "--max-tokens", "16"]
+        options += ["--auditor", net.addresses["auditor-1"]]
+        options += ["--out", str(net.layout.root / "doubted")]
+        options += ["--arbitrator", "jury"] if self._story == "jury" else []
+        await self._client("submit", str(DOUBTED_PROMPTS), *options)
         job_id = await self._delivered_job()
         short = ids.short(ids.Kind.JOB, job_id)
-        self._say(
-            f"delivered {short}: the requester kept silent, the matcher brought the receipts on chain"
-        )
+        self._say(f"delivered {short}: without a word of the requester, by the matcher's receipts")
         stage = await self._audit(short)
         self._say(f"$ auditor dispute {short} --stage {stage}")
         dispute = program("auditor", "dispute", short, "--stage", str(stage), "--yes")
@@ -304,9 +296,8 @@ class Story:
             self._say(f"{what:<26} {value}")
         ours = own_value((self._net.layout.logs / f"{liar}.log").read_text(errors="replace"))
         if ours is not None:
-            self._say(
-                f"{liar + ' pointed, having':<26} {ours!r}  ({ours.hex()}) for the whole value"
-            )
+            pointed = f"{liar} pointed, having"
+            self._say(f"{pointed:<26} {ours!r}  ({ours.hex()}) for the whole value")
         gas, calldata = sum(m.gas for m in shown), sum(m.calldata_bytes for m in shown)
         largest = max(shown, key=lambda m: m.gas)
         self._say(
@@ -318,26 +309,22 @@ class Story:
         self._chapter("Who holds what, and what it cost")
         net, facts = self._net, self._facts
         facts.gas = await gas_by_function(self._chain, net.deploy_block)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("account", "wallet", "prepaid", "credit", "stake"):
-            table.add_column(column, justify="left" if column == "account" else "right")
+        table = _table("account", "wallet", "prepaid", "credit", "stake")
         for name, held in (await self._snapshot()).items():
             amounts = (held.wallet, held.prepaid, held.credit, held.stake)
             table.add_row(name, *(format_token(a) for a in amounts))
         self._out.print(table)
-        gas = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("transaction", "times", "gas (median)"):
-            gas.add_column(column, justify="left" if column == "transaction" else "right")
+        gas = _table("transaction", "times", "gas (median)")
         for name, used in sorted(facts.gas.items()):
             gas.add_row(name, str(len(used)), f"{round(statistics.median(used)):,}")
         self._out.print(gas)
         self._say(f"jobs      {facts.jobs}, {facts.tokens} tokens produced")
         if not facts.generate_tokens_per_s:
             return
-        ratio = facts.pipeline_tokens_per_s / facts.generate_tokens_per_s
+        ours, alone = facts.pipeline_tokens_per_s, facts.generate_tokens_per_s
         self._say(
-            f"speed     {facts.pipeline_tokens_per_s:.1f} tokens/s over three stages, "
-            f"{facts.generate_tokens_per_s:.1f} tokens/s by one process generating one prompt at a time ({ratio:.2f}×)"
+            f"speed     {ours:.1f} tokens/s over three stages, {alone:.1f} tokens/s by one process "
+            f"generating one prompt at a time ({ours / alone:.2f}×)"
         )
 
     # --- helpers ---
@@ -356,10 +343,9 @@ class Story:
         self._out.print(f"{elapsed_s:4.0f}s  {text}", soft_wrap=True, highlight=False, markup=False)
 
     def _quote(self, printed: str) -> None:
+        plain = {"soft_wrap": True, "highlight": False, "markup": False, "style": "dim"}
         for line in printed.rstrip().splitlines():
-            self._out.print(
-                f"    {line}", soft_wrap=True, highlight=False, markup=False, style="dim"
-            )
+            self._out.print(f"    {line}", **plain)
 
     def _short(self, job: SettledJob) -> str:
         return ids.short(ids.Kind.JOB, job.job_id)
@@ -382,10 +368,9 @@ class Story:
 
     async def _show_serving(self) -> None:
         for miner in await self._net.wait_serving(len(HETEROGENEOUS)):
-            self._say(
-                f"serving   {await self._party_of(miner['operator'])}  "
-                f"layers {miner['layers'][0]}-{miner['layers'][1] - 1}  τ {miner['tauMsPerLayer']:.2f} ms/layer"
-            )
+            party, (first, end) = await self._party_of(miner["operator"]), miner["layers"]
+            tau = f"{miner['tauMsPerLayer']:.2f} ms/layer"
+            self._say(f"serving   {party}  layers {first}-{end - 1}  τ {tau}")
 
     async def _layers_of(self, party: str) -> tuple[int, int]:
         owner = self._net.addresses[party].lower()
@@ -405,21 +390,18 @@ class Story:
     async def _audit(self, job: str) -> int:
         """Have the auditor re-run the job; print its findings and return the stage it names."""
         self._say(f"$ auditor check {job}")
-        printed = await self._net.run(
-            "auditor-1", program("auditor", "check", job, "--json"), expect=9, show_progress=True
-        )
+        check = program("auditor", "check", job, "--json")
+        printed = await self._net.run("auditor-1", check, expect=9, show_progress=True)
         findings, failure = (json.loads(line) for line in printed.splitlines())
         columns = ("stage", "layers", "deviation", "allowed", "first_divergent_step", "verdict")
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            table.add_column(column.replace("_", " "))
+        table = _table(*(column.replace("_", " ") for column in columns), justify="left")
         for row in findings["result"]:
             table.add_row(*(str(row[column]) for column in columns))
         self._out.print(table)
         return int(failure["error"]["details"]["stage"])
 
     async def _pass_window(self, job_id: str) -> None:
-        """The window is there for slow auditors; this one is done, so the chain's clock may jump over the rest."""
+        """The auditor is done, so the chain's clock may jump over the rest of the window."""
         job = await self._chain.read("TaskRegistry", "jobOf", job_id)
         rest_s = job["finalAt"] - await self._chain.now() + 1
         if rest_s > 0:
@@ -483,9 +465,7 @@ class Story:
         """Compare what changed with the contract's arithmetic, to the unit."""
         expected = await self._expected_changes(job, before, at_fault)
         observed = changes(before, after)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("account", "before", "after", "change", "by the contract"):
-            table.add_column(column, justify="left" if column == "account" else "right")
+        table = _table("account", "before", "after", "change", "by the contract")
         for name in sorted(set(expected) | set(observed)):
             table.add_row(
                 name,
@@ -496,9 +476,8 @@ class Story:
             )
         self._out.print(table)
         if observed != {k: v for k, v in expected.items() if v}:
-            raise CheckFailed(
-                "the books differ from the contract's arithmetic", f"{observed} ≠ {expected}"
-            )
+            why = f"{observed} ≠ {expected}"
+            raise CheckFailed("the books differ from the contract's arithmetic", why)
         if sum(observed.values()):
             raise CheckFailed("money appeared or vanished", f"{sum(observed.values())} units")
         self._say("books     every account as the contract's arithmetic says, to the unit")
@@ -507,13 +486,16 @@ class Story:
         self, job: SettledJob, before: Mapping[str, Holdings], at_fault: frozenset[int]
     ) -> dict[str, int]:
         p = self._net.parameters
-        spec = msgspec.convert(
-            await self._chain.read("ModelRegistry", "specOf", job.order.model_id), ModelSpec
-        )
+        spec = await self._chain.read("ModelRegistry", "specOf", job.order.model_id)
         split = pricing.split(
-            job.order, job.plan, spec, job.tokens_in, job.tokens_out,
-            protocol_fee_bps=p.protocol_fee_bps, at_fault=at_fault,
-        )  # fmt: skip
+            job.order,
+            job.plan,
+            msgspec.convert(spec, ModelSpec),
+            job.tokens_in,
+            job.tokens_out,
+            protocol_fee_bps=p.protocol_fee_bps,
+            at_fault=at_fault,
+        )
         paid_gross = sum(g for i, g in enumerate(split.gross) if i not in at_fault)
         expected = {
             "requester-1": -paid_gross,
@@ -528,11 +510,10 @@ class Story:
             taken = before[owner].stake * p.slash_bps // 10_000
             to_challenger = min(taken * 2_000 // 10_000, 10 * p.bond)
             to_victim = taken * 3_000 // 10_000
-            burned = taken - to_challenger - to_victim
             expected[owner] -= taken
             expected["requester-1"] += to_victim
             expected["auditor-1"] = to_challenger
-            expected["burned"] = burned
+            expected["burned"] = taken - to_challenger - to_victim
             if self._story == "jury":
                 each = p.jury_fee // p.panel
                 expected["auditor-1"] -= p.jury_fee
@@ -550,15 +531,14 @@ class Story:
         return float(summary["tokens_per_s"])
 
     async def _generate_rate(self) -> float:
-        """Tokens per second of transformers' own `generate` on the same model, in one process, one prompt at a time."""
-        printed = await self._net.run(
-            "requester-1", [*program("devnet", "measure-generate"), "--json", str(PROMPTS)]
-        )
+        """Tokens per second of transformers' `generate` in one process, one prompt at a time."""
+        argv = [*program("devnet", "measure-generate"), "--json", str(PROMPTS)]
+        printed = await self._net.run("requester-1", argv)
         return float(json.loads(printed)["result"]["tokens_per_s"])
 
 
 def own_value(log: str) -> float | None:
-    """What a miner's log says that it has itself where it pointed last; None if it did not point at a number."""
+    """What a miner's log says it has itself where it pointed last; None if at no number."""
     for line in reversed(log.splitlines()):
         if '"ours"' not in line:
             continue
@@ -568,6 +548,14 @@ def own_value(log: str) -> float | None:
             continue
         return float(found) if isinstance(found, int | float) else None
     return None
+
+
+def _table(first: str, *others: str, justify: Any = "right") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for column in others:
+        table.add_column(column, justify=justify)
+    return table
 
 
 def _speed(profile: MinerProfile) -> str:

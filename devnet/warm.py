@@ -1,8 +1,9 @@
 """How do thirty programs start on one machine without importing the same libraries thirty times?
 
-One interpreter imports them and forks for every program that is to run. Such a program is a process, a session, an environment and
-three streams of its own, as if it had been executed; only its memory starts out shared. A miner is ready six seconds of computing
-sooner. `python -m devnet.warm FD` is that interpreter; it ends when the other side of the socket FD closes.
+One interpreter imports them and forks for every program that is to run. Such a program is a
+process, a session, an environment and three streams of its own, as if it had been executed; only
+its memory starts out shared. A miner is ready six seconds of computing sooner. `python -m
+devnet.warm FD` is that interpreter; it ends when the other side of the socket FD closes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-#: What the programs would import, in the order in which a devnet asks for them: commands, the matcher, miners, jurors.
+#: What the programs would import, in the order in which a devnet starts them.
 PRELOADED = (
     "web3",
     "miner.cli",
@@ -36,7 +37,7 @@ PRELOADED = (
     "matcher.daemon.start",
     "scheduler.methods.explain",
     "uvicorn",
-    "core.engine.model.library",  # before transformers, of which it leaves out what would complain
+    "core.engine.model.library",  # before transformers, of which it leaves out some
     "transformers.models.llama.modeling_llama",
     "core.engine.weights.load_shard",
     "core.dispute.judging.numerics",
@@ -53,7 +54,7 @@ _CODE_OF_A_BUG = 70
 
 @dataclass(frozen=True)
 class StartedProgram:
-    """A program that runs; `ended` becomes its exit code, minus the signal's number when one killed it."""
+    """A program that runs; `ended` becomes its exit code, minus the signal that killed it."""
 
     pid: int
     ended: asyncio.Future[int]
@@ -71,16 +72,17 @@ class WarmStart:
 
     @classmethod
     async def begin(cls, environ: Mapping[str, str]) -> WarmStart:
-        """Start the interpreter and return at once: what is asked of it waits until it has imported everything."""
+        """Start the interpreter and return at once: requests wait until it has imported all."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            argv = [sys.executable, "-m", "devnet.warm", str(theirs.fileno())]
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "devnet.warm", str(theirs.fileno()),
+                *argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 env=dict(environ),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-            )  # fmt: skip
+            )
         return cls(process, ours)
 
     async def start(
@@ -92,18 +94,13 @@ class WarmStart:
         stderr: int,
         folder: str | None = None,
     ) -> StartedProgram:
-        """Run `module.main()` with this command line and nothing to read, writing to these file descriptors, in this folder or ours.
+        """Run `module.main()` with this command line, no input, and output to these descriptors.
 
-        Raises ConnectionError when the interpreter has ended.
+        In this folder, or ours. Raises ConnectionError when the interpreter has ended.
         """
         number = next(self._numbers)
-        request = {
-            "number": number,
-            "module": module,
-            "arguments": list(arguments),
-            "environ": dict(environ),
-            "folder": folder,
-        }
+        request = {"number": number, "module": module, "arguments": list(arguments)}
+        request |= {"environ": dict(environ), "folder": folder}
         answer: asyncio.Future[StartedProgram] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
@@ -114,7 +111,7 @@ class WarmStart:
         return await answer
 
     async def close(self) -> None:
-        """End the interpreter. Programs that it started run on, if somebody was told of them."""
+        """End the interpreter. Programs that it started run on, if they were reported."""
         asyncio.get_running_loop().remove_reader(self._control)
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
@@ -145,12 +142,11 @@ class WarmStart:
         pid, answer = told["pid"], self._asked.pop(told["number"], None)
         if "code" in told:
             if answer is not None and not answer.done():
-                answer.set_exception(
-                    ConnectionError(f"it ended before it ran, with {told['code']}")
-                )
+                why = f"it ended before it ran, with {told['code']}"
+                answer.set_exception(ConnectionError(why))
             elif pid in self._running:
                 self._running.pop(pid).set_result(told["code"])
-        elif answer is None or answer.done():  # whoever asked for it has left
+        elif answer is None or answer.done():  # the caller has left
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         else:
@@ -162,7 +158,7 @@ class WarmStart:
 def serve(control: socket.socket) -> None:
     """The interpreter: import, then fork for every request and report every end.
 
-    Requests are looked at between imports too: who asks early imports the rest alone, while we go on.
+    Requests are looked at between imports too: an early one imports the rest alone, while we go on.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hears, wakes = os.pipe2(os.O_NONBLOCK)
@@ -203,17 +199,14 @@ def _report_ends(control: socket.socket, numbers: dict[int, int]) -> None:
             return
         if pid == 0:
             return
-        message = {
-            "number": numbers.pop(pid),
-            "pid": pid,
-            "code": os.waitstatus_to_exitcode(status),
-        }
-        with contextlib.suppress(OSError):  # nobody is left to be told; the next read says so
+        message = {"number": numbers.pop(pid), "pid": pid}
+        message["code"] = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(OSError):  # the other side has left; the next read says so
             control.send(json.dumps(message).encode())
 
 
 def _become(request: Mapping[str, Any], streams: Sequence[int], control: socket.socket) -> NoReturn:
-    """Be the program, in the forked child, and end as it ends. Does not begin when nobody can be told of it."""
+    """Be the program, in the forked child, and end as it ends; unless it cannot be reported."""
     code = _CODE_OF_A_BUG
     try:
         os.setsid()

@@ -29,10 +29,23 @@ def app_of(program: str) -> App:
     return app
 
 
+def schemas_of_program(program: str) -> dict[str, Any]:
+    """Name → schema, for every command of one of the five programs."""
+    return schemas_of(program, app_of(program).printed())
+
+
+def every_schema() -> dict[str, Any]:
+    """Name → schema, for every command of the five programs and for failures."""
+    found = {ERROR: error_schema()}
+    for program in PROGRAMS:
+        found |= schemas_of_program(program)
+    return found
+
+
 @cache
 def _validator(name: str) -> Any:
     program = name.split(".")[1]
-    known = {ERROR: error_schema()} if name == ERROR else schemas_of(app_of(program))
+    known = {ERROR: error_schema()} if name == ERROR else schemas_of_program(program)
     assert name in known, f"{program} does not say what {name} is"
     return jsonschema_rs.validator_for(known[name])
 

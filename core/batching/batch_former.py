@@ -219,10 +219,7 @@ class BatchFormer(Generic[S]):
         return before - len(self)
 
     def _take_prefills(self, taken: list[S]) -> int:
-        """Move prompt chunks into `taken`, the job with the fewest tokens served first.
-
-        Returns their tokens.
-        """
+        """Move prompt chunks into `taken`, the job served least first. Returns their tokens."""
         jobs, chunk, budget, room = (
             self._jobs,
             self.chunk_tokens,

@@ -74,10 +74,7 @@ class KvLedger:
         return True
 
     def try_book(self, request: Hashable, pages: int) -> bool:
-        """Book `pages` for a request that will not grow.
-
-        False, and nothing booked, when they are short.
-        """
+        """Book `pages` for a request that will not grow; False, and none booked, when short."""
         if request in self._held:
             raise LedgerError(f"request {request} already holds pages")
         if pages < 0:
@@ -88,10 +85,7 @@ class KvLedger:
         return True
 
     def try_grow(self, request: Hashable, tokens: int) -> bool:
-        """Let a request hold `tokens` tokens in all.
-
-        False, and nothing changed, when the pages are short.
-        """
+        """Let a request hold `tokens` tokens in all; False, and nothing changed, when short."""
         held = self._held.get(request)
         if held is None:
             raise LedgerError(f"request {request} holds no pages to grow")

@@ -111,10 +111,7 @@ class Lineup(Generic[S]):
         return decodes + sum(g.prompts.waiting_prefill_tokens for g in self._groups.values())
 
     def rings(self) -> Iterable[tuple[Hashable, Tickets[S]]]:
-        """The tickets of every ring that has requests.
-
-        A ring in several groups has some in each.
-        """
+        """The tickets of every ring with requests; a ring in several groups has some in each."""
         return (named for group in self._groups.values() for named in group.rings.items())
 
     def is_waiting(self, request: Hashable) -> bool:
@@ -213,9 +210,7 @@ class Lineup(Generic[S]):
         return StepBatch(decodes, prefills, tokens, number)
 
     def _following(self, number: int) -> int | None:
-        """Of the other groups with requests: the first whose turn is and that is ready, else the
-        first.
-        """
+        """Of the other groups with requests the first that is ready by turn, else the first."""
         others = [at for at, group in self._groups.items() if at != number and group.rings]
         return next((at for at in others if self._groups[at].is_ready), next(iter(others), None))
 

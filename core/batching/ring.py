@@ -153,9 +153,7 @@ class Recent:
 
     @property
     def usual_s(self) -> float:
-        """The median of the last rounds: a machine that slept through some of them has not got
-        longer links.
-        """
+        """The median of the last rounds: a machine that slept does not make links longer."""
         return sorted(self._samples)[len(self._samples) // 2] if self._samples else 0.0
 
     @property

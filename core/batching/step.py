@@ -52,9 +52,7 @@ class RequestStep:
 
     @property
     def is_decode(self) -> bool:
-        """Whether it computes the next token, with guesses behind it or none: no part of a
-        prompt.
-        """
+        """Whether it computes the next token, with or without guesses: no part of a prompt."""
         return self.first > 0 and self.end - self.first - self.guessed == 1
 
     def cut(self, end: int) -> RequestStep:
@@ -66,10 +64,7 @@ class RequestStep:
         return front
 
     def part(self, first: int, end: int) -> RequestStep:
-        """A step of the same request over other tokens.
-
-        A subclass that carries more overrides this.
-        """
+        """A step of the same request over other tokens; a subclass with more overrides it."""
         return RequestStep(self.request, first, end, self.job, self.layers)
 
     def __repr__(self) -> str:

@@ -19,10 +19,7 @@ S = TypeVar("S", bound=RequestStep)
 
 
 class Tickets(Generic[S]):
-    """Decode steps of the requests that go round one ring.
-
-    `tickets` None lets everything leave when it comes.
-    """
+    """Decode steps of the requests of one ring; with `tickets` None each leaves at once."""
 
     __slots__ = ("_former", "_left", "_number", "_out", "members", "rows", "tickets")
 
@@ -66,10 +63,7 @@ class Tickets(Generic[S]):
             del self._left[ticket]
 
     def withdraw(self, request: Hashable) -> int:
-        """Take out what waits of a request, and await nothing of it.
-
-        Returns how many steps waited.
-        """
+        """Take out what waits of a request, await nothing of it. Returns how many waited."""
         self.land(request)
         return self._former.cancel(request)
 

@@ -403,10 +403,7 @@ class Chain:
     async def prepare(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
     ) -> PreparedTransaction:
-        """A call, signed and not sent: stored before `push`, it is neither lost nor repeated.
-
-        Raises as `transact`.
-        """
+        """A signed call: stored before `push`, it is sent once for good. Raises as `transact`."""
         to, data, gas, label = await self._call(signer, contract, function, *args)
         fields = await self._priced(signer, to, data, gas, label)
         return await self._signed(signer, fields, label)
@@ -420,10 +417,7 @@ class Chain:
                 raise
 
     async def mined_as(self, prepared: PreparedTransaction) -> Sent:
-        """Wait until it is mined.
-
-        Raises ContractRefused when it reverted, ChainUnreachable when it takes too long.
-        """
+        """Wait until it is mined. Raises ContractRefused if it reverted, ChainUnreachable."""
         label, tx_hash = prepared.label, prepared.tx_hash
         deadline = asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline:

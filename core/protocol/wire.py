@@ -148,10 +148,7 @@ class Submit(Message, frozen=True):
 
 
 class GoesOn(Message, frozen=True):
-    """Client to every stage, before the Submit: the request goes on with one of another order.
-
-    → Submitted | Failed
-    """
+    """Client to every stage: the request goes on with another one. → Submitted | Failed"""
 
     order_hash: t.Hash32
     request: t.U32
@@ -268,10 +265,7 @@ class RequestFailed(Message, frozen=True):
 
 
 class Cut(Message, frozen=True):
-    """Client to a stage left of a broken pipeline: the answer ends with `tokens_out` tokens; sign.
-
-    → Receipt | Failed
-    """
+    """Client to what is left of a pipeline: sign `tokens_out` tokens. → Receipt | Failed"""
 
     order_hash: t.Hash32
     request: t.U32
@@ -476,10 +470,7 @@ def bundle(
 
 
 def unbundle(frame: Frame) -> list[Frame]:
-    """The frames in a bundle, their payloads views into its own; any other frame alone.
-
-    Raises MalformedMessage.
-    """
+    """The frames in a bundle, with views of its payload. Raises MalformedMessage."""
     message = frame.message
     if not isinstance(message, Bundle):
         return [frame]

@@ -1,8 +1,9 @@
-"""Who is told before money runs out, and how can they be sure that it was us?
+"""Who is told before money runs out, and how is it known that it was us?
 
-Watchers say what is wrong now. What is new is posted to the webhook as firing, what is over as resolved, each with the same
-`id`; nothing is said twice while it lasts. A body is signed with HMAC-SHA256 under a shared secret together with the time, and
-posted again and again, ever more slowly, until the receiver takes it.
+Watchers say what is wrong now. What is new is posted to the webhook as firing, what is over as
+resolved, each with the same `id`; nothing is said twice while it lasts. A body is signed with
+HMAC-SHA256 under a shared secret together with the time, and posted again and again, ever more
+slowly, until the receiver takes it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "headrace.alert/v1"
 SIGNATURE: Final = "X-Headrace-Signature"
-#: A signature older than this is a replay.
-TOLERANCE_S: Final = 300
 TIMEOUT_S: Final = 10.0
 MAX_WAITING: Final = 256
 BACKOFF: Final = Backoff(attempts=12, timeout_s=3600.0, initial_s=1.0, max_s=300.0, jitter_s=1.0)
@@ -42,7 +41,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that is wrong. `subject` tells it from others of its kind; `values` are its numbers, with units in their names."""
+    """One thing that is wrong. `subject` tells it from others of its kind; `values` name units."""
 
     what: str
     why: str
@@ -61,20 +60,8 @@ def sign(secret: bytes, body: bytes, time_s: int) -> str:
     return f"t={time_s},v1={digest}"
 
 
-def is_signed(secret: bytes, body: bytes, header: str, now_s: float) -> bool:
-    """Whether a header is ours over this body, and fresh. What a receiver checks, with the raw bytes that it got."""
-    parts = dict(part.partition("=")[::2] for part in header.split(","))
-    time_text = parts.get("t", "")
-    if not (time_text.isascii() and time_text.isdigit() and len(time_text) < 15):
-        return False
-    time_s = int(time_text)
-    expected = sign(secret, body, time_s).partition("v1=")[2]
-    is_ours = hmac.compare_digest(expected.encode(), parts.get("v1", "").encode())
-    return is_ours and abs(now_s - time_s) <= TOLERANCE_S
-
-
 class Alerts:
-    """What is wrong at one daemon, and whoever wants to know."""
+    """What is wrong at one daemon, and the webhook that is told."""
 
     def __init__(
         self,
@@ -87,16 +74,15 @@ class Alerts:
         about: dict[str, str] | None = None,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        """`events` are the kinds that this daemon watches; `about` goes with every alert: daemon, network, whose."""
+        """`events` are the kinds that this daemon watches; `about` goes with every alert."""
         self._clock, self._webhook, self._secret = clock, webhook, secret
         self._about, self._backoff = dict(about or {}), backoff
         self._firing: dict[str, dict[str, tuple[str, Trouble]]] = {event: {} for event in events}
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING)
         self._sender: asyncio.Task[None] | None = None
         self._gauge = metrics.gauge("headrace_alerts", "What is wrong now, by kind.", ["event"])
-        self._sent = metrics.counter(
-            "headrace_webhooks_total", "Alerts that were posted, by how it ended.", ["outcome"]
-        )
+        help_text = "Alerts that were posted, by how it ended."
+        self._sent = metrics.counter("headrace_webhooks_total", help_text, ["outcome"])
         for event in events:
             self._gauge.labels(event).set(0)
         for outcome in ("delivered", "refused", "given_up", "dropped"):
@@ -113,7 +99,7 @@ class Alerts:
         account: str,
         events: Sequence[str],
     ) -> Alerts:
-        """As `[alerts]` says. Raises ConfigError for a webhook without a secret, and what reading that raises."""
+        """As `[alerts]` says. Raises as `secret_of`."""
         return cls(
             metrics,
             clock,
@@ -143,7 +129,7 @@ class Alerts:
         self._gauge.labels(event).set(len(after))
 
     async def flush(self, within_s: float) -> None:
-        """Wait until everything was posted or given up, for at most so long."""
+        """Wait until everything was posted or given up, for at most `within_s`."""
         try:
             async with asyncio.timeout(within_s):
                 await self._waiting.join()
@@ -215,7 +201,7 @@ class Alerts:
             status = await retry(post, on=_NotTaken, backoff=self._backoff)
         except _NotTaken as error:
             self._sent.labels("given_up").inc()
-            log.error("nobody takes an alert", why=str(error))
+            log.error("an alert is not taken", why=str(error))
             return
         if 200 <= status < 300:
             self._sent.labels("delivered").inc()
@@ -225,14 +211,15 @@ class Alerts:
 
 
 def secret_of(webhook: str, file: Path | None) -> bytes:
-    """What alerts are signed with. Raises ConfigError where there is a webhook and no secret, SecretFileTooOpen."""
+    """What alerts are signed with. Raises ConfigError if a webhook has none, SecretFileTooOpen."""
     if not webhook:
         return b""
     if file is None:
         raise ConfigError(
             "alerts cannot be sent",
-            why="alerts.webhook is set and alerts.secret_file is not: nobody could tell ours from others'",
-            next_step="write a random secret into a file that only you may read, and set alerts.secret_file to it",
+            why="alerts.webhook is set without alerts.secret_file: others could send the like",
+            next_step="write a random secret into a file that only you may read, and set "
+            "alerts.secret_file to it",
         )
     secret = read_secret_file(file).strip().encode()
     if len(secret) < 16:

@@ -1,7 +1,7 @@
 """How is a daemon's database opened and brought up to date?
 
-SQLite in WAL mode by default, PostgreSQL by its URL. Migrations travel inside the daemon's package and run at every
-start; running them twice changes nothing.
+SQLite in WAL mode by default, PostgreSQL by its URL. Migrations travel inside the daemon's package
+and run at every start; running them twice changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sqlite_url(path: Path) -> str:
 def open_database(
     url: str, setting: str, migrations: Path, *, patience_ms: int = 5000, takes_turns: bool = False
 ) -> Engine:
-    """An engine whose tables are those of the newest migration. Raises ConfigError. The rest is as in `open_engine`."""
+    """An engine with the tables of the newest migration. Raises ConfigError. As `open_engine`."""
     from sqlalchemy.exc import OperationalError
 
     engine = open_engine(url, setting, patience_ms=patience_ms, takes_turns=takes_turns)
@@ -47,10 +47,11 @@ def open_database(
 def open_engine(
     url: str, setting: str, *, patience_ms: int = 5000, takes_turns: bool = False
 ) -> Engine:
-    """An engine with SQLite set to WAL, foreign keys and patience. Raises ConfigError for a URL nobody can open.
+    """An engine with SQLite set to WAL, foreign keys and patience. Raises ConfigError.
 
-    `setting` is what the person set it by. `takes_turns` is for a database that several processes write: a transaction takes
-    the lock first, then reads. `postgres://` and `postgresql://` mean the driver that we come with.
+    `setting` is the URL's name for the person. `takes_turns` is for a database that several
+    processes write: a transaction takes the lock first, then reads. `postgres://` and
+    `postgresql://` mean the driver that we come with.
     """
     from sqlalchemy import create_engine, event
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -73,21 +74,16 @@ def open_engine(
         raise ConfigError(
             f"{setting} cannot be used",
             why=str(error).splitlines()[0],
-            next_step=f"give a URL such as sqlite:////path/{name}.db or postgresql://USER:PASSWORD@HOST/{name}",
+            next_step=f"give a URL such as sqlite:////path/{name}.db "
+            f"or postgresql://USER:PASSWORD@HOST/{name}",
         ) from None
 
     def set_up(connection: Any, _: Any) -> None:
-        if takes_turns:
-            connection.isolation_level = (
-                None  # else the driver begins transactions late, as readers
-            )
+        if takes_turns:  # else the driver begins transactions late, as readers
+            connection.isolation_level = None
         cursor = connection.cursor()
-        for pragma in (
-            "journal_mode=WAL",
-            "synchronous=NORMAL",
-            "foreign_keys=ON",
-            f"busy_timeout={patience_ms}",
-        ):
+        patience = f"busy_timeout={patience_ms}"
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", patience):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
@@ -127,7 +123,7 @@ def upgrade(engine: Engine, folder: Path) -> None:
 
 
 def run_migrations(metadata: MetaData) -> None:
-    """What a folder's `env.py` does: run its migrations over the connection that was handed over."""
+    """What a folder's `env.py` does: run its migrations over the connection that it is given."""
     from alembic import context
 
     connection = context.config.attributes["connection"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from core.protocol.errors import ConfigError
 
 HOME_VARIABLE = "HEADRACE_HOME"
-#: The path of a Unix socket has 107 bytes; so much is left to names below the folder of temporary files.
+#: The path of a Unix socket has 107 bytes: the folder of temporary files may take this many.
 _SOCKET_ROOT_BYTES = 48
 _FRESH_S = 60.0
 
@@ -24,8 +24,8 @@ _FRESH_S = 60.0
 class Folders:
     """Four folders; nothing is created until something is written.
 
-    With ``HEADRACE_HOME`` all of them lie in that one folder, so that a devnet or a test leaves nothing
-    behind elsewhere; otherwise they follow the platform's conventions.
+    With ``HEADRACE_HOME`` all of them lie in that one folder, so that a devnet or a test leaves
+    nothing behind elsewhere; otherwise they follow the platform's conventions.
     """
 
     config: Path
@@ -65,7 +65,7 @@ class Folders:
 
     @property
     def transactions(self) -> Path:
-        """JSON lines of what was sent to the chain, newest last (see ``journal``)."""
+        """JSON lines of what was sent to the chain, newest last."""
         return self.state / "transactions.jsonl"
 
 
@@ -77,25 +77,24 @@ def make_private(folder: Path) -> Path:
 
 @contextmanager
 def alone_in(folder: Path, who: str, next_step: str, state: str = "") -> Iterator[None]:
-    """Hold a private folder for one process. Raises ConfigError when another one has it: `who` ("this miner") runs already."""
+    """Hold a private folder for one process. Raises ConfigError when another `who` has it."""
     descriptor = os.open(make_private(folder) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(
-                f"{who} is running already", f"another process holds {folder}", state, next_step
-            ) from None
+            what, why = f"{who} is running already", f"another process holds {folder}"
+            raise ConfigError(what, why, state, next_step) from None
         yield
     finally:
         os.close(descriptor)
 
 
 class SocketFolder:
-    """A new folder for Unix sockets that only we may enter; in `/tmp` where that for temporary files has too long a name.
+    """A new folder for Unix sockets that only we may enter; in `/tmp` if its name were too long.
 
-    This process and its forks hold it until one of them removes it. Who was killed removes nothing: the next who makes one of the
-    same purpose does.
+    This process and its forks hold it until one of them removes it. The folder of a killed process
+    is removed by the next one that makes a folder of the same purpose.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -115,9 +114,9 @@ class SocketFolder:
 
 
 def _sweep(at: Path, names: str) -> None:
-    """Remove folders that nobody holds; not those of the last minute, whose makers may be about to."""
+    """Remove folders that no process holds; those of the last minute may be held in a moment."""
     for folder in at.glob(names):
-        with suppress(OSError):  # somebody else's, or just removed
+        with suppress(OSError):  # another user's, or just removed
             if time.time() - folder.stat().st_mtime < _FRESH_S:
                 continue
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -129,10 +128,10 @@ def _sweep(at: Path, names: str) -> None:
 
 
 def make_private_file(path: Path) -> Path:
-    """Create an empty file that only its owner may read, in a folder of the same kind; one that is there loses what others may.
+    """Create an empty file, or take a file's rights from others: only its owner may read it.
 
-    A file that is there is not opened: closing it would drop all locks that this process holds on it, and SQLite's next visitor
-    would take the write-ahead log of a database in use for left behind.
+    A file that is there is not opened: closing it would drop all locks that this process holds on
+    it, and SQLite would take the write-ahead log of a database in use for left behind.
     """
     make_private(path.parent)
     try:

@@ -1,6 +1,6 @@
 """What does the interpreter look at when it looks for garbage?
 
-A full look at a program with torch in it takes a third of a second, during which it answers nobody.
+A full look at a program with torch in it takes a third of a second, in which it answers nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def look_seldom() -> None:
 def pass_over_what_is_here() -> None:
     """Look once more at everything, and from now on at nothing that is there: libraries, a model.
 
-    For a program that has loaded what it needs. What becomes garbage of it in a cycle stays until the next call.
+    For a program that has loaded what it needs. Garbage of it in cycles stays until the next call.
     """
     gc.unfreeze()
     gc.collect()

@@ -71,7 +71,7 @@ class HttpServer:
 
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        # With the protocol named, asyncio sends small pieces at once; else the second waits 40 ms for the first one's receipt.
+        # With the protocol named, asyncio sends small pieces at once; else each waits up to 40 ms.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,8 +1,8 @@
 """Where do log lines go, in which form, and what keeps secrets out of them?
 
-Everything that logs (ours through structlog, libraries through ``logging``) goes to stderr, pretty on a
-terminal and JSON otherwise, and to a JSON file per run in the state folder. Ids bound with ``bind`` appear
-in every line of the same task and its children.
+Everything that logs (ours through structlog, libraries through ``logging``) goes to stderr, pretty
+on a terminal and JSON otherwise, and to a JSON file per run in the state folder. Ids bound with
+``bound`` appear in every line of the same task and its children.
 """
 
 from __future__ import annotations
@@ -23,19 +23,12 @@ from core.runtime.redact import redact
 
 RUNS_KEPT: Final = 20
 FILE_BYTES: Final = 5 * 2**20
-#: Libraries that talk too much at the level of ours.
+#: Libraries that say too much at the level of ours.
 _QUIETER: Final = (
-    "asyncio",
-    "web3",
-    "urllib3",
-    "httpx",
-    "httpx2",
-    "httpcore",
-    "httpcore2",
-    "hivemind",
-    "filelock",
-    "h11",
+    *("asyncio", "web3", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2", "hivemind"),
+    *("filelock", "h11"),
 )
+_installed: list[logging.Handler] = []
 
 get_logger = structlog.stdlib.get_logger
 bound = structlog.contextvars.bound_contextvars
@@ -51,11 +44,11 @@ def set_up(
     file: Path | None = None,
     stream: IO[str] | None = None,
 ) -> Path | None:
-    """Send logs of ``level`` and above to ``stream`` (stderr), and of debug and above to a file in ``folder``.
+    """Send logs of ``level`` and above to ``stream`` (stderr), all of them to a file in ``folder``.
 
-    ``form`` is auto, pretty or json. Returns the file of this run, None without a folder. Files of older
-    runs beyond the newest twenty are deleted. May be called again, with the ``file`` of the first call;
-    the last call counts.
+    ``form`` is auto, pretty or json. Returns the file of this run, None without a folder. Files of
+    runs before the newest twenty are deleted. May be called again, with the ``file`` of the first
+    call; the last call counts.
     """
     stream = stream or sys.stderr
     pretty = form == "pretty" or (form == "auto" and stream.isatty())
@@ -100,13 +93,12 @@ def set_up(
         handlers.append(saved)
 
     root = logging.getLogger()
-    for old in root.handlers[:]:
-        if getattr(old, "_headrace", False):
-            root.removeHandler(old)
-            old.close()
+    for old in _installed:
+        root.removeHandler(old)
+        old.close()
     for handler in handlers:
-        handler._headrace = True  # type: ignore[attr-defined]
         root.addHandler(handler)
+    _installed[:] = handlers
     root.setLevel(logging.DEBUG if file is not None else level.upper())
     for name in _QUIETER:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -135,7 +127,7 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
         return os.fdopen(descriptor, "a", encoding=self.encoding)
 
     def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
-        """Whether the file is full. The library's own would form each line a second time to learn its length."""
+        """Whether the file is full. The library would form each line again to learn its length."""
         is_full = os.fstat(self.stream.fileno()).st_size >= self.maxBytes if self.stream else False
         return int(is_full)
 

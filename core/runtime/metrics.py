@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 NAME = re.compile(r"headrace_[a-z0-9]+(_[a-z0-9]+)*")
 LATENCY_BUCKETS_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
-)  # fmt: skip
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
 
 M = TypeVar("M")
 
@@ -28,8 +29,8 @@ M = TypeVar("M")
 class Metrics:
     """One registry, owned by one program object, so that two in one process do not mix.
 
-    Names are ``headrace_<what>_<base unit>`` (counters end in ``_total``). Asking for a name again gives
-    the same metric. Labels are few and bounded: never an address, a prompt or an id.
+    Names are ``headrace_<what>_<base unit>`` (counters end in ``_total``). Asking for a name again
+    gives the same metric. Labels are few and bounded: never an address, a prompt or an id.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class Metrics:
         app.add_route(path, metrics, methods=["GET", "HEAD"], include_in_schema=False)
 
     async def serve(self, port: int, host: str = "127.0.0.1") -> HttpServer:
-        """Answer at ``http://host:port/metrics``; port 0 takes a free one. Raises ConfigError if taken."""
+        """Answer at ``http://host:port/metrics``; port 0 takes a free one. Raises ConfigError."""
         from fastapi import FastAPI
 
         from core.runtime.http_server import HttpServer

@@ -1,7 +1,8 @@
-"""Which request is being worked on? One id, made where a request comes in, in every log line of it on every machine.
+"""Which request is worked on? Its id, made where it comes in, is in every log line of it.
 
-The id is bound to the task (and so to its children) as `request_id`. Over HTTP it travels as `X-Request-Id`, beside
-`traceparent`; between machines as `wire.Origin`. It says nothing about who asks or what; nobody signs for it.
+The id is bound to the task (and so to its children) as `request_id`. Over HTTP it travels as
+`X-Request-Id`, beside `traceparent`; between machines as `wire.Origin`. It says nothing about the
+requester or the prompt, and no signature covers it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def within(origin: wire.Origin | None, name: str = "") -> Iterator[None]:
 
 
 class FollowRequest:
-    """An ASGI layer that works for whatever request the caller names. What is no id is taken for none."""
+    """An ASGI layer that works for the request that the caller names; a malformed id is none."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], names: dict[str, str]) -> None:
         """`names` are the paths that get a span, and what it is called."""
@@ -74,7 +75,7 @@ class FollowRequest:
         request_id, parent = told.get(b"x-request-id", ""), told.get(b"traceparent", "")
         if not _ID.fullmatch(request_id):
             request_id = ""
-        with within(wire.Origin(request_id, ""), ""):
+        with logs.bound(request_id=request_id):
             name = self._names.get(scope["path"], "")
             if not name:
                 await self._app(scope, receive, send)

@@ -10,7 +10,8 @@ from typing import Any
 HIDDEN = "********"
 
 _SECRET_NAME = re.compile(
-    r"passw|secret|private|mnemonic|phrase|credential|authori[sz]ation|api_?key|bearer|cookie|keyfile"
+    r"passw|secret|private|mnemonic|phrase|credential|authori[sz]ation|api_?key|bearer|cookie"
+    r"|keyfile"
     r"|(^|_)(key|pin|seed_words|salt)$",
     re.IGNORECASE,
 )
@@ -24,10 +25,10 @@ _URL_QUERY = re.compile(r"(?P<head>[?&](?:key|api_?key|token|auth|secret)=)[^&\s
 
 
 def redact_text(text: str) -> str:
-    """Shorten whatever could be a key and blank passwords and tokens of URLs.
+    """Shorten what could be a key and blank passwords and tokens of URLs.
 
-    A hash and a private key look alike (64 hexadecimal digits), so both are cut to ``0x1234…cdef``: enough
-    to find a transaction, useless as a key.
+    A hash and a private key look alike (64 hexadecimal digits), so both are cut to ``0x1234…cdef``:
+    enough to find a transaction, useless as a key.
     """
     if len(text) >= 64:
         text = _HEX_64.sub(lambda match: f"{match[1] or ''}{match[2][:4]}…{match[2][-4:]}", text)
@@ -47,8 +48,8 @@ def _is_secret(name: str) -> bool:
 def redact(value: Any, name: str = "") -> Any:
     """A copy of a JSON-like value without secrets; ``name`` is the key it is stored under.
 
-    Anything under a secret-sounding name is blanked; texts go through ``redact_text``; other objects
-    become their ``repr`` and do too.
+    Anything under a secret-sounding name is blanked; texts go through ``redact_text``; other
+    objects become their ``repr`` and do too.
     """
     if value is None or isinstance(value, bool | int | float):
         return value

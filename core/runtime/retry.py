@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from core.protocol.errors import HeadraceError
 
@@ -26,15 +26,6 @@ class Backoff:
     jitter_s: float = 0.5
     factor: float = 2.0
 
-    #: For the reconnecting loops of daemons.
-    FOREVER: ClassVar[Backoff]
-    #: For tests: a few tries, no waiting.
-    IMMEDIATE: ClassVar[Backoff]
-
-
-Backoff.FOREVER = Backoff(attempts=None, timeout_s=None, max_s=30.0, jitter_s=2.0)
-Backoff.IMMEDIATE = Backoff(attempts=3, timeout_s=None, initial_s=0.0, max_s=0.0, jitter_s=0.0)
-
 
 def is_retryable(error: Exception) -> bool:
     """Whether the same call may succeed later: our retryable errors, lost connections, timeouts."""
@@ -50,7 +41,7 @@ async def retry(
     backoff: Backoff = Backoff(),
     on_retry: Callable[[Exception], None] | None = None,
 ) -> T:
-    """Await ``call()`` until it succeeds, fails otherwise, or ``backoff`` ends; then the last error is raised.
+    """Await ``call()`` until it succeeds or ``backoff`` ends, which raises its last error.
 
     ``on`` is a type, a tuple of types or a predicate. ``on_retry`` sees every failure that ``on``
     accepts (to count it). Cancellation passes through at once. ``call`` must be safe to repeat.

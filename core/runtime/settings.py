@@ -5,14 +5,15 @@ One precedence, lowest first::
     built-in defaults → network file → config.toml in the user's folder → --config file
     → environment → flags
 
-The network file (``networks/NAME.json`` or ``.toml``, written by the deploy script) holds the keys of
-``[network]`` at its top level. In the environment a key is ``HEADRACE_`` and the key in capitals, with a
-double underscore for each dot (``HEADRACE_MINER__PRICE_OUT``); Foundry's ``ETH_RPC_URL``, ``ETH_KEYSTORE``,
-``ETH_KEYSTORE_ACCOUNT`` and ``ETH_PASSWORD`` count there when ours are not set. ``network = "devnet"``,
-``wallet = "alice"`` and ``log = "json"`` are short for ``network.name``, ``wallet.name`` and ``log.format``.
+The network file (``networks/NAME.json`` or ``.toml``, written by the deploy script) holds the keys
+of ``[network]`` at its top level. In the environment a key is ``HEADRACE_`` and the key in
+capitals, with a double underscore for each dot (``HEADRACE_MINER__PRICE_OUT``); Foundry's
+``ETH_RPC_URL``, ``ETH_KEYSTORE``, ``ETH_KEYSTORE_ACCOUNT`` and ``ETH_PASSWORD`` count there when
+ours are not set. ``network = "devnet"``, ``wallet = "alice"`` and ``log = "json"`` are short for
+``network.name``, ``wallet.name`` and ``log.format``.
 
-Amounts are texts with a unit and become integers here: tokens in base units, prices in base units per
-Mtok, times in seconds, sizes in bytes. ``Settings`` is frozen, made once in ``main`` and handed down.
+Amounts are texts with a unit and become integers here: tokens in base units, prices in base units
+per Mtok, times in seconds, sizes in bytes. ``Settings`` is frozen, made once in ``main``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
+from core.keys.keystore import DEFAULT_FOLDER
 from core.protocol import units
 from core.protocol.errors import ConfigError, ConfigKeyUnknown, HeadraceError
 from core.protocol.ids import Address, address
@@ -36,7 +38,7 @@ from core.runtime.folders import Folders
 from core.runtime.redact import redact
 
 PREFIX: Final = "HEADRACE_"
-#: Variables with our prefix that are not settings: they choose where settings come from, or are short.
+#: Variables with our prefix that are short for a key.
 SHORT_VARIABLES: Final = {
     "HEADRACE_PASSWORD_FILE": "wallet.password_file",
     "HEADRACE_RPC_URL": "network.rpc_url",
@@ -44,6 +46,7 @@ SHORT_VARIABLES: Final = {
     "HEADRACE_WALLET": "wallet.name",
     "HEADRACE_LOG": "log.format",
 }
+#: They choose where settings come from.
 NOT_SETTINGS: Final = frozenset({"HEADRACE_HOME", "HEADRACE_CONFIG", "HEADRACE_CC"})
 #: A section given as one text means this key of it.
 SHORT_SECTIONS: Final = {"network": "name", "wallet": "name", "log": "format"}
@@ -51,7 +54,7 @@ PATH_KEYS: Final = frozenset(
     {"wallet.keystore_dir", "wallet.password_file", "miner.password_file", "alerts.secret_file"}
 )
 
-#: Of `client.auditor`: whom the matcher pays, and not an address.
+#: Of `client.auditor`, instead of an address: the auditor that the matcher pays.
 THE_MATCHERS: Final = "matcher"
 
 
@@ -171,12 +174,10 @@ class WalletSettings(_Section):
 
     name: str = ""
     """Name or address of the wallet that signs and pays."""
-    keystore_dir: Annotated[Path, BeforeValidator(_as_path)] = Path(
-        "~/.foundry/keystores"
-    ).expanduser()
+    keystore_dir: Annotated[Path, BeforeValidator(_as_path)] = DEFAULT_FOLDER.expanduser()
     """Where keystore files lie; the same folder as Foundry uses."""
     password_file: OptionalPath = None
-    """A file with the wallet's password, for programs that cannot ask. It must be readable by you alone."""
+    """A file with the wallet's password, which you alone may read, for programs that cannot ask."""
 
 
 class MinerSettings(_Section):
@@ -203,11 +204,11 @@ class MinerSettings(_Section):
     announce_host: str = ""
     """What peers dial, if it is not listen_host."""
     announce_port: Port = 0
-    """The same for the port, where a router or a relay forwards another one; 0: the one it listens on."""
+    """The port that peers dial, if a router or a relay forwards another one; 0: listen_port."""
     reach: Literal["direct", "relay"] = "direct"
-    """How peers reach the data port: they dial it, or where nobody can (a router that forwards nothing), through a relay of the swarm. With an announce_host as well, for those who can dial that, they try it first."""
+    """How peers reach the data port: they dial it, or use a relay and dial announce_host first."""
     relay: bool = False
-    """Be a relay for such machines, where they can dial this one's peer of the swarm; nobody pays for it."""
+    """Be a relay, unpaid, for machines that no peer can dial; peers must be able to dial it."""
     layers: Annotated[tuple[int, int] | None, BeforeValidator(_layers)] = None
     """[A, B), or None for auto: the matcher says."""
     announce_interval_s: Annotated[Seconds, Field(alias="announce_interval", ge=1)] = 1
@@ -220,12 +221,12 @@ class MinerSettings(_Section):
     """Static peers beside discovery."""
     max_batch: Annotated[int, Field(ge=1)] = 16
     """How many requests run at once."""
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    metrics_port: Port | None = None
     """Port of `/status` and `/metrics` on this machine; unset: any that is free."""
     metrics_host: str = ""
-    """Where `/metrics`, and nothing else, is answered to other machines at that port; empty: on this one, beside `/status`."""
+    """Where `/metrics` alone is answered to other machines; empty: nowhere."""
     max_unpaid: TokenText | None = None
-    """Most that a session may owe this machine while it begins new requests; unset: as much as its requests at once can cost."""
+    """Most that a session may owe at a new request; unset: what its requests at once can cost."""
 
 
 class Client(_Section):
@@ -242,7 +243,7 @@ class Client(_Section):
     verify: Annotated[str, BeforeValidator(_sampling_of_checks)] = "none"
     """What share of requests an order says will be audited; part of its signed terms."""
     replicas: Annotated[int, Field(ge=1, le=8)] = 1
-    """How often `client submit` buys the same work, each time on other machines, to compare the answers."""
+    """How often `client submit` buys the same work, on other machines each, to compare answers."""
     deadline_s: Annotated[Seconds, Field(alias="deadline", ge=1)] = 3600
     """How long a job may take."""
     window_s: Annotated[Seconds, Field(alias="window", ge=1)] = 86400
@@ -252,15 +253,15 @@ class Client(_Section):
     avoid: Words = ()
     """These operators may not serve."""
     auditor: Annotated[str, BeforeValidator(_auditor)] = ""
-    """An address that may audit and dispute your jobs, and see their prompts; `matcher`: the one that the matcher pays; empty or `none`: nobody."""
+    """An address that may audit, dispute and read your jobs; `matcher`: whom the matcher pays."""
     arbitrator: str = ""
-    """Who settles disputes: game, jury or an address; empty: the game where the model has an operator program, else the jury."""
+    """Settles disputes: game, jury or an address; empty: the game if the model has a program."""
     account: AnAddress | None = None
     """Whose prepaid balance is spent, if the wallet is only a spender that it allows."""
 
 
 class SessionSettings(_Section):
-    """Open orders that a requester keeps for single requests. Each locks the price of all its tokens."""
+    """Open orders that a requester keeps for single requests. Each locks its tokens' price."""
 
     requests: Annotated[int, Field(ge=1, le=4096)] = 256
     """How many requests one session takes."""
@@ -271,7 +272,7 @@ class SessionSettings(_Section):
     length_s: Annotated[Seconds, Field(alias="length", ge=30)] = 1200
     """How long a session may last."""
     idle_s: Annotated[Seconds, Field(alias="idle", ge=1)] = 120
-    """A session that nobody uses for so long is closed."""
+    """A session without a request for this long is closed."""
     in_flight: Annotated[int, Field(ge=1, le=8)] = 4
     """How many requests of one session run at once."""
     pipelines: Annotated[int, Field(ge=1, le=64)] = 8
@@ -296,36 +297,36 @@ class Matcher(_Section):
     swarm_port: Port = 0
     """Port of its peer of the swarm; 0: any that is free."""
     relay: bool = False
-    """Be a relay for machines that nobody can dial, where they can dial our peer of the swarm; it is open to strangers, and nobody pays for it."""
+    """Be a relay, unpaid and open to strangers, for machines that no peer can dial."""
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
-    """How layers are given to machines when everybody is placed anew: auto is the utility plan, parallax Parallax's score, helix Helix's program, memory HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is taken."""
+    """How layers are placed anew: auto is utility, memory HyperCluster's shares of memory."""
     min_machines: Annotated[int, Field(ge=1)] = 1
-    """Plan a model for the first time when so many machines are there."""
+    """Plan a model for the first time when this many machines are there."""
     settle_s: Annotated[Seconds, Field(alias="settle", ge=1)] = 2
-    """Plan when the set of machines has not changed for so long."""
+    """Plan when the set of machines has not changed for this long."""
     ack_grace_s: Annotated[Seconds, Field(alias="ack_grace", ge=1)] = 20
-    """Deliver finished work that its requester has not acknowledged for so long."""
+    """Deliver finished work that its requester has not acknowledged for this long."""
     queue_s: Annotated[Seconds, Field(alias="queue", ge=0)] = 30
-    """An order that finds every machine taken waits for so long before it is refused."""
+    """An order that finds every machine taken waits for this long before it is refused."""
     replan_interval_s: Annotated[Seconds, Field(alias="replan_interval", ge=1)] = 10
     """How often it looks whether layers should move."""
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
     """What it asks of each job, in hundredths of a percent."""
     auditors: Addresses = ()
-    """Auditors whose reports it goes by: machines of an owner that they found at fault get no work here."""
+    """Auditors whose reports count: an owner whose machine they found at fault gets no work."""
     audit_memory_s: Annotated[Seconds, Field(alias="audit_memory", ge=1)] = 30 * 86_400
     """How long what such an auditor found counts."""
     paid_auditors: Addresses = ()
-    """Auditors that it pays for looking at random requests of orders that name them; empty: none, and it offers no audits."""
+    """Auditors that it pays for random requests of orders that name them; empty: none."""
     audit_rate_bps: Annotated[int, Field(ge=1, le=10_000)] = 300
     """What share of such an order's requests it draws, in hundredths of a percent."""
     audit_fee: TokenText = "0.01usd"
-    """What it owes for each drawn request, whatever is found: at least 1.5 times what the audit costs the auditor."""
+    """What it owes for a drawn request: at least 1.5 times what the audit costs the auditor."""
     audit_cap: TokenText = "1usd"
     """It draws no more than this pays for in any 24 hours."""
     audit_within_s: Annotated[Seconds, Field(alias="audit_within", ge=60)] = 6 * 3600
     """How long after the draw a finding may come; nothing is owed for a later one."""
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    metrics_port: Port | None = None
     """Metrics on a port of their own; unset: on the port of the API."""
 
 
@@ -349,12 +350,12 @@ class GatewaySettings(_Section):
 
 
 class Auditor(_Section):
-    """Whoever checks others' work, as a juror or on its own."""
+    """A juror or an auditor that watches."""
 
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Port of `/metrics` of a juror or a watching auditor; unset: nowhere, 0: any that is free."""
+    metrics_port: Port | None = None
+    """Port of `/metrics`; unset: nowhere, 0: any that is free."""
     metrics_host: str = "127.0.0.1"
-    """Where it is answered."""
+    """Where `/metrics` is answered."""
 
 
 class Engine(_Section):
@@ -367,13 +368,13 @@ class Engine(_Section):
     threads: Annotated[int, Field(ge=0)] = 0
     """Of the tensor library; 0: one, which is best where stages share a machine."""
     kv_memory_bytes: Annotated[SizeBytes | None, Field(alias="kv_memory")] = None
-    """For keys and values; None: what the weights leave of miner.memory_limit, as far as requests can fill it."""
+    """For keys and values; None: what the weights leave of miner.memory_limit."""
     offload_bytes: Annotated[SizeBytes, Field(alias="offload", ge=0)] = 0
-    """For more keys and values than that, of requests whose turn is not near; they are copied there and back. 0: none."""
+    """For more keys and values, of requests whose turn is not near; 0: none."""
     offload_folder: OptionalPath = None
-    """Where these lie, in files that have no name; None: in ordinary memory, which counts."""
+    """Where these lie, in files that have no name; None: in ordinary memory."""
     prefix_share: Annotated[float, Field(ge=0, le=0.9)] = 0.25
-    """Of the near memory, how much may keep prompts for the next ones of the same requester until it is needed; 0: none."""
+    """Share of the near memory that may keep prompts for their requester's next; 0: none."""
 
 
 class Failover(_Section):
@@ -386,12 +387,12 @@ class Failover(_Section):
 
 
 class AlertSettings(_Section):
-    """When is who told that money runs out?"""
+    """Who is told that money runs out, and when?"""
 
     webhook: str = ""
     """A URL that every alert is posted to; empty: alerts are only logged and counted."""
     secret_file: OptionalPath = None
-    """What alerts are signed with, in a file that only its owner may read; needed with a webhook."""
+    """A file with the secret that signs alerts, which its owner alone may read."""
     lasts_s: Annotated[Seconds, Field(alias="lasts", ge=0)] = 86400
     """Of a requester: money that lasts no longer than this at the present rate."""
     budget_bps: Annotated[int, Field(ge=1, le=10_000)] = 9000
@@ -399,7 +400,7 @@ class AlertSettings(_Section):
     stake_bps: Annotated[int, Field(ge=10_000, le=100_000)] = 11_000
     """Of a miner: a stake below this much of the least that may work."""
     unsettled_s: Annotated[Seconds, Field(alias="unsettled", ge=1)] = 3600
-    """Of a miner: finished work that nobody has acknowledged or settled for so long."""
+    """Of a miner: finished work that was not acknowledged or settled for this long."""
 
 
 class Log(_Section):
@@ -412,7 +413,7 @@ class Log(_Section):
 
 
 class Settings(_Section):
-    """Everything that is configured. Amounts with a token are read through ``token`` and ``price``."""
+    """Everything that is configured. Amounts of money are read by ``token`` and ``price``."""
 
     network: NetworkSettings = NetworkSettings()
     wallet: WalletSettings = WalletSettings()
@@ -434,12 +435,16 @@ class Settings(_Section):
     def folders(self) -> Folders:
         return self._folders
 
+    @property
+    def _unit(self) -> dict[str, Any]:
+        return {"symbol": self.network.token_symbol, "decimals": self.network.token_decimals}
+
     def origin(self, key: str) -> str:
-        """Who set a key, such as ``environment HEADRACE_WALLET``; ``default`` if nobody did."""
+        """What set a key, such as ``environment HEADRACE_WALLET``; else ``default``."""
         return self._given[key].origin if key in self._given else "default"
 
     def is_set(self, key: str) -> bool:
-        """Whether somebody set it, rather than the default."""
+        """Whether it was set, and is not the default."""
         return key in self._given
 
     def effective(self) -> Iterator[tuple[str, Any, str]]:
@@ -452,28 +457,20 @@ class Settings(_Section):
             yield key, redact(_json_ready(value), key), self.origin(key)
 
     def token(self, text: str) -> units.TokenUnits:
-        """``500usd`` → base units of this network's token. Raises AmountUnitMissing, AmountInvalid."""
-        return units.parse_token(
-            text, symbol=self.network.token_symbol, decimals=self.network.token_decimals
-        )
+        """``500usd`` → base units. Raises AmountUnitMissing, AmountInvalid."""
+        return units.parse_token(text, **self._unit)
 
     def price(self, text: str) -> units.PricePerMtok:
         """``0.40usd/Mtok`` → base units per Mtok. Raises AmountUnitMissing, AmountInvalid."""
-        return units.parse_price(
-            text, symbol=self.network.token_symbol, decimals=self.network.token_decimals
-        )
+        return units.parse_price(text, **self._unit)
 
     def show_token(self, amount: int) -> str:
         """Base units → ``500usd``."""
-        return units.format_token(
-            amount, symbol=self.network.token_symbol, decimals=self.network.token_decimals
-        )
+        return units.format_token(amount, **self._unit)
 
     def show_price(self, price: int) -> str:
         """Base units per Mtok → ``0.4usd/Mtok``."""
-        return units.format_price(
-            price, symbol=self.network.token_symbol, decimals=self.network.token_decimals
-        )
+        return units.format_price(price, **self._unit)
 
     def require_network(self) -> tuple[int, str]:
         """Chain id and RPC URL. Raises ConfigError naming what is missing and how to give it."""
@@ -519,34 +516,25 @@ def load(
 ) -> Settings:
     """Gather every layer, check it and say where each value came from.
 
-    ``flags`` maps dotted keys to values; None means not given. Raises ConfigKeyUnknown, ConfigError.
+    ``flags`` maps dotted keys to values; None means not given. Raises ConfigKeyUnknown,
+    ConfigError.
     """
     folders = folders or Folders.find(environ)
-    layers: list[dict[str, Given]] = []
-    if folders.config_file.is_file():
-        layers.append(_from_file(folders.config_file))
-    named = config_file or (
-        Path(environ["HEADRACE_CONFIG"]) if environ.get("HEADRACE_CONFIG") else None
-    )
-    if named is not None:
-        layers.append(_from_file(named.expanduser()))
-    layers.append(_from_environment(environ))
-    layers.append(
-        {key: Given(value, "flag") for key, value in (flags or {}).items() if value is not None}
-    )
     given: dict[str, Given] = {}
-    for layer in layers:
-        given |= layer
-    name = given.get("network.name", Given("devnet", "default")).value
-    network_file = find_network_file(str(name), folders)
+    if folders.config_file.is_file():
+        given |= _from_file(folders.config_file)
+    named = config_file or environ.get("HEADRACE_CONFIG")
+    if named:
+        given |= _from_file(Path(named).expanduser())
+    given |= _from_environment(environ)
+    for key, value in (flags or {}).items():
+        if value is not None:
+            given[key] = Given(value, "flag")
+    name = str(given.get("network.name", Given("devnet", "default")).value)
+    network_file = find_network_file(name, folders)
     if network_file is not None:
         from_network = _from_file(network_file, section="network")
-        is_path = (
-            str(name) == str(network_file)
-            or "/" in str(name)
-            or str(name).endswith((".json", ".toml"))
-        )
-        if is_path:  # --network FILE: the file's own name, or its stem
+        if _is_path(name):  # --network FILE: the file's own name, or its stem
             given["network.name"] = from_network.pop(
                 "network.name", Given(network_file.stem, f"network file {network_file}")
             )
@@ -557,11 +545,11 @@ def load(
 
 
 def find_network_file(name: str, folders: Folders) -> Path | None:
-    """The file of a network: ``name`` itself if it is a path, else in the networks folder; None if absent.
+    """The file of a network: ``name`` itself if it is a path, else in the networks folder, or None.
 
     Raises ConfigError for a path that does not exist.
     """
-    if "/" in name or name.endswith((".json", ".toml")):
+    if _is_path(name):
         path = Path(name).expanduser()
         if not path.is_file():
             raise ConfigError(f"no network file {path}", why="there is no such file")
@@ -571,6 +559,10 @@ def find_network_file(name: str, folders: Folders) -> Path | None:
         if path.is_file():
             return path
     return None
+
+
+def _is_path(network: str) -> bool:
+    return "/" in network or network.endswith((".json", ".toml"))
 
 
 def known_keys() -> dict[str, tuple[type[_Section], str]]:
@@ -630,14 +622,8 @@ def _build(given: dict[str, Given], folders: Folders) -> Settings:
 def _explain(error: ValidationError, given: Mapping[str, Given]) -> ConfigError:
     first = error.errors(include_url=False, include_input=False)[0]
     parts = [str(part) for part in first["loc"]]
-    key = next(
-        (
-            ".".join(parts[:size])
-            for size in range(len(parts), 0, -1)
-            if ".".join(parts[:size]) in given
-        ),
-        ".".join(parts),
-    )
+    ways = [".".join(parts[:size]) for size in range(len(parts), 0, -1)]
+    key = next((way for way in ways if way in given), ways[0])
     entry = given.get(key)
     message = first["msg"].removeprefix("Value error, ")
     shown = f"{redact(_json_ready(entry.value), key)!r} from {entry.origin}: " if entry else ""
@@ -656,9 +642,8 @@ def _from_file(path: Path, *, section: str | None = None) -> dict[str, Given]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=error.strerror or str(error)) from error
     except ValueError as error:
-        raise ConfigError(
-            f"{path} is not valid", why=str(error), next_step="correct that line"
-        ) from None
+        why, fix = str(error), "correct that line"
+        raise ConfigError(f"{path} is not valid", why=why, next_step=fix) from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not valid", why="it is not a table of settings")
     origin = f"{'network file' if section else 'file'} {path}"

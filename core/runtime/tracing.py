@@ -1,12 +1,14 @@
-"""How is one request followed across machines? Spans of OpenTelemetry, where somebody collects them.
+"""How is one request followed across machines? By spans of OpenTelemetry, where they are collected.
 
-Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` is set; then nothing is imported and each call here is one comparison. Spans travel
-with a request as W3C Trace Context (`traceparent`), over HTTP in a header, between machines in `wire.Origin`.
+Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` is set; then nothing is imported and each call here is one
+comparison. Spans travel with a request as W3C Trace Context (`traceparent`), over HTTP in a header,
+between machines in `wire.Origin`.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from core.protocol.errors import ConfigError
@@ -24,24 +26,15 @@ _tracer: Any = None
 _provider: Any = None
 
 
-class _Off:
-    """Stands for a span where nobody collects them."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_OFF: Final = _Off()
+_OFF: Final = nullcontext()
 
 
 def set_up(service: str, *, exporter: SpanExporter | None = None) -> bool:
     """Collect spans from now on, if the environment says where to; whether it does.
 
-    `service` is what they are filed under, unless `OTEL_SERVICE_NAME` says otherwise. An `exporter` gets each span as it
-    ends, whatever the environment says. Raises ConfigError where the packages are missing.
+    `service` is what they are filed under, unless `OTEL_SERVICE_NAME` says otherwise. An `exporter`
+    gets each span as it ends, whatever the environment says. Raises ConfigError where the packages
+    are missing.
     """
     global _tracer, _provider
     if exporter is None and not os.environ.get(ENDPOINT):
@@ -81,7 +74,7 @@ def shut_down() -> None:
 def span(
     name: str, parent: str = "", **attributes: Attribute
 ) -> AbstractContextManager[Span | None]:
-    """A span around a block and what it awaits; `parent` is a `traceparent`, without one the span around us."""
+    """A span around a block and what it awaits, below `parent` (a `traceparent`) or ours."""
     if _tracer is None:
         return _OFF
     found: AbstractContextManager[Span | None] = _tracer.start_as_current_span(
@@ -91,7 +84,7 @@ def span(
 
 
 def begin(name: str, parent: str | Span = "", **attributes: Attribute) -> Span | None:
-    """A span that `end` ends, in whatever task; None where nobody collects them. `parent` as for `span`, or a span itself."""
+    """A span that `end` ends, in any task, below `parent`; None where none are collected."""
     if _tracer is None:
         return None
     from opentelemetry import trace

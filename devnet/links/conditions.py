@@ -13,17 +13,17 @@ State = Literal["open", "frozen", "lost"]
 STATES: tuple[State, ...] = ("open", "frozen", "lost")
 #: Towards the program that the link leads to, and back from it.
 WAYS = ("in", "out")
-#: What one piece of a shaped stream takes at most; a receiver sees bytes trickle, not whole buffers arrive.
+#: Longest piece of a shaped stream: a receiver sees bytes trickle, not whole buffers arrive.
 PIECE_S = 0.001
 LEAST_PIECE_BYTES = 1448
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """One direction. Latency is one way; jitter adds up to so much, drawn anew for every piece; 0 bytes/s: no limit.
+    """One direction. Latency is one way; jitter adds up to its value, anew for every piece.
 
-    frozen: bytes wait, and senders feel it once the buffer is full. lost: bytes vanish, and a connection that lost
-    some is reset when the direction opens again.
+    0 bytes/s: no limit. frozen: bytes wait, and senders feel it once the buffer is full. lost:
+    bytes vanish, and a connection that lost some is reset when the direction opens again.
     """
 
     latency_ms: float = 0.0
@@ -63,7 +63,7 @@ class Way:
         return max(LEAST_PIECE_BYTES, int(rate * PIECE_S)) if rate else 0
 
     def arrival_s(self, now_s: float, size_bytes: int) -> float:
-        """When the last of these bytes, sent now, comes out. The line is busy until the last one has entered it."""
+        """When the last of these bytes, sent now, comes out; the line is busy until it entered."""
         have = self.conditions
         entered_s = now_s
         if have.bytes_per_s:

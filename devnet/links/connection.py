@@ -10,7 +10,7 @@ from devnet.links.pipe import Pipe, reset
 
 
 class _Side(asyncio.Protocol):
-    """One socket of a carried connection: what it reads goes into one pipe, what it writes comes out of the other."""
+    """One socket of a carried connection: it reads into one pipe and writes from the other."""
 
     def __init__(self, source_of: Pipe, sink_of: Pipe, lost: Callable[[_Side], None]) -> None:
         self.transport: asyncio.Transport | None = None
@@ -53,11 +53,9 @@ class Connection:
         most_bytes: int,
         is_over: Callable[[Connection], None],
     ) -> None:
-        self.pipes = (
-            Pipe(ways[0], most_bytes, self._ended),
-            Pipe(ways[1], most_bytes, self._ended),
-        )
-        inward, outward = self.pipes
+        inward = Pipe(ways[0], most_bytes, self._ended)
+        outward = Pipe(ways[1], most_bytes, self._ended)
+        self.pipes = (inward, outward)
         self._target, self._is_over = target, is_over
         self.near = _Side(inward, outward, self._lost)
         self._far = _Side(outward, inward, self._lost)
@@ -65,7 +63,7 @@ class Connection:
         self._task = asyncio.create_task(self._connect())
 
     async def _connect(self) -> None:
-        """A handshake takes a way there, back and there again before the target hears the first byte."""
+        """A handshake takes a way there, back and there again before the first byte."""
         inward, outward = (pipe.way for pipe in self.pipes)
         await asyncio.sleep(2 * inward.latency_s + outward.latency_s)
         while any(pipe.way.conditions.state != "open" for pipe in self.pipes):

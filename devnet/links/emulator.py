@@ -1,25 +1,24 @@
-"""Which links are there, what is each like at the moment, and how are they changed while they carry?"""
+"""Which links are there, what is each like now, and how are they changed while they carry?"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from core.protocol.errors import UsageError
 from devnet.links.conditions import WAYS, Conditions, Way
 from devnet.links.connection import Connection
 from devnet.links.pipe import reset
 
-T = TypeVar("T")
 #: Of one direction of one connection: at 256 ms this still lets 125 MB/s through.
 BUFFER_BYTES = 32 * 2**20
 MAX_CONNECTIONS = 256
 
 
 class EmulatedLink:
-    """A port of ours that leads to a program: everybody who dials it is as far away as the conditions say."""
+    """A port of ours that leads to a program, as far away as the conditions say."""
 
     def __init__(self, name: str, target: tuple[str, int], buffer_bytes: int, seed: int) -> None:
         self.name, self.target = name, target
@@ -109,13 +108,13 @@ class Emulator:
     """Links of one event loop, by name. Wants a loop with exact timers, such as `precise_loop`."""
 
     def __init__(self, *, buffer_bytes: int = BUFFER_BYTES, seed: int = 0) -> None:
-        """`buffer_bytes` wait at most in one direction of one connection; `seed` decides all jitter."""
+        """At most `buffer_bytes` wait per direction and connection; `seed` decides all jitter."""
         self._links: dict[str, EmulatedLink] = {}
         self._buffer_bytes = buffer_bytes
         self._seeds = itertools.count(seed * 1000, 2)
 
     async def add(self, name: str, target: str, *, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen for `host:port` `target`; returns the endpoint to dial. Raises UsageError for a name in use, OSError."""
+        """Listen for `host:port` `target`; returns the endpoint. Raises UsageError, OSError."""
         if name in self._links:
             raise UsageError(f"there is a link '{name}' already", self._links[name].endpoint)
         where, _, number = target.rpartition(":")
@@ -143,7 +142,7 @@ class Emulator:
         return sum(link.reset() for link in self.chosen(name))
 
     def cut(self, name: str | None = None, *, is_cut: bool = True) -> int:
-        """Break connections and refuse new ones until `is_cut` is False again. Returns how many broke."""
+        """Break connections, refuse new ones until `is_cut` is False. Returns how many broke."""
         return sum(link.cut(is_cut) for link in self.chosen(name))
 
     def describe(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How do the bytes of one direction of a connection wait until they are due, in order and in bounded memory?"""
+"""How do the bytes of one direction wait until they are due, in order and in bounded memory?"""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Pipe:
                 self._source.pause_reading()
 
     def end(self, how: End) -> None:
-        """The source sends no more: it closed its side, or broke the connection. Takes its turn behind the bytes."""
+        """The source closed its side, or broke the connection; takes its turn behind the bytes."""
         if self.way.conditions.state == "lost":
             self.has_lost = True
             return
@@ -79,7 +79,7 @@ class Pipe:
             self.deliver()
 
     def deliver(self) -> None:
-        """Hand over what is due, and come back when the next is. Called again when the way opens."""
+        """Hand over what is due, and come back when the next is, or when the way opens."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -17,7 +17,7 @@ def _selector() -> selectors.BaseSelector:
         return selectors.SelectSelector()
 
     class Precise(selectors.EpollSelector):
-        """epoll counts milliseconds and rounds up; select(2) on its own descriptor counts microseconds."""
+        """epoll counts milliseconds and rounds up; select(2) on its descriptor microseconds."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             if timeout is None or timeout <= 0:

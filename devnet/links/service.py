@@ -1,7 +1,8 @@
 """How do links run as a program of their own, and how does another program change them?
 
-`python -m devnet.links.service FILE` reads {"links": {name: {"listen": host:port, "to": host:port}}, "conditions": {…}}, and
-writes where its control port is into FILE. One JSON document per line asks, one answers.
+`python -m devnet.links.service FILE` reads {"links": {name: {"listen": host:port, "to":
+host:port}}, "conditions": {…}}, and writes where its control port is into FILE. One JSON document
+per line asks, one answers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NICE = -5
 def write_plan(
     file: Path, links: dict[str, dict[str, str]], conditions: dict[str, Any] | None = None
 ) -> None:
-    """What a service that is about to start reads: links by name, and what all are like from the beginning."""
+    """What a service that is about to start reads: links by name, and what all are like."""
     _write(file, {"links": links, "conditions": conditions or {}})
 
 
@@ -41,15 +42,14 @@ def read_plan(file: Path) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
 
 
 def ask(file: Path, **request: Any) -> Any:
-    """Ask the service that was started with this file; its answer. Raises Unreachable, or UsageError from there."""
+    """The answer of the service that was started with this file. Raises Unreachable, UsageError."""
     try:
         control = json.loads(file.read_text()).get("control")
     except OSError:
         control = None
     if control is None:
-        raise Unreachable(
-            "no links run here", f"{file} names none", next_step="devnet up --latency-ms 64"
-        )
+        fix = "devnet up --latency-ms 64"
+        raise Unreachable("no links run here", f"{file} names none", next_step=fix)
     host, _, port = control.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as stream:
@@ -131,9 +131,8 @@ async def _serve(plan: dict[str, Any], file: Path) -> None:
 
 def main() -> None:
     """Serve until told to stop."""
-    with contextlib.suppress(
-        OSError
-    ):  # a late wake-up is a longer link; only root may ask for more
+    # A late wake-up is a longer link; only root may ask for more.
+    with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         file = Path(sys.argv[1])

@@ -2,9 +2,11 @@
 
     python -m devnet.models.calibrate FILE NUMERICS [MODEL …]
 
-measures machines of these numerics (float32 or bfloat16) on tiny models of every family and on the named real ones; what FILE holds of other
-numerics stays. Every span of a depth is run from the same committed inputs as a whole, in pieces, token by token, with either kind of
-attention, on one and two threads, and by our own kernels; each is compared with a float64 execution, whitened by the model's σ.
+measures machines of these numerics (float32 or bfloat16) on tiny models of every family and on the
+named real ones; what FILE holds of other numerics stays. Every span of a depth is run from the same
+committed inputs as a whole, in pieces, token by token, with either kind of attention, on one and
+two threads, and by our own kernels; each is compared with a float64 execution, whitened by the
+model's σ.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def attending(kind: str) -> Kernel:
 
 
 def rows_of(kernel: Kernel, shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
-    """What a machine signs of its work: the rows of the shard's last layer, at the model's end too."""
+    """What a machine signs: the rows of the shard's last layer, at the model's end too."""
     if not shard.is_last:
         return kernel(shard, x)
     with output_of(shard.decoder_layers[-1]) as left:
@@ -192,7 +194,7 @@ def entries(results: list[Largest], tolerances: Sequence[Tolerance]) -> list[dic
 
 
 def machine() -> str:
-    """What kind of machine this is, as far as sums depend on it: one kind counts once towards leaving shadow."""
+    """What sums depend on here: machines that are alike count once towards leaving shadow."""
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
@@ -200,7 +202,10 @@ def main(file: Path, numerics: Numerics, real: Sequence[str]) -> None:
     found: dict[str, list[Largest]] = {}
     models: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        tiny = {f"{name} of {_TINY_LAYERS} random layers": write_tiny_model(Path(folder) / name, name, layers=_TINY_LAYERS) for name in TINY}  # fmt: skip
+        tiny = {}
+        for name in TINY:
+            path = write_tiny_model(Path(folder) / name, name, layers=_TINY_LAYERS)
+            tiny[f"{name} of {_TINY_LAYERS} random layers"] = path
         for name, path in {**tiny, **{name: model_path(name) for name in real}}.items():
             architecture = describe_model(path).architecture
             found.setdefault(architecture, []).append(largest(path, numerics))

@@ -1,8 +1,9 @@
-"""How far may honest machines be from float64, by what was measured on the devnet's models? (`calibration.json`)
+"""How far may honest machines be from float64? As `calibration.json` has measured on our models.
 
-Each entry says what it rests on: how many honest windows, over which kernels, and the largest deviation among them. T is a round
-number at least twice that. A family without an entry is in shadow: its deviations are measured and nobody is accused of one. Machines that compute
-in float32 and those that compute in bfloat16 were measured apart.
+Each entry says what it rests on: how many honest windows, over which kernels, and the largest
+deviation among them. T is a round number at least twice that. A family without an entry is in
+shadow: its deviations are measured and no machine is accused of one. Machines that compute in
+float32 and those that compute in bfloat16 were measured apart.
 """
 
 from __future__ import annotations

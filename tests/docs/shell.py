@@ -44,7 +44,7 @@ def _calls(words: list[str]) -> Iterator[list[str]]:
                 call = call[1:]
             if call and call[0] in PROGRAMS:
                 yield call
-            # What follows a redirection is a file, not a command; it is no program of ours either way.
+            # What follows a redirection is a file, not a command.
             call = []
         else:
             call.append(word)
@@ -69,7 +69,7 @@ def _root(program: str) -> Any:
 
 
 def refused(words: list[str]) -> str:
-    """Why the program would refuse these words, or nothing. They are parsed as it parses them, and not run."""
+    """Why the program would refuse these words, or nothing. They are parsed, and not run."""
     if ACTING & set(words):
         return unknown(shlex.join(words))
     command, name, arguments = _root(words[0]), words[0], words[1:]
@@ -86,7 +86,7 @@ def refused(words: list[str]) -> str:
 
 
 def unknown(text: str) -> str:
-    """Why a command that a sentence names is none: a word that is no command, or an option that it has not."""
+    """Why a command that a sentence names is none: no such word, or no such option."""
     try:
         words = shlex.split(text)
     except ValueError:

@@ -29,8 +29,13 @@ def test_every_name_of_the_map_exists(paper: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["scheduler.nowhere.route", "scheduler.routing.parallax_route.nothing", "contracts/src/None.sol", "contracts/src/Escrow.sol#fly"],
-)  # fmt: skip
+    [
+        "scheduler.nowhere.route",
+        "scheduler.routing.parallax_route.nothing",
+        "contracts/src/None.sol",
+        "contracts/src/Escrow.sol#fly",
+    ],
+)
 def test_a_name_that_is_gone_is_noticed(wrong: str) -> None:
     with pytest.raises(LookupError):
         resolve(wrong)

@@ -89,15 +89,25 @@ def test_every_command_that_an_error_s_class_tells_to_type_exists() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["client chat --no-such-option", "client flat", "miner stake ad 5usd", "client submit", "FOO=1 devnet up --miners many"],
-)  # fmt: skip
+    [
+        "client chat --no-such-option",
+        "client flat",
+        "miner stake ad 5usd",
+        "client submit",
+        "FOO=1 devnet up --miners many",
+    ],
+)
 def test_a_command_that_is_none_is_noticed(line: str) -> None:
     assert [refused(words) for words in commands(line)] != [""]
     assert all(refused(words) for words in commands(line))
 
 
 def test_commands_are_found_in_pipes_substitutions_and_behind_variables() -> None:
-    block = "x=$(client jobs ls --json | head)\nHEADRACE_HOME=a devnet up && miner status\ncat <<'END'\nclient no\nEND\n"
+    block = (
+        "x=$(client jobs ls --json | head)\n"
+        "HEADRACE_HOME=a devnet up && miner status\n"
+        "cat <<'END'\nclient no\nEND\n"
+    )
     assert list(commands(block)) == [
         ["client", "jobs", "ls", "--json"],
         ["devnet", "up"],

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from tests.docs.conftest import ROOT, Site
+from tests.schemas import PROGRAMS, every_schema, schemas_of_program
 
 
 def test_no_page_loads_anything_from_another_host(site: Site) -> None:
@@ -116,17 +117,14 @@ def test_every_command_of_every_program_is_in_the_reference(site: Site) -> None:
 
 
 def test_every_schema_is_a_file_of_the_site_and_linked_from_its_command(site: Site) -> None:
-    from sitegen.commands import app_of
-    from sitegen.places import PROGRAMS
-
-    from core.runtime.commands.schemas import every_schema, file_name, schemas_of
+    from sitegen.commands import file_name
 
     for program in PROGRAMS:
         links = site.pages[f"reference/cli/{program}.html"].links
         hidden = {"headrace.miner.rotate-operator/1", "headrace.devnet.measure-generate/1"}
-        for name in schemas_of(app_of(program)).keys() - hidden:
+        for name in schemas_of_program(program).keys() - hidden:
             assert f"../../schemas/{file_name(name)}" in links, name
-    for name, schema in every_schema(map(app_of, PROGRAMS)).items():
+    for name, schema in every_schema().items():
         file = site.folder / "schemas" / file_name(name)
         assert json.loads(file.read_text()) == schema, name
 

@@ -1,4 +1,4 @@
-"""A market of jobs, audits and disputes in money alone: what does each way of behaving earn in many jobs?"""
+"""A market of jobs, audits and disputes in money alone: what does each behaviour earn?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.economics.deterrence import Published
 
-#: What withholding means for a stage: its payment waits, the auditor asks on chain, and silence loses.
+#: For withholding: the payment waits, the auditor asks on chain, and silence loses.
 ASKING_COST = 0.05
 #: Of working honestly on one job; what is left of the payment is a miner's profit.
 COST = 0.7
@@ -26,7 +26,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Miner:
-    """How a stage behaves: in which share of its jobs it cheats, what it saves then, whether audits of it find it."""
+    """How a stage behaves: its share of cheated jobs, what it saves, and whether audits find it."""
 
     name: str
     cheats: float = 0.0
@@ -51,7 +51,7 @@ class Market:
         self.rng = random.Random(self.seed)
 
     def run(self, miner: Miner, stake: float, jobs: int, *, bribed: float = 0.0) -> Account:
-        """One miner over that many jobs; `bribed` is the share of auditors that look away for it."""
+        """One miner over that many jobs; `bribed` is the share of auditors that look away."""
         account = Account(stake)
         unsettled: list[float] = []
         for number in range(jobs):

@@ -1,4 +1,4 @@
-"""At the published parameters nobody earns by cheating: not the lazy, the steering, the silent, the colluding or the griefing."""
+"""At the published parameters no cheat earns: lazy, steering, silent, colluding or griefing."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_burn_keeps_slashes_from_being_shared() -> None:
 
 
 def test_griefer_goes_broke_at_its_bonds() -> None:
-    """A false accusation is found to be one by the game itself, every time: the cost is the bond, the victim's is gas."""
+    """The game itself finds a false accusation: the cost is the bond, the victim's is gas."""
     money, accusations = 10 * BOND, 0
     while money >= BOND:
         lost, won = griefing_gain(BOND, defence_cost=1.0)

@@ -36,7 +36,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def queries() -> dict[str, str]:
-    """Every query of the dashboard, by panel and letter, with the variables that Grafana fills in."""
+    """Every query of the dashboard, by panel and letter, with the variables of Grafana."""
     found = {}
     for panel in panels():
         for target in panel["targets"]:
@@ -63,7 +63,7 @@ def metric_of(selector: str) -> str:
 
 @contextmanager
 def running(folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Our own configuration, over these `host:port`s by job, asked twice a second. The URL of its API."""
+    """Our own configuration, over these `host:port`s by job, twice a second. The URL of its API."""
     config = yaml.safe_load(CONFIG.read_text())
     config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms"}
     for scrape in config["scrape_configs"]:

@@ -53,7 +53,7 @@ def assert_command(argv: list[str]) -> None:
 
 
 def settings_of(environ: dict[str, str], folder: Path) -> Settings:
-    """The settings that a daemon would have; raises ConfigKeyUnknown for a variable that is none."""
+    """The settings that a daemon would have; raises ConfigKeyUnknown for an unknown variable."""
     return load(environ=environ, folders=Folders.at(folder))
 
 

@@ -1,4 +1,4 @@
-"""Does every daemon count under names that Prometheus likes, and does our dashboard ask for nothing else?"""
+"""Every daemon counts under names that Prometheus takes, and our dashboard asks for no others."""
 
 from __future__ import annotations
 
@@ -123,10 +123,13 @@ def test_promtool_has_nothing_to_say(rendered: dict[str, str]) -> None:
 
 def test_the_metrics_of_the_design_are_there(rendered: dict[str, str]) -> None:
     for job, wanted in {
-        "gateway": "requests_total tokens_total time_to_first_token_seconds inter_token_seconds request_seconds "
-        "inflight_requests cost_units_total balance_units locked_units reroutes_total audit_checks_total alerts",
-        "matcher": "disputes registry_peers registry_age_seconds orders_total jobs balance_wei chain_up queue_length",
-        "miner": "requests_total stage_seconds batch_rows kv_bytes link_seconds queue_length stake_units disputes alerts",
+        "gateway": "requests_total tokens_total time_to_first_token_seconds inter_token_seconds "
+        "request_seconds inflight_requests cost_units_total balance_units locked_units "
+        "reroutes_total audit_checks_total alerts",
+        "matcher": "disputes registry_peers registry_age_seconds orders_total jobs balance_wei "
+        "chain_up queue_length",
+        "miner": "requests_total stage_seconds batch_rows kv_bytes link_seconds queue_length "
+        "stake_units disputes alerts",
         "watch": "audit_checks_total audit_jobs chain_up",
         "auditor": "disputes votes_total chain_up stake_units balance_wei",
     }.items():
@@ -136,9 +139,24 @@ def test_the_metrics_of_the_design_are_there(rendered: dict[str, str]) -> None:
 
 def test_labels_are_few_and_none_tells_who_or_what(rendered: dict[str, str]) -> None:
     allowed = {
-        "model", "outcome", "direction", "reason", "result", "account", "status", "state", "kind", "rows",
-        "which", "place", "event", "vote", "phase", "le", "quantile",
-    }  # fmt: skip
+        "model",
+        "outcome",
+        "direction",
+        "reason",
+        "result",
+        "account",
+        "status",
+        "state",
+        "kind",
+        "rows",
+        "which",
+        "place",
+        "event",
+        "vote",
+        "phase",
+        "le",
+        "quantile",
+    }
     for job, text in rendered.items():
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

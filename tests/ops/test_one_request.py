@@ -1,4 +1,4 @@
-"""Can one request be followed by one name, in logs and in spans, from where it comes in to the last stage?"""
+"""One name follows a request, in logs and in spans, from where it comes in to the last stage."""
 
 from __future__ import annotations
 

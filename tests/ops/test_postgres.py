@@ -101,7 +101,9 @@ def test_audits_are_drawn_within_the_cap_and_paid_once_whoever_comes_at_once(
 
         def draw(number: int) -> Fell:
             job = f"0x{number // 2:064x}"  # two ask for each job
-            return books[number].draw(job, auditor, range(10), lambda r: True, fee_units=3, cap_units=50, now=1, due_at=9)  # fmt: skip
+            return books[number].draw(
+                job, auditor, range(10), lambda r: True, fee_units=3, cap_units=50, now=1, due_at=9
+            )
 
         secrets = set(pool.map(lambda book: book.secret(), books))
         fell = list(pool.map(draw, range(4)))
@@ -246,9 +248,14 @@ def test_a_transaction_that_clashes_or_breaks_writes_nothing(new_database: NewDa
         Statement(select(func.count().label("all")).select_from(files)),
     )
     row = {
-        "file_id": "file_1", "key_id": "key_1", "filename": "100%.txt", "purpose": "batch", "size_bytes": 2**40,
-        "created_at": 5, "expires_at": None,
-    }  # fmt: skip
+        "file_id": "file_1",
+        "key_id": "key_1",
+        "filename": "100%.txt",
+        "purpose": "batch",
+        "size_bytes": 2**40,
+        "created_at": 5,
+        "expires_at": None,
+    }
     with pytest.raises(Clash), one.transaction() as writing:
         writing.execute(new, row)
         writing.execute(new, row)

@@ -1,6 +1,4 @@
-"""A fleet that lives from day to day: machines come and go, `matcher.planning.planner` decides, machines
-load what they are told.
-"""
+"""A fleet from day to day: machines come and go, `matcher.planning.planner` tells them what to load."""
 
 from __future__ import annotations
 

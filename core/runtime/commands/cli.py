@@ -72,10 +72,8 @@ __all__ = ["App", "CommandGroup", "Run"]
 PANEL: Final = "Global options (before or after the command)"
 EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 a bug on our side, 2 wrong use or configuration, 3 cannot reach chain, "
-    "matcher or "
-    "peers, 4 wallet, 5 not enough money or stake, 6 the contract said no, 7 no capacity at this "
-    "price, "
-    "8 deadline passed, 9 a check failed, 130 interrupted."
+    "matcher or peers, 4 wallet, 5 not enough money or stake, 6 the contract said no, 7 no "
+    "capacity at this price, 8 deadline passed, 9 a check failed, 130 interrupted."
 )
 #: Under which name a program's spans are filed.
 _SERVICES: Final = {"client": "headrace-gateway"}
@@ -337,14 +335,12 @@ def _report(error: HeadraceError, json_wanted: bool) -> int:
 
     if json_wanted:
         print_json({"schema": "headrace.error/1", "ok": False, "error": error.to_dict()})
-    console = Console(
-        file=sys.stderr, highlight=False, width=None if sys.stderr.isatty() else 10_000
-    )
+    width = None if sys.stderr.isatty() else 10_000
+    console = Console(file=sys.stderr, highlight=False, width=width)
     for line in error.lines():
         label, _, text = line.partition(":")
-        console.print(
-            f"{label}:", style="bold red" if label.startswith("error") else "bold", end=""
-        )
+        style = "bold red" if label.startswith("error") else "bold"
+        console.print(f"{label}:", style=style, end="")
         console.print(text, markup=False, soft_wrap=True)
     return error.exit_code
 
@@ -352,14 +348,12 @@ def _report(error: HeadraceError, json_wanted: bool) -> int:
 def _usage_error(error: typer.TyperException, program: str) -> UsageError:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else program
+    fix = f"{path} --help"
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)
-        return UsageError(
-            f"{path} needs a command", why="none was given", next_step=f"{path} --help"
-        )
-    return UsageError(
-        f"{path}: wrong use", why=error.format_message().rstrip("."), next_step=f"{path} --help"
-    )
+        return UsageError(f"{path} needs a command", why="none was given", next_step=fix)
+    why = error.format_message().rstrip(".")
+    return UsageError(f"{path}: wrong use", why=why, next_step=fix)
 
 
 def _first_known(group: BaseExceptionGroup[BaseException]) -> HeadraceError | None:
@@ -427,9 +421,8 @@ def _with_globals(
 ) -> Callable[..., None]:
     """Give typer a signature with ``ctx``, the command's own and the global parameters."""
     taken = {param.name for param in own}
-    ctx = inspect.Parameter(
-        "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
-    )
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ctx = inspect.Parameter("ctx", kind, annotation=typer.Context)
     added = [
         inspect.Parameter(
             f"global_{name}",

@@ -18,37 +18,31 @@ from core.runtime.folders import Folders, make_private
 def set_value(key: str, text: str, folders: Folders) -> tuple[str, Any]:
     """Write ``key = text`` into the user's config.toml; returns the full key and the value written.
 
-    The value gets the type that the setting has. The new file is checked as a whole before it replaces
-    the old one. Raises ConfigKeyUnknown, ConfigError; on an error the file is as before.
+    The value gets the type that the setting has. The new file is checked as a whole before it
+    replaces the old one. Raises ConfigKeyUnknown, ConfigError; on an error the file is as before.
     """
     key = settings_module.check_key(key)
     value = _typed(key, text)
     path = folders.config_file
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
     try:
-        document = (
-            tomlkit.parse(path.read_text(encoding="utf-8"))
-            if path.is_file()
-            else tomlkit.document()
-        )
+        document = tomlkit.parse(text)
     except TOMLKitError as error:
-        raise ConfigError(
-            f"{path} is not valid", why=str(error), next_step="correct that line"
-        ) from None
+        why, fix = str(error), "correct that line"
+        raise ConfigError(f"{path} is not valid", why=why, next_step=fix) from None
     *sections, last = key.split(".")
     node: Any = document
     for section in sections:
         inner = node.get(section)
-        if inner is not None and not isinstance(inner, Table | dict):  # wallet = "alice"
-            if settings_module.SHORT_SECTIONS.get(section) == last:
-                node[section] = value
-                _replace(path, tomlkit.dumps(document), folders)
-                return key, value
-            del node[section]
-            table = tomlkit.table()
-            table[settings_module.SHORT_SECTIONS[section]] = inner
-            node[section] = table
-        elif inner is None:
+        if inner is None:
             node[section] = tomlkit.table()
+        elif not isinstance(inner, Table | dict):  # wallet = "alice"
+            short = settings_module.SHORT_SECTIONS[section]
+            if short == last:
+                last = section
+                break
+            node[section] = tomlkit.table()
+            node[section][short] = inner
         node = node[section]
     node[last] = value
     _replace(path, tomlkit.dumps(document), folders)
@@ -60,9 +54,8 @@ def _replace(path: Path, content: str, folders: Folders) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.toml")
     draft.write_text(content, encoding="utf-8")
     try:
-        settings_module.load(
-            config_file=draft, environ={}, folders=Folders.at(path.parent / ".none")
-        )
+        nowhere = Folders.at(path.parent / ".none")
+        settings_module.load(config_file=draft, environ={}, folders=nowhere)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from core.protocol.errors import (
-    NOTHING_CHANGED,
-    ConfirmationNeeded,
-    Interrupted,
-    WalletMissing,
-)
+from core.protocol.errors import NOTHING_CHANGED, ConfirmationNeeded, Interrupted, WalletMissing
 from core.runtime.folders import Folders
 
 if TYPE_CHECKING:
@@ -85,7 +80,7 @@ class Run:
         return self._settings or self.load()
 
     def load(self, flags: Mapping[str, Any] | None = None) -> Settings:
-        """Load the settings with this command's own flags (dotted key → value, None if not given)."""
+        """Load with this command's own flags: dotted key → value, None if not given."""
         from core.runtime.settings import load
 
         options = self.options
@@ -124,7 +119,7 @@ class Run:
     ) -> Signer:
         """Open a wallet (the configured one) for the configured chain.
 
-        The password is given, or comes from the file, else from a hidden prompt. Raises WalletError, ConfigError.
+        The password is given, else as in `password`. Raises WalletError, ConfigError.
         """
         keystore, name = self._keystore(wallet)
         chain_id, _ = self.settings.require_network()
@@ -133,7 +128,7 @@ class Run:
         return keystore.unlock(name, password, chain_id=chain_id)
 
     def password(self, wallet: str | None = None, *, password_file: Path | None = None) -> str:
-        """The wallet's password, from the file, else from a hidden prompt. Raises WalletError, ConfigError."""
+        """From the file, else from a hidden prompt. Raises WalletError, ConfigError."""
         from core.keys.passwords import read_password
 
         _, name = self._keystore(wallet)
@@ -170,11 +165,11 @@ class Run:
         schema: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
-        """Print a result: one JSON document with --json, otherwise ``human`` (text or rich) or a table.
+        """Print a result: one JSON document with --json, otherwise ``human`` or a table.
 
-        ``result`` is JSON-ready (amounts as strings with or without unit, ids in printed form). Commands
-        that follow something call it once per event: one JSON line each. Typed values (msgspec structs) become
-        what their schema says.
+        ``result`` is JSON-ready (amounts as strings with or without unit, ids in printed form), or
+        typed (msgspec structs). ``human`` is text or rich. Commands that follow something call it
+        once per event: one JSON line each.
         """
         result = _plain(result)
         if self.options.json:
@@ -193,8 +188,10 @@ class Run:
         columns: Sequence[str] | None = None,
         until: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        """Look again and again until interrupted, or until what was seen is the end: a table that is redrawn in place, or a result each
-        time that it is another one."""
+        """Look again and again until interrupted, or until the result is the last.
+
+        On a terminal a table is redrawn in place, elsewhere each changed result is printed.
+        """
         import asyncio
 
         if self.options.json or not self.out.is_terminal:
@@ -218,8 +215,8 @@ class Run:
                 await asyncio.sleep(every_s)
 
     def schema(self, name: str | None = None) -> str:
-        """``headrace.miner.status/1``: what the JSON document of this command is."""
-        return f"headrace.{name or '.'.join([self.program, *self.command.split()])}/1"
+        """What the JSON document of this command is."""
+        return f"headrace.{name}/1" if name else name_of(self.program, self.command)
 
     # --- notes and questions ---
 
@@ -251,9 +248,9 @@ class Run:
     ) -> None:
         """Show what is about to happen, then ask; returns only if it shall happen.
 
-        ``--yes`` skips the question, never the summary; ``--dry-run`` ends the command successfully here
-        (simulate the call before). Raises ConfirmationNeeded without a terminal or with --json, Interrupted
-        if the answer is no.
+        ``--yes`` skips the question, never the summary; ``--dry-run`` ends the command successfully
+        here (simulate the call before). Raises ConfirmationNeeded without a terminal or with
+        --json, Interrupted if the answer is no.
         """
         rows = list(summary.items() if isinstance(summary, Mapping) else summary)
         width = max((len(label) for label, _ in rows), default=0)
@@ -340,7 +337,7 @@ class Run:
 
 
 class StageProgress:
-    """How far one stage is; ``advance`` or ``set`` it, and add a ``note`` such as the cost so far."""
+    """How far one stage is; ``advance`` or ``set`` it, with a ``note`` such as the cost so far."""
 
     def __init__(
         self,
@@ -390,6 +387,11 @@ class StageProgress:
         counted = f"  {self.status()}" if self.total is not None or self.done else ""
         note = f"  {self.note}" if self.note and not counted else ""
         self._say(f"{self.name}{counted}{note}  {elapsed_s:.1f}s")
+
+
+def name_of(program: str, command: str) -> str:
+    """What the documents of a command call themselves: ``headrace.miner.status/1``."""
+    return f"headrace.{'.'.join([program, *command.split()])}/1"
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What does somebody who helps need to see, and how is it gathered without secrets?"""
+"""What does a helper need to see, and how is it gathered without secrets?"""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from core.runtime.folders import Folders, make_private
 from core.runtime.redact import redact, redact_text
 
 PACKAGES: Final = (
-    "headrace", "web3", "eth-account", "coincurve", "torch", "transformers", "hivemind", "fastapi", "typer"
-)  # fmt: skip
+    *("headrace", "web3", "eth-account", "coincurve", "torch", "transformers", "hivemind"),
+    *("fastapi", "typer"),
+)
 LOGS_SAVED: Final = 5
 CRASHES_SAVED: Final = 5
 TRANSACTIONS_SAVED: Final = 20
@@ -30,20 +31,12 @@ def write_crash(
 ) -> Path:
     """Write a traceback (without local variables) to the state folder and return the file."""
     folder = make_private(folders.state / "crashes")
-    for old in sorted(folder.glob("*.txt"), key=lambda path: path.stat().st_mtime)[
-        : -CRASHES_KEPT + 1
-    ]:
+    for old in _newest_last(folder, "*.txt")[: -CRASHES_KEPT + 1]:
         old.unlink(missing_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     file = folder / f"{program}-{stamp}-{os.getpid()}.txt"
-    text = "\n".join(
-        (
-            f"{program} {' '.join(arguments)}",
-            json.dumps(versions()),
-            "",
-            "".join(traceback.format_exception(error)),
-        )
-    )
+    said = "".join(traceback.format_exception(error))
+    text = f"{program} {' '.join(arguments)}\n{json.dumps(versions())}\n\n{said}"
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(redact_text(text))
     return file
@@ -74,9 +67,8 @@ def save_bundle(
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UsageError(
-            f"{target} is not written", why="it exists", next_step="choose another name"
-        ) from None
+        fix = "choose another name"
+        raise UsageError(f"{target} is not written", why="it exists", next_step=fix) from None
     with (
         os.fdopen(descriptor, "wb") as handle,
         zipfile.ZipFile(handle, "w", zipfile.ZIP_DEFLATED) as bundle,
@@ -99,6 +91,10 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _newest_last(folder: Path, pattern: str) -> list[Path]:
+    return sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
+
+
 def _contents(
     folders: Folders, config: Sequence[Mapping[str, Any]], program: str
 ) -> Iterator[tuple[str, str]]:
@@ -108,8 +104,7 @@ def _contents(
         (folders.logs, "*.log", LOGS_SAVED),
         (folders.state / "crashes", "*.txt", CRASHES_SAVED),
     ):
-        newest = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)[-count:]
-        for path in newest:
+        for path in _newest_last(folder, pattern)[-count:]:
             text = path.read_text(encoding="utf-8", errors="replace")
             yield f"{folder.name}/{path.name}", redact_text(text)
     if folders.transactions.is_file():

@@ -1,5 +1,4 @@
-"""What do the commands of every program print with --json, and what does a program print that
-fails?
+"""What do the commands of every program print with --json, and what does a failure print?
 
 The types of a program's own commands stand beside those commands; they are made from `Result`.
 """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
+from core.runtime.commands.console import name_of
 from core.runtime.commands.results import Failure, Rehearsed, Results
 
 Schema = dict[str, Any]
@@ -14,34 +14,13 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 ERROR: Final = "headrace.error/1"
 
 
-class Printing(Protocol):
-    """A program whose commands print results."""
-
-    program: str
-
-    def printed(self) -> Results:
-        """Command → types of what it prints with --json."""
-
-
-def name_of(program: str, command: str) -> str:
-    """What the documents of a command call themselves: ``headrace.miner.status/1``."""
-    return f"headrace.{'.'.join([program, *command.split()])}/1"
-
-
-def file_name(name: str) -> str:
-    """``headrace.miner.status/1`` → ``headrace.miner.status.1.json``."""
-    return f"{name.replace('/', '.')}.json"
-
-
-def schemas_of(app: Printing) -> dict[str, Schema]:
+def schemas_of(program: str, printed: Results) -> dict[str, Schema]:
     """Name of the document → its schema, for every command of a program."""
     found = {}
-    for command, kinds in sorted(app.printed().items()):
-        name = name_of(app.program, command)
+    for command, kinds in sorted(printed.items()):
+        name, title = name_of(program, command), f"{program} {command} --json"
         shapes, parts = _shapes([*kinds, Rehearsed])
-        found[name] = _document(
-            name, f"{app.program} {command} --json", True, {"result": {"anyOf": shapes}}, parts
-        )
+        found[name] = _document(name, title, True, {"result": {"anyOf": shapes}}, parts)
     return found
 
 
@@ -49,14 +28,6 @@ def error_schema() -> Schema:
     """The schema of what any program prints when it fails."""
     (shape,), parts = _shapes([Failure])
     return _document(ERROR, "any program's failure with --json", False, {"error": shape}, parts)
-
-
-def every_schema(apps: Iterable[Printing]) -> dict[str, Schema]:
-    """Name → schema, for every command of these programs and for failures."""
-    found = {ERROR: error_schema()}
-    for app in apps:
-        found |= schemas_of(app)
-    return found
 
 
 def _shapes(kinds: list[Any]) -> tuple[list[Schema], Schema]:

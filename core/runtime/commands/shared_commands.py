@@ -75,10 +75,7 @@ def set_(
 
     full_key, written = set_value(key, value, run.folders)
     file = run.folders.config_file
-    run.emit(
-        Changed(full_key, written, str(file)),
-        human=f"{full_key} = {written}   ({file})",
-    )
+    run.emit(Changed(full_key, written, str(file)), human=f"{full_key} = {written}   ({file})")
 
 
 def path(run: Run) -> None:
@@ -86,14 +83,8 @@ def path(run: Run) -> None:
     from core.runtime.commands.results import Places
 
     folders = run.folders
-    run.emit(
-        Places(
-            config=str(folders.config_file),
-            state=str(folders.state),
-            cache=str(folders.cache),
-            networks=str(folders.networks),
-        )
-    )
+    places = folders.config_file, folders.state, folders.cache, folders.networks
+    run.emit(Places(*map(str, places)))
 
 
 def _schema_of(app: ProgramFrame) -> Callable[..., None]:
@@ -109,9 +100,10 @@ def _schema_of(app: ProgramFrame) -> Callable[..., None]:
         import json
 
         from core.protocol.errors import UsageError
-        from core.runtime.commands.schemas import ERROR, error_schema, name_of, schemas_of
+        from core.runtime.commands.console import name_of
+        from core.runtime.commands.schemas import ERROR, error_schema, schemas_of
 
-        known = schemas_of(app)
+        known = schemas_of(app.program, app.printed())
         name = name_of(run.program, " ".join(command or []))
         if command is None:
             run.emit([*known, ERROR])

@@ -1,10 +1,12 @@
-"""Direct streams between two parties that prove their keys to each other: connect, call, push, answer.
+"""Direct streams between two parties with proven keys: connect, call, push, answer.
 
-Handshake: both send an ephemeral X25519 key, a nonce and their address; both sign the SHA-256 of the two greetings (EIP-712
-`Hello`, with their role, so neither can replay the other's). Keys for each direction come from HKDF over the shared secret and that
-transcript; every frame is AES-256-GCM under a counter nonce, so a replayed, dropped or altered frame ends the stream.
+Handshake: both send an ephemeral X25519 key, a nonce and their address; both sign the SHA-256 of
+the two greetings (EIP-712 `Hello`, with their role, so neither can replay the other's). Keys for
+each direction come from HKDF over the shared secret and that transcript; every frame is AES-256-GCM
+under a counter nonce, so a replayed, dropped or altered frame ends the stream.
 
-A stranger's mistake is counted by reason and ends at most its own stream; it never raises into the caller's loop.
+A stranger's mistake is counted by reason and ends at most its own stream; it never raises into the
+caller's loop.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ _MAX_MALFORMED = 8
 _MAX_CALLS_IN_FLIGHT = 64
 _FLUSH_TIMEOUT_S = 2.0
 _WRITE_BYTES = 1 << 18
-#: A frame up to this size is written whole, without waiting, while no more than this is still to be taken by the socket.
+#: A frame up to this size is written whole, without waiting, unless more than this waits already.
 _SMALL_BYTES = 1 << 16
-#: Larger frames are encrypted and decrypted in parts as they leave and come, so that a part stays in the cache meanwhile.
+#: Larger frames are encrypted and decrypted in parts as they leave and come, within the cache.
 _READ_BYTES = 1 << 18
 HANDSHAKE_TIMEOUT_S = 10.0
-#: An endpoint's next route is tried as well when the one before it has not led anywhere for so long.
+#: The next route of an endpoint is tried as well when the one before has not led anywhere by then.
 HEAD_START_S = 0.3
 MAX_ROUTES = 3
 STALL_TIMEOUT_S = 300.0  # a peer may be busy this long before a sender that waits for it gives up
@@ -127,7 +129,7 @@ class Channel:
         message: wire.AnyMessage,
         payload: bytes | memoryview | Sequence[bytes | memoryview] = b"",
     ) -> bool:
-        """Push a small message without waiting; False, and nothing is sent, where `send` is needed."""
+        """Push a small message without waiting; False, and nothing sent, where `send` is needed."""
         if not self.is_open or self._send_lock.locked() or self._is_slow():
             return False
         parts = wire.encode_parts(message, payload)
@@ -168,7 +170,7 @@ class Channel:
         return frame
 
     async def close(self) -> None:
-        """End the stream, giving what was sent a moment to leave; pending calls fail with PeerUnreachable. Safe to call twice."""
+        """End the stream once what was sent has left; pending calls fail. Safe to repeat."""
         self._shut()
         running = {self._loop_task, *self._calls} - {asyncio.current_task()}
         for task in running:
@@ -176,7 +178,7 @@ class Channel:
         await asyncio.gather(*running, return_exceptions=True)
         try:
             async with asyncio.timeout(_FLUSH_TIMEOUT_S):
-                # Shielded: asyncio hands every waiter the same future, which our timeout would cancel for all.
+                # Shielded: every waiter has the same future, which our timeout would cancel.
                 await asyncio.shield(self._writer.wait_closed())
         except OSError:  # also the timeout: a peer that does not read must not keep the stream
             self._writer.transport.abort()
@@ -200,7 +202,7 @@ class Channel:
                     is_whole = True
                     await self._writer.drain()
             except asyncio.CancelledError:
-                if not is_whole:  # half a frame left: nobody could read what comes after it
+                if not is_whole:  # half a frame left: what comes after it could not be read
                     self._shut()
                     self._writer.transport.abort()
                 raise
@@ -210,7 +212,7 @@ class Channel:
                 raise PeerUnreachable(self.peer, str(error) or "connection lost") from None
 
     async def _write_large(self, parts: Sequence[memoryview], size: int) -> None:
-        """In pieces that the socket takes: all at once, the transport would copy what is not taken yet."""
+        """In pieces that the socket takes: of a whole the transport would copy the rest."""
         nonce = next(self._sent).to_bytes(12, "big")
         sealing = Cipher(self._send_key, GCM(nonce)).encryptor()
         self._writer.write((size + _TAG_BYTES).to_bytes(4, "big") + sealing.update(parts[0]))
@@ -246,7 +248,7 @@ class Channel:
                 for frame in frames:
                     await self._dispatch(frame)
         except (asyncio.IncompleteReadError, OSError):
-            pass  # the peer is gone: whoever waits for it is told
+            pass  # the peer is gone: what waits for it is told
         except WireError as error:
             self._stats.count(type(error).__name__)
         finally:
@@ -269,12 +271,9 @@ class Channel:
             raise AuthenticationFailed(self.peer) from None
 
     async def _receive_large(self, nonce: bytes, size: int) -> bytearray:
-        """Decrypted as it comes; nobody sees any of it before its tag has been checked."""
-        opening, body, filled = (
-            Cipher(self._receive_key, GCM(nonce)).decryptor(),
-            bytearray(size),
-            0,
-        )
+        """Decrypted as it comes; none of it is handed on before its tag has been checked."""
+        opening = Cipher(self._receive_key, GCM(nonce)).decryptor()
+        body, filled = bytearray(size), 0
         with memoryview(body) as view:
             while filled < size:
                 sealed = await self._reader.read(min(_READ_BYTES, size - filled))
@@ -300,8 +299,8 @@ class Channel:
                 return
             spawn(self._answer(frame), self._calls)
         else:
-            # In order and one at a time: activations of a request may not overtake each other, and a handler
-            # that waits for room is the backpressure the sender feels.
+            # In order and one at a time: activations of a request may not overtake each other, and
+            # a handler that waits for room is the backpressure the sender feels.
             await self._run_handler(frame)
 
     async def _answer(self, frame: wire.Frame) -> None:
@@ -441,7 +440,7 @@ class StreamIdentity:
 
 
 async def open_route(route: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection by one route of an endpoint, `host:port` or a circuit's multiaddress; set a deadline. Raises OSError, ValueError."""
+    """A connection by host:port or a circuit; set a deadline. Raises OSError, ValueError."""
     if is_circuit(route):
         return await open_circuit(route)
     host, _, port = route.rpartition(":")
@@ -459,9 +458,10 @@ async def connect(
 ) -> Channel:
     """Open a stream to an endpoint, whose owner must prove the key `expected`.
 
-    An endpoint is a route, or some of them separated by commas: each is tried when the one before it has failed or is slow, and the
-    first at whose end the right key answers is taken. Raises PeerUnreachable (no route, refused, silent), which names what is wrong
-    with every route, or AuthenticationFailed (somebody else answers at the only one).
+    An endpoint is a route, or some of them separated by commas: each is tried when the one before
+    it has failed or is slow, and the first at whose end the right key answers is taken. Raises
+    PeerUnreachable (no route, refused, silent), which names what is wrong with every route, or
+    AuthenticationFailed (another key answers at the only one).
     """
     stats = stats or StreamStats()
     routes = endpoint.split(",")
@@ -524,8 +524,9 @@ async def _connect(
 class Listener:
     """Accepts streams on a port and keeps them until closed.
 
-    At most `max_channels` streams are kept, and as many handshakes wait beside them. One more handshake drops
-    the oldest: an honest one is over in milliseconds, so silent strangers lock nobody out.
+    At most `max_channels` streams are kept, and as many handshakes wait beside them. One more
+    handshake drops the oldest: an honest one is over in milliseconds, so silent strangers lock no
+    peer out.
     """
 
     def __init__(
@@ -567,7 +568,7 @@ class Listener:
             await self._server.wait_closed()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a connection that somebody opened to us, by our port or another way, until its stream ends."""
+        """Take a connection opened to us, by our port or a relay, until its stream ends."""
         task = asyncio.current_task()
         assert task is not None, "asyncio starts one per connection"
         self._accepted.add(task)
@@ -576,7 +577,7 @@ class Listener:
             if channel is not None:
                 await self._keep(channel)
         except asyncio.CancelledError:
-            # Only `close` or the loop's own end cancel it, and asyncio 3.11 reports such a task as a failure.
+            # `close` or the loop's end cancels it, and asyncio 3.11 reports that as a failure.
             pass
         finally:
             self._accepted.discard(task)

@@ -1,11 +1,13 @@
-"""How is a machine reached that nobody can dial? By a libp2p circuit: both sides dial a relay, which passes their bytes on.
+"""How is a machine reached that cannot be dialled? By a libp2p circuit through a relay.
 
-A relay is any peer of the swarm that others reach. The machine keeps a reservation with it and says so in its endpoint, a multiaddress
-`RELAY/p2p-circuit/p2p/SELF`. Over the circuit run the handshake and the frames of `core.runtime.network.channel`, so a relay sees ciphertext, and
-can only delay or end it.
+Both sides dial the relay, any peer of the swarm that others reach, which passes their bytes on. The
+machine keeps a reservation with it and says so in its endpoint, a multiaddress
+`RELAY/p2p-circuit/p2p/SELF`. Over the circuit run the handshake and the frames of
+`core.runtime.network.channel`: a relay sees ciphertext, and can only delay or end it.
 
-The daemon that hivemind brings does the work, in a process of its own beside the swarm's: activations do not wait behind look-ups, and
-who only dials needs no swarm. It is spoken to directly, because importing hivemind imports torch, which takes seconds.
+The daemon that hivemind brings does the work, in a process of its own beside the swarm's:
+activations do not wait behind look-ups, and a program that only dials needs no swarm. It is spoken
+to directly, because importing hivemind imports torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -43,12 +45,15 @@ _ASK_TIMEOUT_S = 5.0
 _LOOK_S = 0.5
 _POLL_S = 0.02
 _END_TIMEOUT_S = 2.0
-#: The daemon asks a relay for a reservation as it starts, and after a failure not for an hour: so a new one is started where no relay
-#: is reached after so long, or none leads back to us.
+#: The daemon asks a relay for a reservation as it starts, and after a failure not for an hour: a
+#: new one is started where no relay is reached after `_CONNECT_S`, or none leads back to us.
 _CONNECT_S, _RESERVE_S = 4.0, 20.0
-#: A circuit to ourselves is opened so often, and a relay left when so many of them failed. A daemon that failed to dial somebody does
-#: not try again for some seconds.
+#: A circuit to ourselves is opened this often, and a relay left when this many of them failed. A
+#: daemon that failed to dial does not try again for some seconds.
 _CHECK_S, _CHECKS = 10.0, 2
+#: Options of every daemon, and of one that holds reservations.
+_OPTIONS = {"relay": 1, "relayService": 0, "noListenAddrs": 1, "idleTimeout": "15s"}
+_RESERVES = {"autoRelay": 1, "relayDiscovery": 0, "forceReachabilityPrivate": 1, "dhtClient": 1}
 _ED25519 = b"\x08\x01\x12\x40"  # how libp2p begins the file of such a key: its type, then 64 bytes
 _P2P, _P2P_CIRCUIT, _UNIX = 0x01A5, 0x0122, 0x0190
 _NAMES = {"dns": 0x35, "dns4": 0x36, "dns6": 0x37}
@@ -77,34 +82,26 @@ class CircuitAddress(NamedTuple):
 
 
 async def open_circuit(address: str) -> Stream:
-    """A stream to the peer that a circuit's multiaddress names; set a deadline. The first one starts this process's daemon.
+    """A stream to the peer that a circuit's multiaddress names; set a deadline.
 
-    Raises OSError, in the daemon's own words (no relay there, no reservation), or ValueError for what is no such address.
+    The first one starts this process's daemon. Raises OSError, in the daemon's own words (no relay
+    there, no reservation), or ValueError for what is no such address.
     """
     to = CircuitAddress.parse(address)
     daemon = await asyncio.to_thread(_dialer)
-    messages = _messages()
-    connect = messages.ConnectRequest(peer=to.peer, addrs=[to.relay])
-    await daemon.tell(messages.Request(type=messages.Request.CONNECT, connect=connect))
-    wanted = messages.StreamOpenRequest(peer=to.peer, proto=[PROTOCOL])
-    request = messages.Request(type=messages.Request.STREAM_OPEN, streamOpen=wanted)
-    _, stream = await daemon.ask(request)
-    return stream
+    await daemon.connect(to.peer, to.relay)
+    return await daemon.open_stream(to.peer, PROTOCOL)
 
 
 async def relayed_bytes(relay: str) -> int:
     """How many bytes a relay passes on, in each direction of one circuit. Raises OSError."""
-    messages = _messages()
     where, _, name = relay.rpartition("/p2p/")
     peer = _peer_id(name)
     daemon = await asyncio.to_thread(_Daemon)
     try:
-        connect = messages.ConnectRequest(peer=peer, addrs=[_encode(where)])
-        await daemon.tell(messages.Request(type=messages.Request.CONNECT, connect=connect))
-        wanted = messages.StreamOpenRequest(peer=peer, proto=[_RESERVING])
-        request = messages.Request(type=messages.Request.STREAM_OPEN, streamOpen=wanted)
+        await daemon.connect(peer, _encode(where))
         async with asyncio.timeout(_ASK_TIMEOUT_S):
-            _, (reader, writer) = await daemon.ask(request)
+            reader, writer = await daemon.open_stream(peer, _RESERVING)
             writer.write(_sized(b"\x08\x00"))  # type: reserve
             answer = await _read(reader)
         writer.close()
@@ -117,10 +114,10 @@ async def relayed_bytes(relay: str) -> int:
 
 
 class Circuits:
-    """Our side of circuits that others open to us: a daemon that holds reservations, replaced when it has lost them."""
+    """Our side of circuits that others open to us: a daemon with reservations, kept or replaced."""
 
     def __init__(self, relays: Sequence[str], key: Path, accept: Accept) -> None:
-        """`key`: the file of our libp2p key, made when missing; our peer id, and so our address, outlives us in it."""
+        """`key`: the file of our libp2p key, made when missing; it keeps our address the same."""
         self._relays = tuple(relay for relay in relays if _can_be_relay(relay))
         self._key, self._accept = key, accept
         self._daemon: _Daemon | None = None
@@ -158,18 +155,14 @@ class Circuits:
     async def _renew(self) -> None:
         await self._end()
         try:
-            daemon = self._daemon = await asyncio.to_thread(
-                _Daemon, "-autoRelay=1", "-relayDiscovery=0", "-forceReachabilityPrivate=1", "-dhtClient=1",
-                f"-trustedRelays={','.join(self._relays)}", f"-id={self._key}",
-            )  # fmt: skip
+            options = {**_RESERVES, "trustedRelays": ",".join(self._relays), "id": self._key}
+            daemon = self._daemon = await asyncio.to_thread(_Daemon, **options)
             self._server = await asyncio.start_unix_server(
                 self._take, daemon.streams, limit=_READ_BYTES
             )
-            messages = _messages()
             here = _varint(_UNIX) + _sized(str(daemon.streams).encode())
-            handler = messages.StreamHandlerRequest(addr=here, proto=[PROTOCOL], balanced=False)
-            request = messages.Request(type=messages.Request.STREAM_HANDLER, streamHandler=handler)
-            await daemon.tell(request)
+            handler = {"addr": here, "proto": [PROTOCOL], "balanced": False}
+            await daemon.tell(_request("STREAM_HANDLER", streamHandler=handler))
             address = await self._reserve()
         except OSError as error:
             why = str(error) or type(error).__name__
@@ -195,14 +188,13 @@ class Circuits:
     async def _candidates(self) -> list[str]:
         """Addresses by which we may be reached now, the one that we have said first.
 
-        The daemon lists circuits through relays of public addresses. For others, in a network of one's own, it says only whether we
-        are connected.
+        The daemon lists circuits through relays of public addresses. For others, in a private
+        network, it says only whether we are connected.
         """
         if self._daemon is None:
             return []
-        messages = _messages()
-        said = await self._daemon.tell(messages.Request(type=messages.Request.IDENTIFY))
-        peers = await self._daemon.tell(messages.Request(type=messages.Request.LIST_PEERS))
+        said = await self._daemon.tell(_request("IDENTIFY"))
+        peers = await self._daemon.tell(_request("LIST_PEERS"))
         us, connected = said.identify.id, {peer.id for peer in peers.peers}
         found = []
         for relay in self._relays:
@@ -216,17 +208,14 @@ class Circuits:
     async def _first_reached(self, candidates: Sequence[str]) -> str:
         """The first by which a circuit to us opens; empty: none.
 
-        Being connected is not enough, nor having reserved: a relay that begins anew has forgotten it.
+        To be connected or to have reserved is not enough: a relay that begins anew has forgotten.
         """
-        messages = _messages()
         for address in candidates:
             to = CircuitAddress.parse(address)
-            anew = messages.DisconnectRequest(peer=to.peer)
-            connect = messages.ConnectRequest(peer=to.peer, addrs=[to.relay])
             try:
                 dialer = await asyncio.to_thread(_dialer)
-                await dialer.tell(messages.Request(type=messages.Request.DISCONNECT, disconnect=anew))  # fmt: skip
-                await dialer.tell(messages.Request(type=messages.Request.CONNECT, connect=connect))
+                await dialer.tell(_request("DISCONNECT", disconnect={"peer": to.peer}))
+                await dialer.connect(to.peer, to.relay)
             except OSError as error:
                 log.debug("not reached", address=address, why=str(error))
             else:
@@ -252,7 +241,7 @@ class Circuits:
             failures += 1
             if self._address in candidates and failures < _CHECKS:
                 continue
-            log.warning("nobody reaches us through a relay any more: asking for one again")
+            log.warning("no relay leads to us any more: asking for one again")
             try:
                 await self._renew()
                 failures = 0
@@ -272,7 +261,7 @@ class Circuits:
         self._streams.add(task)
         try:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
-                await _read(reader)  # whose peer id and over what: the handshake says who it is
+                await _read(reader)  # the peer id and the route: the handshake proves who it is
             await self._accept(reader, writer)
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             log.debug("a relayed stream ended early", why=str(error))
@@ -284,24 +273,22 @@ class Circuits:
 
 
 class _Daemon:
-    """One libp2p daemon, which ends with us however we end: it lives as long as a connection that we hold."""
+    """One libp2p daemon. It ends however we end: it lives as long as a connection that we hold."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, **options: object) -> None:
         """Blocks until it answers. Raises OSError with its last words."""
         self._folder = SocketFolder("p2p")
         here = self._folder.path
         self.control, self.streams = here / "control", here / "streams"
         self._owner = os.getpid()
         self._said = here / "said"
+        command = [str(_hivemind() / "hivemind_cli" / "p2pd"), "-q", f"-listen=/unix{self.control}"]
+        command += [f"-{name}={value}" for name, value in {**_OPTIONS, **options}.items()]
+        quiet = {**os.environ, "GOLOG_LOG_LEVEL": "error"}
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [
-                    str(_hivemind() / "hivemind_cli" / "p2pd"), f"-listen=/unix{self.control}", "-q", "-relay=1",
-                    "-relayService=0", "-noListenAddrs=1", f"-idleTimeout={_START_TIMEOUT_S:g}s", *options,
-                ],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
-                env={**os.environ, "GOLOG_LOG_LEVEL": "error"},
-            )  # fmt: skip
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=quiet
+            )
         self._held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         atexit.register(self.end)
         try:
@@ -315,7 +302,6 @@ class _Daemon:
         return self._owner == os.getpid() and self._process.poll() is None
 
     def _hold(self) -> None:
-        messages = _messages()
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
@@ -327,8 +313,17 @@ class _Daemon:
                     why = words[-1] if words else "it says nothing"
                     raise ConnectionError(f"the libp2p daemon did not start: {why}") from None
                 time.sleep(_POLL_S)
-        upgrade = messages.Request(type=messages.Request.PERSISTENT_CONN_UPGRADE)
+        upgrade = _request("PERSISTENT_CONN_UPGRADE")
         self._held.sendall(_sized(upgrade.SerializeToString()))
+
+    async def connect(self, peer: bytes, address: bytes) -> None:
+        """Have a connection to a peer at a multiaddress. Raises OSError."""
+        await self.tell(_request("CONNECT", connect={"peer": peer, "addrs": [address]}))
+
+    async def open_stream(self, peer: bytes, protocol: str) -> Stream:
+        """A stream to a connected peer. Raises OSError."""
+        wanted = {"peer": peer, "proto": [protocol]}
+        return (await self.ask(_request("STREAM_OPEN", streamOpen=wanted)))[1]
 
     async def tell(self, request: Any) -> Any:
         """The answer to a request that needs no stream. Raises OSError."""
@@ -338,7 +333,7 @@ class _Daemon:
         return response
 
     async def ask(self, request: Any) -> tuple[Any, Stream]:
-        """The answer to a request and the connection on which it came. Raises OSError in the daemon's words."""
+        """The answer and the connection on which it came. Raises OSError in the daemon's words."""
         reader, writer = await asyncio.open_unix_connection(self.control, limit=_READ_BYTES)
         try:
             writer.write(_sized(request.SerializeToString()))
@@ -373,7 +368,7 @@ _shared: _Daemon | None = None
 
 
 def _dialer() -> _Daemon:
-    """The daemon through which this process dials, started when it is first needed. Who gave up waiting left it to the next."""
+    """The daemon through which this process dials, started when it is first needed."""
     global _shared
     with _starting:
         if _shared is None or not _shared.is_alive:
@@ -406,8 +401,13 @@ def _messages() -> ModuleType:
     return module
 
 
+def _request(kind: str, **body: dict[str, Any]) -> Any:
+    request = _messages().Request
+    return request(type=request.Type.Value(kind), **body)
+
+
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """One message after its length. Raises IncompleteReadError, or ValueError for one that is too long."""
+    """One message after its length. Raises IncompleteReadError, ValueError for one too long."""
     size = shift = 0
     while True:
         byte = (await reader.readexactly(1))[0]
@@ -462,7 +462,7 @@ def _field(message: Any, number: int) -> Any:
 
 
 def _encode(address: str) -> bytes:
-    """A peer's multiaddress as bytes. hivemind's own writes peer ids in a form that its daemon refuses."""
+    """A peer's multiaddress as bytes; hivemind writes peer ids in a form its daemon refuses."""
     out, parts = bytearray(), iter(address.removeprefix("/").split("/"))
     for name in parts:
         value = next(parts, "")
@@ -483,7 +483,7 @@ def _encode(address: str) -> bytes:
 
 
 def _can_be_relay(address: str) -> bool:
-    """Whether it is an address by which we know how to say where we are: over TCP, with the relay's peer id."""
+    """Whether it is an address of the form that ours takes: over TCP, with the relay's peer id."""
     where, _, name = address.rpartition("/p2p/")
     try:
         _encode(where)

@@ -1,7 +1,7 @@
-"""Is a peer still there, and does it still compute? Asked a few times a second, because a frozen machine ends no stream.
+"""Is a peer still there, and does it still compute? A frozen machine ends no stream, so we ask.
 
-The network side answers, and tells how long the compute side has been at the step that it runs: one that computes with all it
-has is there, one whose step takes many times what it should is not.
+The network side answers, and tells how long the compute side has been at the step that it runs: one
+that computes with all it has is there, one whose step takes many times what it should is not.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from core.protocol import wire
 from core.protocol.errors import PeerUnreachable
 from core.runtime.clock import Clock
 
-#: A stream to somebody who should be there may take so long. Connecting and the handshake are five ways, 1.3 s of them where one is 256 ms, and
-#: loops at both ends may be busy. Who is dead refuses at once, so that this is the pause of one case alone: a stream ends and its machine is not to be reached.
+#: Limit for a stream to a peer that should be there. Connecting and the handshake are five ways,
+#: 1.3 s of them at 256 ms each, and loops at both ends may be busy. A dead peer refuses at once, so
+#: this is the pause of one case alone: a stream ends and its machine cannot be reached.
 CONNECT_S = 2.0
 #: Intervals that an answer of a peer may take, before any of its answers says how far away it is.
 FAR_INTERVALS = 2
 _ANSWERS = 8
-#: A step that takes so many times what was expected of it is not going to end.
+#: A step that takes this many times what was expected of it is not going to end.
 STUCK_FACTOR = 5
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Ask every `interval_s`; `missed` intervals with a question open and nothing heard mean silence.
+    """Ask every `interval_s`; `missed` intervals without an answer or a frame mean silence.
 
-    Beside those go the intervals that its answers usually take: two at 256 ms one way, and some where a loop has hundreds of requests to wake.
+    Beside those go the intervals that its answers usually take: two at 256 ms one way, and some
+    where a loop has hundreds of requests to wake.
     """
 
     interval_s: float = 0.25
@@ -40,7 +42,7 @@ class Beat:
         return self.interval_s * self.missed
 
     def is_stuck(self, step_s: float, due_s: float) -> bool:
-        """Whether a step has run so much longer than it should, and than anybody may be silent, that it hangs."""
+        """Whether a step takes longer than it should, and than silence may last: it hangs."""
         return step_s > max(self.silence_s, STUCK_FACTOR * due_s)
 
 
@@ -51,7 +53,7 @@ class AskedChannel(Protocol):
 
     @property
     def received(self) -> int:
-        """Frames that came so far: before an answer, they are signs of life too."""
+        """Frames that came so far: signs of life before an answer."""
 
     async def call(self, message: wire.AnyMessage) -> wire.Frame: ...
 
@@ -59,7 +61,7 @@ class AskedChannel(Protocol):
 
 
 class Misses:
-    """How many intervals in a row went by with nothing heard. An interval that we overslept ourselves proves nothing."""
+    """How many intervals in a row nothing came; an interval that we overslept proves nothing."""
 
     def __init__(self, beat: Beat) -> None:
         self._beat, self._missed, self._open = beat, 0, 0  # of the question: intervals
@@ -67,14 +69,14 @@ class Misses:
 
     @property
     def allowed(self) -> int:
-        """So many are silence."""
+        """This many are silence."""
         took = sorted(self._took) or [FAR_INTERVALS]
         return self._beat.missed + took[len(took) // 2]
 
     def is_silent(self, *, answered: bool, heard: bool, took_s: float) -> bool:
-        """After each interval, which took us `took_s`: whether the peer has been silent for too long.
+        """After each interval, which took us `took_s`: whether the peer is silent for too long.
 
-        `answered`: our question. `heard`: anything; what lies before the answer is only waiting for us to read it.
+        `answered`: our question. `heard`: anything; what came before the answer waits to be read.
         """
         counts = took_s < 2 * self._beat.interval_s
         if answered:
@@ -85,7 +87,7 @@ class Misses:
 
 
 class Accidents:
-    """Which stream that ended is worth another one? A few in a row that held for no second are one too many."""
+    """Is a stream that ended worth another one? A few in a row of under a second are not."""
 
     HOLDS_S, IN_A_ROW = 1.0, 3
 

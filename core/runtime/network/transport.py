@@ -1,9 +1,10 @@
 """The swarm: who is there and what they say of themselves, over hivemind's libp2p DHT.
 
-Only discovery and slow metrics go through it, never a token: a store or a look-up takes tens of milliseconds and its failure
-detector is expiry. Records are opaque signed bytes (`core.protocol.records`). Anybody may write under any key of a hivemind
-DHT, so every peer that is given a `check` refuses to store or to return what fails it: a stranger cannot overwrite a
-miner's record, nor a whole topic, with garbage of a later expiry.
+Only discovery and slow metrics go through it, never a token: a store or a look-up takes tens of
+milliseconds and its failure detector is expiry. Records are opaque signed bytes
+(`core.protocol.records`). Any peer may write under any key of a hivemind DHT, so every peer that is
+given a `check` refuses to store or to return what fails it: a stranger cannot overwrite a miner's
+record, nor a whole topic, with garbage of a later expiry.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from core.protocol.errors import PeerUnreachable
 from core.runtime.folders import SocketFolder
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import relayed_bytes, write_key
+from core.runtime.tasks import spawn
 
 log = get_logger(__name__)
 _START_TIMEOUT_S = 60.0
@@ -39,21 +41,24 @@ _POLL_S = 0.5
 _STAY_S = 2.0
 _VERDICTS_KEPT = 8192
 _RELAY_DATA_BYTES = 1 << 40  # in each direction of a circuit
-#: Of relayed connections (`core.runtime.network.circuits`), which hivemind leaves at what suits its own use.
+#: Of relayed connections (`core.runtime.network.circuits`): hivemind's own suit its own use alone.
 _RELAY_OPTIONS = {
-    "relayMaxCircuits": 256,  # per machine: of everybody who uses it
+    "relayMaxCircuits": 256,  # per machine, over all its users
     "relayTimeLimit": "24h",
     "relayDataLimit": _RELAY_DATA_BYTES,
     "relayBufferSize": 1 << 18,
 }
 
 Check = Callable[[str, bytes, float], str | None]
-"""(key, record, expiry in seconds since 1970) → the topic where this record may stand under this key until then; None: nowhere.
-Must not look at a clock: peers whose clocks differ would refuse each other's answers."""
+"""(key, record, expiry in seconds since 1970) → the topic where this record may stand under this
+key until then; None: nowhere. Must not look at a clock: peers whose clocks differ would refuse each
+other's answers."""
+#: In a child: its tasks, for a loop holds on to none.
+_staying: set[asyncio.Task[Any]] = set()
 
 
 class Swarm:
-    """One DHT peer. It runs in a child process with its own libp2p daemon; start it before threads that compute."""
+    """One DHT peer, in a child process with its own daemon; start it before other threads."""
 
     def __init__(self, dht: Any) -> None:
         self._dht = dht
@@ -73,13 +78,15 @@ class Swarm:
         only_dials: bool = False,
         key: Path | None = None,
     ) -> Swarm:
-        """Join the swarm through any of the `bootstrap` multiaddresses (none: start a new one). Port 0 takes a free one.
+        """Join the swarm through any of the `bootstrap` multiaddresses (none: start a new one).
 
-        `is_relay`: pass on bytes for machines that nobody can dial, if we can be. `only_dials`: be such
-        a machine, which stores and looks up, and is asked for nothing. `key`: the file of our libp2p key, made when missing, with which our
-        multiaddress stays the same; others keep it, as where to join or as a relay.
+        Port 0 takes a free one. `is_relay`: pass on bytes for machines that no peer can dial, if we
+        can be dialled. `only_dials`: be such a machine, which stores and looks up, and is asked for
+        nothing. `key`: the file of our libp2p key, made when missing, with which our multiaddress
+        stays the same; others keep it, as where to join or as a relay.
 
-        Raises PeerUnreachable, with the daemon's own words, if it cannot start or finds no bootstrap peer.
+        Raises PeerUnreachable, with the daemon's own words, if it cannot start or finds no
+        bootstrap peer.
         """
         if key is not None and not key.exists():
             write_key(key)
@@ -100,14 +107,13 @@ class Swarm:
                 check_if_identity_free=False,
                 startup_timeout=_START_TIMEOUT_S,
             )
-            dht._inner_pipe.close()  # the child's end: with our copy open, a dead child would go unnoticed
+            dht._inner_pipe.close()  # the child's end: open here, a dead child would go unnoticed
             try:
                 dht.wait_until_ready(timeout=_START_TIMEOUT_S)
                 if is_relay and not _is_ample(dht):
                     if attempt < _START_ATTEMPTS:
-                        raise PeerUnreachable(
-                            "our own peer", "as a relay it keeps its first limits"
-                        )
+                        why = "as a relay it keeps its first limits"
+                        raise PeerUnreachable("our own peer", why)
                     log.warning("this peer of the swarm is of no use as a relay")
                 if only_dials:
                     dht.run_coroutine(partial(_begin_to_stay, list(bootstrap)))
@@ -116,27 +122,26 @@ class Swarm:
                 reason = f"{type(error).__name__}: {error}"
                 log.warning("swarm start failed", attempt=attempt, reason=reason)
                 _end(dht, threading.Lock())
-        raise PeerUnreachable(
-            "the swarm", f"{reason} (bootstrap: {', '.join(bootstrap) or 'none'})"
-        )
+        joined = ", ".join(bootstrap) or "none"
+        raise PeerUnreachable("the swarm", f"{reason} (bootstrap: {joined})")
 
     def addresses(self) -> list[str]:
         """Multiaddresses under which others can bootstrap through this peer."""
         return [str(address) for address in self._dht.get_visible_maddrs()]
 
     async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool:
-        """Store `record` under (topic, key) until `ttl_s` from now; a later expiry replaces an earlier one.
+        """Store `record` under (topic, key) for `ttl_s`; a later expiry replaces an earlier one.
 
-        False when a peer refused it, though others may have it (hivemind tells only what the last one said): the
-        next announcement tries again. Raises PeerUnreachable when our own
-        peer has ended.
+        False when a peer refused it, though others may have it (hivemind tells only what the last
+        one said): the next announcement tries again. Raises PeerUnreachable when our own peer has
+        ended.
         """
         expires_at_s = time.time() + ttl_s
         accepted: bool = await self._run(self._store, topic, key, record, expires_at_s)
         return accepted
 
     async def lookup(self, topic: str) -> dict[str, bytes]:
-        """Latest unexpired record of every key of a topic, as bytes to be unsealed. Empty when nobody answers.
+        """Latest unexpired record of every key of a topic, sealed. Empty when no peer answers.
 
         Raises PeerUnreachable when our own peer has ended.
         """
@@ -144,11 +149,11 @@ class Swarm:
         return found
 
     async def peers(self) -> list[str]:
-        """Multiaddresses of the peers we are connected to: where a later start may bootstrap through."""
+        """Multiaddresses of connected peers: where a later start may bootstrap through."""
         return await self._run(self._ask, self._dht.run_coroutine, _connected) or []
 
     def close(self) -> None:
-        """Leave and end the child process and its daemon. Safe to call twice; calls under way fail."""
+        """Leave, end the child process and its daemon. Safe to repeat; calls under way fail."""
         if self._closing:
             return
         self._closing = True
@@ -162,25 +167,20 @@ class Swarm:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     def _store(self, topic: str, key: str, record: bytes, expires_at_s: float) -> bool:
-        stored = self._ask(
-            self._dht.store, topic, subkey=key, value=record, expiration_time=expires_at_s
-        )
-        return bool(stored)
+        options = {"subkey": key, "value": record, "expiration_time": expires_at_s}
+        return bool(self._ask(self._dht.store, topic, **options))
 
     def _get(self, topic: str) -> dict[str, bytes]:
         found = self._ask(self._dht.get, topic, latest=True)
         if found is None or not isinstance(found.value, dict):
             return {}
-        return {
-            str(key): item.value
-            for key, item in found.value.items()
-            if isinstance(item.value, bytes)
-        }
+        records = ((str(key), item.value) for key, item in found.value.items())
+        return {key: record for key, record in records if isinstance(record, bytes)}
 
     def _ask(self, function: Any, *args: Any, **options: Any) -> Any:
-        """What the child answers, None after a deadline; hivemind's own wait would outlive a dead child."""
+        """What the child answers, None after a deadline; hivemind would wait for a dead child."""
         try:
-            with self._asking:  # hivemind writes to a pipe, which threads must not share unlocked
+            with self._asking:  # hivemind writes to a pipe, one thread at a time
                 if self._closing:
                     raise PeerUnreachable("the swarm", "closed")
                 future = function(*args, return_future=True, **options)
@@ -197,20 +197,18 @@ class Swarm:
 
 
 async def _connected(_: Any, node: Any) -> list[str]:
-    """Runs in the child. libp2p dials out from the port it listens on, so a caller's address is where it can be called."""
+    """Runs in the child. libp2p dials out from the port it listens on, so callers can be called."""
     found = await node.protocol.p2p.list_peers()
     return sorted(f"{address}/p2p/{peer.peer_id}" for peer in found for address in peer.addrs)
 
 
 async def _begin_to_stay(bootstrap: list[str], _: Any, node: Any) -> None:
     """Runs in the child."""
-    node.staying = asyncio.create_task(
-        _stay(bootstrap, node)
-    )  # a reference, for the loop keeps none
+    spawn(_stay(bootstrap, node), _staying)
 
 
 async def _stay(bootstrap: list[str], node: Any) -> None:
-    """Join again through peers that hivemind dropped because they were away: they cannot call us back."""
+    """Join again through peers that hivemind dropped while they were away: they cannot call us."""
     from hivemind.p2p import PeerID
     from hivemind.utils.multiaddr import Multiaddr
 
@@ -224,9 +222,7 @@ async def _stay(bootstrap: list[str], node: Any) -> None:
             try:
                 await node.p2p._client.connect(peer, [Multiaddr(where)])
                 await node.protocol.call_ping(peer)
-            except (
-                Exception
-            ) as error:  # whatever hivemind and its daemon raise: tried again in a moment
+            except Exception as error:  # whatever hivemind and its daemon raise: tried again soon
                 log.debug("still away", peer=address, error=f"{type(error).__name__}: {error}")
 
 
@@ -234,7 +230,7 @@ def _end(dht: Any, asking: threading.Lock) -> None:
     """End the child, gently if it still listens, and the daemon that it started."""
 
     def ask_to_end() -> None:
-        with asking:  # it closes the pipe, which nobody may be writing to
+        with asking:  # it closes the pipe, to which no thread may be writing
             dht.shutdown()
 
     gently = threading.Thread(target=ask_to_end, daemon=True)
@@ -258,11 +254,12 @@ def _dht_class(is_relay: bool) -> Any:
     from hivemind.p2p import P2P
 
     class Peer(DHT):  # type: ignore[misc]
-        """A DHT child that leads its own process group and does not outlive its parent, and neither does a file of it.
+        """A DHT child that leads its own process group and ends with its parent, as its files do.
 
-        The sockets of its daemon are in a folder that nobody else may enter: in the open, as hivemind has them, every killed peer leaves
-        two. Its own group, so that Ctrl-C in a terminal reaches only us while we drain; and hivemind's child would
-        otherwise wait forever for commands of a parent that was killed.
+        The sockets of its daemon are in a folder that only we may enter: hivemind leaves two in the
+        open for every killed peer. Its own group, so that Ctrl-C in a terminal reaches only us
+        while we drain; and hivemind's child would otherwise wait forever for commands of a parent
+        that was killed.
         """
 
         def __init__(self, **options: Any) -> None:
@@ -284,8 +281,9 @@ def _dht_class(is_relay: bool) -> Any:
 def _set_relay_limits(p2p: Any) -> None:
     """For the one daemon that this process will start; hivemind names only some options.
 
-    The daemon starts a relay twice, with these limits and with others that suit nothing but a greeting (128 KiB, two minutes), and the
-    later one counts. With one thread that is nearly always ours, and a relay takes no more than one processor.
+    The daemon starts a relay twice, with these limits and with others that suit nothing but a
+    greeting (128 KiB, two minutes), and the later one counts. With one thread that is nearly always
+    ours, and a relay takes no more than one processor.
     """
     options = p2p._make_process_args
     p2p._make_process_args = staticmethod(lambda *a, **k: options(*a, **k, **_RELAY_OPTIONS))
@@ -299,7 +297,7 @@ def _is_ample(dht: Any) -> bool:
             address = str(dht.get_visible_maddrs()[0])
             found = aside.submit(asyncio.run, relayed_bytes(address)).result()
         except OSError as error:
-            log.warning("nobody could ask our relay for its limits", why=str(error))
+            log.warning("our relay could not be asked for its limits", why=str(error))
             return False
     return found >= _RELAY_DATA_BYTES
 
@@ -312,7 +310,7 @@ def _end_with_parent(parent: int, sockets: SocketFolder) -> None:
 
 
 def _validator(check: Check) -> Any:
-    """`check` as hivemind wants it, with its verdicts remembered: each peer's answer repeats every record of a topic."""
+    """`check` as hivemind wants it; verdicts are kept, for answers repeat a topic's records."""
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 
     class Checked(RecordValidatorBase):  # type: ignore[misc]
@@ -336,7 +334,7 @@ def _holds(check: Check, record: Any) -> bool:
     from hivemind.dht.routing import DHTID
 
     try:
-        # hivemind packs both; a value without a subkey has nil here and would replace the whole topic.
+        # hivemind packs both; a value without a subkey has nil here and would replace the topic.
         key = msgspec.msgpack.decode(record.subkey, type=str)
         value = msgspec.msgpack.decode(record.value, type=bytes)
     except (msgspec.MsgspecError, ValueError):

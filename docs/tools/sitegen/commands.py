@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from core.runtime.commands.schemas import every_schema, file_name, name_of
+from core.runtime.commands.console import name_of
+from core.runtime.commands.schemas import ERROR, error_schema, schemas_of
 from sitegen.places import PROGRAMS
 from sitegen.text import code, prose, table
 
@@ -59,10 +60,18 @@ def _walk(command: Any, path: str, context: Any) -> Iterator[Listed]:
 
 def schema_files() -> dict[str, str]:
     """`schemas/NAME.json`: a JSON Schema of what each command prints, and of a failure."""
+    found = {ERROR: error_schema()}
+    for program in PROGRAMS:
+        found |= schemas_of(program, app_of(program).printed())
     return {
         f"schemas/{file_name(name)}": json.dumps(schema, indent=1, sort_keys=True) + "\n"
-        for name, schema in every_schema(map(app_of, PROGRAMS)).items()
+        for name, schema in found.items()
     }
+
+
+def file_name(name: str) -> str:
+    """``headrace.miner.status/1`` → ``headrace.miner.status.1.json``."""
+    return f"{name.replace('/', '.')}.json"
 
 
 def command_pages() -> dict[str, str]:

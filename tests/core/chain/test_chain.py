@@ -103,7 +103,7 @@ def model(layers: int = 3) -> tuple[t.ModelSpec, list[bytes]]:
 @pytest.mark.parametrize(
     ("nonce", "address"),
     [
-        # The first two are known to every user of a fresh Anvil; the others by RLP with eth_utils and rlp.
+        # Two are known to every user of a fresh Anvil; the others by RLP with eth_utils and rlp.
         (0, "0x5FbDB2315678afecb367f032d93F642f64180aa3"),
         (1, "0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512"),
     ],
@@ -342,13 +342,16 @@ def revert_data(signature: str, *args: Any) -> str:
         (revert_data("Error(string)", "too late"), ("Error", {"reason": "too late"})),
         (revert_data("Panic(uint256)", 0x11), ("Panic", {"code": 17})),
         (revert_data("ModelShapeInvalid()"), ("ModelShapeInvalid", {})),
-        (revert_data("RootsLengthWrong(uint256,uint256)", 3, 5), ("RootsLengthWrong", {"have": 3, "need": 5})),
+        (
+            revert_data("RootsLengthWrong(uint256,uint256)", 3, 5),
+            ("RootsLengthWrong", {"have": 3, "need": 5}),
+        ),
         (revert_data("RootsLengthWrong(uint256,uint256)", 3, 5)[:-2], ("RootsLengthWrong", {})),
         ("0x08c379a0", ("Error", {})),
         ("0x08c379a0" + "ff" * 64, ("Error", {})),
         ("0xdeadbeef" + "00" * 32, ("unknown error 0xdeadbeef", {})),
     ],
-)  # fmt: skip
+)
 def test_revert_data_is_decoded_whatever_it_is(data: str, expected: tuple[str, Any]) -> None:
     assert decode_revert(data) == expected
 

@@ -56,9 +56,16 @@ def test_our_file_opens_with_cast(tmp_path, light):
 
 def test_a_file_imported_by_cast_opens_with_ours(store):
     cast(
-        "wallet", "import", "bob", "--keystore-dir", str(store.folder),
-        "--private-key", DEV_1_KEY, "--unsafe-password", "pw",
-    )  # fmt: skip
+        "wallet",
+        "import",
+        "bob",
+        "--keystore-dir",
+        str(store.folder),
+        "--private-key",
+        DEV_1_KEY,
+        "--unsafe-password",
+        "pw",
+    )
     assert store.unlock("bob", "pw", chain_id=31337).address == DEV_1
     with pytest.raises(WrongPassword):
         store.unlock("bob", "pW", chain_id=31337)

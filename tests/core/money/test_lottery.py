@@ -1,4 +1,4 @@
-"""Lots fall as often as the rate says, on nobody's choice, and the same again for whoever shows the secret."""
+"""Lots fall as often as the rate says, by no party's choice, and the same again with the secret."""
 
 from __future__ import annotations
 

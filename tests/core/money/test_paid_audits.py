@@ -1,4 +1,4 @@
-"""What a matcher and an auditor that it pays sign: each its author's word, for one network, and nothing out of bounds is read."""
+"""What a matcher and an auditor that it pays sign: their word, for one network, within bounds."""
 
 from __future__ import annotations
 
@@ -40,8 +40,12 @@ def test_finding_is_its_authors_and_nothing_in_it_can_be_changed() -> None:
     again = msgspec.json.decode(msgspec.json.encode(signed), type=SignedFinding)
     assert again == signed and is_its_auditors(again, DOMAIN)
     changes: list[dict[str, Any]] = [
-        {"auditor": "0x" + "22" * 20}, {"job_id": HASH}, {"request": 6}, {"found": AuditEnd.CLEAN}, {"stage": 1},
-    ]  # fmt: skip
+        {"auditor": "0x" + "22" * 20},
+        {"job_id": HASH},
+        {"request": 6},
+        {"found": AuditEnd.CLEAN},
+        {"stage": 1},
+    ]
     for change in changes:
         forged = msgspec.structs.replace(FINDING, **change)
         assert not is_its_auditors(SignedFinding(forged, signed.signature), DOMAIN)
@@ -53,7 +57,9 @@ def test_ask_is_its_authors_down_to_the_last_receipt() -> None:
     asked = LotsAsked(AUDITOR.address, JOB, (SIGNED_RECEIPT,))
     signed = sign_ask(asked, AUDITOR, DOMAIN)
     assert is_its_auditors(signed, DOMAIN)
-    other = msgspec.structs.replace(SIGNED_RECEIPT, leaves=[msgspec.structs.replace(LEAF, tokens_out=5)])  # fmt: skip
+    other = msgspec.structs.replace(
+        SIGNED_RECEIPT, leaves=[msgspec.structs.replace(LEAF, tokens_out=5)]
+    )
     for forged in (
         msgspec.structs.replace(asked, receipts=(other,)),
         msgspec.structs.replace(asked, receipts=(SIGNED_RECEIPT, SIGNED_RECEIPT)),
@@ -62,7 +68,7 @@ def test_ask_is_its_authors_down_to_the_last_receipt() -> None:
 
 
 def test_digest_of_a_finding_is_what_other_implementations_make() -> None:
-    """EIP-712 of `Record(Keccak("AuditFinding"), SHA-256 of the JSON, 0)`: the JSON is compact, its fields in this order."""
+    """EIP-712 of `Record(Keccak("AuditFinding"), SHA-256 of the JSON, 0)`, of compact JSON."""
     text = (
         f'{{"auditor":"{AUDITOR.address}","jobId":"{JOB}","request":5,"found":"fault","stage":2}}'
     )
@@ -77,10 +83,17 @@ DIGEST = "eb9921e6023842bf373d8b3a354a90fdc5a526fb2391e301ee1b9a91a8b8ee9e"
 @pytest.mark.parametrize(
     "change",
     [
-        {"found": "fine"}, {"found": ""}, {"request": -1}, {"request": 2**32}, {"request": True}, {"stage": 2**16},
-        {"auditor": "0x12"}, {"jobId": JOB.upper()}, {"fee": 1},
+        {"found": "fine"},
+        {"found": ""},
+        {"request": -1},
+        {"request": 2**32},
+        {"request": True},
+        {"stage": 2**16},
+        {"auditor": "0x12"},
+        {"jobId": JOB.upper()},
+        {"fee": 1},
     ],
-)  # fmt: skip
+)
 def test_findings_out_of_bounds_are_not_read(change: dict[str, Any]) -> None:
     plain = msgspec.to_builtins(FINDING)
     assert msgspec.convert(plain, AuditFinding) == FINDING
@@ -110,7 +123,9 @@ def test_one_changed_byte_is_never_the_same_word(
     request: int, found: AuditEnd, stage: int, data: st.DataObject
 ) -> None:
     """Whatever a carrier does to a finding, it is the auditor's word or it is not read as such."""
-    signed = sign_finding(AuditFinding(AUDITOR.address, JOB, request, found, stage), AUDITOR, DOMAIN)  # fmt: skip
+    signed = sign_finding(
+        AuditFinding(AUDITOR.address, JOB, request, found, stage), AUDITOR, DOMAIN
+    )
     raw = bytearray(msgspec.json.encode(signed))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))

@@ -32,7 +32,7 @@ def model_of(layers: int, embed: int, head: int) -> t.ModelSpec:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """Plans that tile a model, with counts within the caps, from nothing to the largest numbers the types hold."""
+    """Plans that tile a model, with counts within the caps, from nothing to the largest numbers."""
     layers = draw(st.integers(1, 65_535))
     cuts = draw(st.sets(st.integers(1, layers), max_size=min(7, layers)))
     bounds = sorted({0, layers, *cuts})

@@ -117,7 +117,7 @@ def test_the_empty_tree_has_a_root_of_its_own_and_no_proofs() -> None:
 
 
 @given(st.integers(1, 8), st.integers(0, 30), st.randoms(use_true_random=False))
-def test_a_row_tree_is_the_tree_over_numbered_rows(row_bytes: int, rows: int, rng) -> None:  # type: ignore[no-untyped-def]
+def test_a_row_tree_is_the_tree_over_numbered_rows(row_bytes: int, rows: int, rng) -> None:
     data = rng.randbytes(row_bytes * rows)
     parts = [data[i : i + row_bytes] for i in range(0, len(data), row_bytes)]
     expected = commit.merkle_root(i.to_bytes(4, "big") + row for i, row in enumerate(parts))

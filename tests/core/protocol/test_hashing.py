@@ -46,7 +46,7 @@ def test_keccak_of_nothing_is_ethereum_s_and_not_sha3_s() -> None:
 def test_trees_have_the_same_root_at_every_row(  # type: ignore[no-untyped-def]
     in_c: hashing.InC, width: int, counts: list[int], is_view: bool, random
 ) -> None:
-    """In runs of any lengths, from fixed bytes and from memory that may change: lanes are filled, half filled, and left over."""
+    """In runs of any lengths, from fixed or changing memory: lanes are filled or left over."""
     trees = {}
     data = bytearray(random.randbytes(width * sum(counts)))
     for hasher in (None, in_c):

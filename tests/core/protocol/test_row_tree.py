@@ -50,7 +50,7 @@ def test_every_prefix_has_the_root_of_its_rows(hasher: str, width: int) -> None:
 
 
 def test_how_rows_come_changes_nothing(hasher: str) -> None:
-    """One by one, together, as a view, with roots asked for in between, and going on from a prefix."""
+    """One by one, together, as a view, with roots in between, and going on from a prefix."""
     made = random.Random(1)
     rows = [made.randbytes(1300) for _ in range(300)]
     whole, mixed = commit.RowTree(), commit.RowTree()

@@ -218,10 +218,32 @@ def test_canonical_sampling_bytes_stand_where_the_protocol_page_says() -> None:
         stop=(b"a", "é".encode()),
     )
     assert params.canonical().hex(" ", 4) == bytes.fromhex(
-        "02" "00000001" "00000002" "00000003" "00000004" "0000000000000005" "00000006" "00000007"
-        "00000008" "000f4240" "ffffffff" "00000009" "0000000a" "01" "14" "0002" "02"
-        "0000000b" "fffffffe" "0000000c" "00000003" "0001" "61" "0002" "c3a9"
-    ).hex(" ", 4)  # fmt: skip
+        "02"
+        "00000001"
+        "00000002"
+        "00000003"
+        "00000004"
+        "0000000000000005"
+        "00000006"
+        "00000007"
+        "00000008"
+        "000f4240"
+        "ffffffff"
+        "00000009"
+        "0000000a"
+        "01"
+        "14"
+        "0002"
+        "02"
+        "0000000b"
+        "fffffffe"
+        "0000000c"
+        "00000003"
+        "0001"
+        "61"
+        "0002"
+        "c3a9"
+    ).hex(" ", 4)
     unset = t.SamplingParams().canonical()
     assert len(unset) == 58
     assert unset[29:33] == b"\xff" * 4

@@ -1,4 +1,4 @@
-"""Two machines without a route to each other, in network namespaces of their own, and a third that both can dial."""
+"""Two machines without a route to each other, in network namespaces, and a third that both dial."""
 
 from __future__ import annotations
 
@@ -54,7 +54,14 @@ def relay(said: Connection, orders: Connection, key: Path) -> None:
     orders.recv()
 
 
-def miner(said: Connection, orders: Connection, identity: StreamIdentity, relays: list[str], host: str, key: Path) -> None:  # fmt: skip
+def miner(
+    said: Connection,
+    orders: Connection,
+    identity: StreamIdentity,
+    relays: list[str],
+    host: str,
+    key: Path,
+) -> None:
     """Listens where nobody comes, and says so in the swarm, which it only dials."""
 
     async def run() -> None:
@@ -75,7 +82,9 @@ def miner(said: Connection, orders: Connection, identity: StreamIdentity, relays
     asyncio.run(run())
 
 
-def client(said: Connection, orders: Connection, identity: StreamIdentity, operator: str, endpoint: str) -> None:  # fmt: skip
+def client(
+    said: Connection, orders: Connection, identity: StreamIdentity, operator: str, endpoint: str
+) -> None:
     async def run() -> None:
         direct, _, through = endpoint.partition(",")
         peers = Peers(identity)
@@ -107,11 +116,15 @@ def client(said: Connection, orders: Connection, identity: StreamIdentity, opera
     asyncio.run(run())
 
 
-def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: list[Signer], domain: Domain, tmp_path: Path) -> None:  # fmt: skip
+def test_two_that_cannot_reach_each_other_talk(
+    apart: netns.Network, signers: list[Signer], domain: Domain, tmp_path: Path
+) -> None:
     fork = multiprocessing.get_context("fork")
     running: list[BaseProcess] = []
 
-    def start(where: str, run: Callable[..., None], *given: Any) -> tuple[Callable[[], Any], Connection]:  # fmt: skip
+    def start(
+        where: str, run: Callable[..., None], *given: Any
+    ) -> tuple[Callable[[], Any], Connection]:
         said, says = multiprocessing.Pipe()
         ordered, orders = multiprocessing.Pipe()
 
@@ -145,7 +158,7 @@ def test_two_that_cannot_reach_each_other_talk(apart: netns.Network, signers: li
         why = hear_client()
         assert "unreachable" in why and "relay" in why
 
-        # The relay ends with the streams through it, and comes back where it was: the miner comes back to it, and to the swarm.
+        # The relay ends with its streams and comes back: the miner returns to it, and to the swarm.
         running[0].kill()
         running[0].join()
         assert hear_client() == "closed"

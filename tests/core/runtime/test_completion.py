@@ -1,4 +1,4 @@
-"""Does a shell that asks a program what may come next get the commands and options that there are?"""
+"""Does a shell that asks a program what may come next get its commands and options?"""
 
 from __future__ import annotations
 

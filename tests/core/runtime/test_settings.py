@@ -254,7 +254,7 @@ def test_effective_shows_every_key_once_and_masks_secrets(folders):
     settings = load(
         folders=folders,
         environ={
-            "HEADRACE_RPC_URL": "https://user:hunter2@rpc.example/v3/0123456789abcdef0123456789abcdef",
+            "HEADRACE_RPC_URL": "https://user:hunter2@rpc.example/v3/" + "0123456789abcdef" * 2,
             "HEADRACE_MATCHER__DB_URL": "postgresql://m:hunter2@db/headrace",
         },
     )

@@ -1,4 +1,4 @@
-"""Programs at the ends of a link, with blocking sockets in threads, so that nothing but the link decides the timing."""
+"""Programs at the ends of a link, with blocking sockets in threads: the link decides the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class Sink:
-    """Accepts connections and keeps what comes with the time it came; `reply` answers each piece."""
+    """Accepts connections and keeps what comes and when; `reply` answers each piece."""
 
     def __init__(self, *, reply: bool = False, reads: bool = True) -> None:
         self.pieces: list[tuple[float, bytes]] = []

@@ -21,7 +21,7 @@ def links() -> Iterator[Links]:
 
 
 def _least(measure: Callable[[], float], enough: float, tries: int = 6) -> float:
-    """The least of a few measurements, the first that is low enough: what others do on this machine only ever adds to one."""
+    """The least of a few measurements, the first that is low enough: other programs only add."""
     found = measure()
     while found > enough and (tries := tries - 1):
         found = min(found, measure())
@@ -56,7 +56,7 @@ def test_the_latency_is_added_to_each_way_within_a_millisecond(links: Links) -> 
             assert min(taken) >= 60
             return min(taken) - without - 60
 
-        # There and back are two ways. Only the quickest calls are the link's alone; others on this machine delay the rest.
+        # There and back are two ways. Only the quickest calls are the link's alone.
         assert _least(late_ms, 2 * 1.0) <= 2 * 1.0
 
 
@@ -144,7 +144,7 @@ def test_bandwidth_is_shared_by_the_connections_of_a_way(links: Links) -> None:
 
 
 def test_an_unshaped_link_carries_a_hundred_megabytes_a_second() -> None:
-    """In processor time of both ends and the link, because the clock on the wall also shows what else the machine does."""
+    """In processor time of both ends and the link: the clock also shows what else runs here."""
     count = 200 * 2**20
     with Links() as links, sink() as far:
         endpoint = links.add("a", far.endpoint)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Links:
-    """An emulator in a thread of its own, for a program that wants links without a process beside it.
+    """An emulator in a thread of its own, for links without a process beside the program.
 
     A context manager; the calls are `Emulator`'s and may come from any thread but its own.
     """

@@ -9,8 +9,8 @@ import jsonschema_rs
 import pytest
 import typer
 
-from core.runtime.commands.schemas import every_schema, name_of
-from tests.schemas import PROGRAMS, app_of, check_document
+from core.runtime.commands.console import name_of
+from tests.schemas import PROGRAMS, app_of, check_document, every_schema
 
 #: What prints no result of its own.
 SILENT = {
@@ -47,7 +47,7 @@ def test_every_command_says_what_it_prints_and_nothing_else_does(program: str) -
 
 
 def test_every_schema_is_a_schema_and_names_itself() -> None:
-    for name, schema in every_schema(map(app_of, PROGRAMS)).items():
+    for name, schema in every_schema().items():
         jsonschema_rs.validator_for(schema)
         assert schema["$id"] == schema["properties"]["schema"]["const"] == name
 

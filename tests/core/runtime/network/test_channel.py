@@ -1,4 +1,4 @@
-"""Direct streams over real loopback: who is at the other end, what survives a stranger, what is left after close."""
+"""Direct streams over loopback: which key is at the other end, and what survives a stranger."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def dial(
 
     async def to(server: Server, who: int = 1, **options: object) -> Channel:
         options.setdefault("expected", identities[0].signer.address)
-        stream = await connect(server.endpoint, identities[who], **options)  # type: ignore[arg-type]
+        stream = await connect(server.endpoint, identities[who], **options)
         opened.append(stream)
         return stream
 
@@ -142,7 +142,7 @@ async def test_each_side_learns_the_other_s_address(  # type: ignore[no-untyped-
     assert server.listener.channels == {server.opened[0]}
 
 
-async def test_a_wrong_operator_is_refused(server: Server, dial, signers: list[Signer]) -> None:  # type: ignore[no-untyped-def]
+async def test_a_wrong_operator_is_refused(server: Server, dial, signers: list[Signer]) -> None:
     with pytest.raises(AuthenticationFailed):
         await dial(server, expected=signers[5].address)
     await server.counted("IncompleteReadError")
@@ -181,7 +181,7 @@ async def still_serves(server: Server, dial) -> None:  # type: ignore[no-untyped
     assert answer.message == wire.Pong(7)
 
 
-async def test_a_replayed_handshake_is_refused(server: Server, dial, identities) -> None:  # type: ignore[no-untyped-def]
+async def test_a_replayed_handshake_is_refused(server: Server, dial, identities) -> None:
     victim = identities[1]
     recorded: list[bytes] = []
     real_sign, greeting = victim._sign, channels._greeting
@@ -229,7 +229,7 @@ async def test_a_signature_of_the_other_role_is_refused(  # type: ignore[no-unty
             assert not server.opened
 
 
-async def test_a_responder_that_echoes_our_greeting_is_refused(identities) -> None:  # type: ignore[no-untyped-def]
+async def test_a_responder_that_echoes_our_greeting_is_refused(identities) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         greeting = await reader.readexactly(GREETING_BYTES)
         writer.write(greeting + bytes(64) + b"\x1b")
@@ -269,7 +269,7 @@ async def test_a_claimed_address_without_its_key_is_refused(  # type: ignore[no-
         (b"", "TimeoutError"),
     ],
 )
-async def test_garbage_and_silence_before_the_handshake_are_counted_and_end(  # type: ignore[no-untyped-def]
+async def test_garbage_and_silence_before_the_handshake_are_counted_and_end(
     server: Server, dial, garbage: bytes, reason: str
 ) -> None:
     async with raw(server) as (reader, writer):
@@ -280,7 +280,7 @@ async def test_garbage_and_silence_before_the_handshake_are_counted_and_end(  # 
     await still_serves(server, dial)
 
 
-async def test_a_peer_that_hangs_up_in_the_handshake_is_counted(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_peer_that_hangs_up_in_the_handshake_is_counted(server: Server, dial) -> None:
     async with raw(server) as (_, writer):
         writer.write(b"HRD1")
         await writer.drain()
@@ -292,12 +292,12 @@ async def test_a_peer_that_hangs_up_in_the_handshake_is_counted(server: Server, 
 @pytest.mark.parametrize(
     "endpoint", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999", "127.0.0.1:-1", ""]
 )
-async def test_an_endpoint_that_is_none_is_unreachable(identities, endpoint: str) -> None:  # type: ignore[no-untyped-def]
+async def test_an_endpoint_that_is_none_is_unreachable(identities, endpoint: str) -> None:
     with pytest.raises(PeerUnreachable):
         await connect(endpoint, identities[1], expected=None, timeout_s=2.0)
 
 
-async def test_nobody_listening_and_nobody_answering_are_unreachable(  # type: ignore[no-untyped-def]
+async def test_nobody_listening_and_nobody_answering_are_unreachable(
     identities, free_port: Callable[[], int]
 ) -> None:
     with pytest.raises(PeerUnreachable):
@@ -323,7 +323,7 @@ async def test_silent_strangers_do_not_lock_an_honest_peer_out(  # type: ignore[
 # --- messages ---
 
 
-async def test_frames_arrive_in_order_with_their_payloads(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_frames_arrive_in_order_with_their_payloads(server: Server, dial) -> None:
     stream = await dial(server)
     for step in range(300):
         await stream.send(wire.Token(HASH, 1, step, step), step.to_bytes(4, "big") * step)
@@ -333,7 +333,7 @@ async def test_frames_arrive_in_order_with_their_payloads(server: Server, dial) 
         assert bytes(frame.payload) == step.to_bytes(4, "big") * step
 
 
-async def test_the_largest_frame_arrives_and_a_larger_one_is_not_sent(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_the_largest_frame_arrives_and_a_larger_one_is_not_sent(server: Server, dial) -> None:
     stream = await dial(server)
     room = wire.MAX_FRAME_BYTES - len(encode(wire.Ping()))
     await stream.send(wire.Ping(), bytes(room))
@@ -344,7 +344,7 @@ async def test_the_largest_frame_arrives_and_a_larger_one_is_not_sent(server: Se
     assert stream.is_open
 
 
-async def test_calls_are_answered_whatever_their_order(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_calls_are_answered_whatever_their_order(server: Server, dial) -> None:
     released = asyncio.Event()
 
     async def reply(_: Channel, frame: wire.Frame) -> Answer:
@@ -364,7 +364,7 @@ async def test_calls_are_answered_whatever_their_order(server: Server, dial) -> 
     assert [a.message for a in [await first, *others]] == [wire.Pong(i) for i in range(30)]
 
 
-async def test_both_sides_may_call_at_once(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_both_sides_may_call_at_once(server: Server, dial) -> None:
     server.reply = pong
     stream = await dial(server, handler=pong)
     await until(lambda: server.opened)
@@ -374,7 +374,7 @@ async def test_both_sides_may_call_at_once(server: Server, dial) -> None:  # typ
     assert (bytes(there.payload), bytes(back.payload)) == (b"there", b"back")
 
 
-async def test_an_unanswered_call_is_unreachable_and_the_stream_lives(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_an_unanswered_call_is_unreachable_and_the_stream_lives(server: Server, dial) -> None:
     stream = await dial(server)
     with pytest.raises(PeerUnreachable, match="no answer"):
         await stream.call(wire.Ping(), timeout_s=0.05)
@@ -383,7 +383,7 @@ async def test_an_unanswered_call_is_unreachable_and_the_stream_lives(server: Se
     assert (await stream.call(wire.Ping(), timeout_s=DEADLINE_S)).message == wire.Pong(7)
 
 
-async def test_a_late_answer_is_counted_and_harms_nobody(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_late_answer_is_counted_and_harms_nobody(server: Server, dial) -> None:
     released = asyncio.Event()
     stats = channels.StreamStats()
 
@@ -400,7 +400,7 @@ async def test_a_late_answer_is_counted_and_harms_nobody(server: Server, dial) -
     assert stream.is_open
 
 
-async def test_a_refusal_is_answered_as_failed_with_its_code(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_refusal_is_answered_as_failed_with_its_code(server: Server, dial) -> None:
     async def refuse(_: Channel, frame: wire.Frame) -> Answer:
         raise NoCapacity("all slots are taken", "x" * 5000)
 
@@ -413,7 +413,7 @@ async def test_a_refusal_is_answered_as_failed_with_its_code(server: Server, dia
     await server.counted("NoCapacity")
 
 
-async def test_our_own_bug_is_answered_without_its_details(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_our_own_bug_is_answered_without_its_details(server: Server, dial) -> None:
     async def broken(_: Channel, frame: wire.Frame) -> Answer:
         raise KeyError("secret")
 
@@ -428,7 +428,7 @@ async def test_our_own_bug_is_answered_without_its_details(server: Server, dial)
     await server.counted("HandlerBug", 2)
 
 
-async def test_an_answer_too_large_for_a_frame_becomes_failed(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_an_answer_too_large_for_a_frame_becomes_failed(server: Server, dial) -> None:
     async def huge(_: Channel, frame: wire.Frame) -> Answer:
         return wire.Pong(), bytes(wire.MAX_FRAME_BYTES)
 
@@ -439,7 +439,7 @@ async def test_an_answer_too_large_for_a_frame_becomes_failed(server: Server, di
     assert answer.code == FrameTooLarge.code
 
 
-async def test_more_calls_than_allowed_are_answered_at_once(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_more_calls_than_allowed_are_answered_at_once(server: Server, dial) -> None:
     released = asyncio.Event()
 
     async def wait(_: Channel, frame: wire.Frame) -> Answer:
@@ -459,7 +459,7 @@ async def test_more_calls_than_allowed_are_answered_at_once(server: Server, dial
     assert {(await call).message for call in held} == {wire.Pong()}
 
 
-async def test_a_party_that_only_asks_refuses_calls(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_party_that_only_asks_refuses_calls(server: Server, dial) -> None:
     await dial(server)
     await until(lambda: server.opened)
     answer = (await server.opened[0].call(wire.Ping(), timeout_s=DEADLINE_S)).message
@@ -494,11 +494,11 @@ async def closes_after(  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("length", [0, 15, wire.MAX_FRAME_BYTES + 17, 2**32 - 1])
-async def test_an_impossible_length_ends_the_stream(server: Server, dial, length: int) -> None:  # type: ignore[no-untyped-def]
+async def test_an_impossible_length_ends_the_stream(server: Server, dial, length: int) -> None:
     await closes_after(server, dial, lambda _: length.to_bytes(4, "big"), "FrameTooLarge")
 
 
-async def test_a_flipped_ciphertext_bit_ends_the_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_flipped_ciphertext_bit_ends_the_stream(server: Server, dial) -> None:
     def flipped(stream: Channel) -> bytes:
         data = bytearray(seal(stream, encode(wire.Ping())))
         data[10] ^= 1
@@ -508,7 +508,7 @@ async def test_a_flipped_ciphertext_bit_ends_the_stream(server: Server, dial) ->
     assert all(frame.id for frame in server.received)
 
 
-async def test_a_replayed_frame_ends_the_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_replayed_frame_ends_the_stream(server: Server, dial) -> None:
     await closes_after(
         server,
         dial,
@@ -518,7 +518,7 @@ async def test_a_replayed_frame_ends_the_stream(server: Server, dial) -> None:  
     assert [f.message for f in server.received].count(wire.Pong(1)) == 1
 
 
-async def test_frames_out_of_order_end_the_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_frames_out_of_order_end_the_stream(server: Server, dial) -> None:
     def swapped(stream: Channel) -> bytes:
         first, second = (seal(stream, encode(wire.Pong(i))) for i in range(2))
         return second + first
@@ -527,7 +527,7 @@ async def test_frames_out_of_order_end_the_stream(server: Server, dial) -> None:
     assert not [f for f in server.received if isinstance(f.message, wire.Pong)]
 
 
-async def test_a_frame_sealed_for_the_other_direction_ends_the_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_frame_sealed_for_the_other_direction_ends_the_stream(server: Server, dial) -> None:
     def reflected(stream: Channel) -> bytes:
         sealed = stream._receive_cipher.encrypt(bytes(12), encode(wire.Ping()), None)
         return len(sealed).to_bytes(4, "big") + sealed
@@ -535,7 +535,7 @@ async def test_a_frame_sealed_for_the_other_direction_ends_the_stream(server: Se
     await closes_after(server, dial, reflected, "AuthenticationFailed")
 
 
-async def test_a_truncated_frame_ends_only_its_own_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_truncated_frame_ends_only_its_own_stream(server: Server, dial) -> None:
     stream, other = await dial(server), await dial(server, who=3)
     await write_raw(stream, seal(stream, encode(wire.Ping()))[:-3])
     stream._writer.close()
@@ -546,7 +546,7 @@ async def test_a_truncated_frame_ends_only_its_own_stream(server: Server, dial) 
     await still_serves(server, dial)
 
 
-async def test_malformed_bodies_are_counted_and_the_eighth_ends_the_stream(  # type: ignore[no-untyped-def]
+async def test_malformed_bodies_are_counted_and_the_eighth_ends_the_stream(
     server: Server, dial
 ) -> None:
     stream = await dial(server)
@@ -570,14 +570,14 @@ async def test_malformed_bodies_are_counted_and_the_eighth_ends_the_stream(  # t
     await still_serves(server, dial)
 
 
-async def test_answers_to_nothing_are_counted(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_answers_to_nothing_are_counted(server: Server, dial) -> None:
     stream = await dial(server)
     await stream._send_body(encode(wire.Pong(), re=12345))
     await server.counted("UnexpectedAnswer")
     assert stream.is_open
 
 
-async def test_streams_beyond_the_limit_are_closed_and_counted(serve, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_streams_beyond_the_limit_are_closed_and_counted(serve, dial) -> None:
     server = await serve(max_channels=2)
     kept = [await dial(server) for _ in range(2)]
     await until(lambda: len(server.listener.channels) == 2)
@@ -592,7 +592,7 @@ async def test_streams_beyond_the_limit_are_closed_and_counted(serve, dial) -> N
 # --- slow and dead peers ---
 
 
-async def test_a_slow_handler_makes_the_sender_wait(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_slow_handler_makes_the_sender_wait(server: Server, dial) -> None:
     released = asyncio.Event()
 
     async def slow(_: Channel, frame: wire.Frame) -> Answer:
@@ -626,7 +626,7 @@ async def test_a_slow_handler_makes_the_sender_wait(server: Server, dial) -> Non
 
 
 @pytest.mark.parametrize("size", [2**16 - 100, 2**16, 2**18, 2**18 + 1, 3 * 2**20 + 7])
-async def test_large_frames_arrive_as_they_were_sent(server: Server, dial, size: int) -> None:  # type: ignore[no-untyped-def]
+async def test_large_frames_arrive_as_they_were_sent(server: Server, dial, size: int) -> None:
     payload = os.urandom(size)
     stream = await dial(server)
     await stream.send(wire.Ping(), [payload[: size // 3], memoryview(payload)[size // 3 :]])
@@ -657,7 +657,7 @@ async def test_a_large_frame_that_was_altered_ends_the_stream(
     assert not server.received
 
 
-async def test_a_call_to_a_peer_that_does_not_read_ends_in_time(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_call_to_a_peer_that_does_not_read_ends_in_time(server: Server, dial) -> None:
     released = asyncio.Event()
 
     async def stuck(_: Channel, frame: wire.Frame) -> Answer:
@@ -702,7 +702,7 @@ async def test_a_sender_gives_up_on_a_peer_that_never_reads(  # type: ignore[no-
     released.set()
 
 
-async def test_a_sender_cancelled_in_the_middle_of_a_frame_ends_the_stream(  # type: ignore[no-untyped-def]
+async def test_a_sender_cancelled_in_the_middle_of_a_frame_ends_the_stream(
     server: Server, dial
 ) -> None:
     released = asyncio.Event()
@@ -724,7 +724,7 @@ async def test_a_sender_cancelled_in_the_middle_of_a_frame_ends_the_stream(  # t
     released.set()
 
 
-async def test_pending_calls_fail_when_the_stream_ends(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_pending_calls_fail_when_the_stream_ends(server: Server, dial) -> None:
     stream = await dial(server)
     call = asyncio.create_task(stream.call(wire.Ping(), timeout_s=DEADLINE_S))
     await until(lambda: server.received)
@@ -734,7 +734,7 @@ async def test_pending_calls_fail_when_the_stream_ends(server: Server, dial) -> 
     assert not stream.is_open
 
 
-async def test_what_was_sent_before_close_still_arrives(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_what_was_sent_before_close_still_arrives(server: Server, dial) -> None:
     stream = await dial(server)
     for step in range(50):
         await stream.send(wire.Token(HASH, 1, step, 0), bytes(20_000))
@@ -742,7 +742,7 @@ async def test_what_was_sent_before_close_still_arrives(server: Server, dial) ->
     await until(lambda: len(server.received) == 50)
 
 
-async def test_a_handler_may_close_its_own_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_a_handler_may_close_its_own_stream(server: Server, dial) -> None:
     finished = []
 
     async def leave(channel: Channel, frame: wire.Frame) -> Answer:
@@ -760,7 +760,7 @@ async def test_a_handler_may_close_its_own_stream(server: Server, dial) -> None:
     await until(lambda: len(finished) == 2)
 
 
-async def test_closing_twice_and_using_a_closed_stream(server: Server, dial) -> None:  # type: ignore[no-untyped-def]
+async def test_closing_twice_and_using_a_closed_stream(server: Server, dial) -> None:
     stream = await dial(server)
     await stream.close()
     await stream.close()
@@ -770,7 +770,7 @@ async def test_closing_twice_and_using_a_closed_stream(server: Server, dial) -> 
             await use
 
 
-async def test_closing_a_listener_ends_handshakes_and_streams(serve, dial, identities) -> None:  # type: ignore[no-untyped-def]
+async def test_closing_a_listener_ends_handshakes_and_streams(serve, dial, identities) -> None:
     server = await serve()
     stream, endpoint = await dial(server), server.endpoint
     async with raw(server) as (reader, writer):
@@ -810,7 +810,7 @@ async def test_peers_keep_one_stream_and_reconnect_after_a_drop(  # type: ignore
     assert not again.is_open
 
 
-async def test_peers_find_a_restarted_peer_and_refuse_an_impostor_in_its_place(  # type: ignore[no-untyped-def]
+async def test_peers_find_a_restarted_peer_and_refuse_an_impostor_in_its_place(
     serve, identities, signers: list[Signer]
 ) -> None:
     server = await serve()
@@ -835,7 +835,7 @@ async def test_peers_find_a_restarted_peer_and_refuse_an_impostor_in_its_place( 
     await returned.close()
 
 
-async def test_many_waiting_for_one_dead_peer_wait_no_longer_than_one(identities) -> None:  # type: ignore[no-untyped-def]
+async def test_many_waiting_for_one_dead_peer_wait_no_longer_than_one(identities) -> None:
     silent = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
     endpoint = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     peers = Peers(identities[1])
@@ -850,7 +850,7 @@ async def test_many_waiting_for_one_dead_peer_wait_no_longer_than_one(identities
     silent.close()
 
 
-async def test_closed_peers_open_nothing(server: Server, identities, signers: list[Signer]) -> None:  # type: ignore[no-untyped-def]
+async def test_closed_peers_open_nothing(server: Server, identities, signers: list[Signer]) -> None:
     peers = Peers(identities[1])
     await peers.close()
     with pytest.raises(PeerUnreachable):

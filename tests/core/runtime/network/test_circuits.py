@@ -1,4 +1,4 @@
-"""Streams through a relay, over real libp2p daemons: what passes, what is refused, and what happens when a relay ends."""
+"""Streams through a relay, over real libp2p daemons: what passes, what is refused, how they end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def be_a_relay(said: Connection, host: str) -> None:
 
 @pytest.fixture(scope="module")
 def relays() -> Iterator[dict[str, Callable[[], None]]]:
-    """Two on loopback: address → what ends it. Forked, because importing hivemind anew takes seconds."""
+    """Two on loopback: address → what ends it. Forked: importing hivemind anew takes seconds."""
     fork, started = multiprocessing.get_context("fork"), []
     for _ in range(2):
         ours, theirs = multiprocessing.Pipe()
@@ -178,10 +178,17 @@ async def test_without_a_relay_it_says_so(
 
 @pytest.mark.swarm
 async def test_the_daemon_ends_with_its_program(tmp_path: Path) -> None:
-    program = "from core.runtime.network.circuits import _Daemon; import signal; d = _Daemon(); print(d._process.pid, flush=True); signal.pause()"
+    program = (
+        "from core.runtime.network.circuits import _Daemon; import signal; d = _Daemon(); "
+        "print(d._process.pid, flush=True); signal.pause()"
+    )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
-    )  # fmt: skip
+        sys.executable,
+        "-c",
+        program,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     assert process.stdout is not None
     pid = int(await process.stdout.readline())
     os.kill(pid, 0)
@@ -201,13 +208,10 @@ def state_of(pid: int) -> str:
 
 def test_addresses_as_the_daemon_reads_them() -> None:
     found = CircuitAddress.parse(RELAY + CIRCUIT + PEER)
-    assert (
-        found.relay.hex()
-        == (
-            "04cb007107060fa1"  # ip4, tcp
-            "a50326002408011220d19c0c8c10066633668449e74111e57fc1ce303272ad563002c0288a70f7b44f"  # p2p: the key itself, no hash
-            "a202"  # p2p-circuit
-        )
+    assert found.relay.hex() == (
+        "04cb007107060fa1"  # ip4, tcp
+        "a50326002408011220d19c0c8c10066633668449e74111e57fc1ce303272ad563002c0288a70f7b44f"
+        "a202"  # p2p-circuit
     )
     assert (
         found.peer.hex() == "1220c9e4b2a7d10c5e48c58a5d9ef5daea4265453f6ce467650df668c65c6728b3d2"

@@ -1,4 +1,4 @@
-"""A real swarm of several processes: records spread, expire and replace; strangers cannot spoil them; nothing is left."""
+"""A swarm of several processes: records spread, expire and replace; strangers spoil nothing."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def command_of(pid: int) -> str:
 
 
 def swarm_processes(pid: int) -> set[int]:
-    """Processes below `pid`, but for torch's shared-memory helper, which ends some seconds after the program."""
+    """Processes below `pid`, but for torch's shared-memory helper, which ends seconds later."""
     return {child for child in descendants(pid) if "torch_shm" not in command_of(child)}
 
 
@@ -317,7 +317,7 @@ async def test_one_peer_alone_keeps_what_passes_and_close_ends_all_its_processes
     key, record = author.address.lower(), sealed(author, network)
     assert await swarm.publish(TOPIC, key, record, 10.0)
     assert await swarm.lookup(TOPIC) == {key: record}
-    # Our own mistakes are refused as a stranger's are: garbage, another key, an expiry beyond the signed one.
+    # Our own mistakes are refused as a stranger's are: garbage, another key, a later expiry.
     assert not await swarm.publish(TOPIC, key, b"garbage", 20.0)
     assert not await swarm.publish(TOPIC, author.address, record, 10.0)
     assert not await swarm.publish(TOPIC, key, record, 60.0)
