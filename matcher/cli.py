@@ -244,9 +244,7 @@ async def status(run: Run) -> None:
 def audits_ls(
     run: Run, limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 100
 ) -> None:
-    """Requests that were drawn for auditors, what they found, and whether they are paid; newest
-    first.
-    """
+    """Requests drawn for auditors, what was found, and whether it is paid; newest first."""
     from matcher.commands.audit_lists import list_audits
 
     run.emit(list_audits(run.settings, limit))
@@ -262,9 +260,7 @@ async def audits_auditors(
         ),
     ] = 100,
 ) -> None:
-    """How each auditor does, and how often the chain convicted a stage of a job that it had
-    cleared.
-    """
+    """How each auditor does, and how often the chain convicted a stage that it cleared."""
     from matcher.commands.audit_lists import list_auditors
 
     run.emit(await list_auditors(run.settings, limit))
@@ -272,9 +268,7 @@ async def audits_auditors(
 
 @audits.command("pay")
 async def audits_pay(run: Run) -> None:
-    """Pay auditors what they have earned, from this wallet, each in one transfer; again pays
-    nothing twice.
-    """
+    """Pay auditors what they earned, in one transfer each; again pays nothing twice."""
     from matcher.commands.pay_audits import pay_audits
 
     await pay_audits(run)

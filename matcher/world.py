@@ -1,7 +1,7 @@
 """What does the daemon know right now?
 
-One writer (the daemon's loop) replaces whole values; readers (the API, matching) take a value and keep it. Nothing here
-survives a restart: the chain, the swarm and the store tell all of it again.
+One writer (the daemon's loop) replaces whole values; readers (the API, matching) take a value and
+keep it. Nothing here survives a restart: the chain, the swarm and the store tell all of it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from matcher.routes.waiting_line import WaitingLine
 from scheduler.fleet.fleet import ModelShape
 from scheduler.live.churn import Cluster
 
-#: How long a machine that did not answer is passed over, unless nobody else can do its part.
+#: How long a machine that did not answer is passed over, if another can do its part.
 AVOID_MS = 10_000
 
 
@@ -52,8 +52,8 @@ class SwarmHealth:
 class MatcherWorld:
     """The live view. Operators are checksummed addresses everywhere.
 
-    `partial` tells whether stages may be parts of shards. Miners accept whole ones only, so far. `reports` are those that are
-    believed, by auditor in lower case; `marks` is what follows from them and from the chain.
+    `partial` tells whether stages may be parts of shards. `reports` are those that are believed, by
+    auditor in lower case; `marks` is what follows from them and from the chain.
     """
 
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class MatcherWorld:
     partial: bool = False
 
     def learn_models(self, models: Mapping[str, ModelSpec]) -> None:
-        """Take the registry's models; those of a dtype we cannot size are known but never planned."""
+        """Take the registry's models; those of a dtype without a size are never planned."""
         shapes = {}
         for model_id, spec in models.items():
             try:
@@ -88,7 +88,7 @@ class MatcherWorld:
             del self.routes[gone], self.lines[gone]
 
     def see(self, now_ms: int) -> None:
-        """Take what swarm and chain say into the routes, and call whoever waits for what has become free."""
+        """Take what swarm and chain say into the routes, and wake who waits for free room."""
         for model_id, routes in self.routes.items():
             routes.see(self.present(model_id, now_ms), self.standings, now_ms)
             self.lines[model_id].wake()
@@ -126,7 +126,7 @@ class MatcherWorld:
         return sum(len(line) for line in self.lines.values())
 
     def present(self, model_id: str, now_ms: int) -> tuple[Sighting, ...]:
-        """Machines of a model that are alive, may work and have done nothing for which they are left out."""
+        """Machines of a model that are alive, may work and are not left out for what they did."""
         found = present(self.sightings, self.standings, model_id, now_ms)
         return tuple(s for s in found if s.operator not in self.marks.left_out)
 
@@ -143,7 +143,7 @@ class MatcherWorld:
         return frozenset(s.operator for s in known if not terms.allows(s.operator))
 
     def reachable(self, job: Job, now_ms: int) -> Job:
-        """The job with the endpoints that its stages announce now; those that are silent keep the last known one."""
+        """The job with the endpoints that its stages announce now, or the last known ones."""
         fresh = []
         for stage, known in zip(job.plan, job.endpoints, strict=True):
             sighting = self.sightings.get(stage.operator)
@@ -156,7 +156,7 @@ class MatcherWorld:
         self.avoid_until_ms[operator] = now_ms + AVOID_MS
 
     def avoided(self, now_ms: int) -> frozenset[str]:
-        """Whom to pass over now."""
+        """Operators to pass over now."""
         return frozenset(op for op, until in self.avoid_until_ms.items() if until > now_ms)
 
     @property

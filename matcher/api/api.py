@@ -1,7 +1,7 @@
 """How do others talk to the matcher over HTTP?
 
-Reading needs no key; an order and an acknowledgement carry their own signatures. Every failure is `{"error": …}` in the shape of
-`HeadraceError.to_dict()` with that error's status.
+Reading needs no key; an order and an acknowledgement carry their own signatures. Every failure is
+`{"error": …}` in the shape of `HeadraceError.to_dict()` with that error's status.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def make_app(
     clock: Clock,
     identity: dict[str, Any],
 ) -> FastAPI:
-    """The application. `identity` is what `/v1/status` says of the matcher itself: `matcher`, `feeBps`, `swarm` and more."""
+    """The application. `identity` is what `/v1/status` says of the matcher itself."""
     app = FastAPI(title="Headrace matcher", version="1", docs_url=None, redoc_url=None)
     orders = metrics.counter("headrace_orders_total", "Orders by outcome", ["outcome"])
     orders.labels("opened")
@@ -167,15 +167,12 @@ def make_app(
     async def allocation(model: str | None = None) -> Response:
         """Which layers the machines of each model were told to hold."""
         wanted = sorted(world.placements) if model is None else [model_of(model)]
-        return _json(
-            {
-                "allocations": [
-                    views.placement_json(model_id, world.placements[model_id])
-                    for model_id in wanted
-                    if model_id in world.placements
-                ]
-            }
-        )
+        found = [
+            views.placement_json(model_id, world.placements[model_id])
+            for model_id in wanted
+            if model_id in world.placements
+        ]
+        return _json({"allocations": found})
 
     @app.get("/v1/routes")
     async def routes(model: str | None = None) -> Response:
@@ -189,9 +186,8 @@ def make_app(
         """The machines of a model as they are now, as a document that `POST /v1/plan` takes."""
         found = model_of(model)
         if found not in world.shapes:
-            raise ModelUnknown(
-                f"model {found} cannot be planned", why="its dtype is not known here"
-            )
+            what, why = f"model {found} cannot be planned", "its dtype is not known here"
+            raise ModelUnknown(what, why=why)
         present = world.present(found, now_ms())
         name = ids.short(ids.Kind.MODEL, found)
         return _json({"document": fleet_document(name, world.shapes[found], present)})
@@ -209,7 +205,7 @@ def make_app(
         trusted: Annotated[list[str], Query(max_length=256)] = [],  # noqa: B006 - FastAPI copies it
         avoided: Annotated[list[str], Query(max_length=256)] = [],  # noqa: B006
     ) -> Response:
-        """What so many tokens would cost now, on the chain that an order would get."""
+        """What these tokens would cost now, on the chain that an order would get."""
         fee_bps = int(identity["feeBps"])
         terms = Terms.of(1, map(ids.address, trusted), map(ids.address, avoided))
         found = views.quote_json(
@@ -247,31 +243,30 @@ def make_app(
 
     @app.post("/v1/jobs/{job}/ack")
     async def ack(job: str, request: Request) -> Response:
-        """Take a requester's acknowledgement; 200 when it is settled on chain, 202 when that comes later."""
+        """Take an acknowledgement; 200 when it is settled on chain, 202 when that comes later."""
         body = await _body(request, AckBody)
         known = await job_of(job)
         signed = SignedAck(body.ack, body.signature)
         done = await settler.receive_ack(known.job_id, signed, closing=body.closing)
         settled = done.state in ENDED  # else it is stored and settled when the chain allows
-        return _json(
-            {**views.job_json(done), "txHash": done.end_tx}, status=200 if settled else 202
-        )
+        answer = {**views.job_json(done), "txHash": done.end_tx}
+        return _json(answer, status=200 if settled else 202)
 
     @app.post("/v1/audits")
     async def report(request: Request) -> Response:
-        """Take a signed report of an auditor that this matcher goes by: what audits of operators came to."""
+        """Take a signed report of an auditor that this matcher goes by."""
         signed = await _body(request, SignedReport)
         await reports.take(signed)
         return _json({"operators": len(signed.report.operators)})
 
     @app.post("/v1/audits/lots")
     async def lots(request: Request) -> Response:
-        """Tell an order's auditor which requests were drawn for it, of those that it shows a stage's receipts for."""
+        """Tell an order's auditor which of the requests that it shows receipts for were drawn."""
         return _json(await audits.draw(await _body(request, SignedAsk, MAX_ASK_BYTES)))
 
     @app.post("/v1/audits/findings")
     async def finding(request: Request) -> Response:
-        """Take an auditor's signed finding of one request that was drawn for it: the fee is owed, whatever it says."""
+        """Take an auditor's signed finding of a drawn request: the fee is owed in any case."""
         await audits.take(await _body(request, SignedFinding))
         return _json({"taken": True})
 
@@ -310,7 +305,7 @@ _FAILURE = {
 
 
 def _describe(app: FastAPI) -> None:
-    """Say in `/openapi.json` which bodies are read, and that failures are documents of ours and not the framework's."""
+    """Say in `/openapi.json` which bodies are read, and that failures are our documents."""
 
     def describe() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -351,9 +346,8 @@ async def _body(request: Request, kind: type[T], limit_bytes: int = MAX_BODY_BYT
         name = field.strip("`").removeprefix("$").removeprefix(".") or "the body"
         raise UsageError("the request is malformed", why=f"{name}: {text}", field=name) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(
-            "the request is malformed", why=f"it is not JSON: {error}", field="the body"
-        ) from None
+        why = f"it is not JSON: {error}"
+        raise UsageError("the request is malformed", why=why, field="the body") from None
 
 
 def _json(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -384,9 +378,8 @@ def _answer_errors(app: FastAPI) -> None:
     async def bad_parameter(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         field = str(first["loc"][-1])
-        return _failed(
-            UsageError("the request is malformed", why=f"{field}: {first['msg']}", field=field)
-        )
+        why = f"{field}: {first['msg']}"
+        return _failed(UsageError("the request is malformed", why=why, field=field))
 
     @handler(HTTPException)
     async def not_offered(request: Request, error: HTTPException) -> Response:

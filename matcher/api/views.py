@@ -1,7 +1,8 @@
 """What does the API say, as JSON-ready values?
 
-camelCase keys; money as integers of base units under `…Units` with the printed form beside it; prices as nano base units per token and
-layer unit with `…Shown` through the whole model; times of the chain in seconds, ages in milliseconds.
+camelCase keys; money as integers of base units under `…Units` with the printed form beside it;
+prices as nano base units per token and layer unit with `…Shown` through the whole model; times of
+the chain in seconds, ages in milliseconds.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def model_json(world: MatcherWorld, model_id: str, now_ms: int) -> Json:
 
 
 def copies(offers: Iterable[StageOffer], layers: int) -> int:
-    """How many machines hold the layer that fewest hold: what may be lost before coverage is."""
+    """How many machines hold the layer that fewest hold."""
     held = [0] * layers
     for offer in offers:
         for layer in range(offer.layers.start, min(offer.layers.end, layers)):
@@ -141,7 +142,7 @@ def placement_json(model_id: str, placement: Placement) -> Json:
 
 
 def audits_json(pays: Pays) -> Json | None:
-    """Whom this matcher pays for audits of orders that name them; None: nobody."""
+    """The auditors that this matcher pays for orders that name them; None: it pays none."""
     if not pays.auditors:
         return None
     return {
@@ -162,14 +163,15 @@ def quote_json(
     now_ms: int,
     terms: Terms | None = None,
 ) -> Json | HeadraceError:
-    """The least an order must offer now, and the chain that would serve it; NoCapacity when none would."""
+    """The least an order must offer now, and the chain that would serve it; else NoCapacity."""
     spec = world.models.get(model_id)
     if spec is None or model_id not in world.shapes:
         return ModelUnknown(f"no model {model_id}", why="it is not in the ModelRegistry")
     barred, last = world.barred(terms), frozenset(world.marks.last)
-    found = _quote(world, spec, model_id, tokens_in, tokens_out, fee_bps, now_ms, barred | last)
+    asked = (spec, model_id, tokens_in, tokens_out, fee_bps, now_ms)
+    found = _quote(world, *asked, barred | last)
     if isinstance(found, HeadraceError) and last:
-        found = _quote(world, spec, model_id, tokens_in, tokens_out, fee_bps, now_ms, barred)
+        found = _quote(world, *asked, barred)
     return found
 
 
@@ -188,13 +190,13 @@ def _quote(
     free = [offer for offer in offers if offer.free]
     price = cheapest(free, spec, tokens_in, tokens_out, partial)
     if price is None:
-        busy = serves(offers, spec.layers, partial)
         hole = covered_to(free, spec.layers, partial)
+        why = f"of {spec.layers} layers, no chain of serving machines reaches past layer {hole}"
+        if serves(offers, spec.layers, partial):
+            why = "every pipeline has all its slots taken"
         return NoCapacity(
             "no pipeline serves this model now",
-            why="every pipeline has all its slots taken"
-            if busy
-            else f"of {spec.layers} layers, no chain of serving machines reaches past layer {hole}",
+            why=why,
             next_step="try again in a moment",
             covered_to=hole,
             layers=spec.layers,
@@ -270,7 +272,7 @@ def job_json(job: Job) -> Json:
 
 
 def opened_json(job: Job) -> Json:
-    """The answer to an order: what its requester needs to dial the stages and to check the chain."""
+    """The answer to an order: what its requester needs to dial the stages and check the chain."""
     return {
         "jobId": job.job_id,
         "shortId": short(Kind.JOB, job.job_id),
@@ -287,17 +289,12 @@ def opened_json(job: Job) -> Json:
 
 def job_detail_json(job: Job) -> Json:
     """Everything this matcher knows of a job, signatures included."""
+    ended = {"opened": job.open_tx, "delivered": job.deliver_tx, "ended": job.end_tx}
     return {
         **job_json(job),
         **opened_json(job),
         "signedOrder": msgspec.to_builtins(job.signed),
         "receipts": msgspec.to_builtins(list(job.receipts)),
-        "ack": None
-        if job.ack is None
-        else {"ack": msgspec.to_builtins(job.ack.ack), "signature": job.ack.signature},
-        "transactions": {
-            "opened": job.open_tx or None,
-            "delivered": job.deliver_tx or None,
-            "ended": job.end_tx or None,
-        },
+        "ack": None if job.ack is None else msgspec.to_builtins(job.ack),
+        "transactions": {name: tx or None for name, tx in ended.items()},
     }

@@ -1,6 +1,7 @@
-"""Which audits does a matcher pay: what was drawn, what was found, what is owed, and which transfer pays it?
+"""Which audits does a matcher pay: what was drawn, found and is owed, and which transfer pays it?
 
-In the matcher's database. Every method is one transaction and blocks its thread. Money is base units, time seconds.
+In the matcher's database. Every method is one transaction and blocks its thread. Money is base
+units, time seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Fell:
-    """How the lots of a job fell: every request that is drawn by now, and what became of those that were new."""
+    """Every request of a job that is drawn by now, and what became of the new ones."""
 
     drawn: tuple[int, ...]
     newly_drawn: int
@@ -39,7 +40,7 @@ class Fell:
 
 @dataclass(frozen=True)
 class Lot:
-    """A request that was drawn for an auditor; `found` is "" until it has answered, `payment` None until it is being paid."""
+    """A request drawn for an auditor; `found` is "" and `payment` None as long as there is none."""
 
     job_id: str
     request: int
@@ -54,7 +55,7 @@ class Lot:
 
 @dataclass(frozen=True)
 class OwedToAuditor:
-    """What one auditor has earned and nobody has begun to pay."""
+    """What one auditor has earned and no payment covers."""
 
     auditor: str
     lots: tuple[tuple[str, int], ...]
@@ -86,7 +87,7 @@ class AuditBook:
             yield session
 
     def secret(self) -> bytes:
-        """32 random bytes, made once, by whichever matcher of this database comes first."""
+        """32 random bytes, made once, by the first matcher of this database."""
         with self._session() as session:
             return bytes.fromhex(_locked_secret(session).value)
 
@@ -106,7 +107,7 @@ class AuditBook:
     ) -> Fell:
         """Let the lots of requests fall that are new; those of others stay as they fell.
 
-        What would be promised beyond `cap_units` within a day is not drawn, and not drawn later either.
+        What would be promised beyond `cap_units` within a day is not drawn, now or later.
         """
         with self._session() as session:
             _locked_secret(session)  # draws take turns, so that no cap is passed by two at once
@@ -168,8 +169,9 @@ class AuditBook:
             return [_lot_of(row) for row in session.exec(query.limit(limit)).all()]
 
     def keep(self, signed: SignedFinding, now: int) -> bool:
-        """Write down what was found; from now on the fee is owed. False when the request was answered for before, or never drawn."""
+        """Write down what was found: the fee is owed. False if it was known, or never drawn."""
         finding = signed.finding
+        values = {"found": str(finding.found), "stage": finding.stage, "found_at": now}
         with self._session() as session:
             done = session.connection().execute(
                 update(AuditLotRow)
@@ -179,12 +181,7 @@ class AuditBook:
                     col(AuditLotRow.auditor) == finding.auditor.lower(),
                     col(AuditLotRow.found) == "",
                 )
-                .values(
-                    found=str(finding.found),
-                    stage=finding.stage,
-                    signature=signed.signature,
-                    found_at=now,
-                )
+                .values(signature=signed.signature, **values)
             )
             return done.rowcount == 1
 
@@ -204,7 +201,7 @@ class AuditBook:
     # --- money ---
 
     def owed(self) -> list[OwedToAuditor]:
-        """A line an auditor that has earned something which nobody has begun to pay."""
+        """A line for each auditor that has earned something which no payment covers."""
         query = (
             select(AuditLotRow)
             .where(col(AuditLotRow.found) != "", col(AuditLotRow.payment).is_(None))
@@ -232,7 +229,7 @@ class AuditBook:
     def begin_payment(
         self, owed: OwedToAuditor, prepared: PreparedTransaction, now: int
     ) -> Payment:
-        """Bind what is owed to a transfer that is not sent yet. Raises UsageError when some of it is being paid already."""
+        """Bind what is owed to a transfer before it is sent. Raises UsageError if it was bound."""
         with self._session() as session:
             row = AuditPaymentRow(
                 auditor=owed.auditor,
@@ -258,7 +255,7 @@ class AuditBook:
                     raise UsageError(
                         f"what is owed to {owed.auditor} is being paid already",
                         why=f"request {request} of job {job_id} belongs to another payment",
-                        next_step="wait for the other `matcher audits pay`, then look: matcher audits ls",
+                        next_step="wait for the other `matcher audits pay`: matcher audits ls",
                     )
             return _payment_of(row)
 
@@ -273,7 +270,7 @@ class AuditBook:
             return [_payment_of(row) for row in session.exec(query).all()]
 
     def note(self, number: int, outcome: TransactionFate) -> None:
-        """What the chain says of a payment. One that can never come about leaves what it was for owed again."""
+        """What the chain says of a payment; what a void one was for is owed again."""
         with self._session() as session:
             row = session.get(AuditPaymentRow, number)
             assert row is not None, "payments are never removed"
@@ -293,7 +290,7 @@ class AuditBook:
 
 
 def _locked_secret(session: Session) -> KeptRow:
-    """The row of the secret, which nobody else gets before this transaction ends."""
+    """The row of the secret, locked until this transaction ends."""
     made = text("INSERT INTO kept (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING")
     session.connection().execute(made, {"name": SECRET, "value": os.urandom(32).hex()})
     row = session.get(KeptRow, SECRET, with_for_update=True, populate_existing=True)

@@ -1,8 +1,9 @@
-"""Which requests does a matcher pay an auditor to look at, and what has it found? (`docs/trust.md` §9)
+"""Which requests does a matcher pay an auditor for, and what has it found? (`docs/trust.md` §9)
 
-Off unless the matcher's owner has named auditors. Lots fall when an order's auditor shows receipts that a stage signed, by a secret of
-this matcher's own and the hash of the block that showed that they are signed: neither stages nor auditors can know or choose them.
-The fee is owed for every finding, whatever it says, so that no verdict is bought.
+Off unless the matcher's owner has named auditors. Lots fall when an order's auditor shows receipts
+that a stage signed, by a secret of this matcher's own and the hash of the block that showed that
+they are signed: neither stages nor auditors can know or choose them. The fee is owed for every
+finding, so that no verdict is bought.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Pays:
-    """What a matcher's owner lets it promise: `fee_units` a request, no more than `cap_units` in any 24 hours. No auditors: nothing."""
+    """What a matcher promises: `fee_units` a request, at most `cap_units` in any 24 hours."""
 
     auditors: tuple[str, ...] = ()
     rate_bps: int = 0
@@ -67,22 +68,19 @@ class AuditDesk:
         self._secret = b""
         self._drawing = asyncio.Lock()
         self._paid = frozenset(auditor.lower() for auditor in pays.auditors)
-        self._lots = metrics.counter(
-            "headrace_audit_lots_total", "Requests by how their lot fell", ["outcome"]
-        )
-        self._findings = metrics.counter(
-            "headrace_audit_findings_total", "Findings that were paid for, by verdict", ["result"]
-        )
-        self._owed = metrics.gauge(
-            "headrace_audit_owed_units", "Owed to auditors and not being paid, base units"
-        )
+        about = "Requests by how their lot fell"
+        self._lots = metrics.counter("headrace_audit_lots_total", about, ["outcome"])
+        about = "Findings that were paid for, by verdict"
+        self._findings = metrics.counter("headrace_audit_findings_total", about, ["result"])
+        about = "Owed to auditors and not being paid, base units"
+        self._owed = metrics.gauge("headrace_audit_owed_units", about)
         for outcome in ("drawn", "spared", "over_cap"):
             self._lots.labels(outcome)
         for found in AuditEnd:
             self._findings.labels(found)
 
     async def prepare(self) -> None:
-        """Read the secret, and say what binds us to it: whoever keeps that line can hold this matcher to its lots."""
+        """Read the secret, and log its commitment, which binds this matcher to its lots."""
         self._secret = await self._store.off_loop(self._book.secret)
         if self._pays.auditors:
             log.info(
@@ -93,7 +91,7 @@ class AuditDesk:
             )
 
     def offer(self) -> AuditOffer | None:
-        """What an order gets that names the auditor in it, any of them for each order; None where nobody is paid."""
+        """What an order gets that names its auditor, any of them; None where none is paid."""
         pays = self._pays
         if not pays.auditors:
             return None
@@ -101,14 +99,15 @@ class AuditDesk:
         return AuditOffer(auditor, pays.rate_bps, pays.fee_units, commitment(self._secret))
 
     async def take_stock(self) -> None:
-        """What is owed, for those who watch."""
+        """What is owed, as a metric."""
         self._owed.set(await self._store.off_loop(self._book.owed_units))
 
     async def draw(self, signed: SignedAsk) -> Lots:
-        """Let the lots fall of requests that an auditor shows receipts for, and tell it all that were drawn for it in that job.
+        """Let the lots fall of requests with receipts, and tell all that were drawn in that job.
 
-        Raises CheckFailed for forgeries, IdInvalid for another's job, UsageError for who is not the order's auditor or not paid
-        here, MatcherUnreachable as long as this matcher has not seen that the receipts are signed.
+        Raises CheckFailed for forgeries, IdInvalid for another matcher's job, UsageError for an
+        auditor that the order does not name or that is not paid here, MatcherUnreachable as long as
+        this matcher has not seen that the receipts are signed.
         """
         asked = signed.asked
         self._check_author(signed)
@@ -117,7 +116,7 @@ class AuditDesk:
             raise IdInvalid(f"no job {asked.job_id}", why="this matcher did not open it")
         if job.signed.order.auditor.lower() != asked.auditor.lower():
             raise UsageError(
-                "that job is another auditor's, or nobody's",
+                "that job has another auditor, or none",
                 why=f"its order names {job.signed.order.auditor}",
                 next_step="ask for lots of jobs whose orders name you",
             )
@@ -158,8 +157,8 @@ class AuditDesk:
     async def take(self, signed: SignedFinding) -> None:
         """Keep a finding and owe the fee for it; the same again changes nothing.
 
-        Raises CheckFailed for forgeries and stages that are none, UsageError for requests that were not drawn for this auditor, for
-        other words than before, and for what comes too late.
+        Raises CheckFailed for forgeries and stages that are none, UsageError for requests that were
+        not drawn for this auditor, for another finding than before, and for one that is too late.
         """
         finding = signed.finding
         self._check_author(signed)
@@ -167,7 +166,7 @@ class AuditDesk:
         if lot is None or lot.auditor != finding.auditor.lower():
             raise UsageError(
                 "that request was not drawn for this auditor",
-                why=f"no lot of request {finding.request} of job {finding.job_id} fell on {finding.auditor}",
+                why=f"{finding.auditor} has no lot of request {finding.request} of that job",
                 next_step="ask for the job's lots first, and hand in findings of those",
             )
         if lot.found:
@@ -182,10 +181,8 @@ class AuditDesk:
             )
         job = await self._store.off_loop(self._store.job, finding.job_id)
         if job is not None and finding.stage >= len(job.plan):
-            raise CheckFailed(
-                "the finding is of no stage",
-                why=f"stage {finding.stage}, the job has {len(job.plan)}",
-            )
+            why = f"stage {finding.stage}, the job has {len(job.plan)}"
+            raise CheckFailed("the finding is of no stage", why=why)
         if not await self._store.off_loop(self._book.keep, signed, now):
             await self.take(signed)  # another finding of it came at the same moment
             return
@@ -199,7 +196,7 @@ class AuditDesk:
         )
 
     async def _drawn_before(self, asked: LotsAsked) -> Lots:
-        """Of an auditor that is not paid any more: what was promised before still is."""
+        """Of an auditor that is not paid any more: an earlier promise still holds."""
         drawn = await self._store.off_loop(self._book.drawn, asked.job_id, asked.auditor)
         if not drawn:
             raise UsageError(
@@ -211,22 +208,20 @@ class AuditDesk:
 
     def _check_author(self, signed: SignedAsk | SignedFinding) -> None:
         if not is_its_auditors(signed, self._domain):
-            raise CheckFailed(
-                "that is not signed by its auditor",
-                why="the signature is not that of the auditor it names, for this network",
-            )
+            why = "the signature is not that of the auditor it names, for this network"
+            raise CheckFailed("that is not signed by its auditor", why=why)
 
     def _check_same(self, found: str, stage: int, again: AuditEnd, stage_again: int) -> None:
         if (found, stage) != (str(again), stage_again):
             raise UsageError(
                 "that request was answered for already",
-                why=f"it was found {found} at stage {stage}, now it is said to be {again} at stage {stage_again}",
+                why=f"it was found {found} at stage {stage}, now {again} at stage {stage_again}",
                 next_step="nothing: the first finding stands",
             )
 
 
 def _check_receipts(job: Job, asked: LotsAsked, domain: Domain) -> HeadraceError | None:
-    """Whether these are the last stage's receipts, over requests of the order and each of them once."""
+    """Whether these are the last stage's receipts, over requests of the order, each once."""
     stage, order = len(job.plan) - 1, job.signed.order
     seen: set[int] = set()
     for signed in asked.receipts:

@@ -1,6 +1,7 @@
-"""What do auditors tell a matcher, and what does it make of it? (`matcher/fleet/exclusions.py` is the rule)
+"""What do auditors tell a matcher, and what follows? (`matcher/fleet/exclusions.py` is the rule)
 
-Only auditors that this matcher's owner has named are heard. Reports are kept, so that a restart forgives nothing.
+Only auditors that this matcher's owner has named are heard. Reports are kept, so that a restart
+forgives nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from matcher.records.store import Store
     from matcher.world import MatcherWorld
 
-#: How often the chain is asked again whose a reported operator is that it did not know.
+#: How often the chain is asked again for the owner of a reported operator that it did not know.
 ASK_AGAIN_S = 30.0
 log = get_logger(__name__)
 
@@ -53,7 +54,11 @@ class Reports:
         self._world.reports = {who: r for who, r in known.items() if who in self._auditors}
 
     async def take(self, signed: SignedReport) -> None:
-        """Believe a report from now on. Raises UsageError for an auditor that is not heard here or has said later things, CheckFailed for a forgery."""
+        """Believe a report from now on.
+
+        Raises UsageError for an auditor that is not heard here or whose later report is known,
+        CheckFailed for a forgery.
+        """
         author = signed.report.auditor.lower()
         if author not in self._auditors:
             raise UsageError(
@@ -62,21 +67,17 @@ class Reports:
                 next_step="ask the matcher's owner to add it to matcher.auditors",
             )
         if not is_its_authors(signed, self._chain.domain):
-            raise CheckFailed(
-                "the report is not signed by its auditor",
-                why=f"the signature is not that of {signed.report.auditor} for this network",
-            )
+            why = f"the signature is not that of {signed.report.auditor} for this network"
+            raise CheckFailed("the report is not signed by its auditor", why=why)
         if not await self._store.off_loop(self._store.save_report, signed, int(self._clock.now())):
-            raise UsageError(
-                "a later report is known already",
-                why=f"sequence {signed.report.sequence} is not above the last one",
-            )
+            why = f"sequence {signed.report.sequence} is not above the last one"
+            raise UsageError("a later report is known already", why=why)
         self._world.reports = {**self._world.reports, author: signed}
         self._asked_at = float("-inf")
         log.info("auditor heard", auditor=author, operators=len(signed.report.operators))
 
     async def weigh(self) -> None:
-        """Bring the marks up to date. Raises ChainUnreachable when it has to ask whose an operator is."""
+        """Bring the marks up to date. Raises ChainUnreachable when it asks for an owner."""
         reports = [signed.report for signed in self._world.reports.values()]
         strangers = [operator for operator in named(reports) if operator not in self._owners]
         now = self._clock.monotonic()

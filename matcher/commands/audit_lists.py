@@ -22,10 +22,7 @@ STATES = ("drawn", "late", "owed", "being paid", "paid")
 
 
 class Audit(Result, frozen=True):
-    """`audits ls`: a request that was drawn for an auditor.
-
-    `stage` is where what was found is worst.
-    """
+    """`audits ls`: a request drawn for an auditor; `stage` is where the finding is worst."""
 
     job: str
     request: int
@@ -115,10 +112,7 @@ async def list_auditors(settings: Settings, limit: int) -> list[AuditorPaid]:
 
 
 async def has_guilty(chain: Chain, job_id: str) -> bool:
-    """Whether a dispute or a proof has found a stage of this job at fault.
-
-    Raises ChainUnreachable.
-    """
+    """Whether a stage of this job was found at fault on chain. Raises ChainUnreachable."""
     job = await chain.read("TaskRegistry", "jobOf", job_id)
     return int(job["faultMask"]) != 0
 

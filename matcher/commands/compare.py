@@ -109,9 +109,7 @@ def _seen(machine: Json | None) -> str:
 
 
 def network_dot(miners: Sequence[Json], routes: Sequence[Json]) -> str:
-    """The network for Graphviz: machines by first layer from left to right, and the chains that
-    serve.
-    """
+    """The network for Graphviz: machines by first layer, and the chains that serve."""
     lines = ["digraph network {", "  rankdir=LR;", "  node [shape=box];"]
     names = {machine["operator"]: machine["shortId"] for machine in miners}
     for machine in sorted(miners, key=lambda m: (m["layers"] or [1 << 16], m["operator"])):

@@ -157,10 +157,7 @@ def _requests(count: int) -> str:
 
 @asynccontextmanager
 async def open_books(settings: Settings) -> AsyncIterator[tuple[Chain, AuditBook]]:
-    """The chain and the matcher's own database.
-
-    Raises ConfigError when they are not of one network.
-    """
+    """The chain and the matcher's database. Raises ConfigError if they do not belong together."""
     chain, store = chain_of(settings), Store.open(database_url(settings))
     try:
         store.bind(chain.chain_id, chain.addresses["TaskRegistry"])

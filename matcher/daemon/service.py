@@ -1,4 +1,4 @@
-"""The daemon: one loop that follows the chain, looks at the swarm, plans, publishes and moves jobs on, and an API beside it."""
+"""The daemon: a loop that follows chain and swarm, plans, publishes and moves jobs on."""
 
 from __future__ import annotations
 
@@ -58,16 +58,17 @@ class SwarmLike(Protocol):
     async def peers(self) -> list[str]: ...
 
 
-#: Times measured on machines that do other things too vary by a fifth: less is no reason to load weights anew.
+#: Measured times vary by a fifth where machines do other things: no reason to load weights anew.
 PLANNING = Planning(partial=False, settle_ms=2_000, worth_share=0.25, rest_ms=5 * 60_000)
 
 
 @dataclass(frozen=True)
 class MatcherRules:
-    """How this matcher behaves. `plan_s` is the most that one plan may take, `queue_s` how long an order waits for room.
+    """How this matcher behaves.
 
-    With `parts` an order's stage may be any part of what a machine holds. Who holds what is planned so that whole shards meet
-    (`planning.partial`): nobody then depends on it.
+    `plan_s` is the most that one plan may take, `queue_s` how long an order waits for room. With
+    `parts` an order's stage may be any part of what a machine holds; plans do not depend on it:
+    whole shards meet (`planning.partial`).
     """
 
     planning: Planning = PLANNING
@@ -81,12 +82,12 @@ class MatcherRules:
     #: Auditors whose reports are believed, and how long a finding of theirs counts.
     auditors: frozenset[str] = frozenset()
     memory_s: int = 30 * 86_400
-    #: Whom this matcher pays for looking at requests, and how much.
+    #: The auditors that this matcher pays, and how much.
     pays: Pays = field(default_factory=Pays)
 
 
 class MatcherDaemon:
-    """The matcher's life. Everything it owns is handed in, so that tests hand in what they like."""
+    """The matcher's life. Everything it depends on is handed in."""
 
     def __init__(
         self,
@@ -110,20 +111,12 @@ class MatcherDaemon:
             chain, signer, peers, store, self.world, self.matchmaker, clock, rules.patience
         )
         self.reports = Reports(
-            chain,
-            store,
-            self.world,
-            clock,
-            auditors=rules.auditors,
-            memory_s=rules.memory_s,
+            chain, store, self.world, clock, auditors=rules.auditors, memory_s=rules.memory_s
         )
         self.audits = AuditDesk(chain.domain, store, clock, metrics, rules.pays)
+        start, window = rules.start_block, rules.window_blocks
         self._following = JobFollower(
-            chain,
-            store,
-            signer.address,
-            start_block=rules.start_block,
-            window=rules.window_blocks,
+            chain, store, signer.address, start_block=start, window=window
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._chain_failures = 0
@@ -147,7 +140,7 @@ class MatcherDaemon:
         self._jobs = metrics.gauge("headrace_jobs", "Jobs by state", ["state"])
 
     async def prepare(self) -> None:
-        """Read what we knew before. Raises ConfigError when the database belongs to another network."""
+        """Read what we knew before. Raises ConfigError for another network's database."""
         domain = self.chain.domain
         await self.store.off_loop(self.store.bind, domain.chain_id, domain.verifying_contract)
         self.world.learn_models(await self.store.off_loop(self.store.models))
@@ -160,21 +153,25 @@ class MatcherDaemon:
 
     async def run(self) -> None:
         """The central loop, until cancelled. No failure of chain, swarm or stranger ends it."""
+        phases: tuple[Callable[[], object], ...] = (
+            self.follow_chain,
+            self.look_at_swarm,
+            self.read_standings,
+            self.weigh_standings,
+            self.refresh_routes,
+            self.replan,
+            self.publish_allocations,
+            self.advance_jobs,
+            self.take_stock,
+        )
         while True:
             began = self.clock.monotonic()
-            await self._phase(self.follow_chain)
-            await self._phase(self.look_at_swarm)
-            await self._phase(self.read_standings)
-            await self._phase(self.weigh_standings)
-            await self._phase(self.refresh_routes)
-            await self._phase(self.replan)
-            await self._phase(self.publish_allocations)
-            await self._phase(self.advance_jobs)
-            await self._phase(self.take_stock)
+            for phase in phases:
+                await self._phase(phase)
             await self.clock.sleep(max(0.05, TICK_S - (self.clock.monotonic() - began)))
 
     async def close(self) -> None:
-        """Let transactions under way end, for a while; what does not end is found again at the next start."""
+        """Let transactions under way end, for a while; the others are found at the next start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self.matchmaker.close()
@@ -184,7 +181,7 @@ class MatcherDaemon:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _phase(self, phase: Callable[[], object]) -> None:
-        name = getattr(phase, "__name__", "phase")
+        name = str(getattr(phase, "__name__", "phase"))
         try:
             found = phase()
             if asyncio.iscoroutine(found):
@@ -247,10 +244,9 @@ class MatcherDaemon:
         if not self.world.chain.ok:
             return
         now = self.clock.monotonic()
+        read_at, never = self._standing_at, float("-inf")
         stale = [
-            op
-            for op in self.world.sightings
-            if now - self._standing_at.get(op, float("-inf")) >= STANDING_TTL_S
+            op for op in self.world.sightings if now - read_at.get(op, never) >= STANDING_TTL_S
         ]
         if not stale:
             return
@@ -273,7 +269,7 @@ class MatcherDaemon:
         self.world.see(self._now_ms())
 
     async def replan(self) -> None:
-        """Decide for each model who should hold what, when its machines changed or it is time to look again."""
+        """Decide for each model which machine holds what, on news or when it is time again."""
         for model_id, shape in self.world.shapes.items():
             now_ms = self._now_ms()
             present = self.world.present(model_id, now_ms)
@@ -289,15 +285,9 @@ class MatcherDaemon:
                 continue
             self._planned_at[model_id] = now_ms
             budget = Budget(self.clock.monotonic, self.clock.monotonic() + self.rules.plan_s)
-            # In a thread: a plan for a thousand machines takes a second, and orders do not wait for it.
-            cluster, decided = await asyncio.to_thread(
-                plan,
-                cluster,
-                self.world.placements.get(model_id),
-                now_ms,
-                self.rules.planning,
-                budget,
-            )
+            # In a thread: a plan for a thousand machines takes a second, and orders do not wait.
+            last, rules = self.world.placements.get(model_id), self.rules.planning
+            cluster, decided = await asyncio.to_thread(plan, cluster, last, now_ms, rules, budget)
             self.world.clusters[model_id] = cluster
             if decided is not None:
                 self.world.placements = {**self.world.placements, model_id: decided}
@@ -313,15 +303,12 @@ class MatcherDaemon:
             record = record_of(placement, me, model_id, now_ms)
             sealed = records.seal(record, self._sequence, self.signer, domain)
             topic = records.allocations_topic(domain, model_id)
-            try:
+            ttl_s, taken = record.ttl_ms / 1000, False
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SWARM_TIMEOUT_S):
-                    taken = await self.swarm.publish(
-                        topic, me.lower(), sealed, record.ttl_ms / 1000
-                    )
-            except TimeoutError:
-                taken = False
+                    taken = await self.swarm.publish(topic, me.lower(), sealed, ttl_s)
             if not taken:
-                log.warning("nobody took the allocation", model=model_id)
+                log.warning("no peer took the allocation", model=model_id)
 
     async def advance_jobs(self) -> None:
         """Start the next step of every job that has one; none waits for another."""
@@ -336,7 +323,7 @@ class MatcherDaemon:
                 spawn(self._advance(job.job_id), self._tasks, name=f"job {job.job_id[:10]}")
 
     async def take_stock(self) -> None:
-        """Numbers for those who watch, and who was seen, for those who ask later."""
+        """Metrics, and which machines were seen."""
         now_ms = self._now_ms()
         self._chain_up.set(1 if self.world.chain.ok else 0)
         states = [s.record.state for s in self.world.sightings.values() if s.alive(now_ms)]

@@ -34,7 +34,7 @@ from matcher.records.store import Store
 from matcher.settling.next_step import Patience
 
 SHORTEST_WINDOW_BLOCKS = 64
-#: What plans for many machines at once, by `matcher.placement`: a name in `scheduler.methods.methods`.
+#: By `matcher.placement`, the method of `scheduler.methods.methods` that plans anew.
 PLACEMENTS = {"auto": "utility", "parallax": "score", "helix": "helix", "memory": "memory"}
 log = get_logger(__name__)
 
@@ -84,10 +84,7 @@ def rules_of(settings: Settings) -> MatcherRules:
 
 
 def pays_of(settings: Settings) -> Pays:
-    """Whom it pays for audits, and how much.
-
-    Raises ConfigError for auditors who would earn nothing, AmountInvalid.
-    """
+    """What it pays for audits, and to whom. Raises ConfigError if never paid, AmountInvalid."""
     matcher = settings.matcher
     if not matcher.paid_auditors:
         return Pays()
@@ -118,10 +115,9 @@ def database_url(settings: Settings) -> str:
 
 
 def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
-    """Our peer of the swarm, through the configured peers or those of an earlier life; alone if
-    there are none.
+    """Our peer of the swarm, through the configured peers or those of an earlier life, or alone.
 
-    The configured list may name our own former address, which nobody answers any more: it does not
+    The configured list may name our own former address, which no peer answers any more: it does not
     count. Raises PeerUnreachable when peers are configured and none of them, nor any former one,
     answers.
     """
@@ -199,10 +195,8 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Sta
         await server.start()
         on_exit(server.stop)
         if settings.matcher.metrics_port is not None:
-            numbers = await metrics.serve(
-                settings.matcher.metrics_port, settings.matcher.listen_host
-            )
-            on_exit(numbers.stop)
+            port, host = settings.matcher.metrics_port, settings.matcher.listen_host
+            on_exit((await metrics.serve(port, host)).stop)
         loop = asyncio.create_task(daemon.run(), name="matcher")
 
         async def stop_loop() -> None:

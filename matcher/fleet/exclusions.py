@@ -1,7 +1,8 @@
-"""Whom does a matcher leave out, and whom does it take only where nobody else can do the work? (`docs/trust.md` §9)
+"""Which machines does a matcher leave out, and which does it take last? (`docs/trust.md` §9)
 
-Two voices count: the chain, where each slash is a strike of the owner for good, and auditors whom this matcher's owner has named. What
-they say is held against the owner: another operator key does not make it another machine.
+Two voices count: the chain, where each slash is a strike of the owner for good, and auditors that
+this matcher's owner has named. What they say is held against the owner: another operator key does
+not make it another machine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from matcher.fleet.fleet_view import Standings
 
 @dataclass(frozen=True)
 class Marks:
-    """What speaks against operators (checksummed) and why: those left out, and those that come last."""
+    """What speaks against operators (checksummed): those left out, and those that come last."""
 
     left_out: Mapping[str, str] = field(default_factory=dict)
     last: Mapping[str, str] = field(default_factory=dict)
@@ -31,12 +32,8 @@ class Marks:
 
 def named(reports: Iterable[AuditReport]) -> frozenset[str]:
     """Operators (lower case) of whom something bad is said: whose owners must be known."""
-    return frozenset(
-        audits.operator.lower()
-        for report in reports
-        for audits in report.operators
-        if audits.is_suspected
-    )
+    every = (audits for report in reports for audits in report.operators)
+    return frozenset(audits.operator.lower() for audits in every if audits.is_suspected)
 
 
 def marks_of(
@@ -46,9 +43,11 @@ def marks_of(
     now_s: int,
     memory_s: int,
 ) -> Marks:
-    """What reports and strikes mean now. `owners` of reported operators, both in lower case; `memory_s` is how long a report's findings count.
+    """What reports and strikes mean now.
 
-    A fault, or work that stands out of honest noise, leaves an owner's machines out; rows withheld, which may have been an accident, and strikes put them last.
+    `owners` of reported operators, both in lower case; a report's findings count for `memory_s`. A
+    fault, or work that stands out of honest noise, leaves an owner's machines out; rows withheld,
+    which may have been an accident, and strikes put them last.
     """
     faults: dict[str, str] = {}
     lapses: dict[str, str] = {}
@@ -59,16 +58,15 @@ def marks_of(
             who = f"auditor {report.auditor}"
             bad = audits.faults + audits.suspicious
             if bad and now_s - audits.last_fault_at <= memory_s:
-                faults[owner] = (
-                    f"{who} found {audits.faults} of its stages at fault, {audits.suspicious} suspicious"
-                )
+                suspicious = f"{audits.suspicious} suspicious"
+                faults[owner] = f"{who} found {audits.faults} of its stages at fault, {suspicious}"
             if audits.withheld and now_s - audits.last_withheld_at <= memory_s:
                 lapses[owner] = f"{who} got no rows of {audits.withheld} of its stages"
     left_out: dict[str, str] = {}
     last: dict[str, str] = {}
     for operator, standing in standings.items():
         owner = standing.owner.lower()
-        # Before the chain has said whose an operator is, what is said of it is said of itself alone.
+        # As long as the chain has not named the owner of an operator, it speaks for itself alone.
         fault = faults.get(owner) or faults.get(operator.lower())
         lapse = lapses.get(owner) or lapses.get(operator.lower())
         if fault:

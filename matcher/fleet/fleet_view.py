@@ -1,8 +1,9 @@
 """Which machines are there now, in whose name, and what may they be given?
 
-The swarm says what a machine offers, the chain says whether its operator may work; only a machine with both counts. A record
-must be fresh by its author's clock when we first see it and must keep changing by ours, so neither a replayed record nor the
-last words of a dead machine make a ghost. One operator is one machine: a re-join replaces, it never adds.
+The swarm says what a machine offers, the chain says whether its operator may work; only a machine
+with both counts. A record must be fresh by its author's clock when we first see it and must keep
+changing by ours, so that no replayed record, nor the last one of a dead machine, counts. One
+operator is one machine: a re-join replaces, it never adds.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class ChainStanding:
-    """What the chain says of an operator: `can_work` is the contract's own answer for the general minimum stake.
+    """What the chain says of an operator: `can_work` is for the general minimum stake.
 
     `strikes` is how often its owner was slashed, ever.
     """
@@ -64,9 +65,9 @@ def merge(
 ) -> tuple[dict[str, Sighting], int]:
     """What is known after a look at the swarm, and how many records were refused.
 
-    Refused: not signed by its author, stored under another's key, too large, or past its time. A sequence that is not newer
-    changes nothing. Operators that are gone from the swarm stay known until `forget` drops them, because one empty
-    look-up is not a departure.
+    Refused: not signed by its author, stored under another's key, too large, or past its time. A
+    sequence that is not newer changes nothing. Operators that are gone from the swarm stay known
+    until `forget` drops them, because one empty look-up is not a departure.
     """
     merged, refused = dict(known), 0
     by_key = {sighting.operator.lower(): sighting for sighting in known.values()}
@@ -109,15 +110,13 @@ def present(
 
 
 def plannable(sightings: Iterable[Sighting]) -> tuple[Sighting, ...]:
-    """Those that take part in phase 1: whoever drains gets nothing new."""
+    """Those that take part in phase 1: a draining machine gets nothing new."""
     return tuple(s for s in sightings if s.record.state in ("JOIN", "SERVING"))
 
 
 def serving(sightings: Iterable[Sighting]) -> tuple[Sighting, ...]:
     """Those that answer now: told and loaded are two things."""
-    return tuple(
-        s for s in sightings if s.record.state == "SERVING" and s.record.layers is not None
-    )
+    return tuple(s for s in sightings if s.record.state == "SERVING" and s.record.layers)
 
 
 def layers_of(sightings: Iterable[Sighting]) -> dict[str, LayerRange]:
@@ -145,10 +144,10 @@ def machine_of(sighting: Sighting) -> Machine | None:
 
 
 def fleet_of(sightings: Iterable[Sighting]) -> Fleet:
-    """Machines with the one-way latencies they measured to each other; unmeasured pairs get the planner's assumption."""
+    """Machines with the one-way latencies that they measured; other pairs get an assumed one."""
     sightings = tuple(sightings)
     machines, pairs = list[Machine](), dict[tuple[str, str], Link]()
-    # Looked up rather than checksummed anew: there may be as many latencies as pairs of machines.
+    # Looked up, not checksummed anew: there may be as many latencies as pairs of machines.
     here = {sighting.operator.lower(): sighting.operator for sighting in sightings}
     for sighting in sightings:
         machine = machine_of(sighting)

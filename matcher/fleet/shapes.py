@@ -13,7 +13,7 @@ from scheduler.fleet.fleet import ModelShape
 
 @dataclass(frozen=True)
 class _Numerics:
-    """Bytes of one value in a layer's matrix, of what each output of it adds, and of every other value."""
+    """Bytes of a value in a layer's matrix, of what each output of it adds, and of other values."""
 
     matrix_value: float
     output: int
@@ -35,35 +35,19 @@ _NUMERICS = {
         ("int4-weight-only", 0.5 + 4 / 32, 0, 2),  # scale and offset, two bytes each, per 32 inputs
     )
 }
-# Families whose heads are not hidden / heads wide; the specification does not say it.
+#: Families whose heads are not hidden / heads wide; the specification does not say it.
 _HEAD_DIM = {
     name_hash(name): width
-    for name, width in (
-        ("gemma", 256),
-        ("gemma2", 256),
-        ("gemma3", 256),
-        ("gemma3_text", 256),
-        ("vaultgemma", 256),
-        ("qwen3", 128),
-        ("qwen3_moe", 128),
-        ("seed_oss", 128),
-        ("glm4_moe", 128),
-        ("gpt_oss", 64),
+    for width, names in (
+        (256, ("gemma", "gemma2", "gemma3", "gemma3_text", "vaultgemma")),
+        (128, ("qwen3", "qwen3_moe", "seed_oss", "glm4_moe")),
+        (64, ("gpt_oss",)),
     )
+    for name in names
 }
 _UNGATED = {
-    name_hash(name)
-    for name in (
-        "gpt2",
-        "gpt_neox",
-        "gptj",
-        "gpt_neo",
-        "gpt_bigcode",
-        "opt",
-        "bloom",
-        "phi",
-        "starcoder2",
-    )
+    *map(name_hash, ("gpt2", "gpt_neox", "gptj", "gpt_neo", "gpt_bigcode")),
+    *map(name_hash, ("opt", "bloom", "phi", "starcoder2")),
 }
 _ACTIVATION_BYTES_PER_VALUE = 4  # rows cross a boundary as float32, whatever the weights are
 
@@ -72,13 +56,12 @@ def shape_of(spec: ModelSpec) -> ModelShape:
     """Bytes and work of a model, never below what a miner really loads (norms and biases excepted).
 
     The specification does not say whether embedding and head share one table, so both are counted.
-    Raises ModelUnsupported for a dtype nobody here can size.
+    Raises ModelUnsupported for a dtype that we cannot size.
     """
     numerics = _NUMERICS.get(spec.dtype)
     if numerics is None:
-        raise ModelUnsupported(
-            "the model cannot be planned", why=f"its dtype {spec.dtype} is none that we know"
-        )
+        why = f"its dtype {spec.dtype} is none that we know"
+        raise ModelUnsupported("the model cannot be planned", why=why)
     head_dim = _HEAD_DIM.get(spec.architecture, -(-spec.hidden // spec.heads))
     q, kv = spec.heads * head_dim, 2 * spec.kv_heads * head_dim
     mlp_matrices = 2 if spec.architecture in _UNGATED else 3

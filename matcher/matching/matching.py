@@ -1,8 +1,9 @@
 """How does a signed order become a job on chain?
 
-Check it, choose a pipeline (in line, where every machine is taken), ask every stage at once, store what they signed, open the
-job in one transaction. A stage that refuses or does not answer is excluded and the pipeline chosen again, up to three rounds.
-Whatever happens in between, asking again with the same order gives the same job.
+Check it, choose a pipeline (in line, where every machine is taken), ask every stage at once, store
+what they signed, open the job in one transaction. A stage that refuses or does not answer is
+excluded and the pipeline chosen again, up to three rounds. Asking again with the same order gives
+the same job.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a requester says of an order that goes on with a job whose chain broke: the job, and who fell silent."""
+    """The job whose chain broke and that an order goes on with, and the operators that it lost."""
 
     continues: str
     lost: frozenset[str]
@@ -87,13 +88,16 @@ class Matchmaker:
         self._under_way: dict[str, asyncio.Task[Job]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._locking: dict[str, tuple[str, int]] = {}  # job: requester, units not yet on chain
-        self._purses: dict[str, asyncio.Lock] = {}  # by requester: one balance is judged at a time
+        #: By requester: one balance is judged at a time.
+        self._deposit_locks: dict[str, asyncio.Lock] = {}
 
     async def open(self, signed: SignedOrder, goes_on: Continuation | None = None) -> Job:
-        """The job of this order, matched on chain; idempotent. One that goes on with a broken chain's keeps who is left of it.
+        """The job of this order, matched on chain; idempotent.
 
-        Goes on when the caller hangs up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
-        ChainUnreachable (the job is then stored and opened when the chain is back, as long as its acceptances hold).
+        One that goes on with a broken chain keeps what is left of it. Goes on when the caller hangs
+        up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
+        ChainUnreachable (the job is then stored and opened when the chain is back, as long as its
+        acceptances hold).
         """
         problem = await check_signer(self._chain, signed)
         if problem is not None:
@@ -107,15 +111,14 @@ class Matchmaker:
                     why=f"{MAX_UNDER_WAY} orders are being matched",
                     next_step="try again in a moment",
                 )
-            task = asyncio.create_task(
-                self._open(job_id, signed, goes_on), name=f"open {job_id[:10]}"
-            )
+            opening = self._open(job_id, signed, goes_on)
+            task = asyncio.create_task(opening, name=f"open {job_id[:10]}")
             self._under_way[job_id] = task
             task.add_done_callback(lambda done: self._forget(job_id, done))
         return await asyncio.shield(task)
 
     def under_way(self, job_id: str) -> bool:
-        """Whether an order is being matched at this moment, so that nobody else touches its job."""
+        """Whether an order is being matched at this moment, so that its job must wait."""
         return job_id in self._under_way
 
     async def close(self) -> None:
@@ -134,7 +137,7 @@ class Matchmaker:
             return await self.send(known)
         if known is not None and known.state != FAILED:
             return self._world.reachable(known, self._now_ms())
-        async with self._purses.setdefault(signed.order.requester, asyncio.Lock()):
+        async with self._deposit_locks.setdefault(signed.order.requester, asyncio.Lock()):
             spec = await self._check(job_id, signed)
             need = pricing.max_amount(signed.order, spec)
             self._locking[job_id] = (signed.order.requester, need)
@@ -172,7 +175,7 @@ class Matchmaker:
         return [job_id for job_id, (who, _) in self._locking.items() if who == requester]
 
     async def _broken(self, signed: SignedOrder, goes_on: Continuation | None) -> _Broken | None:
-        """The requester's own job that this order goes on with. Its slots are this order's from now on."""
+        """The requester's own job that this order goes on with, and whose slots it takes over."""
         if goes_on is None:
             return None
         job = await self._store.off_loop(self._store.job, goes_on.continues)
@@ -186,7 +189,7 @@ class Matchmaker:
         return _Broken(job, lost)
 
     async def _confirm(self, operator: str, endpoint: str) -> None:
-        """A requester may do without whom it likes; others are kept from a machine only if it does not answer us either."""
+        """Other orders avoid a lost machine only if it does not answer us either."""
         if not await answers(self._peers, operator, endpoint):
             log.info("machine is silent", operator=operator)
             self._world.avoid(operator, self._now_ms())
@@ -227,22 +230,21 @@ class Matchmaker:
                     self._world.avoid(refusal.operator, self._now_ms())
             refusals.extend(consents.refusals)
         else:
-            chosen = NoCapacity(
-                "no pipeline serves this order", why=f"stages refused in {ROUNDS} rounds"
-            )
+            why = f"stages refused in {ROUNDS} rounds"
+            chosen = NoCapacity("no pipeline serves this order", why=why)
         chosen.details["refusals"] = [vars(refusal) for refusal in refusals]
         raise chosen
 
     async def _choose(
         self, job_id: str, signed: SignedOrder, excluded: frozenset[str], broken: _Broken | None
     ) -> Chosen | HeadraceError:
-        """For a broken chain who is left of it and stand-ins, where that can be; else any chain."""
+        """What is left of a broken chain with stand-ins, where that can be; else any chain."""
         if broken is not None:
             order = signed.order
             routes, now_ms = self._world.routes[order.model_id], self._now_ms()
             gone = excluded | self._world.avoided(now_ms) | self._world.barred(signed.terms)
             slots, plan = slots_of(signed), broken.job.plan
-            # Whoever computes already goes on, slashed before or not; of those who could stand in, the blameless come first.
+            # Machines that compute already go on, slashed or not; blameless ones stand in first.
             last = self._world.marks.last.keys() - {stage.operator for stage in plan}
             for passed_over in (gone | last, gone) if last else (gone,):
                 mended = routes.mend(job_id, order, plan, now_ms, passed_over, slots=slots)
@@ -253,7 +255,7 @@ class Matchmaker:
     async def _take_place(
         self, job_id: str, signed: SignedOrder, excluded: frozenset[str]
     ) -> Chosen | HeadraceError:
-        """A chain with room, promised to this job; waits in line for one where all that would do are taken."""
+        """A chain promised to this job; waits in line where all that would do are taken."""
         order = signed.order
         line = self._world.lines[order.model_id]
         patience_s = min(self._queue_s, (order.deadline - await self.chain_time()) / 2)
@@ -284,9 +286,9 @@ class Matchmaker:
         return chosen
 
     async def send(self, job: Job) -> Job:
-        """Open a stored job on chain, unless it is open already. Also how a restarted matcher goes on.
+        """Open a stored job on chain, unless it is open already; also after a restart.
 
-        Raises ContractRefused (the job has failed, nothing is locked), GasShort, ChainUnreachable (try again).
+        Raises ContractRefused (the job has failed, nothing is locked), GasShort, ChainUnreachable.
         """
         try:
             sent = await self._chain.transact(

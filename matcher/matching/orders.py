@@ -1,6 +1,6 @@
 """May this order be matched here, and if not, why not?
 
-Everything TaskRegistry would refuse is refused before a stage is bothered, with numbers and a way out.
+Everything TaskRegistry would refuse is refused before a stage is asked, with numbers and a way out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from matcher.records.jobs import OnChain
 if TYPE_CHECKING:
     from core.chain.chain import Chain
 
-#: Stages need time to answer: an order that is due sooner is not worth opening.
+#: Stages need time to answer: no order is opened that is due sooner.
 SHORTEST_JOB_S = 10
 
 
@@ -56,7 +56,7 @@ class OrderFacts:
 async def read_facts(
     chain: Chain, order: Order, job_id: str, now_s: int, *, pending_units: int = 0
 ) -> OrderFacts:
-    """Ask the chain all at once; `pending_units` of the balance are spoken for. Raises ChainUnreachable."""
+    """Ask the chain; `pending_units` of the balance are taken. Raises ChainUnreachable."""
     job, balance, revoked, listed, params = await asyncio.gather(
         chain.read("TaskRegistry", "jobOf", job_id),
         chain.read("Escrow", "balanceOf", order.requester),
@@ -76,7 +76,10 @@ async def read_facts(
 
 
 async def check_signer(chain: Chain, signed: SignedOrder) -> HeadraceError | None:
-    """Whether the requester, or a spender that it allows, signed an order and the terms that came with it. Raises ChainUnreachable."""
+    """Whether an order and its terms are signed by the requester or a spender that it allows.
+
+    Raises ChainUnreachable.
+    """
     order, domain = signed.order, chain.domain
     signer = signing.recover(domain, order, signed.signature)
     return check_signature(signed, domain, await may_sign_for(chain, order.requester, signer))
@@ -85,14 +88,15 @@ async def check_signer(chain: Chain, signed: SignedOrder) -> HeadraceError | Non
 def check_signature(
     signed: SignedOrder, domain: signing.Domain, may_sign: bool
 ) -> HeadraceError | None:
-    """The requester's own signature, for this chain and this deployment: an order replayed elsewhere fails here.
+    """The requester's signature, for this deployment: an order replayed elsewhere fails here.
 
-    `may_sign` has been asked of the chain where somebody else signed.
+    `may_sign` is the chain's answer where another key signed.
     """
     if not signing.binds_its_terms(signed):
+        came = signing.terms_hash(signed.terms)
         return CheckFailed(
             "the order's terms are not those it was signed with",
-            why=f"it names {signed.order.terms_hash}, those that came have {signing.terms_hash(signed.terms)}",
+            why=f"it names {signed.order.terms_hash}, those that came have {came}",
             next_step="hand in the order with its own terms",
         )
     if signed.order.is_open and signed.terms is None:
@@ -120,7 +124,7 @@ def check_order(
     chain_id: int,
     show: Callable[[int], str] = format_token,
 ) -> HeadraceError | None:
-    """The first thing that is wrong with an order, None when it may be matched. Decides by the chain's time."""
+    """The first thing that is wrong with an order, None when it may be matched by chain time."""
     if spec is None:
         return ModelUnknown(f"no model {order.model_id}", why="it is not in the ModelRegistry")
     return (
@@ -212,8 +216,8 @@ def _check_work(order: Order, spec: ModelSpec, facts: OrderFacts) -> HeadraceErr
     if order.max_tokens_in + order.max_tokens_out > most:
         return UsageError(
             "the order allows more tokens than fit the model's context",
-            why=f"{order.max_tokens_in} in and {order.max_tokens_out} out, {order.requests} requests of "
-            f"{spec.context} tokens hold {most}",
+            why=f"{order.max_tokens_in} in and {order.max_tokens_out} out, {order.requests} "
+            f"requests of {spec.context} tokens hold {most}",
             next_step="lower the caps or split the batch",
         )
     return None

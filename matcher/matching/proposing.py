@@ -13,7 +13,7 @@ from core.protocol.types import SignedAcceptance, SignedOrder, Stage
 from core.runtime.network.pulse import Beat
 
 PROPOSE_TIMEOUT_S = 8.0
-#: An answer waits for a chain that goes on: who does not consent at once is passed over.
+#: An answer waits for a chain that goes on: a machine that does not consent at once is left out.
 GO_ON_TIMEOUT_S = 1.0
 CONFIRM_TIMEOUT_S = 1.0
 #: An acceptance that runs out sooner may be void when the transaction is mined.
@@ -36,7 +36,7 @@ class Dialer(Protocol):
 
 @dataclass(frozen=True)
 class ProposalRefusal:
-    """Who would not take its place, and why. `unreachable`: it did not answer at all."""
+    """An operator that did not take its place, and why. `unreachable`: it did not answer."""
 
     operator: str
     code: str
@@ -69,7 +69,7 @@ async def propose(
     timeout_s: float = PROPOSE_TIMEOUT_S,
     continues: str | None = None,
 ) -> Answers:
-    """Ask every stage for its signed acceptance; `continues` is the order that this one goes on with.
+    """Ask every stage for its signed acceptance; `continues` is the order before this one.
 
     Never raises for a peer's sake.
     """
@@ -90,26 +90,24 @@ async def propose(
         except HeadraceError as error:
             return ProposalRefusal(operator, error.code, error.why, unreachable=True)
         except TimeoutError:
-            return ProposalRefusal(
-                operator, "E-NET-03", f"no answer in {timeout_s:g} s", unreachable=True
-            )
+            why = f"no answer in {timeout_s:g} s"
+            return ProposalRefusal(operator, "E-NET-03", why, unreachable=True)
         return judge(answer, signed, plan, index, domain, now_s)
 
     return Answers(tuple(await asyncio.gather(*(ask(i) for i in range(len(plan))))))
 
 
 async def answers(peers: Dialer, operator: str, endpoint: str) -> bool:
-    """Whether a machine that somebody calls silent answers us, and does not hang in a step."""
+    """Whether a machine that a requester calls silent answers us, and does not hang in a step."""
     try:
         async with asyncio.timeout(CONFIRM_TIMEOUT_S):
             stream = await peers.get(operator, endpoint)
             answer = await stream.call(wire.Ping(), timeout_s=CONFIRM_TIMEOUT_S)
     except (HeadraceError, TimeoutError):
         return False
-    pong = answer.message
-    return isinstance(pong, wire.Pong) and not Beat().is_stuck(
-        pong.step_ms / 1000, pong.due_ms / 1000
-    )
+    pong, beat = answer.message, Beat()
+    is_pong = isinstance(pong, wire.Pong)
+    return is_pong and not beat.is_stuck(pong.step_ms / 1000, pong.due_ms / 1000)
 
 
 def judge(
@@ -134,7 +132,6 @@ def judge(
         left = acceptance.expiry - now_s
         return ProposalRefusal(operator, "E-WIRE-05", f"its acceptance is good for {left} s only")
     if not signing.is_signed_by(domain, acceptance, answer.signed.signature, operator):
-        return ProposalRefusal(
-            operator, "E-WIRE-04", "its acceptance is not signed by its operator"
-        )
+        why = "its acceptance is not signed by its operator"
+        return ProposalRefusal(operator, "E-WIRE-04", why)
     return answer.signed

@@ -1,7 +1,7 @@
-"""Who should hold which layers now? What the swarm shows, as the scheduler's churn planner takes it, and its answer for the swarm.
+"""Which machine should hold which layers now? The swarm as the scheduler takes it, and its answer.
 
-The planner itself is `scheduler.live.repair`: healthy machines are never sent away because another left, and weights move only
-where they must or where it pays.
+The planner itself is `scheduler.live.repair`: healthy machines are never sent away because another
+left, and weights move only where they must or where it pays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduler.methods.methods import Budget
 
 @dataclass(frozen=True)
 class Placement:
-    """A decision: what each machine is told. Machines in neither field are unknown or serve what their owner fixed."""
+    """What each machine is told. Others are unknown or serve what their owner fixed."""
 
     assignments: Mapping[str, LayerRange] = field(default_factory=dict)
     standby: tuple[str, ...] = ()
@@ -31,12 +31,12 @@ class Placement:
 
 
 def nobody(shape: ModelShape) -> Cluster:
-    """The cluster before anybody was seen."""
+    """The cluster before any machine was seen."""
     return Cluster(shape, fleet_of(()).links)
 
 
 def seen(cluster: Cluster, present: Sequence[Sighting], now_ms: int) -> Cluster:
-    """The cluster after what the sightings say: `present` are the machines of this model that are alive and may work."""
+    """The cluster after sightings of `present`: machines of this model that may work."""
     here = [sighting for sighting in plannable(present) if _sane(sighting, cluster.model)]
     fleet = fleet_of(here)
     cluster = replace(cluster, links=fleet.links)
@@ -56,7 +56,7 @@ def plan(
     rules: Rules,
     budget: Budget = Budget(),
 ) -> tuple[Cluster, Placement | None]:
-    """The cluster after telling whom it takes, and the next placement, None when the last one stands.
+    """The cluster after its machines are told, and the next placement, None if the last one stands.
 
     Nothing is decided before the set of machines has stood still for as long as the rules say.
     """
@@ -107,7 +107,7 @@ def _sane(sighting: Sighting, shape: ModelShape) -> bool:
 def _events(
     cluster: Cluster, known: Sequence[Sighting], machines: Mapping[str, Machine], now_ms: int
 ) -> Iterator[Event]:
-    """What the cluster does not know yet. A machine whose hardware changed has come back as another one."""
+    """What the cluster does not know yet. A machine whose hardware changed is another one."""
     serving, fixed = layers_of(known), fixed_by_owner(known)
     for operator, gone in cluster.members.items():
         if operator not in machines:

@@ -1,4 +1,4 @@
-"""How does a running matcher answer "what would the scheduler do with this fleet?" without being held up by it?"""
+"""How does a running matcher answer which plan a fleet would get, without being held up by it?"""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from scheduler.fleet.fleet import ModelShape
 MAX_PLAN_BODY_BYTES = 1024 * 1024
 MAX_MACHINES, MAX_METHODS = 512, 16
 MAX_LIMIT_S = 60.0
-#: Starting Python and a solver, and the last step of a method that looks at its clock only between steps.
+#: For starting Python and a solver, and for the last step of a method.
 GRACE_S = 15.0
 _MACHINE_FIELDS = (
-    "id", "memory_bytes", "tflops", "bandwidth_gb_s", "region", "weight_fraction", "kv_fraction",
-    "max_concurrent", "tau_ms_per_layer",
-)  # fmt: skip
+    *("id", "memory_bytes", "tflops", "bandwidth_gb_s", "region", "weight_fraction"),
+    *("kv_fraction", "max_concurrent", "tau_ms_per_layer"),
+)
 log = get_logger(__name__)
 
 
 class PlanBody(Value, frozen=True):
-    """What `POST /v1/plan` takes: a fleet as `matcher plan` reads it from a file, and which methods to compare on it."""
+    """What `POST /v1/plan` takes: a fleet as in a file of `matcher plan`, and methods to compare."""
 
     document: dict[str, Any]
     methods: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_METHODS)]
@@ -39,7 +39,7 @@ class PlanBody(Value, frozen=True):
 
 
 def fleet_document(name: str, shape: ModelShape, present: Sequence[Sighting]) -> dict[str, Any]:
-    """The machines that are there now as a document that `matcher plan` and `POST /v1/plan` read, to be changed by hand."""
+    """The machines there now as a document for `matcher plan` and `POST /v1/plan`."""
     fleet = fleet_of(plannable(present))
     rho_ms: dict[str, dict[str, float]] = {}
     for (a, b), link in fleet.links.pairs.items():
@@ -65,8 +65,8 @@ class PlanDesk:
     async def plan(self, body: PlanBody) -> dict[str, Any]:
         """`{"plans": [{"method", "plan"} or {"method", "error"}]}`.
 
-        Raises UsageError for a fleet that cannot be read or is too large, NoCapacity while another question is planned,
-        DeadlinePassed when the methods do not end.
+        Raises UsageError for a fleet that cannot be read or is too large, NoCapacity while another
+        question is planned, DeadlinePassed when the methods do not end.
         """
         _check_size(body.document)
         if self._busy.locked():
@@ -79,12 +79,9 @@ class PlanDesk:
             return await self._ask(body)
 
     async def _ask(self, body: PlanBody) -> dict[str, Any]:
-        child = await asyncio.create_subprocess_exec(
-            "nice", "-n", "10", sys.executable, "-m", "matcher.planning.plan_child",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        argv = ["nice", "-n", "10", sys.executable, "-m", "matcher.planning.plan_child"]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+        child = await asyncio.create_subprocess_exec(*argv, **pipes)
         question = msgspec.json.encode(msgspec.structs.asdict(body))
         try:
             async with asyncio.timeout(body.limit_s + self._grace_s):

@@ -1,7 +1,8 @@
 """What is a job, as its matcher knows it?
 
-Two views of one thing: `Job` is what we signed for, stored and promised; `OnChain` is what TaskRegistry says of it. The chain
-is right; the stored state only says what we knew last, and `settling` decides from both what to do next.
+Two views of one thing: `Job` is what we signed for, stored and promised; `OnChain` is what
+TaskRegistry says of it. The chain is right; the stored state only says what we knew last, and
+`settling` decides from both what to do next.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Job:
 
     @property
     def complete(self) -> bool:
-        """Whether we hold a receipt of every stage over every request of the order: what can be delivered."""
+        """Whether we hold a receipt of every stage over every request, to deliver it."""
         return len(self.receipts) == len(self.plan) and all(
             signed.receipt.requests == self.signed.order.requests for signed in self.receipts
         )

@@ -1,8 +1,9 @@
 """How does the matcher survive being killed: what is written when, and how is it read back?
 
-SQLite in WAL mode by default, any SQLAlchemy URL otherwise. Every method is one transaction and blocks its thread; the
-daemon's loop calls them through `off_loop`. An acceptance is stored before it is sent to the chain and an event's effect
-together with the follower's position, so dying between two lines loses nothing that the chain cannot tell again.
+SQLite in WAL mode by default, any SQLAlchemy URL otherwise. Every method is one transaction and
+blocks its thread; the daemon's loop calls them through `off_loop`. An acceptance is stored before
+it is sent to the chain and an event's effect together with the follower's position, so dying
+between two lines loses nothing that the chain cannot tell again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -74,7 +75,7 @@ class MinerSeen:
 
 @dataclass(frozen=True)
 class JobChange:
-    """What an event, or a look at the chain, says of a job: columns of `MatchedJobRow` and their new values."""
+    """What is new of a job: columns of `MatchedJobRow` and their values."""
 
     job_id: str
     values: Mapping[str, Any]
@@ -113,12 +114,9 @@ class Store:
         with self._session() as session:
             row = session.get(CursorRow, "chain")
             if row is None:
-                empty = to_text(ChainPosition())
-                session.add(
-                    CursorRow(
-                        name="chain", chain_id=chain_id, task_registry=task_registry, position=empty
-                    )
-                )
+                deployment = {"chain_id": chain_id, "task_registry": task_registry}
+                position = to_text(ChainPosition())
+                session.add(CursorRow(name="chain", position=position, **deployment))
             elif (row.chain_id, row.task_registry) != (chain_id, task_registry):
                 raise ConfigError(
                     "the matcher's database belongs to another network",
@@ -131,11 +129,9 @@ class Store:
         """How far events were applied."""
         with self._session() as session:
             row = session.get(CursorRow, "chain")
-            return (
-                ChainPosition()
-                if row is None
-                else msgspec.json.decode(row.position, type=ChainPosition)
-            )
+            if row is None:
+                return ChainPosition()
+            return msgspec.json.decode(row.position, type=ChainPosition)
 
     def apply(
         self,
@@ -148,7 +144,7 @@ class Store:
     ) -> None:
         """Effects of events and the follower's new position, all or nothing.
 
-        After a rollback, jobs whose state came from a lost block are marked stale: whoever advances them asks the chain anew.
+        After a rollback, jobs whose state came from a lost block are stale until we ask the chain.
         """
         with self._session() as session:
             if rolled_back_to is not None:
@@ -187,7 +183,7 @@ class Store:
             return list(session.exec(query).all())
 
     def remember_swarm(self, own: Iterable[str], peers: Iterable[str], now: int) -> None:
-        """Keep our addresses and those of the newest peers, so that a restart finds the swarm without us in it."""
+        """Keep our addresses and those of the newest peers, for a restart."""
         with self._session() as session:
             for is_self, addresses in ((True, own), (False, peers)):
                 for address in addresses:
@@ -238,7 +234,7 @@ class Store:
     # --- jobs ---
 
     def begin(self, job: Job, now: int) -> None:
-        """Store a job that is about to be opened. One that failed before is replaced; one that lives is kept."""
+        """Store a job that is about to be opened, in place of a failed one, not of another."""
         with self._session() as session:
             known = session.get(MatchedJobRow, job.job_id)
             if known is not None and known.state != FAILED:
@@ -303,11 +299,9 @@ class Store:
         """Keep one receipt of every stage, all or none."""
         with self._session() as session:
             for stage, signed in enumerate(receipts):
-                session.merge(
-                    StageReceiptRow(
-                        job_id=job_id, stage=stage, signed=to_text(signed), collected_at=now
-                    )
-                )
+                text = to_text(signed)
+                row = StageReceiptRow(job_id=job_id, stage=stage, signed=text, collected_at=now)
+                session.merge(row)
 
 
 def to_text(value: object) -> str:
@@ -398,36 +392,22 @@ def _job_of(
     receipts: list[StageReceiptRow],
     acks: list[AckRow],
 ) -> Job:
+    bound = (order.order_hash, job.plan_hash)
+    acked = [SignedAck(msgspec.json.decode(a.ack, type=Ack), a.signature) for a in acks]
     return Job(
         job_id=job.job_id,
         signed=msgspec.json.decode(order.signed, type=SignedOrder),
         plan=tuple(Stage(s.operator, s.layer_from, s.layer_to) for s in stages),
         endpoints=tuple(s.endpoint for s in stages),
         acceptances=tuple(
-            SignedAcceptance(
-                Acceptance(order.order_hash, job.plan_hash, a.stage, a.expiry_s), a.signature
-            )
+            SignedAcceptance(Acceptance(*bound, a.stage, a.expiry_s), a.signature)
             for a in acceptances
         ),
-        locked_units=job.locked_units,
-        state=job.state,
-        stale=job.stale,
-        final_at_s=job.final_at_s,
-        finished_at_s=job.finished_at_s,
-        tokens_in=job.tokens_in,
-        tokens_out=job.tokens_out,
-        paid_units=job.paid_units,
-        refunded_units=job.refunded_units,
-        withheld_units=job.withheld_units,
-        open_tx=job.open_tx,
-        deliver_tx=job.deliver_tx,
-        end_tx=job.end_tx,
-        failure=job.failure,
-        created_at=job.created_at,
-        updated_at=job.updated_at,
-        beacon=job.beacon,
-        ack=SignedAck(msgspec.json.decode(acks[0].ack, type=Ack), acks[0].signature)
-        if acks
-        else None,
+        ack=next(iter(acked), None),
         receipts=tuple(msgspec.json.decode(row.signed, type=SignedReceipt) for row in receipts),
+        **{name: getattr(job, name) for name in _SAME},
     )
+
+
+#: Fields that a job and its row share.
+_SAME = sorted({f.name for f in fields(Job)} & set(MatchedJobRow.model_fields) - {"job_id"})

@@ -1,7 +1,8 @@
 """What does a matcher remember between two starts? One table per kind of fact.
 
-Money is an integer of base units and time an integer of seconds; signed values are kept as the JSON they travel in, so
-that a signature can always be checked again. `migrations/` builds exactly these tables.
+Money is an integer of base units and time an integer of seconds; signed values are kept as the JSON
+they travel in, so that a signature can always be checked again. `migrations/` builds exactly these
+tables.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class OrderRow(MatcherTable, table=True):
 
 
 class MatchedJobRow(MatcherTable, table=True):
-    """Where a job stands. `state_block` is the block that put it there, so that a lost block can be undone."""
+    """Where a job stands, since block `state_block`: a lost block can be undone."""
 
     __tablename__ = "jobs"
     job_id: str = Field(
@@ -98,7 +99,7 @@ class MatchedJobRow(MatcherTable, table=True):
     failure: str = Field(default="", sa_column=_text())
     created_at: int = Field(sa_column=_big())
     updated_at: int = Field(sa_column=_big())
-    #: Hash of the newest block that showed that its receipts are signed: what the lots of audits take.
+    #: Hash of the newest block that showed that its receipts are signed, for the lots of audits.
     beacon: str = Field(default="", sa_column=Column(String(66), nullable=False, server_default=""))
 
 
@@ -163,7 +164,7 @@ class KeptRow(MatcherTable, table=True):
 
 
 class AuditedJobRow(MatcherTable, table=True):
-    """Of which requests of a job the lots have fallen, drawn or not: a JSON list. Money hangs on it, so it outlives the job's row."""
+    """Requests of a job whose lots have fallen: a JSON list that outlives the job's row."""
 
     __tablename__ = "audited_jobs"
     job_id: str = Field(sa_column=_hash(primary_key=True))
@@ -171,7 +172,7 @@ class AuditedJobRow(MatcherTable, table=True):
 
 
 class AuditLotRow(MatcherTable, table=True):
-    """A request that was drawn for an auditor, the fee that was promised, what it found ("" : nothing yet), and the payment that pays it."""
+    """A request drawn for an auditor, its fee, the finding ('': none yet) and its payment."""
 
     __tablename__ = "audit_lots"
     job_id: str = Field(sa_column=_hash(primary_key=True))
@@ -190,7 +191,7 @@ class AuditLotRow(MatcherTable, table=True):
 
 
 class AuditPaymentRow(MatcherTable, table=True):
-    """A transfer to an auditor, stored signed before it is sent. `state` is a `Fate` of `core.chain.chain`."""
+    """A transfer to an auditor, stored signed before it is sent. `state` is a `Fate`."""
 
     __tablename__ = "audit_payments"
     number: int | None = Field(default=None, primary_key=True)
@@ -204,7 +205,7 @@ class AuditPaymentRow(MatcherTable, table=True):
 
 
 class SwarmPeerRow(MatcherTable, table=True):
-    """A multiaddress of the swarm: of ours in an earlier life, or of somebody through whom we can join again."""
+    """A multiaddress of the swarm: ours in an earlier life, or of a peer to join through."""
 
     __tablename__ = "swarm_peers"
     address: str = Field(sa_column=Column(String(255), primary_key=True, nullable=False))

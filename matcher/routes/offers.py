@@ -13,7 +13,7 @@ from scheduler.live.holdings import missing
 
 @dataclass(frozen=True)
 class StageOffer:
-    """One serving machine as an order sees it. Prices are nano base units per token and layer unit."""
+    """One serving machine as an order sees it, at nano base units per token and layer unit."""
 
     operator: str
     endpoint: str
@@ -67,10 +67,11 @@ def cheapest(
     tokens_out: int,
     partial: bool = False,
 ) -> Price | None:
-    """The prices of least cost for these tokens at which a whole pipeline serves, None when none does at any price.
+    """The prices of least cost for these tokens at which a whole pipeline serves, or None.
 
-    Every stage is paid the order's prices, so the dearest stage of each kind decides. Coverage only grows with either price:
-    the walk lowers one threshold while it raises the other and meets every candidate that can be best.
+    Every stage is paid the order's prices, so the dearest stage of each kind decides. Coverage only
+    grows with either price: the walk lowers one threshold while it raises the other and meets every
+    candidate that can be best.
     """
 
     def whole(within: Sequence[StageOffer]) -> bool:

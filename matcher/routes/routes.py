@@ -1,7 +1,8 @@
-"""Which chain of serving machines answers an order now, who stands in for it, and what has it been promised?
+"""Which chain of serving machines answers an order now, and what has it been promised?
 
-One `LiveRouter` a model and placement, kept current: by what machines announce, and at once by what we promise. A machine that
-goes is masked, one that comes back is unmasked; only other shards, or latencies that moved, make a new router.
+One `LiveRouter` a model and placement, kept current: by what machines announce, and at once by what
+we promise. A machine that goes is masked, one that comes back is unmasked; only other shards, or
+latencies that moved, make a new router.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from scheduler.routing.parallax_route import NoRoute, Route
 from scheduler.routing.reservations import MOST, Need, Reservations
 from scheduler.routing.routing_table import prepare
 
-#: As many requests of one job run at once at most: what a client keeps in flight and a miner sets aside.
+#: Most requests of one job at once: what a client keeps in flight and a miner sets aside.
 JOB_SLOTS = 8
-#: A promise is a lease: by its end the machine's own record shows what it set aside, or that it has dropped the job. Many
-#: announcements long, so that a late record is not mistaken for a free machine.
+#: A promise is a lease: by its end the machine's own record shows what it set aside, or that it has
+#: dropped the job. Many announcements long: a late record does not free a machine.
 LEASE_MS = 30_000
-#: A latency counts as changed when it moved by more than both; else every ping would make a new router.
+#: A latency changed when it moved by more than both; else every ping would make a new router.
 MOVED_MS, MOVED_SHARE = 1.0, 0.2
-#: Changed latencies make at most one new router in so long.
+#: Changed latencies make at most one new router in this time.
 ANEW_MS = 5_000
 NO_PIPELINE = "no pipeline serves this order"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A chain for an order, or for a part of the model: its stages, whom to dial, and how long one token takes."""
+    """Stages for an order, or for a part of the model, and how long one token takes."""
 
     plan: tuple[Stage, ...]
     endpoints: tuple[str, ...]
@@ -53,7 +54,7 @@ class _Facts(NamedTuple):
 
 @dataclass
 class _SeenMachine:
-    """The newest record of a serving machine, its stake, and the most KV room that it said was free with these layers."""
+    """The newest record of a serving machine, its stake, and the most KV room it said was free."""
 
     sighting: Sighting
     stake_units: int
@@ -69,7 +70,7 @@ def slots_of(signed: SignedOrder) -> int:
 
 
 class LiveRoutes:
-    """Routes and promises over the machines that serve one model. Times are ours, in milliseconds."""
+    """Routes and promises over the machines that serve a model. Times are ours, in milliseconds."""
 
     def __init__(self, spec: ModelSpec, shape: ModelShape, *, partial: bool = False) -> None:
         self.spec, self.shape, self.partial = spec, shape, partial
@@ -83,7 +84,7 @@ class LiveRoutes:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Grows with every change that may alter an answer: the router's number, and its version."""
+        """Grows with every change that may alter an answer: the router's number, its version."""
         return self.routers, self._router.version
 
     @property
@@ -150,7 +151,7 @@ class LiveRoutes:
     def find(
         self, order: Order, now_ms: int, excluded: Collection[str] = ()
     ) -> Chosen | HeadraceError:
-        """The fastest chain now that the order's terms allow and that has room, or NoCapacity saying what is in the way."""
+        """The fastest chain now that the order pays for and that has room, or NoCapacity."""
         return self._find(order, now_ms, excluded, frozenset())
 
     def take(
@@ -164,8 +165,9 @@ class LiveRoutes:
     ) -> Chosen | HeadraceError:
         """`find`, and at once the promise to this job; it replaces what the job held.
 
-        Machines that somebody before it waits for are as good as full. A stage that has less room than the job could use
-        promises what it has: that is what it accepts, too. `slots` are what the job could use at most.
+        Machines that an earlier order waits for count as full. A stage that has less room than the
+        job could use promises what it has: that is what it accepts, too. `slots` are what the job
+        could use at most.
         """
         found = self._find(order, now_ms, excluded, self.book.claimed(name))
         if isinstance(found, Chosen):
@@ -184,7 +186,7 @@ class LiveRoutes:
         *,
         slots: int = JOB_SLOTS,
     ) -> Chosen | HeadraceError:
-        """`take` for an order that goes on with a broken chain's work: whoever is left of the chain stays, others stand in."""
+        """`take` for an order after a broken chain: what is left stays, others step in."""
         self._settle(now_ms)
         stays = [stage for stage in plan if self._is_left(order, stage, gone)]
         kept = {stage.operator for stage in stays}
@@ -226,7 +228,7 @@ class LiveRoutes:
     def backups(
         self, order: Order, most: int, now_ms: int, excluded: Collection[str] = ()
     ) -> tuple[Chosen, ...]:
-        """Further chains for this order, best first, that share no machine with `find`'s or with each other."""
+        """Further chains, best first, that share no machine with `find`'s or with each other."""
         self._settle(now_ms)
         barred = self._barred(order) | frozenset(excluded)
         found = self._router.backups(most, self.kv_tokens(order), barred)
@@ -242,7 +244,7 @@ class LiveRoutes:
         after: str | None = None,
         excluded: Collection[str] = (),
     ) -> Chosen | HeadraceError:
-        """The fastest stages for these layers alone, between two that stay (None: an end of the chain).
+        """The fastest stages for these layers between two that stay (None: an end of the chain).
 
         `excluded` should name the other stages of the chain too: a machine stands in a plan once.
         """
@@ -252,7 +254,7 @@ class LiveRoutes:
         if isinstance(found, Route):
             return self._chosen(found)
         return NoCapacity(
-            f"nobody stands in for layers {span}",
+            f"no machine stands in for layers {span}",
             why=found.text,
             next_step="order the rest anew",
             layers=[span.start, span.end],
@@ -275,12 +277,12 @@ class LiveRoutes:
     # --- promises ---
 
     def kv_tokens(self, order: Order) -> int:
-        """KV room that one request of an order takes at every stage: the mean of what it may, at most the context."""
+        """KV room of one request at every stage: the mean of what it may, at most the context."""
         mean = -(-(order.max_tokens_in + order.max_tokens_out) // order.requests)
         return min(mean, self.spec.context)
 
     def restore(self, jobs: Iterable[Job], now_ms: int) -> None:
-        """After a restart: whatever may still be computing holds its slots until the machines are heard."""
+        """After a restart: what may still be computing holds its slots until machines are heard."""
         for job in jobs:
             if job.state in BUSY and not job.finished_at_s:
                 order = job.signed.order
@@ -290,7 +292,7 @@ class LiveRoutes:
                 self.book.hold(job.job_id, needs, now_ms, now_ms + LEASE_MS, agreed=True)
 
     def would_do(self, order: Order, excluded: Collection[str] = ()) -> frozenset[str]:
-        """Machines that the order may use once they have room; none when no chain of them covers the model."""
+        """Machines that the order may use once they have room; none if they are no whole chain."""
         need, barred = self.kv_tokens(order), self._barred(order)
         allowed = {
             operator: seen.facts.layers
@@ -386,13 +388,11 @@ class LiveRoutes:
         self._router.room(operator, free.kv_tokens)
 
     def _needs(self, order: Order, plan: Sequence[Stage], most: int) -> dict[str, Need]:
-        needs, kv_tokens = {}, self.kv_tokens(order)
+        needs, each = {}, self.kv_tokens(order)
         for stage in plan:
             free = self.book.free(stage.operator)
             slots = min(order.requests, most, JOB_SLOTS, max(1, free.slots))
-            needs[stage.operator] = Need(
-                slots, max(kv_tokens, min(slots * kv_tokens, free.kv_tokens))
-            )
+            needs[stage.operator] = Need(slots, max(each, min(slots * each, free.kv_tokens)))
         return needs
 
     def _barred(self, order: Order) -> frozenset[str]:
@@ -406,19 +406,15 @@ class LiveRoutes:
         )
 
     def _chosen(self, found: Route) -> Chosen:
+        shards = found.stages
         return Chosen(
-            plan=tuple(
-                Stage(shard.machine_id, shard.layers.start, shard.layers.end)
-                for shard in found.stages
-            ),
-            endpoints=tuple(
-                self._seen[shard.machine_id].sighting.record.endpoint for shard in found.stages
-            ),
+            plan=tuple(Stage(s.machine_id, s.layers.start, s.layers.end) for s in shards),
+            endpoints=tuple(self._seen[s.machine_id].sighting.record.endpoint for s in shards),
             latency_ms=found.latency_ms,
         )
 
     def _why_not(self, order: Order, excluded: frozenset[str], now_ms: int) -> NoCapacity:
-        """The first obstacle in the order in which a person would remove it, with the nearest offer."""
+        """The first obstacle in the order in which a person would remove it."""
         spec, partial = self.spec, self.partial
         offers = self.offers(now_ms)
         reachable = [offer for offer in offers if offer.operator not in excluded]
@@ -426,15 +422,15 @@ class LiveRoutes:
             hole = covered_to(offers, spec.layers, partial)
             return NoCapacity(
                 NO_PIPELINE,
-                why=f"of {spec.layers} layers, no chain of serving machines reaches past layer {hole}",
-                next_step="wait until machines serve the rest, or choose another model: `client models`",
+                why=f"of {spec.layers} layers, no chain of machines reaches past layer {hole}",
+                next_step="wait for machines with the rest, or choose another: `client models`",
                 covered_to=hole,
                 layers=spec.layers,
             )
         if not serves(reachable, spec.layers, partial):
             return NoCapacity(
                 NO_PIPELINE,
-                why=f"{len(excluded)} machines refused or did not answer, and nobody else holds their layers",
+                why=f"{len(excluded)} machines refused or did not answer, no other serves here",
                 next_step="try again in a moment",
                 excluded=sorted(excluded),
             )
@@ -450,6 +446,7 @@ class LiveRoutes:
         nearest = show_price(price, spec)
         if not serves([o for o in reachable if o.takes(order)], spec.layers, partial):
             asked = show_price(Price(order.price_in, order.price_out), spec)
+            cost = price.cost(spec.layer_units, order.max_tokens_in, order.max_tokens_out)
             return NoCapacity(
                 NO_PIPELINE,
                 why=f"the order pays {asked}",
@@ -457,15 +454,13 @@ class LiveRoutes:
                 nearest_offer=nearest,
                 price_in=price.price_in,
                 price_out=price.price_out,
-                cost_units=str(
-                    price.cost(spec.layer_units, order.max_tokens_in, order.max_tokens_out)
-                ),
+                cost_units=str(cost),
             )
         if not self.would_do(order, excluded):
             return NoCapacity(
                 NO_PIPELINE,
-                why=f"one of its requests takes {self.kv_tokens(order)} tokens of KV cache at every stage, and no "
-                "whole pipeline that the order pays for has as many",
+                why=f"one of its requests takes {self.kv_tokens(order)} tokens of KV cache at "
+                "every stage, and no whole pipeline that the order pays for has as many",
                 next_step="order shorter prompts or answers",
                 kv_tokens=self.kv_tokens(order),
             )

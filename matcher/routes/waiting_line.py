@@ -1,4 +1,4 @@
-"""When is it this order's turn? Orders that find every machine taken wait in line, first come first served."""
+"""When is it this order's turn? Orders that find no free machine wait, first come first served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WaitingLine:
-    """Wakes whoever the book says is next. `wake` is called whenever room may have appeared."""
+    """Wakes the order that is next by the book. `wake` is called when room may have appeared."""
 
     def __init__(self, book: Reservations) -> None:
         self._book = book
@@ -22,15 +22,15 @@ class WaitingLine:
         return len(self._calls)
 
     async def turn(self, name: str, among: frozenset[str], until_s: float, clock: Clock) -> bool:
-        """Whether room on some of these machines appeared by then, and nobody earlier waits for it.
+        """Whether room on some of these machines appeared by then that no earlier order waits for.
 
-        Who is called and finds no chain calls this again and keeps its place; who gives up calls `leave`.
+        An order that is called and finds no chain calls this again and keeps its place; one that
+        gives up calls `leave`.
         """
         self._book.wait(name, int(clock.now() * 1000), among)
         called = self._calls[name] = asyncio.Event()
-        timer = asyncio.create_task(
-            clock.sleep(until_s - clock.now()), name=f"patience {name[:10]}"
-        )
+        sleep = clock.sleep(until_s - clock.now())
+        timer = asyncio.create_task(sleep, name=f"patience {name[:10]}")
         call = asyncio.create_task(called.wait(), name=f"turn {name[:10]}")
         try:
             self.wake()
@@ -42,19 +42,19 @@ class WaitingLine:
             del self._calls[name]
 
     def failed(self, name: str) -> None:
-        """It was called and found no chain: it is called again when room appears, and the next one is now."""
+        """It was called and found no chain: the next one is called, and it again with new room."""
         if name in self._book.waiting():
             self._book.failed(name)
         self.wake()
 
     def leave(self, name: str, now_ms: int) -> None:
-        """It waits no longer. Safe for who never waited, or holds what it waited for."""
+        """It waits no longer. Safe if it never waited, or holds what it waited for."""
         if name in self._book.waiting():
             self._book.release(name, now_ms)
         self.wake()
 
     def wake(self) -> None:
-        """Call whoever is due. Each calls the next by `failed` or `leave` once it has tried."""
+        """Call the order that is due. Each calls the next by `failed` or `leave`."""
         due = self._book.due()
         if due is not None and due in self._calls:
             self._calls[due].set()

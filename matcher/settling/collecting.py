@@ -1,6 +1,7 @@
 """What have the stages of a job finished, and what do they sign for it?
 
-Asked of all at once with one deadline. Progress first: only requests that *every* stage finished can be receipted together.
+All are asked at once with one deadline. Progress first: only requests that *every* stage finished
+can be receipted together.
 """
 
 from __future__ import annotations
@@ -11,19 +12,14 @@ from dataclasses import dataclass
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
 from core.protocol.types import SignedReceipt
-from core.runtime.logs import get_logger
 from matcher.matching.proposing import Dialer
 from matcher.records.jobs import Job
 from matcher.settling.next_step import check_chain, check_receipt
 
-log = get_logger(__name__)
-
 
 @dataclass(frozen=True)
 class Collected:
-    """Receipts of every stage over `requests`, in order of stage; none when some stage did not answer as it should., and
-    then `problem` says which and why.
-    """
+    """Receipts of every stage over `requests`, in order of stage; none where `problem` says why."""
 
     requests: tuple[int, ...] = ()
     receipts: tuple[SignedReceipt, ...] = ()
@@ -38,7 +34,7 @@ async def collect(
     all_requests: bool,
     timeout_s: float = 10.0,
 ) -> Collected:
-    """Receipts over what all stages finished; with `all_requests`, only if that is the whole order. Never raises."""
+    """Receipts over what all stages finished, or only over `all_requests`. Never raises."""
     order_hash = job.order_hash
 
     async def ask(stage: int, message: wire.AnyMessage) -> wire.AnyMessage | str:
@@ -60,9 +56,8 @@ async def collect(
         if not isinstance(answer, wire.Finished):
             return Collected(problem=_said(stage, answer))
         finished.append(set(answer.requests))
-    requests = tuple(
-        sorted(i for i in set.intersection(*finished) if i < job.signed.order.requests)
-    )
+    common = set.intersection(*finished)
+    requests = tuple(sorted(i for i in common if i < job.signed.order.requests))
     if not requests or (all_requests and len(requests) < job.signed.order.requests):
         return Collected(requests, problem="" if requests else "no request is finished everywhere")
     receipts = []

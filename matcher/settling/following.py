@@ -1,8 +1,9 @@
 """What do the chain's events change in what we know?
 
-An event's effect and the follower's position are stored together. A rollback marks what came from lost blocks as doubtful;
-the jobs in doubt are then read from the chain anew, one by one. A job of ours that the database does not know (it was lost, or we
-died between sending and storing) is rebuilt from its own transaction.
+An event's effect and the follower's position are stored together. A rollback marks what came from
+lost blocks as doubtful; the jobs in doubt are then read from the chain anew, one by one. A job of
+ours that the database does not know (it was lost, or we died between sending and storing) is
+rebuilt from its own transaction.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def job_change(event: ChainEvent) -> JobChange | None:
 
 
 def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:
-    """The job that a mined `openMatched` opened. Endpoints are not on chain: the swarm says them again."""
+    """The job that a mined `openMatched` opened, without endpoints: the swarm says them again."""
     order = msgspec.convert(call.args["order"], Order)
     plan = tuple(msgspec.convert(stage, Stage) for stage in call.args["plan"])
     acceptances = tuple(
@@ -119,7 +120,7 @@ class JobFollower:
         self._follower: EventFollower | None = None
 
     async def follow(self, now: int) -> Followed:
-        """Take in everything since the last time. Raises ChainUnreachable, and then nothing has changed."""
+        """Take in everything since the last time. Raises ChainUnreachable and changes nothing."""
         if self._follower is None:
             position = await self._store.off_loop(self._store.position)
             self._follower = EventFollower(

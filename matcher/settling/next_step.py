@@ -1,7 +1,7 @@
-"""What must be done next about a job, and is what the parties signed good enough to settle it?
+"""What must be done next about a job, and can what the parties signed settle it?
 
-Pure decisions over what we stored and what the chain says. Each step reads the chain first, so that a step done twice, or done by
-somebody else meanwhile, is seen as done.
+Pure decisions over what we stored and what the chain says. Each step reads the chain first, so that
+a step done twice, or done by another matcher, is seen as done.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ class SettlingStep(Enum):
     COLLECT = "collect"  # ask the stages what they finished and for their receipts
     DELIVER = "deliver"
     FINALIZE = "finalize"
-    CLOSE = "close"  # an open order's requester has ended it and everything is paid: the rest may go back
+    CLOSE = "close"  # an open order has ended and everything is paid: the rest may go back
     EXPIRE = "expire"
     RECORD = "record"  # it ended on chain
 
 
 @dataclass(frozen=True)
 class Patience:
-    """`ack_grace_s` is how long a requester may take to acknowledge finished work before it is delivered without it.
+    """How long a requester may take to acknowledge finished work (`ack_grace_s`).
 
-    `deadline_margin_s` before the deadline the grace ends: a delivery must be mined in time. An open order's newest
-    acknowledgement goes on chain then too, when its requester ends it, and once it adds `voucher_units` to what was paid.
+    `deadline_margin_s` before the deadline the grace ends: a delivery must be mined in time. An
+    open order's newest acknowledgement goes on chain then too, when its requester ends it, and once
+    it adds `voucher_units` to what was paid.
     """
 
     ack_grace_s: int = 20
@@ -68,8 +69,8 @@ def next_step(
 ) -> SettlingStep:
     """The one thing to do about a job at chain time `now_s`.
 
-    Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has paid, and `close_delay_s` how
-    long after its deadline the chain still takes acknowledgements.
+    Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has
+    paid, and `close_delay_s` how long after its deadline the chain still takes acknowledgements.
     """
     if chain.state in ("None", "Open"):
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
@@ -85,9 +86,8 @@ def next_step(
             return SettlingStep.ACK
         over = now_s > chain.final_at_s and chain.open_disputes == 0
         return SettlingStep.FINALIZE if over else SettlingStep.WAIT
-    return (
-        SettlingStep.RECORD if chain.state in (SETTLED, CANCELLED, EXPIRED) else SettlingStep.WAIT
-    )
+    ended = chain.state in (SETTLED, CANCELLED, EXPIRED)
+    return SettlingStep.RECORD if ended else SettlingStep.WAIT
 
 
 def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> SettlingStep:
@@ -97,9 +97,8 @@ def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> S
         return SettlingStep.EXPIRE
     if not job.complete:
         return SettlingStep.COLLECT
-    patient_until = min(
-        job.finished_at_s + patience.ack_grace_s, chain.deadline_s - patience.deadline_margin_s
-    )
+    last_s = chain.deadline_s - patience.deadline_margin_s
+    patient_until = min(job.finished_at_s + patience.ack_grace_s, last_s)
     return SettlingStep.DELIVER if now_s >= patient_until else SettlingStep.WAIT
 
 
@@ -121,7 +120,7 @@ def _when_open(
 
 
 def is_ended(job: Job) -> bool:
-    """Whether the requester of an open order has said its last word."""
+    """Whether the requester of an open order has ended it."""
     return job.finished_at_s > 0
 
 
@@ -134,13 +133,10 @@ def adds(signed: SignedAck | None, chain: OnChain) -> bool:
 
 
 def agrees(signed: SignedAck, chain: OnChain) -> bool:
-    """Whether an acknowledgement says what was delivered: only then the contract takes it before the window ends."""
+    """Whether an acknowledgement says what was delivered: only that settles before the window."""
     ack = signed.ack
-    return (ack.tokens_in, ack.tokens_out, ack.result_root) == (
-        chain.tokens_in,
-        chain.tokens_out,
-        chain.result_root,
-    )
+    delivered = (chain.tokens_in, chain.tokens_out, chain.result_root)
+    return (ack.tokens_in, ack.tokens_out, ack.result_root) == delivered
 
 
 def check_ack(job: Job, signed: SignedAck, domain: signing.Domain) -> HeadraceError | None:
@@ -164,11 +160,11 @@ def check_ack(job: Job, signed: SignedAck, domain: signing.Domain) -> HeadraceEr
 def check_ack_pays(
     signed: SignedAck, before: SignedAck | None, receipts: Sequence[SignedReceipt]
 ) -> HeadraceError | None:
-    """Whether an acknowledgement covers what every stage finished, and no less than an earlier one did.
+    """Whether an acknowledgement covers what every stage finished, and no less than before.
 
-    The contract takes any counts from the order's matcher, so it is the matcher who must not help a requester to pay for
-    less than was done. `receipts` are of all stages over the requests that all of them finished; none means
-    that some stage did not answer, and then nobody can show more than the requester says.
+    The contract takes any counts from the order's matcher, so the matcher must not help a requester
+    to pay for less than was done. `receipts` are of all stages over the requests that all of them
+    finished; none means that some stage did not answer, and the requester's word stands.
     """
     ack, least = signed.ack, (0, 0)
     if before is not None:
@@ -180,8 +176,8 @@ def check_ack_pays(
         return None
     return CheckFailed(
         "the acknowledgement is refused",
-        why=f"it pays for {ack.tokens_in} tokens in and {ack.tokens_out} out, receipts or an earlier "
-        f"acknowledgement show {least[0]} and {least[1]}",
+        why=f"it pays for {ack.tokens_in} tokens in and {ack.tokens_out} out, receipts or an "
+        f"earlier acknowledgement show {least[0]} and {least[1]}",
         state="nothing was settled; finished work is delivered with the stages' receipts instead",
         next_step="acknowledge what was finished, or dispute it after delivery",
         tokens_in=least[0],
@@ -222,7 +218,7 @@ def check_receipt(
 
 
 def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
-    """What does not fit between the stages' receipts; None when each input is the output before it."""
+    """What does not fit between the stages' receipts; None when each input is the output before."""
     for index, (before, after) in enumerate(pairwise(receipts), start=1):
         if after.receipt.input_root != before.receipt.output_root:
             return f"stage {index} received something else than stage {index - 1} sent"
@@ -233,13 +229,6 @@ def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
 
 
 #: What the stored state becomes when the chain says so.
-STORED = {
-    "None": OPENING,
-    "Open": OPENING,
-    MATCHED: MATCHED,
-    DELIVERED: DELIVERED,
-    DISPUTED: DISPUTED,
-    SETTLED: SETTLED,
-    CANCELLED: CANCELLED,
-    EXPIRED: EXPIRED,
+STORED = {"None": OPENING, "Open": OPENING} | {
+    state: state for state in (MATCHED, DELIVERED, DISPUTED, SETTLED, CANCELLED, EXPIRED)
 }

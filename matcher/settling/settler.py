@@ -1,8 +1,9 @@
-"""How is a job brought to its end, whoever fell silent?
+"""How is a job brought to its end, also where a party fell silent?
 
-Acknowledged: `settleAck`, of an open order again and again, until it is closed and expires. Silent requester: receipts of all stages → `deliver` → after the window `finalize`. Nothing finished: after
-the deadline `expire`. Before each step the chain is asked, so that a step that was done before we died, or by somebody else, is
-recorded instead of done again.
+Acknowledged: `settleAck`, of an open order again and again, until it is closed and expires. Silent
+requester: receipts of all stages → `deliver` → after the window `finalize`. Nothing finished: after
+the deadline `expire`. Before each step the chain is asked, so that a step that was done before we
+died, or by another account, is recorded instead of done again.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Settler:
                 del self._locks[job_id]
 
     async def advance(self, job_id: str) -> SettlingStep | None:
-        """Do the next thing about a job. Strangers' and the chain's failures are noted and tried again later, never raised."""
+        """Do the next thing about a job. Failures of others are noted and tried again later."""
         async with self._lock(job_id):
             try:
                 step = await self._advance(job_id)
@@ -108,10 +109,11 @@ class Settler:
                 return None
 
     async def receive_ack(self, job_id: str, signed: SignedAck, *, closing: bool = False) -> Job:
-        """Take an acknowledgement and settle with it at once if the chain answers; one of an open order when that is worth it.
+        """Take an acknowledgement and settle with it, of an open order when that is worth it.
 
-        Raises IdInvalid for an unknown job, CheckFailed for one that is forged, over the caps or pays less than all stages
-        can show. An equal one again, or one for a settled job, changes nothing. `closing` ends an open order.
+        Raises IdInvalid for an unknown job, CheckFailed for one that is forged, over the caps or
+        pays less than all stages can show. An equal one again, or one for a settled job, changes
+        nothing. `closing` ends an open order.
         """
         async with self._lock(job_id):
             job = await self._job(job_id)
@@ -120,7 +122,7 @@ class Settler:
             is_open = job.signed.order.is_open
             problem = check_ack(job, signed, self._chain.domain)
             if problem is None and job.state not in ENDED and job.ack != signed:
-                # Of an open order stages bound themselves what may be unacknowledged: they are not asked.
+                # Of an open order stages bound what may be unacknowledged: they are not asked.
                 shown = () if is_open else await self._receipts_now(job)
                 problem = check_ack_pays(signed, job.ack, shown)
                 if problem is None:
@@ -187,11 +189,8 @@ class Settler:
             if state not in ENDED and job.state in ENDED:  # a rollback brought it back to life
                 values |= dict.fromkeys(("paid_units", "refunded_units", "withheld_units"))
                 values["end_tx"] = ""
-        if (seen.final_at_s, seen.tokens_in, seen.tokens_out) != (
-            job.final_at_s,
-            job.tokens_in,
-            job.tokens_out,
-        ):
+        known = (job.final_at_s, job.tokens_in, job.tokens_out)
+        if (seen.final_at_s, seen.tokens_in, seen.tokens_out) != known:
             values |= {
                 "final_at_s": seen.final_at_s,
                 "tokens_in": seen.tokens_in,
@@ -201,19 +200,16 @@ class Settler:
             await self._note(job.job_id, **values)
 
     async def _fail(self, job: Job, seen: OnChain) -> None:
-        why = (
-            "its acceptances lapsed before it could be opened"
-            if seen.state == "None"
-            else "the order was opened by somebody else"
-        )
+        why = "its acceptances lapsed before it could be opened"
+        if seen.state != "None":
+            why = "the order was opened by another matcher"
         self._world.release(job.job_id, self._now_ms())
         await self._note(job.job_id, state=FAILED, stale=False, failure=why)
         log.warning("job not opened", job=job.name, why=why)
 
     async def _collect(self, job: Job, now_s: int) -> None:
-        found = await collect(
-            self._peers, self._reachable(job), self._chain.domain, all_requests=True
-        )
+        reachable = self._world.reachable(job, self._now_ms())
+        found = await collect(self._peers, reachable, self._chain.domain, all_requests=True)
         if found.receipts:
             await self._off(self._store.save_receipts, job.job_id, found.receipts, self._now())
             await self._note(job.job_id, finished_at_s=now_s, failure="")
@@ -250,15 +246,11 @@ class Settler:
         await self._record(job, sent, function)
 
     async def _record(self, job: Job, sent: Sent, function: str) -> None:
-        """What our transaction did, from its own event; the follower will see the same and change nothing."""
+        """What our transaction did, from its own event; the follower will see the same."""
         for event in await self._chain.events(sent.block_number, sent.block_number):
             change = job_change(event)
             if change is not None and (change.job_id, event.tx_hash) == (job.job_id, sent.tx_hash):
-                await self._off(
-                    self._store.change,
-                    JobChange(job.job_id, {**change.values, "failure": ""}),
-                    self._now(),
-                )
+                await self._note(job.job_id, **{**change.values, "failure": ""})
         log.info("job advanced", job=job.name, by=function, tx=sent.tx_hash, gas=sent.gas_used)
 
     async def _receipts_now(self, job: Job) -> tuple[Any, ...]:
@@ -267,7 +259,7 @@ class Settler:
             return job.receipts
         found = await collect(
             self._peers,
-            self._reachable(job),
+            self._world.reachable(job, self._now_ms()),
             self._chain.domain,
             all_requests=False,
             timeout_s=ACK_LOOK_S,
@@ -277,9 +269,6 @@ class Settler:
         return found.receipts
 
     # --- helpers ---
-
-    def _reachable(self, job: Job) -> Job:
-        return self._world.reachable(job, int(self._clock.now() * 1000))
 
     async def _close_delay_s(self) -> int:
         """How long after its deadline a session's acknowledgements count."""

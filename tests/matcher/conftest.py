@@ -1,4 +1,4 @@
-"""A matcher over a real database, an in-memory chain, swarm and stages, and a clock moved by hand."""
+"""A matcher over a real database, an in-memory chain, swarm and stages, and a clock set by hand."""
 
 from __future__ import annotations
 
@@ -35,9 +35,16 @@ from tests.matcher.worlds import (
 )
 
 PHASES = (
-    "follow_chain", "look_at_swarm", "read_standings", "weigh_standings", "refresh_routes", "replan",
-    "publish_allocations", "advance_jobs", "take_stock",
-)  # fmt: skip
+    "follow_chain",
+    "look_at_swarm",
+    "read_standings",
+    "weigh_standings",
+    "refresh_routes",
+    "replan",
+    "publish_allocations",
+    "advance_jobs",
+    "take_stock",
+)
 
 
 @dataclass
@@ -137,9 +144,16 @@ async def asking(net: Net, **said: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of this matcher's API, which says `said` of itself beside address and fee."""
     daemon = net.daemon
     app = make_app(
-        daemon.world, daemon.store, daemon.matchmaker, daemon.settler, daemon.reports,
-        daemon.audits, Metrics(), net.clock, {"matcher": MATCHER.address, "feeBps": 200} | said,
-    )  # fmt: skip
+        daemon.world,
+        daemon.store,
+        daemon.matchmaker,
+        daemon.settler,
+        daemon.reports,
+        daemon.audits,
+        Metrics(),
+        net.clock,
+        {"matcher": MATCHER.address, "feeBps": 200} | said,
+    )
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as client:
         yield client

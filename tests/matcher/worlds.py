@@ -1,6 +1,6 @@
-"""A small world for a matcher: keys, a model, machines, and a chain, a swarm and stages that live in memory.
+"""A small world for a matcher: keys, a model, machines, chain, swarm and stages in memory.
 
-The fakes are for unit level only: they follow the contract's rules for the calls a matcher makes, and can be made to fail.
+The fakes are for unit level only: they follow the contract's rules for the calls of a matcher.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def make_receipt(
     tokens_in: int = 10,
     tokens_out: int = 30,
 ) -> t.SignedReceipt:
-    """What an honest stage signs when each request had so many tokens; boundaries agree between stages."""
+    """What an honest stage signs when each request had these tokens; boundaries agree."""
 
     def boundary(at: int, request: int) -> str:
         return commit.to_hex(commit.leaf_hash(f"{at}/{request}".encode()))
@@ -362,7 +362,7 @@ class FakeChain:
         return Sent(tx_hash, number, 100_000)
 
     def roll_back(self, blocks: int) -> None:
-        """Forget the newest blocks and everything jobs became in them; the next blocks have other hashes."""
+        """Forget the newest blocks and what jobs became in them; the next have other hashes."""
         lost = [event for _, events in self.blocks[-blocks:] for event in events]
         del self.blocks[-blocks:]
         self.salt += 1

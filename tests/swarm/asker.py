@@ -1,4 +1,4 @@
-"""A program of a requester that asks single requests over sessions and says what it hears, one JSON document a line.
+"""A requester's program that asks over sessions and says what it hears, one JSON document a line.
 
 python -m tests.swarm.asker ASKS AT_ONCE MAX_TOKENS [PROMPT_PREFIX]
 """

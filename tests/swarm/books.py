@@ -1,4 +1,4 @@
-"""What must each account have gained or lost by these jobs, by the arithmetic of `core.money.pricing`?"""
+"""What must each account have gained or lost by these jobs, by `core.money.pricing`?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.swarm.world import JobSeen, World
 async def expected_changes(
     world: World, jobs: Iterable[JobSeen], *, at_fault: frozenset[int] = frozenset()
 ) -> dict[str, int]:
-    """Base units by party. A job that is not settled has changed nothing; accounts that keep what they had are left out."""
+    """Base units by party, of settled jobs alone; unchanged accounts are left out."""
     found: Counter[str] = Counter()
     for job in jobs:
         if job.state is not JobState.SETTLED:

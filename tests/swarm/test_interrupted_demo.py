@@ -17,7 +17,7 @@ from devnet.processes import clean_environ, members_of_session
 from tests.swarm.traces import listening_ports, mentioning
 from tests.swarm.world import nothing_left, until
 
-#: How many programs run when the interruption comes: the chain alone; chain and matcher; a miner beside them.
+#: Programs that run at the interruption: the chain alone; the matcher too; a miner beside them.
 MOMENTS = (1, 2, 3)
 
 

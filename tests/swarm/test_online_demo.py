@@ -1,4 +1,4 @@
-"""`devnet demo --story online` asks a gateway and finds what it was charged on chain, to the unit."""
+"""`devnet demo --story online` asks a gateway and finds what it was charged on chain."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def of_sessions(sessions: Iterable[int]) -> list[int]:
 
 
 def mentioning(text: str) -> list[int]:
-    """Processes with this text in their environment, which children inherit whatever session they made themselves."""
+    """Processes with this text in their environment, which children inherit in any session."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

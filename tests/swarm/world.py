@@ -41,14 +41,14 @@ LINGERS_S = 20.0
 LINE_BYTES = 2**26
 DECODE_STEPS = 'headrace_stage_seconds_count{kind="decode"}'
 TELLING_STEPS = 4
-#: For `pytestmark`: the tests of one devnet run in one event loop, and the first of them waits for it to be built.
+#: For `pytestmark`: the tests of one devnet run in one event loop and share the devnet.
 MARKS = [pytest.mark.swarm, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(600)]
 
 
 async def until(
     check: Callable[[], Awaitable[Any]], *, within_s: float, what: str, poll_s: float = POLL_S
 ) -> Any:
-    """Poll until the check finds something; its finding. Fails the test when that takes too long."""
+    """Poll until the check finds something; its finding. Fails the test when it takes too long."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         found = await check()
@@ -61,7 +61,7 @@ async def until(
 async def nothing_left(text: str, ports: set[int]) -> None:
     """Fail unless no process with this text in its environment is left, and no port answers.
 
-    torch's helper for shared memory leads a session of its own and ends itself a moment after the last process that used it.
+    torch's helper for shared memory leads its own session and ends a moment after its last user.
     """
 
     async def all_gone() -> bool:
@@ -120,7 +120,7 @@ async def _hear(
     code: asyncio.Future[int],
     lines: list[bytes],
 ) -> tuple[bytes, bytes]:
-    """What a program says until it ends, on both streams; its output is in `lines` as soon as it comes."""
+    """What a program says until it ends, on both streams; `lines` has its output as it comes."""
 
     async def output() -> None:
         async for line in out:
@@ -213,7 +213,7 @@ class World:
                 await self.net.start_miner(party, profile)
 
         async def serve() -> bool:
-            """By their own word: the matcher believes in a dead miner until its last record expires."""
+            """By their own word: the matcher believes in a dead miner until its record expires."""
             try:
                 states = [(await self.status_of(party))["state"] for party in self.profiles]
             except (AssertionError, httpx2.HTTPError):
@@ -292,8 +292,16 @@ class World:
         """`client submit` of the requester, and the folder of its results."""
         out = self.folder / f"{file.stem}-{len(self.begun)}"
         return await self.begin(
-            "requester-1", "client", "submit", str(file), "--yes", "--json", "--out", str(out), *options
-        ), out  # fmt: skip
+            "requester-1",
+            "client",
+            "submit",
+            str(file),
+            "--yes",
+            "--json",
+            "--out",
+            str(out),
+            *options,
+        ), out
 
     async def submit(self, file: Path, *options: str, expect: int = 0) -> tuple[Done, Path]:
         """The same, to its end."""
@@ -335,7 +343,7 @@ class World:
         return found
 
     async def matched(self, known: int, ongoing: Ongoing) -> JobSeen:
-        """The job that a client has opened, when there were so many before. Fails the test when the client ends first."""
+        """The job that a client has opened after so many. Fails if the client ends first."""
 
         async def look() -> JobSeen | None:
             if not ongoing.is_running:
@@ -384,7 +392,7 @@ class World:
         return seen
 
     async def session_closed(self, job_id: str) -> JobSeen:
-        """The session, once its last word is on chain and the while after its closing has passed."""
+        """The session, once its last word is on chain and the while after its closing passed."""
 
         async def closing() -> bool:
             events = await self.chain.events(self.net.deploy_block, await self.chain.block_number())

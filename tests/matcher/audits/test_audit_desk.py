@@ -70,7 +70,9 @@ def ask(
     signer: Signer | None = None,
     domain: signing.Domain = DOMAIN,
 ) -> SignedAsk:
-    receipt = make_receipt(job.signed.order, job.plan, stage, requests, signer or machine_key(stage + 1))  # fmt: skip
+    receipt = make_receipt(
+        job.signed.order, job.plan, stage, requests, signer or machine_key(stage + 1)
+    )
     return sign_ask(LotsAsked(by.address, job.job_id, (receipt,)), by, domain)
 
 
@@ -171,8 +173,11 @@ async def test_receipts_that_no_stage_signed_draw_nothing(net: Net) -> None:
         (ask(job, 0, signer=machine_key(1)), "not signed by"),
         (ask(job, 0, stage=1), "another order, plan or stage"),
         (ask(job, 2), "the order of 2 does not have"),
-        (sign_ask(LotsAsked(AUDITOR.address, job.job_id, (twice, twice)), AUDITOR, DOMAIN), "another one covers"),
-    ):  # fmt: skip
+        (
+            sign_ask(LotsAsked(AUDITOR.address, job.job_id, (twice, twice)), AUDITOR, DOMAIN),
+            "another one covers",
+        ),
+    ):
         with pytest.raises(CheckFailed) as caught:
             await net.daemon.audits.draw(bad)
         assert why in caught.value.why
@@ -183,7 +188,7 @@ async def test_only_the_orders_auditor_that_is_paid_here_is_told(net: Net) -> No
     await paying(net)
     job = await settled(net)
     elsewhere = signing.Domain(1, DOMAIN.verifying_contract)
-    with pytest.raises(UsageError, match="another auditor's"):
+    with pytest.raises(UsageError, match="another auditor"):
         await net.daemon.audits.draw(ask(job, 0, by=OTHER))
     with pytest.raises(CheckFailed):
         await net.daemon.audits.draw(ask(job, 0, domain=elsewhere))

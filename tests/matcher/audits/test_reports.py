@@ -1,4 +1,4 @@
-"""What auditors say decides who gets work: heard from those who are believed, kept over restarts, forgotten in time."""
+"""What auditors say decides which machine gets work: if believed, over restarts, for a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TWO, FOUR = machine_key(2).address, machine_key(4).address
 
 @pytest.fixture
 async def listening(net: Net) -> Net:
-    """A matcher that believes `AUDITOR`, over three stages of which the middle one has a stand-in."""
+    """A matcher that believes `AUDITOR`, over three stages, the middle one with a stand-in."""
     net.rules = replace(net.rules, auditors=frozenset({AUDITOR.address.lower()}), memory_s=MEMORY_S)
     await net.restarted().prepare()
     net.chain.owners = {machine_key(n).address: key(200 + n).address for n in (1, 2, 3, 4)}
@@ -44,11 +44,18 @@ async def listening(net: Net) -> Net:
 
 
 def report(
-    operator: str, *, faults: int = 1, withheld: int = 0, sequence: int = 1, by: Signer = AUDITOR,
+    operator: str,
+    *,
+    faults: int = 1,
+    withheld: int = 0,
+    sequence: int = 1,
+    by: Signer = AUDITOR,
     domain: signing.Domain = DOMAIN,
-) -> SignedReport:  # fmt: skip
+) -> SignedReport:
     at = NOW_S
-    audits = OperatorAudits(operator.lower(), 3, 2, faults, withheld, 0, at * bool(faults), at * bool(withheld))  # fmt: skip
+    audits = OperatorAudits(
+        operator.lower(), 3, 2, faults, withheld, 0, at * bool(faults), at * bool(withheld)
+    )
     return sign_report(report_of(by.address, sequence, [audits]), by, domain)
 
 
@@ -159,7 +166,11 @@ async def test_strangers_forgeries_and_old_reports_are_refused(
     assert await tell(forged) == 422
     assert await tell(report(TWO, domain=other)) == 422
     assert listening.daemon.world.reports == {}
-    assert [await tell(good), await tell(good), await tell(report(FOUR, sequence=4))] == [200, 400, 400]  # fmt: skip
+    assert [await tell(good), await tell(good), await tell(report(FOUR, sequence=4))] == [
+        200,
+        400,
+        400,
+    ]
     await listening.tick()
     shown = {m["operator"]: m for m in (await http.get("/v1/miners")).json()["miners"]}
     assert shown[TWO]["standing"] == "left out"

@@ -1,4 +1,4 @@
-"""The daemon's life: killed and restarted, its chain lost, replaced or rolled back, its swarm silent."""
+"""The daemon's life: killed and restarted, its chain lost or rolled back, its swarm silent."""
 
 from __future__ import annotations
 

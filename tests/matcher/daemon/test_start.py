@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 async def test_a_restarted_matcher_finds_the_swarm_that_it_began(
     tmp_path: Path, store: Store
 ) -> None:
-    """The network file names only its own former address; the machines that joined through it are remembered."""
+    """The network file names only its own former address; the machines are remembered."""
     first = join_swarm(settings(tmp_path), store, CHECK)
     other = Swarm.start("127.0.0.1", 0, first.addresses())
     again = None
@@ -118,7 +118,9 @@ def test_audits_are_paid_only_where_auditors_are_named(tmp_path: Path) -> None:
     assert rules_of(elsewhere).pays == Pays(), "defaults in usd keep no other network from starting"
 
 
-@pytest.mark.parametrize("money", [{"audit_fee": "0usd"}, {"audit_fee": "2usd"}, {"audit_cap": "0usd"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "money", [{"audit_fee": "0usd"}, {"audit_fee": "2usd"}, {"audit_cap": "0usd"}]
+)
 def test_auditors_who_would_never_be_paid_are_refused_at_the_start(
     tmp_path: Path, money: dict[str, str]
 ) -> None:

@@ -192,7 +192,7 @@ async def test_a_used_order_is_refused_even_by_a_matcher_that_never_saw_it(net: 
 
 
 async def test_a_lost_answer_while_opening_is_found_again_on_chain(net: Net) -> None:
-    """We die, or the node does, between sending and hearing: the job is open, stored, and not opened twice."""
+    """We die, or the node, between sending and hearing: the job is open once, and stored."""
     net.serve(*SPLIT)
     await net.tick()
     net.chain.lose_answers = 1

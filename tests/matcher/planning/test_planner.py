@@ -213,7 +213,7 @@ def test_a_machine_that_claims_more_layers_than_the_model_has_is_ignored() -> No
 def test_through_any_coming_and_going_plans_fit_and_cover_when_they_say_so(
     memories: list[int], data: st.DataObject
 ) -> None:
-    """Nobody is told more than it holds, nobody unknown is told anything, and a covered fleet stays put."""
+    """No machine is told more than it holds, no unknown one anything; a covered fleet stays put."""
     placement: Decided | None = None
     now = NOW_MS
     rules = replace(AT_ONCE, rest_ms=10**9)
@@ -272,7 +272,7 @@ def test_machines_move_to_where_the_model_is_thin_only_after_a_rest_and_if_it_he
 
 
 def test_a_report_from_before_the_decision_does_not_undo_it() -> None:
-    """The machine serves its old layers until it has heard of the new ones; that is no reason to plan again."""
+    """Serving old layers until it has heard of the new ones is no reason to plan again."""
     found = decide(placed(), THIRDS[0], THIRDS[2], sighting(4))
     assert found is not None
     again = decide(found, THIRDS[0], THIRDS[2], serving_at(4, 3, 9), now_ms=NOW_MS + 1)

@@ -18,7 +18,7 @@ from tests.matcher.test_cli import FLEET
 from tests.matcher.worlds import MODEL_ID
 
 
-async def test_the_live_fleet_is_a_document_that_plans(http: httpx2.AsyncClient) -> None:  # noqa: F811
+async def test_the_live_fleet_is_a_document_that_plans(http: httpx2.AsyncClient):  # noqa: F811
     document = (await http.get("/v1/fleet", params={"model": MODEL_ID})).json()["document"]
     assert document["shape"]["layers"] == 30
     assert len(document["machines"]) == 3

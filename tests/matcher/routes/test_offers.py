@@ -14,9 +14,15 @@ SMALL = make_spec(layers=6)
 
 def offer(number: int, start: int, end: int, price_in: int = 1, price_out: int = 1) -> StageOffer:
     return StageOffer(
-        machine_key(number).address, f"h:{number}", LayerRange(start, end), price_in, price_out,
-        stake_units=100, used_slots=0, max_slots=4,
-    )  # fmt: skip
+        machine_key(number).address,
+        f"h:{number}",
+        LayerRange(start, end),
+        price_in,
+        price_out,
+        stake_units=100,
+        used_slots=0,
+        max_slots=4,
+    )
 
 
 @given(

@@ -266,10 +266,15 @@ def test_live_answers_equal_routing_from_nothing_over_any_life() -> None:
 # --- standing in ---
 
 REPLICAS = (
-    serving_at(1, 0, 10), serving_at(2, 10, 20), serving_at(3, 20, 30),
-    serving_at(4, 0, 10), serving_at(5, 10, 20), serving_at(6, 20, 30),
-    serving_at(7, 10, 15), serving_at(8, 15, 20),
-)  # fmt: skip
+    serving_at(1, 0, 10),
+    serving_at(2, 10, 20),
+    serving_at(3, 20, 30),
+    serving_at(4, 0, 10),
+    serving_at(5, 10, 20),
+    serving_at(6, 20, 30),
+    serving_at(7, 10, 15),
+    serving_at(8, 15, 20),
+)
 
 
 def test_backups_share_no_machine_with_the_chain_or_each_other() -> None:

@@ -104,7 +104,7 @@ def test_each_state_has_one_next_step(
     st.integers(0, 2000),
 )
 def test_whatever_is_open_ends_or_waits_for_a_ruling(job: Job, state: str, at: int) -> None:
-    """From every open state at any time there is a way on: a step now, or one when a clock has run."""
+    """From every open state at any time there is a way on: now, or when a clock has run."""
     chain = DELIVERED if state == "Delivered" else on_chain(state)
     now = next_step(job, chain, NOW_S + at)
     later = next_step(job, chain, NOW_S + 10**6)

@@ -1,4 +1,4 @@
-"""A job's end: acknowledged, delivered for a silent requester, finalized, expired; done once whatever is lost between."""
+"""A job's end: acknowledged, delivered for a silent requester, finalized, expired; done once."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_an_acknowledgement_that_is_forged_or_underpays_is_refused(
 
 
 async def test_a_partial_acknowledgement_counts_when_a_stage_is_dead(net: Net) -> None:
-    """The requester keeps what is finished and pays for it; the rest of the lock comes back now, not at the deadline."""
+    """The requester pays for what is finished; the rest of the lock comes back now."""
     job = await opened(net)
     net.stage(1).finished = {0}
     net.stage(3).finished = {0}

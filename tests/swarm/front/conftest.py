@@ -1,4 +1,4 @@
-"""A devnet of three miners, none of which (nor any two) serves the whole model, with a gateway before it."""
+"""A devnet of three miners, no two of which serve the whole model, with a gateway before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devnet.network import MinerProfile
 from tests.swarm.conftest import devnet_of
 from tests.swarm.world import World
 
-#: With room for several sessions at once: in a full one, the next waits for half a minute until a promise lapses.
+#: With room for several sessions: in a full one, the next waits until a promise lapses.
 ROOMY = {
     "miner-1": MinerProfile("1GiB", layers=(0, 4)),
     "miner-2": MinerProfile("1GiB", layers=(4, 7)),

@@ -1,4 +1,4 @@
-"""Does the official client get answers from three real miners, and is what the gateway charges what the chain paid, to the unit?"""
+"""The official client gets answers from three real miners, and the chain paid what was charged."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def _keys(world: World) -> list[dict[str, Any]]:
 
 
 async def _all_ended(world: World) -> list[Any]:
-    """Every job, once each has ended; sessions end a while after they are closed, by the chain's clock."""
+    """Every job, once each has ended; sessions end a while after they are closed."""
 
     async def ended() -> list[Any] | None:
         jobs = await world.jobs()

@@ -1,4 +1,4 @@
-"""Can whoever runs all this see what happens? One name finds a request at every machine, and every query of ours has an answer."""
+"""Operators see what happens: one name finds a request everywhere, every query has an answer."""
 
 from __future__ import annotations
 

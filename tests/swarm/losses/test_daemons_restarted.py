@@ -1,4 +1,4 @@
-"""Matcher or chain goes away in the middle of a job and comes back: does the job still end as agreed?"""
+"""Matcher or chain goes away during a job and comes back: the job still ends as agreed."""
 
 from __future__ import annotations
 

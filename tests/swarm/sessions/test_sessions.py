@@ -1,4 +1,4 @@
-"""Single requests over sessions between real processes: one order, receipts, acknowledgements and the chain agree to the unit."""
+"""Single requests over sessions between real processes: order, receipts and the chain agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def heard(out: str) -> list[dict[str, Any]]:
 
 
 def kept(world: World, job_id: str) -> tuple[str, int, int]:
-    """State of a session in the requester's records, and tokens in and out under its first stage's receipts."""
+    """State of a session in the requester's records, and tokens in and out by its receipts."""
     store = open_store(world.settings_of("requester-1"))
     try:
         row = next(row for row in store.jobs() if row.job_id == job_id)

@@ -47,8 +47,16 @@ async def test_a_bad_line_fails_with_a_reason_and_the_others_run(world: World) -
 async def test_an_unknown_model_is_named_with_the_known_ones(world: World) -> None:
     file = world.requests("unknown", [prompt("q", "hi", 4)])
     failed = await world.run(
-        "requester-1", "client", "submit", str(file), "--model", "gpt-17", "--yes", "--json", expect=2
-    )  # fmt: skip
+        "requester-1",
+        "client",
+        "submit",
+        str(file),
+        "--model",
+        "gpt-17",
+        "--yes",
+        "--json",
+        expect=2,
+    )
     assert "gpt-17" in failed.error["what"]
     assert "tiny" in failed.error["why"]
 
@@ -65,9 +73,16 @@ async def test_a_wrong_password_opens_no_wallet(world: World) -> None:
     wrong.write_text("not it\n")
     wrong.chmod(0o600)
     failed = await world.run(
-        "requester-1", "client", "wallet", "deposit", "1usd", "--yes", "--json",
-        expect=4, environ={"HEADRACE_PASSWORD_FILE": str(wrong)},
-    )  # fmt: skip
+        "requester-1",
+        "client",
+        "wallet",
+        "deposit",
+        "1usd",
+        "--yes",
+        "--json",
+        expect=4,
+        environ={"HEADRACE_PASSWORD_FILE": str(wrong)},
+    )
     assert failed.error["code"] == "E-WALLET-02"
 
 
@@ -75,8 +90,16 @@ async def test_an_empty_wallet_hears_have_need_short_by_and_fix(world: World) ->
     made = await world.run("requester-1", "client", "wallet", "new", "poor", "--json")
     file = world.requests("poor", [prompt("q", "hi", 4)])
     failed = await world.run(
-        "requester-1", "client", "submit", str(file), "--wallet", "poor", "--yes", "--json", expect=5
-    )  # fmt: skip
+        "requester-1",
+        "client",
+        "submit",
+        str(file),
+        "--wallet",
+        "poor",
+        "--yes",
+        "--json",
+        expect=5,
+    )
     details = failed.error["details"]
     assert details["address"] == made.result["address"]
     assert details["have"] == "0"
@@ -86,9 +109,17 @@ async def test_an_empty_wallet_hears_have_need_short_by_and_fix(world: World) ->
 
 async def test_a_stake_below_the_minimum_is_refused_with_the_minimum(world: World) -> None:
     failed = await world.run(
-        "juror-1", "miner", "register", "--stake", "50usd", "--operator", "new", "--yes", "--json",
+        "juror-1",
+        "miner",
+        "register",
+        "--stake",
+        "50usd",
+        "--operator",
+        "new",
+        "--yes",
+        "--json",
         expect=5,
-    )  # fmt: skip
+    )
     details = failed.error["details"]
     assert (details["have"], details["need"]) == (str(50 * USD), str(100 * USD))
     assert "100usd" in details["fix"]

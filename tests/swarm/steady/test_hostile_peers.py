@@ -98,8 +98,10 @@ async def test_an_unauthorised_stranger_gets_no_acceptance_and_no_rows_and_work_
     (job,) = await world.jobs_of(done.result)
     order_hash = signing.order_hash(job.order)
     stage = next(
-        i for i, s in enumerate(job.plan) if s.operator.lower() == world.running(VICTIM).operator.lower()
-    )  # fmt: skip
+        i
+        for i, s in enumerate(job.plan)
+        if s.operator.lower() == world.running(VICTIM).operator.lower()
+    )
     before = Counter((await world.status_of(VICTIM))["counts"])
     channel = await stranger(world)
     try:

@@ -1,4 +1,4 @@
-"""Is an auditor that the matcher pays drawn, heard and paid, once, when an order names it, and not otherwise?"""
+"""An auditor that the matcher pays is drawn, heard and paid, once, when an order names it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ async def test_requests_of_an_order_that_names_the_matchers_auditor_are_audited_
     assert (job_unseen.order.auditor, job.order.auditor) == (ZERO_ADDRESS, auditor)
     await world.ended(job.job_id, JobState.SETTLED)
 
-    watching = await world.begin("auditor-1", "auditor", "watch", "--rate", "0", "--paid-by-matcher")  # fmt: skip
+    watching = await world.begin(
+        "auditor-1", "auditor", "watch", "--rate", "0", "--paid-by-matcher"
+    )
 
     async def owed() -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = await audits(world, "ls")
         return rows if [row["state"] for row in rows] == ["owed", "owed"] else []
 
     rows = await until(owed, within_s=WITHIN_S, what="both requests are answered for", poll_s=1.0)
-    assert [(row["job"], row["request"]) for row in rows] == [(seen.result["jobs"][0], r) for r in (0, 1)]  # fmt: skip
+    assert [(row["job"], row["request"]) for row in rows] == [
+        (seen.result["jobs"][0], r) for r in (0, 1)
+    ]
     assert {row["found"] for row in rows} == {str(AuditEnd.CLEAN)}, rows
     os.killpg(watching.pid, signal.SIGTERM)
     await watching.done()
@@ -58,4 +62,10 @@ async def test_requests_of_an_order_that_names_the_matchers_auditor_are_audited_
     }
     assert {row["state"] for row in await audits(world, "ls")} == {"paid"}
     (row,) = await audits(world, "auditors")
-    assert [row[k] for k in ("drawn", "paid", "owed", "cleared_jobs", "contradicted")] == [2, 2, 0, 1, 0]  # fmt: skip
+    assert [row[k] for k in ("drawn", "paid", "owed", "cleared_jobs", "contradicted")] == [
+        2,
+        2,
+        0,
+        1,
+        0,
+    ]

@@ -59,9 +59,7 @@ async def test_a_quote_signs_nothing_and_a_chat_is_a_small_paid_job(world: World
     assert changes(before, await world.holdings()) == {}
 
     known = {job.job_id for job in await world.jobs()}
-    chat = await world.run(
-        "requester-1", "client", "chat", "hi", "--max-tokens", "8", "--json"
-    )  # fmt: skip
+    chat = await world.run("requester-1", "client", "chat", "hi", "--max-tokens", "8", "--json")
     assert 1 <= chat.result["tokens"] <= 8
     (job,) = [job for job in await world.jobs() if job.job_id not in known]
     assert job.order.is_open and job.order.requests == 1

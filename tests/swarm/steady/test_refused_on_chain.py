@@ -1,4 +1,4 @@
-"""Is an order good for one job on one chain only, and a plan only when it covers every layer once?"""
+"""An order is good for one job on one chain only, a plan only if it covers every layer once."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ async def test_an_order_opens_one_job_and_never_a_second(world: World) -> None:
     job = await any_job(world)
     with pytest.raises(ContractRefused) as refused:
         await world.chain.simulate(
-            world.net.addresses["matcher-1"], "TaskRegistry", "openMatched", *open_arguments(job.open_call)
-        )  # fmt: skip
+            world.net.addresses["matcher-1"],
+            "TaskRegistry",
+            "openMatched",
+            *open_arguments(job.open_call),
+        )
     assert refused.value.error == "WrongState"
     assert refused.value.exit_code == 6
 
@@ -69,8 +72,11 @@ async def test_an_order_is_refused_on_another_chain_even_at_equal_addresses(
         assert await register_model(other, deployer, world.net.model_folder) == world.net.model_id
         with pytest.raises(ContractRefused) as refused:
             await other.simulate(
-                world.net.addresses["matcher-1"], "TaskRegistry", "openMatched", *open_arguments(job.open_call)
-            )  # fmt: skip
+                world.net.addresses["matcher-1"],
+                "TaskRegistry",
+                "openMatched",
+                *open_arguments(job.open_call),
+            )
     finally:
         await other.close()
     assert refused.value.error == "BadSignature"
@@ -99,7 +105,7 @@ def signer_secret(party: str) -> bytes:
 
 
 class FreshOrder:
-    """An order of the requester's that no matcher has seen, and a right plan for it: of layers in equal parts, so that none is empty with one less."""
+    """An order that no matcher has seen, and a plan of equal parts, none empty with one less."""
 
     def __init__(self, world: World, job: JobSeen, nonce: int, now_s: int) -> None:
         self._world, stages, layers = world, len(job.plan), job.plan[-1].layer_to

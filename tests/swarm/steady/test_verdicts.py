@@ -1,4 +1,4 @@
-"""Where an order names the jury: is exactly the liar slashed, and does a false accusation cost its accuser?
+"""Where an order names the jury, exactly the liar is slashed, and false accusers pay.
 
 The last file of its folder: without its stake, the liar's machine is missing in the devnet.
 """
@@ -79,9 +79,16 @@ async def test_an_honest_job_passes_the_check_and_a_false_accusation_costs_the_b
     assert [row["verdict"] for row in checked.result] == ["ok"] * 3, checked.result
 
     accused = await world.run(
-        "requester-1", "auditor", "dispute", name, "--stage", "0", "--yes", "--json",
+        "requester-1",
+        "auditor",
+        "dispute",
+        name,
+        "--stage",
+        "0",
+        "--yes",
+        "--json",
         within_s=DRAWN_WITHIN_S,
-    )  # fmt: skip
+    )
     assert accused.result["verdict"] == "no fault"
     dispute = (await jury_events(world, "DisputeOpened"))[-1]["dispute"]
     assert await votes(world, dispute) == dict.fromkeys(JURORS, VoteKind.NO_FAULT)
@@ -112,9 +119,15 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
     await world.all_serve()
     before = await world.holdings()
     done, _ = await world.submit(
-        world.requests("doubted", LINES), "--ack", "later", "--window", "10m",
-        "--auditor", net.addresses["auditor-1"], *JURY,
-    )  # fmt: skip
+        world.requests("doubted", LINES),
+        "--ack",
+        "later",
+        "--window",
+        "10m",
+        "--auditor",
+        net.addresses["auditor-1"],
+        *JURY,
+    )
     name = done.result["jobs"][0]
     (job,) = await world.jobs_of(done.result)
     await world.ended(job.job_id, JobState.DELIVERED)
