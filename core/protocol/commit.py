@@ -65,12 +65,7 @@ def merkle_proof(hashes: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def verify_proof(
-    root: bytes,
-    count: int,
-    index: int,
-    leaf: bytes,
-    proof: Sequence[bytes],
-    half: Half = Half.NONE,
+    root: bytes, count: int, index: int, leaf: bytes, proof: Sequence[bytes], half: Half = Half.NONE
 ) -> bool:
     """Whether the leaf hash `leaf` is number `index` of `count` under `root`. Never raises.
 

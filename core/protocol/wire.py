@@ -51,6 +51,18 @@ class Message(msgspec.Struct, frozen=True, tag=True, rename="camel", forbid_unkn
     """Base of every message; the tag is the class name."""
 
 
+class OfJob(Message, frozen=True):
+    """Base of what is about one job."""
+
+    order_hash: t.Hash32
+
+
+class OfRequest(OfJob, frozen=True):
+    """Base of what is about one request of a job."""
+
+    request: t.U32
+
+
 # --- anyone ---
 
 
@@ -129,7 +141,7 @@ class Origin(t.Value, frozen=True):
     traceparent: Traceparent = ""
 
 
-class Submit(Message, frozen=True):
+class Submit(OfRequest, frozen=True):
     """Client to the first and the last stage: a prompt and how to sample from it.
 
     Payload: prompt ids, u32le. Both check the openings of `Order.inputRoot` and
@@ -137,8 +149,6 @@ class Submit(Message, frozen=True):
     whose proofs are empty. → Submitted | Failed
     """
 
-    order_hash: t.Hash32
-    request: t.U32
     salt: t.Hash32
     prompt_proof: Proof
     sampling: t.SamplingParams
@@ -147,11 +157,9 @@ class Submit(Message, frozen=True):
     origin: Origin | None = None
 
 
-class GoesOn(Message, frozen=True):
+class GoesOn(OfRequest, frozen=True):
     """Client to every stage: the request goes on with another one. → Submitted | Failed"""
 
-    order_hash: t.Hash32
-    request: t.U32
     continues: t.Hash32
     continued: t.U32
 
@@ -160,7 +168,7 @@ class Submitted(Message, frozen=True):
     """The request is taken."""
 
 
-class Activations(Message, frozen=True, omit_defaults=True):
+class Activations(OfRequest, frozen=True, omit_defaults=True):
     """Stage i to stage i+1: rows [start, start + rows) of one request.
 
     Payload: float32 little-endian [rows, D]. `halved`: only the upper 16 bits of each number are
@@ -171,8 +179,6 @@ class Activations(Message, frozen=True, omit_defaults=True):
     where they became void.
     """
 
-    order_hash: t.Hash32
-    request: t.U32
     start: t.U32
     rows: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     halved: bool = False
@@ -186,15 +192,13 @@ class Activations(Message, frozen=True, omit_defaults=True):
     company: Annotated[int, msgspec.Meta(ge=0, le=2**16)] = 0
 
 
-class Carry(Message, frozen=True):
+class Carry(OfRequest, frozen=True):
     """Stage i to stage i+1, before the first rows of a continued request: what is left of it?
 
     At most the first `rows` rows count. Rows from `decoded_from` on were decoded one at a time.
     → Carried | Failed
     """
 
-    order_hash: t.Hash32
-    request: t.U32
     rows: t.U32
     decoded_from: t.U32
 
@@ -206,15 +210,13 @@ class Carried(Message, frozen=True):
     root: t.Hash32
 
 
-class Token(Message, frozen=True, omit_defaults=True):
+class Token(OfRequest, frozen=True, omit_defaults=True):
     """Last stage to the client and to the first stage: token number `step` of the answer.
 
     Only the client is told log probabilities, and only if its parameters ask: the token's own, and
     the likeliest ones with theirs.
     """
 
-    order_hash: t.Hash32
-    request: t.U32
     step: t.U32
     token: t.U32
     finish: Finish = ""
@@ -223,61 +225,47 @@ class Token(Message, frozen=True, omit_defaults=True):
     top: Annotated[tuple[tuple[t.U32, Logprob], ...], msgspec.Meta(max_length=t.MAX_LOGPROBS)] = ()
 
 
-class FinishRequest(Message, frozen=True):
+class FinishRequest(OfRequest, frozen=True):
     """Down the pipeline: this request is over; commit, sign, free its memory."""
 
-    order_hash: t.Hash32
-    request: t.U32
     tokens_in: t.U32
     tokens_out: t.U32
 
 
-class Waiting(Message, frozen=True):
+class Waiting(OfRequest, frozen=True):
     """Stage to client and round the ring: the request waits for memory at `stage`."""
 
-    order_hash: t.Hash32
-    request: t.U32
     stage: t.U16
 
 
-class Stopped(Message, frozen=True):
+class Stopped(OfRequest, frozen=True):
     """No more of this request: from the client to a stage, or the answer to rows or a token of it.
 
     So a machine that slept learns that it was left out. It keeps what it did, as after the loss of
     a neighbour.
     """
 
-    order_hash: t.Hash32
-    request: t.U32
 
-
-class RequestFailed(Message, frozen=True):
+class RequestFailed(OfRequest, frozen=True):
     """Stage to client: this request cannot go on here; other requests may.
 
     `lost` is the neighbour that fell silent, if any: a continuation or a Cut may follow.
     """
 
-    order_hash: t.Hash32
-    request: t.U32
     code: Annotated[str, msgspec.Meta(max_length=40)]
     reason: Text
     lost: t.Address | None = None
 
 
-class Cut(Message, frozen=True):
+class Cut(OfRequest, frozen=True):
     """Client to what is left of a pipeline: sign `tokens_out` tokens. → Receipt | Failed"""
 
-    order_hash: t.Hash32
-    request: t.U32
     tokens_in: t.U32
     tokens_out: t.U32
 
 
-class Cancel(Message, frozen=True):
+class Cancel(OfRequest, frozen=True):
     """Client to every stage: forget this request."""
-
-    order_hash: t.Hash32
-    request: t.U32
 
 
 class Receipt(Message, frozen=True):
@@ -312,37 +300,30 @@ class Acknowledge(Message, frozen=True):
     signature: t.Signature
 
 
-class EndJob(Message, frozen=True):
+class EndJob(OfJob, frozen=True):
     """Client to every stage of an open order: no further request will begin."""
 
-    order_hash: t.Hash32
 
-
-class Progress(Message, frozen=True):
+class Progress(OfJob, frozen=True):
     """Client or matcher: which requests of the job are finished? → Finished | Failed"""
-
-    order_hash: t.Hash32
 
 
 class Finished(Message, frozen=True):
     requests: list[t.U32]
 
 
-class CloseJob(Message, frozen=True):
+class CloseJob(OfJob, frozen=True):
     """Client or matcher: sign one receipt over these finished requests. → Receipt | Failed"""
 
-    order_hash: t.Hash32
     requests: Annotated[list[t.U32], msgspec.Meta(min_length=1, max_length=MAX_REQUESTS)]
 
 
 # --- answering for what was signed ---
 
 
-class FetchOpening(Message, frozen=True):
+class FetchOpening(OfRequest, frozen=True):
     """Auditor or juror: the prompt and sampling of one request, as committed. → Opening | Failed"""
 
-    order_hash: t.Hash32
-    request: t.U32
     delegation: t.AuditorDelegation | None = None
     delegation_signature: t.Signature | None = None
 
@@ -357,11 +338,9 @@ class Opening(Message, frozen=True):
     opening: t.SignedOpening | None = None  # of an open order's request, instead of proofs
 
 
-class FetchRows(Message, frozen=True):
+class FetchRows(OfRequest, frozen=True):
     """Auditor or juror: rows that crossed this stage's `side` boundary. → Rows | Failed"""
 
-    order_hash: t.Hash32
-    request: t.U32
     side: Side
     start: t.U32
     count: t.U32
@@ -383,10 +362,9 @@ class Rows(Message, frozen=True):
     beside: t.Hash32 | None = None
 
 
-class FetchReceipts(Message, frozen=True):
+class FetchReceipts(OfJob, frozen=True):
     """Auditor or juror: every receipt this stage signed for the order. → Receipts | Failed"""
 
-    order_hash: t.Hash32
     delegation: t.AuditorDelegation | None = None
     delegation_signature: t.Signature | None = None
 

@@ -77,10 +77,7 @@ def is_ready(name: str, cache_dir: Path | None = None) -> bool:
 
 
 def ensure_model(
-    name: str = DEFAULT_MODEL,
-    cache_dir: Path | None = None,
-    *,
-    progress: Progress | None = None,
+    name: str = DEFAULT_MODEL, cache_dir: Path | None = None, *, progress: Progress | None = None
 ) -> Path:
     """The folder of a converted model, after fetching and converting it if it is not there yet.
 

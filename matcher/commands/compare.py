@@ -85,10 +85,7 @@ def differences(ours: Sequence[Json], theirs: Sequence[Json]) -> list[Difference
         assert known is not None
         rows.append(
             Difference(
-                miner=known["shortId"],
-                operator=operator,
-                here=_seen(mine),
-                there=_seen(other),
+                miner=known["shortId"], operator=operator, here=_seen(mine), there=_seen(other)
             )
         )
     return rows

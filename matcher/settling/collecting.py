@@ -27,12 +27,7 @@ class Collected:
 
 
 async def collect(
-    peers: Dialer,
-    job: Job,
-    domain: signing.Domain,
-    *,
-    all_requests: bool,
-    timeout_s: float = 10.0,
+    peers: Dialer, job: Job, domain: signing.Domain, *, all_requests: bool, timeout_s: float = 10.0
 ) -> Collected:
     """Receipts over what all stages finished, or only over `all_requests`. Never raises."""
     order_hash = job.order_hash

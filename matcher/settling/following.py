@@ -18,14 +18,7 @@ from core.chain.chain import Chain, ChainCall, ChainEvent
 from core.chain.follower import EventBatch, EventFollower
 from core.money import pricing
 from core.protocol.ids import Kind, short
-from core.protocol.types import (
-    Acceptance,
-    ModelSpec,
-    Order,
-    SignedAcceptance,
-    SignedOrder,
-    Stage,
-)
+from core.protocol.types import Acceptance, ModelSpec, Order, SignedAcceptance, SignedOrder, Stage
 from core.runtime.logs import get_logger
 from matcher.records.jobs import CANCELLED, DELIVERED, EXPIRED, MATCHED, SETTLED, Job
 from matcher.records.store import JobChange, Store
@@ -45,46 +38,35 @@ class Followed:
     block: int = 0
 
 
+#: Event → the state that it puts a job in ("": none), and what it says beside its numbers.
+_SAYS = {
+    "JobDelivered": (DELIVERED, ("deliver_tx", "beacon")),
+    "JobPaid": ("", ("beacon",)),
+    "JobSettled": (SETTLED, ("end_tx", "beacon")),
+    "JobExpired": (EXPIRED, ("end_tx",)),
+    "JobCancelled": (CANCELLED, ("end_tx",)),
+}
+_NUMBERS = {
+    **{"tokensIn": "tokens_in", "tokensOut": "tokens_out", "finalAt": "final_at_s"},
+    **{"paid": "paid_units", "refunded": "refunded_units", "withheld": "withheld_units"},
+}
+
+
 def job_change(event: ChainEvent) -> JobChange | None:
     """What an event of TaskRegistry says of its job; None when it only says "look again"."""
-    values: dict[str, Any]
-    args, tx = event.args, event.tx_hash
-    if event.name == "JobDelivered":
-        values = {
-            "state": DELIVERED,
-            "tokens_in": int(args["tokensIn"]),
-            "tokens_out": int(args["tokensOut"]),
-            "final_at_s": int(args["finalAt"]),
-            "deliver_tx": tx,
-            "beacon": event.block_hash,
-        }
-    elif event.name == "JobPaid":
-        values = {
-            "tokens_in": int(args["tokensIn"]),
-            "tokens_out": int(args["tokensOut"]),
-            "beacon": event.block_hash,
-        }
-    elif event.name == "JobSettled":
-        values = {
-            "state": SETTLED,
-            "paid_units": int(args["paid"]),
-            "refunded_units": int(args["refunded"]),
-            "withheld_units": int(args["withheld"]),
-            "end_tx": tx,
-            "beacon": event.block_hash,
-        }
-    elif event.name in ("JobExpired", "JobCancelled"):
-        values = {
-            "state": EXPIRED if event.name == "JobExpired" else CANCELLED,
-            "paid_units": 0,
-            "refunded_units": int(args["refunded"]),
-            "withheld_units": 0,
-            "end_tx": tx,
-        }
-    else:
+    if event.name not in _SAYS:
         return None
+    state, others = _SAYS[event.name]
+    values: dict[str, Any] = {"state": state} if state else {}
+    if state in (EXPIRED, CANCELLED):
+        values |= {"paid_units": 0, "withheld_units": 0}
+    values |= {ours: int(event.args[name]) for name, ours in _NUMBERS.items() if name in event.args}
+    if event.name == "JobPaid":
+        del values["paid_units"]  # of one acknowledgement, not of the job
+    said = {"beacon": event.block_hash, "deliver_tx": event.tx_hash, "end_tx": event.tx_hash}
+    values |= {name: said[name] for name in others}
     values |= {"state_block": event.block_number, "stale": False}
-    return JobChange(str(args["job"]), values)
+    return JobChange(str(event.args["job"]), values)
 
 
 def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:

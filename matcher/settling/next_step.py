@@ -103,12 +103,7 @@ def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> S
 
 
 def _when_open(
-    job: Job,
-    chain: OnChain,
-    now_s: int,
-    patience: Patience,
-    unpaid_units: int,
-    close_delay_s: int,
+    job: Job, chain: OnChain, now_s: int, patience: Patience, unpaid_units: int, close_delay_s: int
 ) -> SettlingStep:
     is_late = now_s >= chain.deadline_s - patience.deadline_margin_s
     is_worth_it = unpaid_units >= patience.voucher_units

@@ -3,150 +3,62 @@
 import sqlalchemy as sa
 from alembic import op
 
+from core.runtime.database import create_table
+
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+BIG, TEXT = sa.BigInteger(), sa.Text()
 
 
 def upgrade() -> None:
-    op.create_table(
-        "swarm_peers",
-        sa.Column("address", sa.String(length=255), nullable=False),
-        sa.Column("is_self", sa.Boolean(), nullable=False),
-        sa.Column("seen_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("address"),
-    )
-    op.create_table(
-        "cursor",
-        sa.Column("name", sa.String(length=16), nullable=False),
-        sa.Column("chain_id", sa.BigInteger(), nullable=False),
-        sa.Column("task_registry", sa.String(length=42), nullable=False),
-        sa.Column("position", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("name"),
-    )
-    op.create_table(
+    create_table("swarm_peers", "address", address=255, is_self=sa.Boolean(), seen_at=BIG)
+    create_table("cursor", "name", name=16, chain_id=BIG, task_registry=42, position=TEXT)
+    create_table(
         "miners",
-        sa.Column("operator", sa.String(length=42), nullable=False),
-        sa.Column("owner", sa.String(length=42), nullable=False),
-        sa.Column("stake_units", sa.BigInteger(), nullable=False),
-        sa.Column("can_work", sa.Boolean(), nullable=False),
-        sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("endpoint", sa.String(length=255), nullable=False),
-        sa.Column("first_seen_at", sa.BigInteger(), nullable=False),
-        sa.Column("last_seen_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("operator"),
+        "operator",
+        **{"operator": 42, "owner": 42, "stake_units": BIG, "can_work": sa.Boolean()},
+        **{"state": 16, "endpoint": 255, "first_seen_at": BIG, "last_seen_at": BIG},
     )
-    op.create_table(
-        "models",
-        sa.Column("model_id", sa.String(length=66), nullable=False),
-        sa.Column("spec", sa.Text(), nullable=False),
-        sa.Column("block_number", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("model_id"),
-    )
-    op.create_table(
+    create_table("models", "model_id", model_id=66, spec=TEXT, block_number=BIG)
+    create_table(
         "orders",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("order_hash", sa.String(length=66), nullable=False),
-        sa.Column("requester", sa.String(length=42), nullable=False),
-        sa.Column("model_id", sa.String(length=66), nullable=False),
-        sa.Column("signed", sa.Text(), nullable=False),
-        sa.Column("received_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("job_id"),
+        "job_id",
         sa.UniqueConstraint("order_hash"),
+        **{"job_id": 66, "order_hash": 66, "requester": 42, "model_id": 66, "signed": TEXT},
+        received_at=BIG,
     )
-    with op.batch_alter_table("orders", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_orders_model_id"), ["model_id"], unique=False)
-        batch_op.create_index(batch_op.f("ix_orders_requester"), ["requester"], unique=False)
-
-    op.create_table(
+    op.create_index("ix_orders_model_id", "orders", ["model_id"])
+    op.create_index("ix_orders_requester", "orders", ["requester"])
+    create_table(
         "jobs",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("plan_hash", sa.String(length=66), nullable=False),
-        sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("state_block", sa.BigInteger(), nullable=False),
-        sa.Column("stale", sa.Boolean(), nullable=False),
-        sa.Column("locked_units", sa.BigInteger(), nullable=False),
-        sa.Column("deadline_s", sa.BigInteger(), nullable=False),
-        sa.Column("final_at_s", sa.BigInteger(), nullable=False),
-        sa.Column("finished_at_s", sa.BigInteger(), nullable=False),
-        sa.Column("tokens_in", sa.BigInteger(), nullable=False),
-        sa.Column("tokens_out", sa.BigInteger(), nullable=False),
-        sa.Column("paid_units", sa.BigInteger(), nullable=True),
-        sa.Column("refunded_units", sa.BigInteger(), nullable=True),
-        sa.Column("withheld_units", sa.BigInteger(), nullable=True),
-        sa.Column("open_tx", sa.String(length=66), nullable=False),
-        sa.Column("deliver_tx", sa.String(length=66), nullable=False),
-        sa.Column("end_tx", sa.String(length=66), nullable=False),
-        sa.Column("failure", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        "job_id",
         sa.ForeignKeyConstraint(["job_id"], ["orders.job_id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_id"),
+        nullable=("paid_units", "refunded_units", "withheld_units"),
+        **{"job_id": 66, "plan_hash": 66, "state": 16, "state_block": BIG, "stale": sa.Boolean()},
+        **{"locked_units": BIG, "deadline_s": BIG, "final_at_s": BIG, "finished_at_s": BIG},
+        **{"tokens_in": BIG, "tokens_out": BIG, "paid_units": BIG, "refunded_units": BIG},
+        **{"withheld_units": BIG, "open_tx": 66, "deliver_tx": 66, "end_tx": 66, "failure": TEXT},
+        **{"created_at": BIG, "updated_at": BIG},
     )
-    with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_jobs_state"), ["state"], unique=False)
-
-    op.create_table(
-        "acceptances",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("stage", sa.Integer(), nullable=False),
-        sa.Column("expiry_s", sa.BigInteger(), nullable=False),
-        sa.Column("signature", sa.String(length=132), nullable=False),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_id", "stage"),
-    )
-    op.create_table(
-        "acks",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("ack", sa.Text(), nullable=False),
-        sa.Column("signature", sa.String(length=132), nullable=False),
-        sa.Column("received_at", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_id"),
-    )
-    op.create_table(
-        "receipts",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("stage", sa.Integer(), nullable=False),
-        sa.Column("signed", sa.Text(), nullable=False),
-        sa.Column("collected_at", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_id", "stage"),
-    )
-    op.create_table(
-        "stages",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("stage", sa.Integer(), nullable=False),
-        sa.Column("operator", sa.String(length=42), nullable=False),
-        sa.Column("layer_from", sa.Integer(), nullable=False),
-        sa.Column("layer_to", sa.Integer(), nullable=False),
-        sa.Column("endpoint", sa.String(length=255), nullable=False),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_id", "stage"),
-    )
-    with op.batch_alter_table("stages", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_stages_operator"), ["operator"], unique=False)
+    op.create_index("ix_jobs_state", "jobs", ["state"])
+    stage = {"job_id": 66, "stage": sa.Integer()}
+    key = "job_id stage"
+    create_table("acceptances", key, _of_job(), **stage, expiry_s=BIG, signature=132)
+    create_table("acks", "job_id", _of_job(), job_id=66, ack=TEXT, signature=132, received_at=BIG)
+    create_table("receipts", key, _of_job(), **stage, signed=TEXT, collected_at=BIG)
+    layers = {"layer_from": sa.Integer(), "layer_to": sa.Integer()}
+    create_table("stages", key, _of_job(), **stage, operator=42, **layers, endpoint=255)
+    op.create_index("ix_stages_operator", "stages", ["operator"])
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("stages", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_stages_operator"))
+    for table in ("stages", "receipts", "acks", "acceptances", "jobs", "orders", "models"):
+        op.drop_table(table)
+    for table in ("miners", "cursor", "swarm_peers"):
+        op.drop_table(table)
 
-    op.drop_table("stages")
-    op.drop_table("receipts")
-    op.drop_table("acks")
-    op.drop_table("acceptances")
-    with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_jobs_state"))
 
-    op.drop_table("jobs")
-    with op.batch_alter_table("orders", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_orders_requester"))
-        batch_op.drop_index(batch_op.f("ix_orders_model_id"))
-
-    op.drop_table("orders")
-    op.drop_table("models")
-    op.drop_table("miners")
-    op.drop_table("cursor")
-    op.drop_table("swarm_peers")
+def _of_job() -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["job_id"], ["jobs.job_id"], ondelete="CASCADE")

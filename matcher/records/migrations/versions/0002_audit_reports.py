@@ -3,21 +3,18 @@
 import sqlalchemy as sa
 from alembic import op
 
+from core.runtime.database import create_table
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
+BIG, TEXT = sa.BigInteger(), sa.Text()
 
 
 def upgrade() -> None:
-    op.create_table(
-        "audit_reports",
-        sa.Column("auditor", sa.String(length=42), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), nullable=False),
-        sa.Column("signed", sa.Text(), nullable=False),
-        sa.Column("received_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("auditor"),
-    )
+    columns = {"auditor": 42, "sequence": BIG, "signed": TEXT, "received_at": BIG}
+    create_table("audit_reports", "auditor", **columns)
 
 
 def downgrade() -> None:

@@ -3,57 +3,37 @@
 import sqlalchemy as sa
 from alembic import op
 
+from core.runtime.database import create_table
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
+BIG, TEXT = sa.BigInteger(), sa.Text()
 
 
 def upgrade() -> None:
     op.add_column(
         "jobs", sa.Column("beacon", sa.String(length=66), nullable=False, server_default="")
     )
-    op.create_table(
-        "kept",
-        sa.Column("name", sa.String(length=32), nullable=False),
-        sa.Column("value", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("name"),
-    )
-    op.create_table(
-        "audited_jobs",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("fallen", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("job_id"),
-    )
-    op.create_table(
+    create_table("kept", "name", name=32, value=TEXT)
+    create_table("audited_jobs", "job_id", job_id=66, fallen=TEXT)
+    create_table(
         "audit_lots",
-        sa.Column("job_id", sa.String(length=66), nullable=False),
-        sa.Column("request", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("auditor", sa.String(length=42), nullable=False),
-        sa.Column("fee_units", sa.BigInteger(), nullable=False),
-        sa.Column("drawn_at", sa.BigInteger(), nullable=False),
-        sa.Column("due_at", sa.BigInteger(), nullable=False),
-        sa.Column("found", sa.String(length=16), nullable=False),
-        sa.Column("stage", sa.Integer(), nullable=False),
-        sa.Column("signature", sa.String(length=132), nullable=False),
-        sa.Column("found_at", sa.BigInteger(), nullable=False),
-        sa.Column("payment", sa.BigInteger(), nullable=True),
-        sa.PrimaryKeyConstraint("job_id", "request"),
+        "job_id request",
+        nullable=("payment",),
+        **{"job_id": 66, "request": BIG, "auditor": 42, "fee_units": BIG, "drawn_at": BIG},
+        **{"due_at": BIG, "found": 16, "stage": sa.Integer(), "signature": 132, "found_at": BIG},
+        payment=BIG,
     )
     for column in ("auditor", "drawn_at", "payment"):
         op.create_index(f"ix_audit_lots_{column}", "audit_lots", [column])
-    op.create_table(
+    create_table(
         "audit_payments",
-        sa.Column("number", sa.Integer(), nullable=False),
-        sa.Column("auditor", sa.String(length=42), nullable=False),
-        sa.Column("amount_units", sa.BigInteger(), nullable=False),
-        sa.Column("prepared", sa.Text(), nullable=False),
-        sa.Column("tx_hash", sa.String(length=66), nullable=False),
-        sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("is_final", sa.Boolean(), nullable=False),
-        sa.Column("created_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("number"),
+        "number",
         sa.UniqueConstraint("tx_hash"),
+        **{"number": sa.Integer(), "auditor": 42, "amount_units": BIG, "prepared": TEXT},
+        **{"tx_hash": 66, "state": 16, "is_final": sa.Boolean(), "created_at": BIG},
     )
 
 
