@@ -74,11 +74,6 @@ class Processes:
     def running(self) -> list[RunningProgram]:
         return list(self._running.values())
 
-    @property
-    def sessions(self) -> tuple[int, ...]:
-        """Every session that this object started, ended or not."""
-        return tuple(self._ends)
-
     def get(self, name: str) -> RunningProgram:
         """Raises Unreachable when no program of that name was started."""
         if name not in self._running:

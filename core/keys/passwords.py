@@ -6,14 +6,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from core.protocol.errors import KeyOnCommandLine, PasswordMissing, SecretFileTooOpen, WalletError
-
-PASSWORD_FILE_VARIABLES: Final = ("HEADRACE_PASSWORD_FILE", "ETH_PASSWORD")
 
 _RAW_KEY = re.compile(r"(?<![0-9A-Za-z_/-])(0[xX])?[0-9a-fA-F]{64}(?![0-9A-Za-z_/-]|\.\w)")
 _PHRASE_LENGTHS: Final = (12, 15, 18, 21, 24)
@@ -24,15 +22,12 @@ def read_password(
     *,
     file: Path | str | None = None,
     prompt: Callable[[str], str] | None = None,
-    environ: Mapping[str, str] | None = None,
 ) -> str:
-    """The password of wallet ``name``: from ``file``, the file that ``environ`` names, or asked.
+    """The password of wallet ``name``, from ``file`` or asked.
 
     ``prompt`` gets the question and must not echo; without a terminal pass None. Raises
     PasswordMissing, SecretFileTooOpen, WalletError if the file cannot be read.
     """
-    if not file and environ is not None:
-        file = next((environ[key] for key in PASSWORD_FILE_VARIABLES if environ.get(key)), None)
     if file:
         return read_secret_file(Path(file).expanduser()).rstrip("\r\n")
     if prompt is None:

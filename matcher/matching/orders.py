@@ -6,7 +6,6 @@ Everything TaskRegistry would refuse is refused before a stage is asked, with nu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -122,7 +121,6 @@ def check_order(
     terms: MatcherTerms,
     *,
     chain_id: int,
-    show: Callable[[int], str] = format_token,
 ) -> HeadraceError | None:
     """The first thing that is wrong with an order, None when it may be matched by chain time."""
     if spec is None:
@@ -131,7 +129,7 @@ def check_order(
         _check_parties(order, terms, facts)
         or _check_times(order, facts)
         or _check_work(order, spec, facts)
-        or _check_money(order, spec, facts, chain_id, show)
+        or _check_money(order, spec, facts, chain_id)
     )
 
 
@@ -224,19 +222,19 @@ def _check_work(order: Order, spec: ModelSpec, facts: OrderFacts) -> HeadraceErr
 
 
 def _check_money(
-    order: Order, spec: ModelSpec, facts: OrderFacts, chain_id: int, show: Callable[[int], str]
+    order: Order, spec: ModelSpec, facts: OrderFacts, chain_id: int
 ) -> HeadraceError | None:
     need = pricing.max_amount(order, spec)
     if facts.balance_units >= need:
         return None
-    short = show(need - facts.balance_units)
+    short = format_token(need - facts.balance_units)
     return DepositShort(
         "the prepaid balance does not cover the order",
         have=facts.balance_units,
         need=need,
         address=order.requester,
         fix=f"client wallet deposit {short}",
-        show=show,
+        show=format_token,
         chain_id=chain_id,
         state="nothing was locked; the order is still valid",
     )

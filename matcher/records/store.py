@@ -176,12 +176,6 @@ class Store:
                 first = now if row is None else row.first_seen_at
                 session.merge(MinerRow(**vars(miner), first_seen_at=first, last_seen_at=now))
 
-    def miners(self) -> list[MinerRow]:
-        """Every operator ever seen, newest first."""
-        with self._session() as session:
-            query = select(MinerRow).order_by(col(MinerRow.last_seen_at).desc())
-            return list(session.exec(query).all())
-
     def remember_swarm(self, own: Iterable[str], peers: Iterable[str], now: int) -> None:
         """Keep our addresses and those of the newest peers, for a restart."""
         with self._session() as session:

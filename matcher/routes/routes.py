@@ -82,20 +82,6 @@ class LiveRoutes:
         self._rho_ms: dict[str, Mapping[str, float]] = {}
         self._made_ms = 0
 
-    @property
-    def version(self) -> tuple[int, int]:
-        """Grows with every change that may alter an answer: the router's number, its version."""
-        return self.routers, self._router.version
-
-    @property
-    def counts(self) -> str:
-        """How the router came to its answers."""
-        counts = self._router.counts
-        return (
-            f"{counts.cached} cached, {counts.dismissed} dismissed, {counts.resumed} resumed, "
-            f"{counts.searched} searched"
-        )
-
     # --- what is known ---
 
     def see(self, present: Iterable[Sighting], standings: Standings, now_ms: int) -> None:
@@ -148,12 +134,6 @@ class LiveRoutes:
 
     # --- routes ---
 
-    def find(
-        self, order: Order, now_ms: int, excluded: Collection[str] = ()
-    ) -> Chosen | HeadraceError:
-        """The fastest chain now that the order pays for and that has room, or NoCapacity."""
-        return self._find(order, now_ms, excluded, frozenset())
-
     def take(
         self,
         name: str,
@@ -163,7 +143,9 @@ class LiveRoutes:
         *,
         slots: int = JOB_SLOTS,
     ) -> Chosen | HeadraceError:
-        """`find`, and at once the promise to this job; it replaces what the job held.
+        """The fastest chain now with room for its pay, promised to this job, or NoCapacity.
+
+        The promise replaces what the job held.
 
         Machines that an earlier order waits for count as full. A stage that has less room than the
         job could use promises what it has: that is what it accepts, too. `slots` are what the job
@@ -224,15 +206,6 @@ class LiveRoutes:
             and stage.operator not in gone
             and stage.operator not in self._barred(order)
         )
-
-    def backups(
-        self, order: Order, most: int, now_ms: int, excluded: Collection[str] = ()
-    ) -> tuple[Chosen, ...]:
-        """Further chains, best first, that share no machine with `find`'s or with each other."""
-        self._settle(now_ms)
-        barred = self._barred(order) | frozenset(excluded)
-        found = self._router.backups(most, self.kv_tokens(order), barred)
-        return tuple(self._chosen(route) for route in found)
 
     def stand_in(
         self,

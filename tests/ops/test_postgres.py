@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 from sqlalchemy import bindparam, func, insert, inspect, literal_column, select, table
+from sqlmodel import Session
 
 from client.gateway.money.ledger import GONE_AFTER_S, Reservation
 from client.gateway.records.database import Clash, Database
@@ -25,6 +26,7 @@ from core.runtime.database import open_engine
 from matcher.audits.audit_book import AuditBook, Fell
 from matcher.records.store import MinerSeen, Store
 from matcher.records.tables import MatcherTable as MatcherBase
+from matcher.records.tables import MinerRow
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
 from tests.matcher.conftest import Net
@@ -80,9 +82,10 @@ async def test_a_matcher_that_is_killed_goes_on_from_postgres(
     daemon = net.restarted()
     await daemon.prepare()
     reread = net.stores[-1]
-    assert [(row.operator, row.stake_units) for row in reread.miners()] == [
-        (seen.operator, seen.stake_units)
-    ]
+    with Session(reread.engine) as session:
+        row = session.get(MinerRow, seen.operator)
+    assert row is not None
+    assert (row.operator, row.stake_units) == (seen.operator, seen.stake_units)
     assert reread.remembered_swarm() == (["/ip4/1"], ["/ip4/2"])
     assert reread.jobs() == [] and reread.counts() == {}
     with pytest.raises(ConfigError, match="another network"):

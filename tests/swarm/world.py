@@ -225,7 +225,7 @@ class World:
 
     async def close(self) -> None:
         """Stop everything. Fails when a process or a port is left."""
-        sessions = self.net.processes.sessions
+        sessions = tuple(self.net.processes._ends)  # every one that was started
         ports = listening_ports([*of_sessions(sessions), *mentioning(str(self.net.layout.root))])
         try:
             for ongoing in self.begun:

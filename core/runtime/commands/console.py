@@ -162,7 +162,6 @@ class Run:
         result: Any,
         *,
         human: Any = None,
-        schema: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
         """Print a result: one JSON document with --json, otherwise ``human`` or a table.
@@ -173,7 +172,7 @@ class Run:
         """
         result = _plain(result)
         if self.options.json:
-            print_json({"schema": self.schema(schema), "ok": True, "result": result})
+            print_json({"schema": self.schema, "ok": True, "result": result})
             return
         shown = human() if callable(human) else human
         if shown is None:
@@ -185,7 +184,6 @@ class Run:
         look: Callable[[], Awaitable[Any]],
         *,
         every_s: float = 1.0,
-        columns: Sequence[str] | None = None,
         until: Callable[[Any], bool] = lambda _: False,
     ) -> None:
         """Look again and again until interrupted, or until the result is the last.
@@ -199,7 +197,7 @@ class Run:
             while True:
                 found = await look()
                 if found != shown:
-                    self.emit(found, columns=columns)
+                    self.emit(found)
                     shown = found
                 if until(found):
                     return
@@ -209,14 +207,15 @@ class Run:
         with Live(console=self.out, auto_refresh=False) as live:
             while True:
                 found = await look()
-                live.update(_as_table(_plain(found), columns), refresh=True)
+                live.update(_as_table(_plain(found)), refresh=True)
                 if until(found):
                     return
                 await asyncio.sleep(every_s)
 
-    def schema(self, name: str | None = None) -> str:
+    @property
+    def schema(self) -> str:
         """What the JSON document of this command is."""
-        return f"headrace.{name}/1" if name else name_of(self.program, self.command)
+        return name_of(self.program, self.command)
 
     # --- notes and questions ---
 
@@ -409,7 +408,7 @@ def _plain(result: Any) -> Any:
     return plain(result)
 
 
-def _as_table(result: Any, columns: Sequence[str] | None) -> Any:
+def _as_table(result: Any, columns: Sequence[str] | None = None) -> Any:
     if isinstance(result, str):
         return result
     from rich.table import Table

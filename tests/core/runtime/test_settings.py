@@ -77,8 +77,10 @@ def test_foundrys_variables_count_when_ours_are_not_set(folders, tmp_path):
     assert str(settings.wallet.password_file) == "/pw"
     assert settings.origin("wallet.name") == "environment ETH_KEYSTORE_ACCOUNT"
     ours = {"HEADRACE_RPC_URL": "http://ours", "HEADRACE_WALLET": "alice"}
+    ours["HEADRACE_PASSWORD_FILE"] = "/ours"
     settings = load(folders=folders, environ=foundry | ours)
     assert (settings.network.rpc_url, settings.wallet.name) == ("http://ours", "alice")
+    assert str(settings.wallet.password_file) == "/ours"
 
 
 def test_eth_keystore_may_name_one_file(folders, tmp_path):

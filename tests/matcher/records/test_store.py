@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from sqlmodel import Session, select
 
 from core.chain.follower import ChainPosition
 from core.protocol.errors import ConfigError
 from core.runtime.database import migration_config, open_engine, sqlite_url, upgrade
 from matcher.records.jobs import FAILED
 from matcher.records.store import MIGRATIONS, SWARM_PEERS_KEPT, JobChange, MinerSeen, Store
-from matcher.records.tables import METADATA
+from matcher.records.tables import METADATA, MinerRow
 from tests.matcher.worlds import (
     DOMAIN,
     MODEL_ID,
@@ -143,7 +144,8 @@ def test_miners_keep_when_they_were_first_seen(store: Store) -> None:
     seen = MinerSeen(machine_key(1).address, machine_key(9).address, 5, True, "JOIN", "h:1")
     store.note_miners([seen], NOW_S)
     store.note_miners([replace(seen, state="SERVING")], NOW_S + 60)
-    (row,) = store.miners()
+    with Session(store.engine) as session:
+        (row,) = session.exec(select(MinerRow)).all()
     assert (row.first_seen_at, row.last_seen_at, row.state) == (NOW_S, NOW_S + 60, "SERVING")
 
 

@@ -49,8 +49,7 @@ def test_a_stage_without_total_counts():
 
 def test_the_schema_names_program_and_command(tmp_path):
     run = Run("client", "wallet ls", GlobalOptions(), folders=Folders.at(tmp_path))
-    assert run.schema() == "headrace.client.wallet.ls/1"
-    assert run.schema("job") == "headrace.job/1"
+    assert run.schema == "headrace.client.wallet.ls/1"
 
 
 async def test_what_is_followed_ends_with_what_was_waited_for(tmp_path, capsys):
