@@ -122,23 +122,6 @@ def upgrade(engine: Engine, folder: Path) -> None:
         command.upgrade(migration_config(connection, folder), "head")
 
 
-def create_table(
-    table: str, key: str, /, *more: Any, nullable: tuple[str, ...] = (), **columns: Any
-) -> None:
-    """In a migration: a table with this primary key, of these columns; a number is a text's length.
-
-    Columns that are not `nullable` are never NULL. `more` are further constraints.
-    """
-    import sqlalchemy as sa
-    from alembic import op
-
-    made = []
-    for name, kind in columns.items():
-        kind = sa.String(length=kind) if isinstance(kind, int) else kind
-        made.append(sa.Column(name, kind, nullable=name in nullable))
-    op.create_table(table, *made, sa.PrimaryKeyConstraint(*key.split()), *more)
-
-
 def run_migrations(metadata: MetaData) -> None:
     """What a folder's `env.py` does: run its migrations over the connection that it is given."""
     from alembic import context

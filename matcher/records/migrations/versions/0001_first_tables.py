@@ -3,13 +3,12 @@
 import sqlalchemy as sa
 from alembic import op
 
-from core.runtime.database import create_table
+from matcher.records.migrations.made import BIG, TEXT, create_table
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
-BIG, TEXT = sa.BigInteger(), sa.Text()
 
 
 def upgrade() -> None:

@@ -1,15 +1,13 @@
 """What auditors say of operators."""
 
-import sqlalchemy as sa
 from alembic import op
 
-from core.runtime.database import create_table
+from matcher.records.migrations.made import BIG, TEXT, create_table
 
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
-BIG, TEXT = sa.BigInteger(), sa.Text()
 
 
 def upgrade() -> None:
