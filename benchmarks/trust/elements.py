@@ -23,11 +23,11 @@ from core.dispute.play.build import Builder
 from core.dispute.play.held import ShardTrace, boundaries_of, build_trace, sources_of
 from core.dispute.play.operators import Plain
 from core.dispute.play.program import model_program
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace.check import Checker
 from core.dispute.trace.derive import Derivation
 from core.dispute.trace.families import FP32_TOLERANCES
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import INPUT, Form
 from core.protocol.types import LayerRange
 
@@ -35,7 +35,7 @@ STAGE, SAMPLED, WHOLE = 1, 20_000, 10**6
 #: Layers and positions of the trace.
 _LAYERS, _POSITIONS = 2, 40
 _U, _TRANSCENDENTAL = 2.0**-50, 2.0**-40
-_CURVED = (Kind.EXP, Kind.SILU, Kind.GELU_TANH, Kind.SOFTCAP)
+_CURVED = (LeafKind.EXP, LeafKind.SILU, LeafKind.GELU_TANH, LeafKind.SOFTCAP)
 
 
 def rows(sampled: int = SAMPLED) -> list[Row]:
@@ -54,7 +54,7 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
     served = honest(here.load(LayerRange(start, start + _LAYERS)), 0)(x)
     inputs, outputs = (t.float().numpy().astype("<f4").tobytes() for t in (x, served))
 
-    layout = Layout(program.program, start, start + _LAYERS, _POSITIONS, 0, True)
+    layout = TraceLayout(program.program, start, start + _LAYERS, _POSITIONS, 0, True)
     boundaries = boundaries_of(layout, inputs, outputs)
     trace = build_trace(layout, model, boundaries)
     plain = Builder(layout, model, boundaries, Plain(program.program.part_terms))
@@ -134,19 +134,19 @@ def _bound(plain: Builder, trace: ShardTrace, section: int, number: int, found: 
         return values.array(section, source)
 
     match op.kind:
-        case Kind.LINEAR:
+        case LeafKind.LINEAR:
             weight = plain._tensor(section, op.tensor)
             terms = np.abs(of(op.a)[:, 0]) @ np.abs(weight.astype(np.float64)).T
             return (weight.shape[1] + 1) * _U * terms.reshape(found.shape)
-        case Kind.SCORE | Kind.MIX | Kind.ROPE:
+        case LeafKind.SCORE | LeafKind.MIX | LeafKind.ROPE:
             sizes = _Sizes(plain)
             sizes.evaluate(section, number, lambda s, o: np.abs(values.array(s, o)), out := np.zeros(found.shape))  # fmt: skip
-            terms = {Kind.SCORE: layout.program.head_dim + 2, Kind.MIX: layout.positions, Kind.ROPE: 3}  # fmt: skip
+            terms = {LeafKind.SCORE: layout.program.head_dim + 2, LeafKind.MIX: layout.positions, LeafKind.ROPE: 3}  # fmt: skip
             return terms[op.kind] * _U * np.where(np.isfinite(out), out, 0.0)
-        case Kind.SUM | Kind.SQUARES:
+        case LeafKind.SUM | LeafKind.SQUARES:
             return layout.program.hidden * _U * size
     if op.kind in _CURVED:
-        return _TRANSCENDENTAL * (size + np.abs(of(op.a)) if op.kind != Kind.EXP else size)
+        return _TRANSCENDENTAL * (size + np.abs(of(op.a)) if op.kind != LeafKind.EXP else size)
     return 16 * _U * size
 
 

@@ -7,15 +7,15 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from core.dispute.game import dispute
-from core.dispute.game.dispute import ACCUSER_TURNS, Game, Phase, Terms
+from core.dispute.game.dispute import ACCUSER_TURNS, Game, GameParameters, Phase
 from core.dispute.game.game_log import Opened, Seen
 from core.dispute.play.loop import Move
 from core.dispute.play.players import Accused, Accuser
-from core.dispute.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.layout import Place
 from core.protocol import commit
 
-TERMS = Terms(bond=20, turn_s=60, payout_delay_s=0)
+PARAMETERS = GameParameters(bond=20, turn_s=60, payout_delay_s=0)
 OPENED = Opened("0x00", "0x00", 0, "accuser", "requester", "owner", "0x00", "0x00", "0x00", 20, 0)
 Answer = Callable[[Seen], Move | None]
 
@@ -25,8 +25,8 @@ def evidence_of(found: Any) -> Evidence:
     result, runs, weights, row, witness, tokens = found
     part, name, root, siblings = weights
     return Evidence(
-        Opening(result[0], tuple(result[1])),
-        tuple(Opening(data, tuple(up)) for data, up in runs),
+        RunOpening(result[0], tuple(result[1])),
+        tuple(RunOpening(data, tuple(up)) for data, up in runs),
         WeightOpening(row_of(part), name, root, tuple(siblings)),
         row_of(row),
         witness,
@@ -46,7 +46,9 @@ class Table:
         case = accuser.case
         leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
         root = commit.root_of_hashes([leaf])
-        opened = dispute.opened(TERMS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
+        opened = dispute.opened(
+            PARAMETERS, 0, "accuser", frozenset(("owner",)), "requester", root, 1
+        )
         self.below = accuser.below_root
         self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
@@ -97,7 +99,7 @@ class Table:
                 self.game = game.prove_sum(0, "accuser", evidence_of(args[3]), args[4])
             case "provePart":
                 self.game = game.prove_part(
-                    0, "accuser", evidence_of(args[3]), Opening(args[4][0], tuple(args[4][1]))
+                    0, "accuser", evidence_of(args[3]), RunOpening(args[4][0], tuple(args[4][1]))
                 )
             case other:
                 raise AssertionError(other)

@@ -14,7 +14,7 @@ from core.dispute.play.loop import Move
 from core.dispute.play.players import Accused, Accuser, with_trace
 from core.dispute.play.prepare import traced
 from core.dispute.play.selfcheck import faults, sampled
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace.derive import TABLES_PART
 from core.dispute.trace.judge import Case, Claim
 from core.protocol import commit
@@ -125,7 +125,7 @@ def test_a_false_accusation_falls_at_its_first_wrong_bit(tiny: Tiny, span: Span)
         value = honest.trace[place]
         if not np.isfinite(value):
             continue
-        is_stabiliser = layout.op(place.section, place.op).kind == Kind.STABILISER
+        is_stabiliser = layout.op(place.section, place.op).kind == LeafKind.STABILISER
         other = value + 99.0 if is_stabiliser else float(np.nextafter(value, np.inf))
         forged = honest.trace.replaced(place, other)
         liar = Accuser(with_trace(honest.case, forged), forged, honest.sources)

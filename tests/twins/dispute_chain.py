@@ -17,7 +17,7 @@ from eth_utils.crypto import keccak
 
 from core.chain.chain import Chain, artifact
 from core.dispute.game import dispute
-from core.dispute.game.dispute import Game, GameError, Phase, Terms
+from core.dispute.game.dispute import Game, GameError, GameParameters, Phase
 from core.dispute.trace.calls import (
     binding,
     claim_tuple,
@@ -28,7 +28,7 @@ from core.dispute.trace.calls import (
 )
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.draw import Drawn
-from core.dispute.trace.evidence import Evidence, Opening, RowOpening, show_stated, statement
+from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, show_stated, statement
 from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.layout import Place
 from core.dispute.trace.rows import SignedRows, Spot
@@ -156,9 +156,9 @@ class Bench:
         return bench
 
     @property
-    def terms(self) -> Terms:
+    def parameters(self) -> GameParameters:
         p = Parameters(turn_s=TURN_S)
-        return Terms(p.bond, p.turn_s, p.payout_delay_s, p.slash_bps)
+        return GameParameters(p.bond, p.turn_s, p.payout_delay_s, p.slash_bps)
 
     # --- the node ---
 
@@ -277,7 +277,14 @@ class TwinGame:
         )
         accused = frozenset((bench.owner, bench.operator))
         game = dispute.opened(
-            bench.terms, now, bench.accuser, accused, bench.requester, root, len(leaves), order_hash
+            bench.parameters,
+            now,
+            bench.accuser,
+            accused,
+            bench.requester,
+            root,
+            len(leaves),
+            order_hash,
         )
         return cls(bench, game, identity, receipt, model, job)
 
@@ -371,7 +378,7 @@ class TwinGame:
             "expand": lambda: self.expand(b"", caller, at_s),
             "prove_sum": lambda: self.prove_sum(Evidence(), b"", caller, at_s, case),
             "pick_part": lambda: self.pick_part(0, caller, at_s),
-            "prove_part": lambda: self.prove_part(Evidence(), Opening(), caller, at_s, case),
+            "prove_part": lambda: self.prove_part(Evidence(), RunOpening(), caller, at_s, case),
         }
         moves[name]()
 
@@ -545,7 +552,7 @@ class TwinGame:
     def prove_part(
         self,
         evidence: Evidence,
-        shown: Opening | None = None,
+        shown: RunOpening | None = None,
         caller: str = "",
         at_s: int | None = None,
         case: Case | None = None,

@@ -18,12 +18,12 @@ from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace import chunks
-from core.dispute.trace.derive import Choice, Derivation, Run
+from core.dispute.trace.derive import Choice, Derivation, TraceRun
 from core.dispute.trace.families import Traits, compile_program
 from core.dispute.trace.judge import Case, Claim
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
 from tests.accounts import devnet_accounts
@@ -86,12 +86,12 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         "head": ["model.embed_tokens.weight", "model.norm.weight"],
     }
     program = compile_program(traits, names, nothing("tables"))
-    layout = Layout(
+    layout = TraceLayout(
         program, shape.layer_from, shape.layer_to, POSITIONS, POSITIONS - WINDOW_ROWS, True
     )
     section = layout.depth
     ops = layout.section(section).ops
-    down = max(i for i, op in enumerate(ops) if op.kind == Kind.LINEAR)
+    down = max(i for i, op in enumerate(ops) if op.kind == LeafKind.LINEAR)
     place = Place(section, down, POSITIONS - 3, 0, traits.hidden // 2 + 5)
     derivation = Derivation(layout, 1)
     trial = derivation.trial(place)
@@ -106,7 +106,7 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     ]
     stated = [rng.uniform(-1, 1) for _ in range(trial.parts)]
     stated[part] = float(sum(Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)))
-    trace = SparseTrace(layout, {run: x, Run(place, 1): [math.fsum(stated)]})
+    trace = SparseTrace(layout, {run: x, TraceRun(place, 1): [math.fsum(stated)]})
     chunk = layout.first_chunk(place) + place.item // 8
     low = lowest(chunks.height(layout.chunks))
     first = chunk >> low << low

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, GameError, Phase, Verdict
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace import chunks
 from core.dispute.trace.check import all_places
 from core.dispute.trace.derive import Boundary
-from core.dispute.trace.evidence import Evidence, Opening, WeightOpening, show_stated
+from core.dispute.trace.evidence import Evidence, RunOpening, WeightOpening, show_stated
 from core.dispute.trace.held import HeldTrace, evidence_for
 from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
@@ -179,7 +179,7 @@ def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str)
             float("-inf"),
         ):
             continue
-        stabiliser = stage.layout.op(place.section, place.op).kind == Kind.STABILISER
+        stabiliser = stage.layout.op(place.section, place.op).kind == LeafKind.STABILISER
         off = 99.0 if stabiliser else abs(honest[place]) * 1e-6 + 1e-9
         forged: HeldTrace = honest.replaced(place, honest[place] + off)
         accusation = Accusation(stage, outputs, forged)
@@ -232,7 +232,7 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
         "pick_part": (Phase.PICKING_PART, lambda _: game.pick_part(0)),
         "prove_part": (
             Phase.PROVING_PART,
-            lambda p: game.prove_part(found, Opening(), case=p.case),
+            lambda p: game.prove_part(found, RunOpening(), case=p.case),
         ),
         "timeout": (Phase.NONE, lambda _: game.timeout()),
         "execute": (Phase.RULED, lambda _: game.execute()),
@@ -484,9 +484,9 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
         found = evidence_for(a.trace, stage.derivation, sources, place, part)
         right = show_stated(stated, part)
         for wrong in (
-            Opening(), Opening(stated + bytes(8)), Opening(right.data[:-1], right.siblings),
-            Opening(bytes(8) + right.data[8:], right.siblings), Opening(right.data, (*right.siblings, bytes(32))),
-            Opening(right.data, tuple(bytes(32) for _ in right.siblings) or (bytes(32),)),
+            RunOpening(), RunOpening(stated + bytes(8)), RunOpening(right.data[:-1], right.siblings),
+            RunOpening(bytes(8) + right.data[8:], right.siblings), RunOpening(right.data, (*right.siblings, bytes(32))),
+            RunOpening(right.data, tuple(bytes(32) for _ in right.siblings) or (bytes(32),)),
         ):  # fmt: skip
             with pytest.raises(GameError, match="StatedMismatch"):
                 play.game.prove_part(found, wrong)

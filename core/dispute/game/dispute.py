@@ -19,8 +19,8 @@ from core.dispute.trace.draw import DrawError, Drawn, check_drawn
 from core.dispute.trace.evidence import (
     Evidence,
     EvidenceError,
-    Opening,
     RowOpening,
+    RunOpening,
     shown_statement,
     statement,
 )
@@ -96,7 +96,7 @@ class GameError(Exception):
 
 
 @dataclass(frozen=True)
-class Terms:
+class GameParameters:
     """What a deployed game was made with: base units, seconds, basis points."""
 
     bond: int
@@ -126,7 +126,7 @@ class Game:
     """One dispute. The case appears with `accuse`; `node` is the deepest that was opened, `child` what
     was picked under it."""
 
-    terms: Terms
+    parameters: GameParameters
     accuser: str
     accused: frozenset[str]  # the miner's owner and its operator
     requester: str
@@ -291,7 +291,7 @@ class Game:
             return self._verdict(now, Verdict.FAULT)
         return self._rule(now, evidence, stated)
 
-    def prove_part(self, now: int, caller: str, evidence: Evidence, shown: Opening) -> Game:
+    def prove_part(self, now: int, caller: str, evidence: Evidence, shown: RunOpening) -> Game:
         """Open the operands of the partial sum that was picked, and itself: `shown` are eight of those that were stated."""
         self._accuser_turn(now, caller, Phase.PROVING_PART)
         if self.part == self.parts:
@@ -382,7 +382,7 @@ class Game:
         to_accused = self.verdict == Verdict.NO_FAULT
         return (
             replace(self, phase=Phase.EXECUTED),
-            {"accused" if to_accused else "accuser": self.terms.bond},
+            {"accused" if to_accused else "accuser": self.parameters.bond},
         )
 
     # --- internals ---
@@ -428,7 +428,7 @@ class Game:
             raise GameError("ClockOver")
 
     def _turn(self, now: int, phase: Phase) -> Game:
-        return replace(self, phase=phase, ends_at=now + self.terms.turn_s)
+        return replace(self, phase=phase, ends_at=now + self.parameters.turn_s)
 
     def _case(self) -> Case:
         assert self.case is not None
@@ -490,7 +490,7 @@ class Game:
         return self._verdict(now, Verdict.FAULT if fault else Verdict.NO_FAULT)
 
     def _verdict(self, now: int, verdict: Verdict) -> Game:
-        payout_at = now + self.terms.payout_delay_s
+        payout_at = now + self.parameters.payout_delay_s
         return replace(self, phase=Phase.RULED, verdict=verdict, payout_at=payout_at)
 
 
@@ -502,7 +502,7 @@ def packed_place(place: Place, tokens: bytes = b"") -> bytes:
 
 
 def opened(
-    terms: Terms,
+    parameters: GameParameters,
     now: int,
     accuser: str,
     accused: frozenset[str],
@@ -513,13 +513,13 @@ def opened(
 ) -> Game:
     """A game as `TaskRegistry.dispute` opens it: the bond is taken, the accuser's clock runs."""
     return Game(
-        terms,
+        parameters,
         accuser,
         accused,
         requester,
         requests_root,
         requests,
         Phase.OPENED,
-        now + terms.turn_s,
+        now + parameters.turn_s,
         order_hash=order_hash,
     )

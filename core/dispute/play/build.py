@@ -12,9 +12,9 @@ import numpy as np
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.play.values import TraceValues
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace.derive import EMBED_PART, TABLES_PART
-from core.dispute.trace.layout import Layout
+from core.dispute.trace.layout import TraceLayout
 from core.dispute.trace.program import INPUT, NONE, Form, Op
 
 Array = Callable[[int, int], Floats]
@@ -37,7 +37,7 @@ class Builder:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TraceLayout,
         model: TraceModel,
         boundaries: Boundaries,
         arithmetic: Plain,
@@ -59,64 +59,64 @@ class Builder:
         op = self._at.op(section, number)
         do = self._do
         match op.kind:
-            case Kind.INPUT:
+            case LeafKind.INPUT:
                 out[:, 0] = self._rows.inputs[: self._at.positions]
-            case Kind.EMBED:
+            case LeafKind.EMBED:
                 table = self._tensor(section, op.tensor)
                 ids = np.asarray(self._rows.inputs[: self._at.positions], dtype=np.int64)
                 out[:, 0] = do.scale(table[ids].astype(np.float64), self._number(op))
-            case Kind.LINEAR:
+            case LeafKind.LINEAR:
                 bias = None if op.bias == NONE else self._tensor(section, op.bias)[0]
                 x = self._positions(section, op, op.a, array)
                 _put(out, do.linear(x, self._tensor(section, op.tensor), bias))
-            case Kind.SQUARES:
+            case LeafKind.SQUARES:
                 x = self._positions(section, op, op.a, array)
                 _put(out, do.squares(self._grouped(section, op, x)))
-            case Kind.SUM:
+            case LeafKind.SUM:
                 found = do.total(array(section, op.a))
                 _put(out, found)
-            case Kind.NORM_SCALE:
+            case LeafKind.NORM_SCALE:
                 n = self._at.group(section, self._at.op(section, op.a))
                 _put(out, do.norm_scale(array(section, op.a), n, self._number(op)))
-            case Kind.NORM:
+            case LeafKind.NORM:
                 self._norm(section, op, array, out)
-            case Kind.ROPE:
+            case LeafKind.ROPE:
                 self._rope(section, op, array, out)
-            case Kind.COPY:
+            case LeafKind.COPY:
                 out[0] = array(section, op.a)[:, 0].T
-            case Kind.SCORE:
+            case LeafKind.SCORE:
                 self._score(section, op, array, out)
-            case Kind.STABILISER:
+            case LeafKind.STABILISER:
                 out[:, 0] = array(section, op.a).max(axis=2)
-            case Kind.EXP:
+            case LeafKind.EXP:
                 m, s = array(section, op.a), array(section, op.b)
                 for head in range(self._p.heads):
                     out[:, head] = do.exp(s[:, head], m[:, 0, head, None])
-            case Kind.PROBABILITY:
+            case LeafKind.PROBABILITY:
                 e, z = array(section, op.a), array(section, op.b)
                 for head in range(self._p.heads):
                     out[:, head] = do.probability(e[:, head], z[:, 0, head, None])
-            case Kind.MIX:
+            case LeafKind.MIX:
                 self._mix(section, op, array, out)
-            case Kind.SILU:
+            case LeafKind.SILU:
                 out[:] = do.silu(array(section, op.a))
-            case Kind.GELU_TANH:
+            case LeafKind.GELU_TANH:
                 out[:] = do.gelu_tanh(array(section, op.a))
-            case Kind.PRODUCT:
+            case LeafKind.PRODUCT:
                 out[:] = do.product(self._of(section, op.a, array), self._of(section, op.b, array))
-            case Kind.ADD:
+            case LeafKind.ADD:
                 out[:] = do.add(self._of(section, op.a, array), self._of(section, op.b, array))
-            case Kind.SCALE:
+            case LeafKind.SCALE:
                 out[:] = do.scale(array(section, op.a), self._number(op))
-            case Kind.SOFTCAP:
+            case LeafKind.SOFTCAP:
                 x = array(section, op.a)
                 for segment in range(x.shape[1]):
                     out[:, segment] = do.softcap(x[:, segment], self._number(op))
-            case Kind.WHITEN_DIFFERENCE | Kind.WHITEN_REFERENCE:
+            case LeafKind.WHITEN_DIFFERENCE | LeafKind.WHITEN_REFERENCE:
                 first = self._at.window_from
                 s = self._of(section, op.a, array)[first:, 0]
                 served = None
-                if op.kind == Kind.WHITEN_DIFFERENCE:
+                if op.kind == LeafKind.WHITEN_DIFFERENCE:
                     assert self._rows.outputs is not None, "a deviation needs served rows"
                     skipped, end = self._rows.first_out, self._at.positions
                     served = self._rows.outputs[first - skipped : end - skipped].astype(np.float64)
@@ -205,7 +205,7 @@ def _put(out: Floats, found: Floats) -> None:
 
 
 def run_section(
-    builder: Builder, layout: Layout, section: int, entering: Floats
+    builder: Builder, layout: TraceLayout, section: int, entering: Floats
 ) -> Mapping[int, Floats]:
     """What one section makes of its input [N, D], held in memory: operator number → values."""
     made: dict[int, Floats] = {}

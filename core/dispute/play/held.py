@@ -16,10 +16,10 @@ from core.dispute.play.model import TraceModel
 from core.dispute.play.nearest import Nearest
 from core.dispute.play.tree import TraceTree
 from core.dispute.play.values import TraceValues
-from core.dispute.trace.derive import Boundary, Run, Weights
-from core.dispute.trace.evidence import Opening, RowOpening, WeightOpening, run_chunks
+from core.dispute.trace.derive import Boundary, TraceRun, Weights
+from core.dispute.trace.evidence import RowOpening, RunOpening, WeightOpening, run_chunks
 from core.dispute.trace.held import HeldTrace
-from core.dispute.trace.layout import VALUE_BYTES, Layout, Place
+from core.dispute.trace.layout import VALUE_BYTES, Place, TraceLayout
 from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 
 VALUES_FILE, NODES_FILE = "values.f64", "nodes.sha256"
@@ -46,7 +46,7 @@ class ShardTrace(HeldTrace):
         copy.flat[copy.offset(place)] = value
         return ShardTrace(copy)
 
-    def run(self, run: Run) -> bytes:
+    def run(self, run: TraceRun) -> bytes:
         start = self.values.offset(run.place)
         return bytes(
             self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes()
@@ -56,9 +56,9 @@ class ShardTrace(HeldTrace):
     def chunks(self) -> Any:
         return _Chunks(self.values)
 
-    def open(self, run: Run) -> Opening:
+    def open(self, run: TraceRun) -> RunOpening:
         first, last = run_chunks(self.layout, run)
-        return Opening(
+        return RunOpening(
             self.values.chunk_bytes(first, last), tuple(self.tree.proof(first, last))
         )  # fmt: skip
 
@@ -121,7 +121,9 @@ class ShardSources:
         return self.inputs if boundary == Boundary.IN else self.outputs
 
 
-def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes, states: bytes = b"") -> Boundaries:
+def boundaries_of(
+    layout: TraceLayout, inputs: bytes, outputs: bytes, states: bytes = b""
+) -> Boundaries:
     """Rows as they were signed, read as the numbers or token ids that they are; `states` of a last stage."""
     width = layout.program.hidden
     entered: np.ndarray[Any, Any]
@@ -138,7 +140,7 @@ def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes, states: bytes =
 
 
 def sources_of(
-    layout: Layout, model: TraceModel, inputs: bytes, outputs: bytes, states: bytes = b""
+    layout: TraceLayout, model: TraceModel, inputs: bytes, outputs: bytes, states: bytes = b""
 ) -> ShardSources:
     """Sources over rows as they were signed; `states` of a last stage."""
     width = 4 * layout.program.hidden
@@ -152,7 +154,7 @@ def sources_of(
 
 
 def build_trace(
-    layout: Layout,
+    layout: TraceLayout,
     model: TraceModel,
     boundaries: Boundaries,
     *,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.dispute.referee.formats import LAYOUTS
 from core.dispute.trace.derive import EMBED_PART, TABLES_PART, Weights
 from core.dispute.trace.evidence import RowOpening, WeightOpening
 from core.dispute.trace.sources import open_part
@@ -68,7 +67,7 @@ class TraceModel:
         return found
 
     def weights(self, want: Weights) -> bytes:
-        width = LAYOUTS[want.format].width_bytes
+        width = want.format.width_bytes
         row = self.tensor(want.part, want.tensor)[want.row]
         return _bytes(row)[want.column * width : (want.column + want.count) * width]
 
@@ -85,7 +84,7 @@ class TraceModel:
             rows.open(
                 self.tensor(want.part, want.tensor),
                 want.row,
-                want.column * LAYOUTS[want.format].width_bytes,
+                want.column * want.format.width_bytes,
             ),
             names[want.tensor].encode(),
             roots[want.tensor],

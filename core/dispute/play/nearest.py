@@ -26,7 +26,7 @@ from core.dispute.play.doubles import (
     two_sum,
 )
 from core.dispute.play.operators import Floats, Plain
-from core.dispute.referee import Format, Kind, Leaf
+from core.dispute.referee import Format, Leaf, LeafKind
 from core.dispute.referee.exact import CUBIC, TWO_ROOT, exact_value
 
 _SLICE_BITS = 22  # two slices' products of 128 terms, and four of those together, fit 53 bits
@@ -62,7 +62,7 @@ class Nearest(Plain):
             a, w = x[:, at : at + self._terms], weight[:, at : at + self._terms]
 
             def ask(i: tuple[int, ...], a: Any = a, w: Any = w) -> float:
-                return _asked(Kind.LINEAR, (Format.FP32, a.shape[1]), a[i[0]], w[i[1]])
+                return _asked(LeafKind.LINEAR, (Format.FP32, a.shape[1]), a[i[0]], w[i[1]])
 
             parts.append(self._dot(a, w.astype(np.float64), ask))
         if bias is None:
@@ -71,7 +71,9 @@ class Nearest(Plain):
 
         def ask_sum(i: tuple[int, ...]) -> float:
             stated = np.array([part[i] for part in parts])
-            return _asked(Kind.BIAS_SUM, (Format.FP32, len(parts)), stated, bias[i[1] : i[1] + 1])
+            return _asked(
+                LeafKind.BIAS_SUM, (Format.FP32, len(parts)), stated, bias[i[1] : i[1] + 1]
+            )
 
         return self._sum_of([*parts, wide], ask_sum)
 
@@ -83,7 +85,7 @@ class Nearest(Plain):
             high, low = two_product(part, part)
 
             def ask(i: tuple[int, ...], part: Any = part) -> float:
-                return _asked(Kind.SQUARES, (part.shape[-1],), part[i])
+                return _asked(LeafKind.SQUARES, (part.shape[-1],), part[i])
 
             running = Running(high[..., 0])
             running.add(low[..., 0])
@@ -105,7 +107,7 @@ class Nearest(Plain):
     def norm_scale(self, q: Floats, n: int, epsilon: float) -> Floats:
         (bits,) = struct.unpack("<Q", _NUMBER.pack(epsilon))
         params = (n, bits)
-        found = [_asked(Kind.NORM_SCALE, params, np.array([v])) for v in q.reshape(-1)]
+        found = [_asked(LeafKind.NORM_SCALE, params, np.array([v])) for v in q.reshape(-1)]
         return np.array(found).reshape(q.shape)
 
     def norm(self, x: Floats, r: Floats, gain: Floats, plus: int) -> Floats:
@@ -117,7 +119,7 @@ class Nearest(Plain):
         def ask(i: tuple[int, ...]) -> float:
             operands = np.array([x[i], r[i]])
             return _asked(
-                Kind.NORM, (Format.FP32, plus), operands, wide[i].astype("<f4").reshape(1)
+                LeafKind.NORM, (Format.FP32, plus), operands, wide[i].astype("<f4").reshape(1)
             )
 
         return self._settled(
@@ -133,7 +135,7 @@ class Nearest(Plain):
 
         def ask(i: tuple[int, ...]) -> float:
             table = np.array([c[i], s[i]], dtype="<f4")
-            return _asked(Kind.ROPE, (Format.FP32, int(minus)), np.array([a[i], b[i]]), table)
+            return _asked(LeafKind.ROPE, (Format.FP32, int(minus)), np.array([a[i], b[i]]), table)
 
         off = (np.abs(first[0]) + np.abs(second[0])) * 2.0**-100
         return self._settled(found, off, ask, zero=(first[0] == 0) & (second[0] == 0))
@@ -143,7 +145,7 @@ class Nearest(Plain):
 
         def ask(i: tuple[int, ...]) -> float:
             params = (q.shape[1], bits, 0, 0, 0)
-            return _asked(Kind.SCORE, params, np.concatenate([q[i[0]], k[i[1]]]))
+            return _asked(LeafKind.SCORE, params, np.concatenate([q[i[0]], k[i[1]]]))
 
         if q.shape[1] <= 128:
             return self._dot(q, k, ask, factor=scale)
@@ -161,7 +163,7 @@ class Nearest(Plain):
         found, power = exp_pair((np.where(far, 0.0, x[0]), np.where(far, 0.0, x[1])))
 
         def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.EXP, (), np.array([m[i], s[i]]))
+            return _asked(LeafKind.EXP, (), np.array([m[i], s[i]]))
 
         pair = (np.ldexp(found[0], power), np.ldexp(found[1], power))
         one = (x[0] == 0) & (x[1] == 0)
@@ -179,20 +181,20 @@ class Nearest(Plain):
             a, w = p[:, at : at + self._terms], v[:, at : at + self._terms]
 
             def ask(i: tuple[int, ...], a: Any = a, w: Any = w) -> float:
-                return _asked(Kind.MIX, (a.shape[1],), np.concatenate([a[i[0]], w[i[1]]]))
+                return _asked(LeafKind.MIX, (a.shape[1],), np.concatenate([a[i[0]], w[i[1]]]))
 
             parts.append(self._dot(a, w, ask))
         return self._sum(parts)
 
     def silu(self, g: Floats) -> Floats:
         def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.SILU, (), g[i].reshape(1))
+            return _asked(LeafKind.SILU, (), g[i].reshape(1))
 
         return self._gated(g, (g, np.zeros_like(g)), ask)
 
     def gelu_tanh(self, g: Floats) -> Floats:
         def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.GELU_TANH, (), g[i].reshape(1))
+            return _asked(LeafKind.GELU_TANH, (), g[i].reshape(1))
 
         clipped = np.clip(g, -1e3, 1e3)
         whole: Pair = (clipped, np.zeros_like(g))
@@ -212,7 +214,7 @@ class Nearest(Plain):
         (bits,) = struct.unpack("<Q", _NUMBER.pack(cap))
 
         def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.SOFTCAP, (bits,), x[i].reshape(1))
+            return _asked(LeafKind.SOFTCAP, (bits,), x[i].reshape(1))
 
         infinite = np.isneginf(x)
         size = np.where(infinite, 0.0, np.abs(x))
@@ -244,7 +246,7 @@ class Nearest(Plain):
         def ask(i: tuple[int, ...]) -> float:
             model = wide[i].astype("<f4").tobytes() + served[i].astype("<f4").tobytes()
             return _asked(
-                Kind.WHITEN_DIFFERENCE, (Format.FP32, Format.FP32), s[i].reshape(1), model
+                LeafKind.WHITEN_DIFFERENCE, (Format.FP32, Format.FP32), s[i].reshape(1), model
             )
 
         zero = (difference[0] == 0) & (difference[1] == 0)
@@ -254,7 +256,7 @@ class Nearest(Plain):
 
     def _sum(self, parts: Sequence[Floats]) -> Floats:
         def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.SUM, (len(parts),), np.array([part[i] for part in parts]))
+            return _asked(LeafKind.SUM, (len(parts),), np.array([part[i] for part in parts]))
 
         return self._sum_of(parts, ask)
 
@@ -368,7 +370,7 @@ def _constant(value: Any, like: Floats) -> Pair:
     return np.full_like(like, high), np.full_like(like, low)
 
 
-def _asked(kind: Kind, params: Sequence[int], trace: Floats, model: Any = b"") -> float:
+def _asked(kind: LeafKind, params: Sequence[int], trace: Floats, model: Any = b"") -> float:
     """What the referee's algorithm makes of these operands. NaN where no number is right."""
     tail = model if isinstance(model, bytes) else np.asarray(model, dtype="<f4").tobytes()
     operands = bytes(8) + np.asarray(trace, dtype="<f8").tobytes() + tail

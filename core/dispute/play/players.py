@@ -20,7 +20,7 @@ from core.dispute.game.dispute import Phase
 from core.dispute.game.game_log import Seen
 from core.dispute.play.held import ShardSources, ShardTrace
 from core.dispute.play.loop import Move
-from core.dispute.referee import Ruling, check
+from core.dispute.referee import Ruling, rule
 from core.dispute.trace import chunks
 from core.dispute.trace.answer import place_among, wrong_part
 from core.dispute.trace.calls import claim_tuple, evidence_tuple, opening_tuple, row_tuple
@@ -106,7 +106,7 @@ class Player:
 
     def _holds(self, place: Place, named: int | None) -> bool:
         leaf = self.case.derivation.trial(place, 0, named).whole
-        return check(referee_leaf(self.trace, leaf, self.sources, b"")) == Ruling.HOLDS
+        return rule(referee_leaf(self.trace, leaf, self.sources, b"")) == Ruling.HOLDS
 
     def _logits(self) -> Any:
         place = self.verdict

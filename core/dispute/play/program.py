@@ -24,7 +24,7 @@ from core.dispute.play.build import Boundaries, Builder, run_section
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Plain
 from core.dispute.trace.families import FP32_DELTA_MICRO, SIGMA, Traits, compile_program, traits_of
-from core.dispute.trace.layout import Layout
+from core.dispute.trace.layout import TraceLayout
 from core.dispute.trace.program import Program, Tolerance
 from core.engine.weights.shape import read_config
 from core.engine.weights.weights import Manifest, model_manifest
@@ -106,7 +106,7 @@ def _sizes(
 ) -> list[tables.Float64s]:
     """Rms of each channel at every boundary. First positions are left out: a decoder's first row is a giant."""
     layers = len(program.layer_types)
-    layouts = [Layout(program, 0, layers, len(ids), 0, True) for ids in corpus]
+    layouts = [TraceLayout(program, 0, layers, len(ids), 0, True) for ids in corpus]
     builders = [
         Builder(
             layout, model, Boundaries(np.array(ids, dtype=np.uint32)), Plain(program.part_terms)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from core.dispute.play.players import Player
 from core.dispute.referee import Ruling
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import Form
 
 
-def sampled(layout: Layout, each: int, rng: random.Random) -> Iterator[Place]:
+def sampled(layout: TraceLayout, each: int, rng: random.Random) -> Iterator[Place]:
     """`each` random places of every operator, verdicts left out."""
     for section in range(len(layout.section_types)):
         for number, op in enumerate(layout.section(section).ops):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, Layout, Place
+from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, Place, TraceLayout
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 class TraceValues:
     """The values of a layout. Freshly made they are zero; opened from a file they are what was written there."""
 
-    def __init__(self, layout: Layout, file: Path | None = None) -> None:
+    def __init__(self, layout: TraceLayout, file: Path | None = None) -> None:
         """`file` holds the values outside memory; one of the right size is taken up as it is."""
         self.layout = layout
         self._keys = [

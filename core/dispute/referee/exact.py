@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from core.dispute.referee.formats import MINUS_INFINITY
 from core.dispute.referee.leaf import (
-    Kind,
     Leaf,
     LeafError,
-    Malformed,
+    LeafKind,
+    MalformedOperand,
     Ruling,
     split,
     to_constant,
@@ -57,7 +57,7 @@ def exact_value(leaf: Leaf) -> bytes | None:
     """The right result of this leaf: eight bytes, or None if no number is right.
 
     The leaf's operands begin with any finite result. Raises LeafError for a leaf that there is not,
-    Malformed for an operand that is no number, KeyError for a verdict.
+    MalformedOperand for an operand that is no number, KeyError for a verdict.
     """
     return VALUES[leaf.kind](leaf.params, leaf.operands)
 
@@ -238,32 +238,32 @@ def _whiten_reference(params: Params, operands: bytes) -> bytes | None:
 
 def _whitened(dividend: Real, sigma: Real) -> bytes | None:
     if sigma.m <= 0:
-        raise Malformed(Ruling.MODEL_MALFORMED)
+        raise MalformedOperand(Ruling.MODEL_MALFORMED)
     return nearest(quotient(dividend, sigma))
 
 
-VALUES: dict[Kind, Value] = {
-    Kind.COPY: _copy,
-    Kind.INPUT: _input,
-    Kind.EMBED: _embed,
-    Kind.LINEAR: _linear,
-    Kind.SUM: _sum,
-    Kind.BIAS_SUM: _bias_sum,
-    Kind.SQUARES: _squares,
-    Kind.NORM_SCALE: _norm_scale,
-    Kind.NORM: _norm,
-    Kind.ROPE: _rope,
-    Kind.SCORE: _score,
-    Kind.STABILISER: _stabiliser,
-    Kind.EXP: _exponential,
-    Kind.PROBABILITY: _probability,
-    Kind.MIX: _mix,
-    Kind.SILU: _silu,
-    Kind.GELU_TANH: _gelu_tanh,
-    Kind.PRODUCT: _product,
-    Kind.ADD: _add,
-    Kind.SCALE: _scale,
-    Kind.SOFTCAP: _softcap,
-    Kind.WHITEN_DIFFERENCE: _whiten_difference,
-    Kind.WHITEN_REFERENCE: _whiten_reference,
+VALUES: dict[LeafKind, Value] = {
+    LeafKind.COPY: _copy,
+    LeafKind.INPUT: _input,
+    LeafKind.EMBED: _embed,
+    LeafKind.LINEAR: _linear,
+    LeafKind.SUM: _sum,
+    LeafKind.BIAS_SUM: _bias_sum,
+    LeafKind.SQUARES: _squares,
+    LeafKind.NORM_SCALE: _norm_scale,
+    LeafKind.NORM: _norm,
+    LeafKind.ROPE: _rope,
+    LeafKind.SCORE: _score,
+    LeafKind.STABILISER: _stabiliser,
+    LeafKind.EXP: _exponential,
+    LeafKind.PROBABILITY: _probability,
+    LeafKind.MIX: _mix,
+    LeafKind.SILU: _silu,
+    LeafKind.GELU_TANH: _gelu_tanh,
+    LeafKind.PRODUCT: _product,
+    LeafKind.ADD: _add,
+    LeafKind.SCALE: _scale,
+    LeafKind.SOFTCAP: _softcap,
+    LeafKind.WHITEN_DIFFERENCE: _whiten_difference,
+    LeafKind.WHITEN_REFERENCE: _whiten_reference,
 }

@@ -10,13 +10,13 @@ import math
 import struct
 from collections.abc import Sequence
 
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace.derive import Choice, How, delta_of
 from core.dispute.trace.held import HeldTrace
-from core.dispute.trace.layout import VALUE_BYTES, Layout, Place
+from core.dispute.trace.layout import VALUE_BYTES, Place, TraceLayout
 
 
-def verdict_of(layout: Layout) -> Place:
+def verdict_of(layout: TraceLayout) -> Place:
     """Where to point if nothing differs: what an honest trace says of an honest stage convicts nobody."""
     last = len(layout.section_types) - 1
     return Place(last, len(layout.section(last).ops) - 1)
@@ -42,7 +42,7 @@ def place_in(own: HeldTrace, chunk: int, shown: bytes) -> Place:
             continue
         (value,) = struct.unpack("<d", theirs)
         op = own.layout.op(place.section, place.op)
-        if op.kind == Kind.STABILISER and math.isfinite(value) and value < own[place]:
+        if op.kind == LeafKind.STABILISER and math.isfinite(value) and value < own[place]:
             return _larger(own, place)
         return place
     raise ValueError(f"chunk {chunk} does not differ")
@@ -70,7 +70,7 @@ def wrong_part(own: bytes, stated: bytes) -> int:
 
 
 def point_of_token(
-    layout: Layout, choice: Choice, logits: Sequence[float], tokens: bytes = b""
+    layout: TraceLayout, choice: Choice, logits: Sequence[float], tokens: bytes = b""
 ) -> tuple[Place, bytes]:
     """Where the last stage points if all logits are right, and with which list: what speaks most for the token that it served.
 
@@ -123,6 +123,6 @@ def _larger(own: HeldTrace, place: Place) -> Place:
         keys, key=lambda key: own[Place(place.section, scores, place.row, place.item, key)]
     )
     exponential = next(
-        i for i, op in enumerate(section.ops) if op.kind == Kind.EXP and op.a == place.op
+        i for i, op in enumerate(section.ops) if op.kind == LeafKind.EXP and op.a == place.op
     )
     return Place(place.section, exponential, place.row, place.item, largest)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from core.dispute.trace.derive import Choice, How
-from core.dispute.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.judge import Claim
 from core.dispute.trace.layout import Place
 from core.protocol import commit
@@ -95,8 +95,8 @@ def evidence_of(found: Mapping[str, Any]) -> Evidence:
     )
 
 
-def _opening_of(found: Mapping[str, Any]) -> Opening:
-    return Opening(commit.unhex(found["data"]), tuple(map(commit.unhex, found["siblings"])))
+def _opening_of(found: Mapping[str, Any]) -> RunOpening:
+    return RunOpening(commit.unhex(found["data"]), tuple(map(commit.unhex, found["siblings"])))
 
 
 def _row_of(found: Mapping[str, Any]) -> RowOpening:
@@ -107,7 +107,7 @@ def _row_of(found: Mapping[str, Any]) -> RowOpening:
     )
 
 
-def opening_tuple(found: Opening) -> tuple[Any, ...]:
+def opening_tuple(found: RunOpening) -> tuple[Any, ...]:
     return (found.data, list(found.siblings))
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from core.dispute.referee import Leaf as RefereeLeaf
-from core.dispute.referee import Ruling, check
+from core.dispute.referee import Leaf, Ruling, rule
 from core.dispute.trace.derive import Derivation
 from core.dispute.trace.evaluate import Evaluator
 from core.dispute.trace.held import HeldTrace, referee_leaf, stabiliser_witness
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import Form
 from core.dispute.trace.sources import Sources
 
 
-def all_places(layout: Layout) -> Iterator[Place]:
+def all_places(layout: TraceLayout) -> Iterator[Place]:
     """Every value of a layout in the order of the trace, verdicts included."""
     for section in range(len(layout.section_types)):
         for op, described in enumerate(layout.section(section).ops):
@@ -32,7 +31,7 @@ def all_places(layout: Layout) -> Iterator[Place]:
 class Checker:
     """Judges places of a trace on the trace's own operands, as the chain would."""
 
-    def __init__(self, derivation: Derivation, layout: Layout, sources: Sources) -> None:
+    def __init__(self, derivation: Derivation, layout: TraceLayout, sources: Sources) -> None:
         self._derivation = derivation
         self._layout = layout
         self._sources = sources
@@ -43,7 +42,7 @@ class Checker:
         trial = self._derivation.trial(place, stabiliser_witness(trace, place))
         stated = self._evaluator.partial_sums(trace, place) if trial.parts else b""
         leaf = referee_leaf(trace, trial.whole, self._sources, self._result(trace, place), stated)
-        return check(leaf)
+        return rule(leaf)
 
     def partial_sums(self, trace: HeldTrace, place: Place) -> bytes:
         """The right partial sums of the value at `place` from the operands in `trace`."""
@@ -53,8 +52,8 @@ class Checker:
         """What the referee would rule on partial sum `part` of those that were stated."""
         leaf = self._derivation.part(place, part)
         result = stated[8 * part : 8 * part + 8]
-        found: RefereeLeaf = referee_leaf(trace, leaf, self._sources, result)
-        return check(found)
+        found: Leaf = referee_leaf(trace, leaf, self._sources, result)
+        return rule(found)
 
     def faults(self, trace: HeldTrace, places: Iterable[Place] | None = None) -> Iterator[Place]:
         """Places whose leaf does not hold, in the order of the trace."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from core.dispute.referee import Format, Kind
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.referee import Format, LeafKind
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import INPUT, NONE, Form, Op
 
 #: Sections of the model that hold tensors, beside its layers.
@@ -26,7 +26,7 @@ class Boundary(IntEnum):
 
 
 @dataclass(frozen=True)
-class Run:
+class TraceRun:
     """`count` neighbours in one segment of the trace, from `place` on."""
 
     place: Place
@@ -58,12 +58,12 @@ class RowElement:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class DerivedLeaf:
     """What the referee is asked, with operands still to be opened. The result comes first: `y`, or a stated partial sum."""
 
-    kind: Kind
+    kind: LeafKind
     params: tuple[int, ...]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[TraceRun, ...] = ()
     weights: Weights | None = None
     row: RowElement | None = None
     by_token: bool = False  # the weights' row is the token id of the signed row `row`
@@ -76,7 +76,7 @@ class Trial:
 
     place: Place
     parts: int
-    whole: Leaf
+    whole: DerivedLeaf
 
 
 class How(IntEnum):
@@ -122,7 +122,7 @@ class Derivation:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TraceLayout,
         tolerance: int = 0,
         choice: Choice | None = None,
         first_out: int = 0,
@@ -145,11 +145,11 @@ class Derivation:
         parts = self._parts(place.section, op)
         if parts:
             return Trial(place, parts, self._sum_of_parts(op, place, parts))
-        if op.kind == Kind.GREEDY:
+        if op.kind == LeafKind.GREEDY:
             return Trial(place, 0, self._chosen(op, place, named))
         return Trial(place, 0, self._leaf(op, place, witness, 0, self._terms(place.section, op)))
 
-    def part(self, place: Place, part: int) -> Leaf:
+    def part(self, place: Place, part: int) -> DerivedLeaf:
         """The leaf of partial sum number `part` of the value at `place`. Raises IndexError for another number."""
         op = self._at.op(place.section, place.op)
         if not 0 <= part < self._parts(place.section, op):
@@ -163,13 +163,13 @@ class Derivation:
 
     def _terms(self, section: int, op: Op) -> int:
         """Terms of a reduction; 0 for operators of one element."""
-        if op.kind == Kind.LINEAR:
+        if op.kind == LeafKind.LINEAR:
             return self._at.length(self._at.operand_form(section, op.a))
-        if op.kind == Kind.SQUARES:
+        if op.kind == LeafKind.SQUARES:
             return self._at.group(section, op)
-        if op.kind == Kind.MIX:
+        if op.kind == LeafKind.MIX:
             return self._at.positions
-        if op.kind == Kind.SUM:
+        if op.kind == LeafKind.SUM:
             return self._at.window_rows if op.form == Form.TOTAL else self._at.positions
         return 0
 
@@ -196,61 +196,63 @@ class Derivation:
             return section - 1, len(self._at.section(section - 1).ops) - 1, Form.HIDDEN
         return section, source, self._at.op(section, source).form
 
-    def _run(self, section: int, source: int, position: int, column: int, count: int = 1) -> Run:
+    def _run(
+        self, section: int, source: int, position: int, column: int, count: int = 1
+    ) -> TraceRun:
         """`count` of an operand's numbers for one position, from `column` on."""
         where, op, form = self._source(section, source)
         if form == Form.SCALAR:
-            return Run(Place(where, op, 0, 0, position), count)
+            return TraceRun(Place(where, op, 0, 0, position), count)
         if form == Form.WINDOW_SCALAR:
-            return Run(Place(where, op, 0, 0, position - self._at.window_from), count)
+            return TraceRun(Place(where, op, 0, 0, position - self._at.window_from), count)
         if form == Form.WINDOW:
-            return Run(Place(where, op, position - self._at.window_from, 0, column), count)
+            return TraceRun(Place(where, op, position - self._at.window_from, 0, column), count)
         if form in (Form.TOTAL, Form.LAST, Form.LAST_SCALAR, Form.LOGITS):
-            return Run(Place(where, op, 0, 0, column), count)
-        return Run(Place(where, op, position, 0, column), count)
+            return TraceRun(Place(where, op, 0, 0, column), count)
+        return TraceRun(Place(where, op, position, 0, column), count)
 
     # --- leaves ---
 
-    def _sum_of_parts(self, op: Op, place: Place, parts: int) -> Leaf:
+    def _sum_of_parts(self, op: Op, place: Place, parts: int) -> DerivedLeaf:
         if op.bias == NONE:
-            return Leaf(Kind.SUM, (parts,))
+            return DerivedLeaf(LeafKind.SUM, (parts,))
         bias = self._vector(place.section, op.bias, self._at.length(op.form), place.item)
-        return Leaf(Kind.BIAS_SUM, (self._p.weight_format, parts), weights=bias)
+        return DerivedLeaf(LeafKind.BIAS_SUM, (self._p.weight_format, parts), weights=bias)
 
-    def _leaf(self, op: Op, place: Place, witness: int, start: int, n: int) -> Leaf:
+    def _leaf(self, op: Op, place: Place, witness: int, start: int, n: int) -> DerivedLeaf:
         section, form = place.section, op.form
         position = self._position(form, place)
         scalar = form in (Form.SCALAR, Form.WINDOW_SCALAR)
         column = 0 if scalar else place.item
         kind, weight_format = op.kind, self._p.weight_format
         match kind:
-            case Kind.INPUT:
+            case LeafKind.INPUT:
                 element = RowElement(Boundary.IN, position, column)
-                return Leaf(kind, (self._p.row_format,), row=element)
-            case Kind.EMBED:
+                return DerivedLeaf(kind, (self._p.row_format,), row=element)
+            case LeafKind.EMBED:
                 rows, columns = self._p.vocab, self._p.hidden
                 weights = self._matrix(section, op.tensor, rows, columns, 0, column, 1)
                 token = RowElement(Boundary.IN, position, 0)
                 params = (weight_format, self._constant(op))
-                return Leaf(kind, params, weights=weights, row=token, by_token=True)
-            case Kind.LINEAR:
+                return DerivedLeaf(kind, params, weights=weights, row=token, by_token=True)
+            case LeafKind.LINEAR:
                 rows, columns = (
                     self._at.length(form),
                     self._at.length(self._at.operand_form(section, op.a)),
                 )
                 weights = self._matrix(section, op.tensor, rows, columns, column, start, n)
                 run = self._run(section, op.a, position, start, n)
-                return Leaf(kind, (weight_format, n), (run,), weights)
-            case Kind.SQUARES:
+                return DerivedLeaf(kind, (weight_format, n), (run,), weights)
+            case LeafKind.SQUARES:
                 first = column * self._at.group(section, op) + start
-                return Leaf(kind, (n,), (self._run(section, op.a, position, first, n),))
-            case Kind.SUM:
-                return Leaf(kind, (n,), (self._summed(section, op, place, start, n),))
-            case Kind.NORM_SCALE:
+                return DerivedLeaf(kind, (n,), (self._run(section, op.a, position, first, n),))
+            case LeafKind.SUM:
+                return DerivedLeaf(kind, (n,), (self._summed(section, op, place, start, n),))
+            case LeafKind.NORM_SCALE:
                 q = self._at.op(section, op.a)
                 run = self._run(section, op.a, position, column)
-                return Leaf(kind, (self._at.group(section, q), self._constant(op)), (run,))
-            case Kind.NORM:
+                return DerivedLeaf(kind, (self._at.group(section, q), self._constant(op)), (run,))
+            case LeafKind.NORM:
                 group = self._at.length(self._at.operand_form(section, op.a)) // self._at.length(
                     self._at.operand_form(section, op.b)
                 )
@@ -259,57 +261,57 @@ class Derivation:
                     self._run(section, op.b, position, column // group),
                 )
                 gain = self._vector(section, op.tensor, group, column % group)
-                return Leaf(kind, (weight_format, op.flag), runs, gain)
-            case Kind.ROPE:
+                return DerivedLeaf(kind, (weight_format, op.flag), runs, gain)
+            case LeafKind.ROPE:
                 return self._rope(op, section, position, column)
-            case Kind.COPY:
-                return Leaf(kind, (), (self._run(section, op.a, place.item, place.segment),))
-            case Kind.SCORE:
+            case LeafKind.COPY:
+                return DerivedLeaf(kind, (), (self._run(section, op.a, place.item, place.segment),))
+            case LeafKind.SCORE:
                 return self._score(op, place)
-            case Kind.STABILISER:
-                return Leaf(
+            case LeafKind.STABILISER:
+                return DerivedLeaf(
                     kind, (), (self._attended(section, op.a, place.row, place.item, witness, 1),)
                 )
-            case Kind.EXP:
+            case LeafKind.EXP:
                 runs = (
                     self._run(section, op.a, place.row, place.segment),
                     self._attended(section, op.b, place.row, place.segment, place.item, 1),
                 )
-                return Leaf(kind, (), runs)
-            case Kind.PROBABILITY:
+                return DerivedLeaf(kind, (), runs)
+            case LeafKind.PROBABILITY:
                 runs = (
                     self._attended(section, op.a, place.row, place.segment, place.item, 1),
                     self._run(section, op.b, place.row, place.segment),
                 )
-                return Leaf(kind, (), runs)
-            case Kind.MIX:
+                return DerivedLeaf(kind, (), runs)
+            case LeafKind.MIX:
                 return self._mix(op, section, place, start, n)
-            case Kind.SILU | Kind.GELU_TANH:
-                return Leaf(kind, (), (self._same(section, op.a, place, position, column),))
-            case Kind.PRODUCT | Kind.ADD:
+            case LeafKind.SILU | LeafKind.GELU_TANH:
+                return DerivedLeaf(kind, (), (self._same(section, op.a, place, position, column),))
+            case LeafKind.PRODUCT | LeafKind.ADD:
                 runs = (
                     self._same(section, op.a, place, position, column),
                     self._same(section, op.b, place, position, column),
                 )
-                return Leaf(kind, (), runs)
-            case Kind.SCALE | Kind.SOFTCAP:
+                return DerivedLeaf(kind, (), runs)
+            case LeafKind.SCALE | LeafKind.SOFTCAP:
                 run = self._same(section, op.a, place, position, column)
-                return Leaf(kind, (self._constant(op),), (run,))
-            case Kind.WHITEN_DIFFERENCE:
+                return DerivedLeaf(kind, (self._constant(op),), (run,))
+            case LeafKind.WHITEN_DIFFERENCE:
                 served = RowElement(self._out, position - self._first_out, column)
                 run = self._run(section, op.a, position, column)
                 params = (self._p.row_format, self._p.table_format)
-                return Leaf(kind, params, (run,), self._sigma(column), served)
-            case Kind.WHITEN_REFERENCE:
+                return DerivedLeaf(kind, params, (run,), self._sigma(column), served)
+            case LeafKind.WHITEN_REFERENCE:
                 run = self._run(section, op.a, position, column)
-                return Leaf(kind, (self._p.table_format,), (run,), self._sigma(column))
-            case Kind.EXCEEDS:
+                return DerivedLeaf(kind, (self._p.table_format,), (run,), self._sigma(column))
+            case LeafKind.EXCEEDS:
                 runs = (self._run(section, op.a, 0, 0), self._run(section, op.b, 0, 0))
-                return Leaf(kind, (self._tolerance,), runs)
+                return DerivedLeaf(kind, (self._tolerance,), runs)
             case _:
                 raise ValueError(f"{kind.name} in an operator program")
 
-    def _rope(self, op: Op, section: int, position: int, column: int) -> Leaf:
+    def _rope(self, op: Op, section: int, position: int, column: int) -> DerivedLeaf:
         """y_i = x_i cos_i − x_{i+d/2} sin_i in the first half of a head, x_i cos + x_{i−d/2} sin in the second."""
         half = self._p.head_dim // 2
         second = column % self._p.head_dim >= half
@@ -321,9 +323,9 @@ class Derivation:
         table = Weights(
             TABLES_PART, self._p.tables, op.tensor, self._p.context, 2 * half, position, 2 * angle, 2, self._p.table_format
         )  # fmt: skip
-        return Leaf(Kind.ROPE, (self._p.table_format, 0 if second else 1), runs, table)
+        return DerivedLeaf(LeafKind.ROPE, (self._p.table_format, 0 if second else 1), runs, table)
 
-    def _score(self, op: Op, place: Place) -> Leaf:
+    def _score(self, op: Op, place: Place) -> DerivedLeaf:
         d, share = self._p.head_dim, self._p.heads // self._p.key_heads
         runs = (
             self._run(place.section, op.a, place.row, place.segment * d, d),
@@ -331,35 +333,37 @@ class Derivation:
         )
         window = 0 if op.bias == NONE else self._p.constants[op.bias]
         params = (d, self._constant(op), place.row, place.item, window)
-        return Leaf(Kind.SCORE, params, runs)
+        return DerivedLeaf(LeafKind.SCORE, params, runs)
 
-    def _mix(self, op: Op, section: int, place: Place, start: int, n: int) -> Leaf:
+    def _mix(self, op: Op, section: int, place: Place, start: int, n: int) -> DerivedLeaf:
         d, share = self._p.head_dim, self._p.heads // self._p.key_heads
         head, inside = divmod(place.item, d)
         where, turned, _ = self._source(section, op.b)
         runs = (
             self._attended(section, op.a, place.row, head, start, n),
-            Run(Place(where, turned, 0, head // share * d + inside, start), n),
+            TraceRun(Place(where, turned, 0, head // share * d + inside, start), n),
         )
-        return Leaf(Kind.MIX, (n,), runs)
+        return DerivedLeaf(LeafKind.MIX, (n,), runs)
 
-    def _summed(self, section: int, op: Op, place: Place, start: int, n: int) -> Run:
+    def _summed(self, section: int, op: Op, place: Place, start: int, n: int) -> TraceRun:
         if op.form == Form.TOTAL:
-            return Run(Place(section, op.a, 0, 0, start), n)
+            return TraceRun(Place(section, op.a, 0, 0, start), n)
         return self._attended(section, op.a, place.row, place.item, start, n)
 
     def _attended(
         self, section: int, source: int, row: int, head: int, key: int, count: int
-    ) -> Run:
-        return Run(Place(section, source, row, head, key), count)
+    ) -> TraceRun:
+        return TraceRun(Place(section, source, row, head, key), count)
 
-    def _same(self, section: int, source: int, place: Place, position: int, column: int) -> Run:
+    def _same(
+        self, section: int, source: int, place: Place, position: int, column: int
+    ) -> TraceRun:
         """The operand's number at the same place."""
         if self._at.operand_form(section, source) == Form.SCORES:
             return self._attended(section, source, place.row, place.segment, place.item, 1)
         return self._run(section, source, position, column)
 
-    def _chosen(self, op: Op, place: Place, named: int | None) -> Leaf:
+    def _chosen(self, op: Op, place: Place, named: int | None) -> DerivedLeaf:
         """A token's verdict. Where min-p is on, the accused may name a token by `place.item` that keeps the preferred one out; where top-k
         is, a list of them, of which the accuser names one that is not ahead. Without them the filter passes.
         """
@@ -374,23 +378,25 @@ class Derivation:
             delta_of(self._p.delta_micro, choice.temperature_micro),
         )
         if choice.how == How.OUTSIDE_MIN_P:
-            return Leaf(Kind.OUTSIDE_MIN_P, (delta, tau, choice.min_p_micro), (preferred, served))
+            return DerivedLeaf(
+                LeafKind.OUTSIDE_MIN_P, (delta, tau, choice.min_p_micro), (preferred, served)
+            )
         if choice.how == How.OUTSIDE_TOP_K:
             likelier = self._run(
                 place.section, op.a, 0, choice.preferred if named is None else named
             )
-            return Leaf(Kind.OUTSIDE_MIN_P, (delta, tau, _CERTAIN), (likelier, served))
+            return DerivedLeaf(LeafKind.OUTSIDE_MIN_P, (delta, tau, _CERTAIN), (likelier, served))
         if tau == 0:
-            return Leaf(Kind.GREEDY, (delta,), (preferred, served))
+            return DerivedLeaf(LeafKind.GREEDY, (delta,), (preferred, served))
         top_k = 0 if named is None else choice.top_k
         params = (
             delta, tau, *choice.key, choice.step, choice.preferred, choice.served, choice.min_p_micro, top_k
         )  # fmt: skip
         if not choice.min_p_micro and named is None:
-            return Leaf(Kind.GUMBEL, params, (preferred, served), padding=3)
+            return DerivedLeaf(LeafKind.GUMBEL, params, (preferred, served), padding=3)
         others = (place.item, choice.preferred if named is None else named)
         filters = tuple(self._run(place.section, op.a, 0, token) for token in others)
-        return Leaf(Kind.GUMBEL, params, (preferred, served, *filters), padding=1)
+        return DerivedLeaf(LeafKind.GUMBEL, params, (preferred, served, *filters), padding=1)
 
     # --- weights ---
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from core.dispute.referee import Kind, exact_value
-from core.dispute.trace.derive import Derivation, Leaf
+from core.dispute.referee import LeafKind, exact_value
+from core.dispute.trace.derive import Derivation, DerivedLeaf
 from core.dispute.trace.held import HeldTrace, referee_leaf
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.sources import Sources
 
 #: Called after each value: what stands in the trace instead of it.
@@ -24,7 +24,7 @@ class Evaluator:
     there unless they are malformed.
     """
 
-    def __init__(self, derivation: Derivation, layout: Layout, sources: Sources) -> None:
+    def __init__(self, derivation: Derivation, layout: TraceLayout, sources: Sources) -> None:
         self._derivation = derivation
         self._layout = layout
         self._sources = sources
@@ -48,7 +48,7 @@ class Evaluator:
     def value(self, trace: HeldTrace, place: Place) -> float:
         """The value at a place, from the operands in `trace`."""
         op = self._layout.op(place.section, place.op)
-        if op.kind == Kind.STABILISER:
+        if op.kind == LeafKind.STABILISER:
             keys = range(self._layout.positions)
             return max(trace[Place(place.section, op.a, place.row, place.item, j)] for j in keys)
         trial = self._derivation.trial(place)
@@ -65,7 +65,7 @@ class Evaluator:
         ]
         return struct.pack(f"<{len(parts)}d", *parts)
 
-    def _compute(self, trace: HeldTrace, leaf: Leaf, stated: bytes) -> float:
+    def _compute(self, trace: HeldTrace, leaf: DerivedLeaf, stated: bytes) -> float:
         found = exact_value(referee_leaf(trace, leaf, self._sources, bytes(8), stated))
         if found is None:
             raise ArithmeticError(f"{leaf.kind.name} of these operands is no number")

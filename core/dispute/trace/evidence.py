@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 from eth_utils.crypto import keccak
 
-from core.dispute.referee.formats import LAYOUTS
 from core.dispute.trace import chunks
-from core.dispute.trace.derive import Run, Weights
-from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, Layout
+from core.dispute.trace.derive import TraceRun, Weights
+from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, TraceLayout
 from core.protocol import commit
 
 CHUNK_BYTES = CHUNK_VALUES * VALUE_BYTES
@@ -25,7 +24,7 @@ class EvidenceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Opening:
+class RunOpening:
     """Whole chunks of a trace, in one run, and the siblings on their way up."""
 
     data: bytes = b""
@@ -58,8 +57,8 @@ class WeightOpening:
 class Evidence:
     """Everything that one leaf needs; what a leaf does not use stays empty."""
 
-    result: Opening = field(default_factory=Opening)
-    runs: tuple[Opening, ...] = ()
+    result: RunOpening = field(default_factory=RunOpening)
+    runs: tuple[RunOpening, ...] = ()
     weights: WeightOpening = field(default_factory=WeightOpening)
     row: RowOpening = field(default_factory=RowOpening)
     witness: int = 0  # the key of a stabiliser, or which token of the accused's list
@@ -78,14 +77,14 @@ def statement(place: bytes, stated: bytes) -> bytes:
     return keccak(place + b"".join(_group_hashes(stated)))
 
 
-def show_stated(stated: bytes, part: int) -> Opening:
+def show_stated(stated: bytes, part: int) -> RunOpening:
     """Partial sum number `part` and the others of its group, beside the hashes of all other groups."""
     number, hashes = part * VALUE_BYTES // _GROUP_BYTES, _group_hashes(stated)
     data = stated[number * _GROUP_BYTES : (number + 1) * _GROUP_BYTES]
-    return Opening(data, (*hashes[:number], *hashes[number + 1 :]))
+    return RunOpening(data, (*hashes[:number], *hashes[number + 1 :]))
 
 
-def shown_statement(place: bytes, part: int, shown: Opening) -> bytes | None:
+def shown_statement(place: bytes, part: int, shown: RunOpening) -> bytes | None:
     """The statement that the shown group is of, if it is the one with this partial sum; None where there is no such group."""
     number, others = part * VALUE_BYTES // _GROUP_BYTES, shown.siblings
     if number > len(others):
@@ -97,14 +96,14 @@ def _group_hashes(stated: bytes) -> list[bytes]:
     return [keccak(stated[at : at + _GROUP_BYTES]) for at in range(0, len(stated), _GROUP_BYTES)]
 
 
-def run_chunks(layout: Layout, run: Run) -> tuple[int, int]:
+def run_chunks(layout: TraceLayout, run: TraceRun) -> tuple[int, int]:
     """First chunk of a run, and the chunk after its last."""
     first = layout.first_chunk(run.place)
     start = run.place.item
     return first + start // CHUNK_VALUES, first + (start + run.count - 1) // CHUNK_VALUES + 1
 
 
-def open_run(layout: Layout, root: bytes, run: Run, opening: Opening) -> bytes:
+def open_run(layout: TraceLayout, root: bytes, run: TraceRun, opening: RunOpening) -> bytes:
     """The run's values. Raises EvidenceError unless the opening leads to the root."""
     first, last = run_chunks(layout, run)
     length = layout.shape(layout.op(run.place.section, run.place.op).form).length
@@ -161,7 +160,7 @@ def open_weights(part_root: bytes, want: Weights, opening: WeightOpening) -> byt
     leaf = commit.leaf_hash(opening.name + b"\x00" + opening.tensor_root)
     if not commit.verify_proof(part_root, want.tensors, want.tensor, leaf, opening.tensor_siblings):
         raise EvidenceError("a tensor that is not in its part of the model")
-    width = LAYOUTS[want.format].width_bytes
+    width = want.format.width_bytes
     return open_row(
         opening.tensor_root, want.rows, want.row, want.columns * width, want.column * width, want.count * width, opening.row
     )  # fmt: skip

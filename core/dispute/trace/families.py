@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace.program import INPUT, NONE, Form, Op, Program, Section, Tolerance
 from core.protocol.errors import ModelUnsupported
 
@@ -129,7 +129,7 @@ def compile_program(
         layers.append(_layer(traits, tensors[f"layer {number}"], book, sliding, window))
     embed = _Names(tensors["embed"])
     enter = Op(
-        Kind.EMBED, Form.HIDDEN, tensor=embed["embed_tokens.weight"], constant=book.number(traits.embed_scale)
+        LeafKind.EMBED, Form.HIDDEN, tensor=embed["embed_tokens.weight"], constant=book.number(traits.embed_scale)
     )  # fmt: skip
     head = _head(traits, tensors["head"], book)
     two = traits.two_ropes
@@ -150,7 +150,7 @@ def compile_program(
         sigma=2 if two else 1,
         tolerances=tuple(tolerances),
         sections=(
-            Section(0, (Op(Kind.INPUT, Form.HIDDEN),)),
+            Section(0, (Op(LeafKind.INPUT, Form.HIDDEN),)),
             Section(len(embed), (enter,)),
             Section(0, _LEAVE),
             head,
@@ -162,13 +162,13 @@ def compile_program(
 
 
 _LEAVE = (
-    Op(Kind.WHITEN_DIFFERENCE, Form.WINDOW, INPUT),
-    Op(Kind.WHITEN_REFERENCE, Form.WINDOW, INPUT),
-    Op(Kind.SQUARES, Form.WINDOW_SCALAR, 0),
-    Op(Kind.SQUARES, Form.WINDOW_SCALAR, 1),
-    Op(Kind.SUM, Form.TOTAL, 2),
-    Op(Kind.SUM, Form.TOTAL, 3),
-    Op(Kind.EXCEEDS, Form.VERDICT, 4, 5),
+    Op(LeafKind.WHITEN_DIFFERENCE, Form.WINDOW, INPUT),
+    Op(LeafKind.WHITEN_REFERENCE, Form.WINDOW, INPUT),
+    Op(LeafKind.SQUARES, Form.WINDOW_SCALAR, 0),
+    Op(LeafKind.SQUARES, Form.WINDOW_SCALAR, 1),
+    Op(LeafKind.SUM, Form.TOTAL, 2),
+    Op(LeafKind.SUM, Form.TOTAL, 3),
+    Op(LeafKind.EXCEEDS, Form.VERDICT, 4, 5),
 )
 
 
@@ -219,20 +219,20 @@ class _Ops:
         self.found: list[Op] = []
         self._names, self._traits, self._book = names, traits, book
 
-    def add(self, kind: Kind, form: Form, a: int = NONE, b: int = NONE, **more: int) -> int:
+    def add(self, kind: LeafKind, form: Form, a: int = NONE, b: int = NONE, **more: int) -> int:
         self.found.append(Op(kind, form, a, b, **more))
         return len(self.found) - 1
 
     def linear(self, form: Form, a: int, module: str) -> int:
         weight, bias = self._names[f"{module}.weight"], self._names.get(f"{module}.bias")
-        return self.add(Kind.LINEAR, form, a, tensor=weight, bias=bias)
+        return self.add(LeafKind.LINEAR, form, a, tensor=weight, bias=bias)
 
     def norm(self, form: Form, scalar: Form, a: int, module: str) -> int:
-        q = self.add(Kind.SQUARES, scalar, a)
+        q = self.add(LeafKind.SQUARES, scalar, a)
         epsilon = self._book.number(self._traits.epsilon)
-        r = self.add(Kind.NORM_SCALE, scalar, q, constant=epsilon)
+        r = self.add(LeafKind.NORM_SCALE, scalar, q, constant=epsilon)
         weight, plus = self._names[f"{module}.weight"], int(self._traits.gain_plus_one)
-        return self.add(Kind.NORM, form, a, r, tensor=weight, flag=plus)
+        return self.add(LeafKind.NORM, form, a, r, tensor=weight, flag=plus)
 
     def section(self) -> Section:
         self._names.check_all_asked()
@@ -251,32 +251,32 @@ def _layer(
         q = ops.norm(Form.QUERY, Form.PER_HEAD, q, "self_attn.q_norm")
         k = ops.norm(Form.KEYS, Form.PER_KEY_HEAD, k, "self_attn.k_norm")
     rope = 1 if traits.two_ropes and sliding else 0
-    q = ops.add(Kind.ROPE, Form.QUERY, q, tensor=rope)
-    k = ops.add(Kind.ROPE, Form.KEYS, k, tensor=rope)
-    turned = ops.add(Kind.COPY, Form.TURNED, v)
+    q = ops.add(LeafKind.ROPE, Form.QUERY, q, tensor=rope)
+    k = ops.add(LeafKind.ROPE, Form.KEYS, k, tensor=rope)
+    turned = ops.add(LeafKind.COPY, Form.TURNED, v)
     hides = book.word(window) if window else NONE
-    s = ops.add(Kind.SCORE, Form.SCORES, q, k, bias=hides, constant=book.number(traits.scale))
+    s = ops.add(LeafKind.SCORE, Form.SCORES, q, k, bias=hides, constant=book.number(traits.scale))
     if traits.attention_cap:
-        s = ops.add(Kind.SOFTCAP, Form.SCORES, s, constant=book.number(traits.attention_cap))
-    m = ops.add(Kind.STABILISER, Form.PER_HEAD, s)
-    e = ops.add(Kind.EXP, Form.SCORES, m, s)
-    z = ops.add(Kind.SUM, Form.PER_HEAD, e)
-    p = ops.add(Kind.PROBABILITY, Form.SCORES, e, z)
-    mixed = ops.add(Kind.MIX, Form.QUERY, p, turned)
+        s = ops.add(LeafKind.SOFTCAP, Form.SCORES, s, constant=book.number(traits.attention_cap))
+    m = ops.add(LeafKind.STABILISER, Form.PER_HEAD, s)
+    e = ops.add(LeafKind.EXP, Form.SCORES, m, s)
+    z = ops.add(LeafKind.SUM, Form.PER_HEAD, e)
+    p = ops.add(LeafKind.PROBABILITY, Form.SCORES, e, z)
+    mixed = ops.add(LeafKind.MIX, Form.QUERY, p, turned)
     o = ops.linear(Form.HIDDEN, mixed, "self_attn.o_proj")
     if traits.post_norms:
         o = ops.norm(Form.HIDDEN, Form.SCALAR, o, "post_attention_layernorm")
-    h = ops.add(Kind.ADD, Form.HIDDEN, INPUT, o)
+    h = ops.add(LeafKind.ADD, Form.HIDDEN, INPUT, o)
     before = "pre_feedforward_layernorm" if traits.post_norms else "post_attention_layernorm"
     x = ops.norm(Form.HIDDEN, Form.SCALAR, h, before)
     gate = ops.linear(Form.INNER, x, "mlp.gate_proj")
     up = ops.linear(Form.INNER, x, "mlp.up_proj")
-    acted = ops.add(Kind.GELU_TANH if traits.gelu else Kind.SILU, Form.INNER, gate)
-    gated = ops.add(Kind.PRODUCT, Form.INNER, acted, up)
+    acted = ops.add(LeafKind.GELU_TANH if traits.gelu else LeafKind.SILU, Form.INNER, gate)
+    gated = ops.add(LeafKind.PRODUCT, Form.INNER, acted, up)
     down = ops.linear(Form.HIDDEN, gated, "mlp.down_proj")
     if traits.post_norms:
         down = ops.norm(Form.HIDDEN, Form.SCALAR, down, "post_feedforward_layernorm")
-    ops.add(Kind.ADD, Form.HIDDEN, h, down)
+    ops.add(LeafKind.ADD, Form.HIDDEN, h, down)
     return ops.section()
 
 
@@ -287,11 +287,11 @@ def _head(traits: Traits, tensors: Sequence[str], book: _Constants) -> Section:
     weight = names.get("lm_head.weight")
     if weight == NONE:
         weight = names["embed_tokens.weight"]
-    logits = ops.add(Kind.LINEAR, Form.LOGITS, x, tensor=weight, bias=names.get("lm_head.bias"))
+    logits = ops.add(LeafKind.LINEAR, Form.LOGITS, x, tensor=weight, bias=names.get("lm_head.bias"))
     if traits.logit_cap:
         cap = book.number(traits.logit_cap)
-        logits = ops.add(Kind.SOFTCAP, Form.LOGITS, logits, constant=cap)
-    ops.add(Kind.GREEDY, Form.VERDICT, logits)
+        logits = ops.add(LeafKind.SOFTCAP, Form.LOGITS, logits, constant=cap)
+    ops.add(LeafKind.GREEDY, Form.VERDICT, logits)
     return ops.section()
 
 

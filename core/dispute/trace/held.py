@@ -6,12 +6,11 @@ import struct
 from dataclasses import replace
 from functools import cached_property
 
-from core.dispute.referee import Leaf as RefereeLeaf
-from core.dispute.referee.formats import LAYOUTS
+from core.dispute.referee import Leaf
 from core.dispute.trace.chunks import ChunkTree
-from core.dispute.trace.derive import Boundary, Derivation, Leaf, Run, Weights
-from core.dispute.trace.evidence import Evidence, Opening, run_chunks
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.derive import Boundary, Derivation, DerivedLeaf, TraceRun, Weights
+from core.dispute.trace.evidence import Evidence, RunOpening, run_chunks
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.sources import Sources
 from core.protocol import commit
 
@@ -21,7 +20,7 @@ TOKEN_BYTES = 4
 class HeldTrace:
     """Values of every operator, row by row and segment by segment, as float64."""
 
-    def __init__(self, layout: Layout, values: dict[tuple[int, int], list[float]]) -> None:
+    def __init__(self, layout: TraceLayout, values: dict[tuple[int, int], list[float]]) -> None:
         self.layout = layout
         self._values = values
 
@@ -39,7 +38,7 @@ class HeldTrace:
         shape = self.layout.shape(self.layout.op(place.section, place.op).form)
         return (place.row * shape.segments + place.segment) * shape.length + place.item
 
-    def run(self, run: Run) -> bytes:
+    def run(self, run: TraceRun) -> bytes:
         """The bytes of a run."""
         line = self._values[run.place.section, run.place.op]
         start = self._offset(run.place)
@@ -67,12 +66,12 @@ class HeldTrace:
     def tree(self) -> ChunkTree:
         return ChunkTree([commit.leaf_hash(chunk) for chunk in self.chunks])
 
-    def open(self, run: Run) -> Opening:
+    def open(self, run: TraceRun) -> RunOpening:
         first, last = run_chunks(self.layout, run)
-        return Opening(b"".join(self.chunks[first:last]), tuple(self.tree.proof(first, last)))
+        return RunOpening(b"".join(self.chunks[first:last]), tuple(self.tree.proof(first, last)))
 
 
-def weights_of(leaf: Leaf, sources: Sources) -> Weights | None:
+def weights_of(leaf: DerivedLeaf, sources: Sources) -> Weights | None:
     """The leaf's weights; their row is the token that was fed where the leaf says so."""
     if leaf.weights is None or not leaf.by_token:
         return leaf.weights
@@ -81,7 +80,7 @@ def weights_of(leaf: Leaf, sources: Sources) -> Weights | None:
     return replace(leaf.weights, row=int.from_bytes(token, "little"))
 
 
-def tail(leaf: Leaf, sources: Sources, row_width: int) -> bytes:
+def tail(leaf: DerivedLeaf, sources: Sources, row_width: int) -> bytes:
     """Operands that do not come from the trace: padding, the model's, the signed row's."""
     data = bytes(8 * leaf.padding)
     weights = weights_of(leaf, sources)
@@ -93,18 +92,18 @@ def tail(leaf: Leaf, sources: Sources, row_width: int) -> bytes:
 
 
 def operands(
-    trace: HeldTrace, leaf: Leaf, sources: Sources, result: bytes, stated: bytes = b""
+    trace: HeldTrace, leaf: DerivedLeaf, sources: Sources, result: bytes, stated: bytes = b""
 ) -> bytes:
     """A leaf's operands: the result, stated partial sums, runs of the trace, and what else it reads."""
-    row_width = LAYOUTS[trace.layout.program.row_format].width_bytes
+    row_width = trace.layout.program.row_format.width_bytes
     runs = b"".join(trace.run(run) for run in leaf.runs)
     return result + stated + runs + tail(leaf, sources, row_width)
 
 
 def referee_leaf(
-    trace: HeldTrace, leaf: Leaf, sources: Sources, result: bytes, stated: bytes = b""
-) -> RefereeLeaf:
-    return RefereeLeaf(leaf.kind, leaf.params, operands(trace, leaf, sources, result, stated))
+    trace: HeldTrace, leaf: DerivedLeaf, sources: Sources, result: bytes, stated: bytes = b""
+) -> Leaf:
+    return Leaf(leaf.kind, leaf.params, operands(trace, leaf, sources, result, stated))
 
 
 def evidence_for(
@@ -127,11 +126,11 @@ def evidence_for(
             named = None  # such a list loses before anything is opened
     trial = derivation.trial(place, witness, named)
     leaf = trial.whole if part is None else derivation.part(place, part)
-    result = Opening()
+    result = RunOpening()
     if part is None and trace.layout.op(place.section, place.op).form != 15:
-        result = trace.open(Run(place, 1))
+        result = trace.open(TraceRun(place, 1))
     weights = weights_of(leaf, sources)
-    row_width = LAYOUTS[trace.layout.program.row_format].width_bytes
+    row_width = trace.layout.program.row_format.width_bytes
     found = Evidence(
         result, tuple(trace.open(run) for run in leaf.runs), witness=witness, tokens=tokens
     )
@@ -145,10 +144,10 @@ def evidence_for(
 
 def stabiliser_witness(trace: HeldTrace, place: Place) -> int:
     """The key with the largest score: what a stabiliser's author points at. 0 where there is nothing to point at."""
-    from core.dispute.referee import Kind
+    from core.dispute.referee import LeafKind
 
     op = trace.layout.op(place.section, place.op)
-    if op.kind != Kind.STABILISER:
+    if op.kind != LeafKind.STABILISER:
         return 0
     keys = range(trace.layout.positions)
     scores = [trace[Place(place.section, op.a, place.row, place.item, key)] for key in keys]

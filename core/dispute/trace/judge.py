@@ -11,18 +11,16 @@ from itertools import pairwise
 
 from eth_utils.crypto import keccak
 
-from core.dispute.referee import Kind, Ruling, check
-from core.dispute.referee import Leaf as RefereeLeaf
-from core.dispute.referee.formats import LAYOUTS
+from core.dispute.referee import Leaf, LeafKind, Ruling, rule
 from core.dispute.trace.derive import (
     MAX_LISTED,
     Boundary,
     Choice,
     Derivation,
+    DerivedLeaf,
     How,
-    Leaf,
     RowElement,
-    Run,
+    TraceRun,
     Trial,
     delta_of,
 )
@@ -32,8 +30,8 @@ from core.dispute.trace.layout import (
     MAX_POSITIONS,
     MAX_WINDOW_ROWS,
     VALUE_BYTES,
-    Layout,
     Place,
+    TraceLayout,
 )
 from core.dispute.trace.program import Form, Program
 from core.protocol import commit
@@ -77,9 +75,9 @@ class Case:
     claim: Claim
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> TraceLayout:
         c = self.claim
-        return Layout(
+        return TraceLayout(
             self.program, c.layer_from, c.layer_to, c.positions, c.window_from, c.choice is None
         )
 
@@ -183,7 +181,7 @@ class Case:
 
         Raises EvidenceError where the contract reverts.
         """
-        if self.layout.op(place.section, place.op).kind == Kind.GREEDY:
+        if self.layout.op(place.section, place.op).kind == LeafKind.GREEDY:
             try:
                 named = self.token_of(place, evidence)
             except Forfeit as found:
@@ -195,30 +193,34 @@ class Case:
             raise EvidenceError(f"{len(stated)} bytes of {trial.parts} partial sums")
         result = b""
         if self.layout.op(place.section, place.op).form != Form.VERDICT:
-            result = open_run(self.layout, self.claim.trace_root, Run(place, 1), evidence.result)
+            result = open_run(
+                self.layout, self.claim.trace_root, TraceRun(place, 1), evidence.result
+            )
         return self._rule(trial.whole, result + stated, evidence)
 
-    def opened(self, place: Place, evidence: Evidence, stated: bytes) -> RefereeLeaf | None:
+    def opened(self, place: Place, evidence: Evidence, stated: bytes) -> Leaf | None:
         """The leaf of the value at `place` with its opened operands, as the referee gets it; None where no leaf is looked at.
 
         Raises EvidenceError where the contract reverts.
         """
-        if self.layout.op(place.section, place.op).kind == Kind.GREEDY:
+        if self.layout.op(place.section, place.op).kind == LeafKind.GREEDY:
             return None
         trial = self.trial(place, evidence.witness)
         result = b""
         if self.layout.op(place.section, place.op).form != Form.VERDICT:
-            result = open_run(self.layout, self.claim.trace_root, Run(place, 1), evidence.result)
+            result = open_run(
+                self.layout, self.claim.trace_root, TraceRun(place, 1), evidence.result
+            )
         found = self._referee_leaf(trial.whole, result + stated, evidence)
-        return found if isinstance(found, RefereeLeaf) else None
+        return found if isinstance(found, Leaf) else None
 
     def opened_part(
         self, place: Place, part: int, evidence: Evidence, stated: bytes
-    ) -> RefereeLeaf | None:
+    ) -> Leaf | None:
         """The same of partial sum `part` of those stated."""
         result = stated[part * VALUE_BYTES : (part + 1) * VALUE_BYTES]
         found = self._referee_leaf(self.derivation.part(place, part), result, evidence)
-        return found if isinstance(found, RefereeLeaf) else None
+        return found if isinstance(found, Leaf) else None
 
     def rule_part(self, place: Place, part: int, evidence: Evidence, stated: bytes) -> Ruling:
         """On partial sum `part` of those stated for the value at `place`.
@@ -232,13 +234,13 @@ class Case:
         result = stated[part * VALUE_BYTES : (part + 1) * VALUE_BYTES]
         return self._rule(leaf, result, evidence)
 
-    def _rule(self, leaf: Leaf, first: bytes, evidence: Evidence) -> Ruling:
+    def _rule(self, leaf: DerivedLeaf, first: bytes, evidence: Evidence) -> Ruling:
         found = self._referee_leaf(leaf, first, evidence)
         if isinstance(found, Ruling):
             return found
-        return check(found)
+        return rule(found)
 
-    def _referee_leaf(self, leaf: Leaf, first: bytes, evidence: Evidence) -> RefereeLeaf | Ruling:
+    def _referee_leaf(self, leaf: DerivedLeaf, first: bytes, evidence: Evidence) -> Leaf | Ruling:
         if len(evidence.runs) != len(leaf.runs):
             raise EvidenceError(f"{len(evidence.runs)} runs instead of {len(leaf.runs)}")
         pairs = zip(leaf.runs, evidence.runs, strict=True)
@@ -255,7 +257,7 @@ class Case:
                 return Ruling.ROW_MALFORMED
             root = self.program.tables_root if want.part == -2 else self.part_roots[want.part + 1]
             data += open_weights(root, want, evidence.weights)
-        return RefereeLeaf(leaf.kind, leaf.params, data + row)
+        return Leaf(leaf.kind, leaf.params, data + row)
 
     def _row(self, element: RowElement, by_token: bool, evidence: Evidence) -> bytes:
         claim = self.claim
@@ -263,7 +265,7 @@ class Case:
         root = claim.leaf.in_root if is_in else claim.leaf.out_root
         rows = claim.leaf.tokens_out if is_state else self.rows
         half = commit.Half.STATES if is_state else commit.Half.NONE
-        width = LAYOUTS[self.program.row_format].width_bytes
+        width = self.program.row_format.width_bytes
         if by_token:
             return open_row(
                 commit.unhex(root), self.rows, element.row, TOKEN_BYTES, 0, TOKEN_BYTES, evidence.row
@@ -275,8 +277,8 @@ class Case:
         )
 
 
-def at_fault(ruling: Ruling, kind: Kind) -> bool | None:
+def at_fault(ruling: Ruling, kind: LeafKind) -> bool | None:
     """Whether the accused is at fault; None where nobody is: the model, or what it was sent, is no number."""
     if ruling == Ruling.ROW_MALFORMED:
-        return True if kind == Kind.WHITEN_DIFFERENCE else None
+        return True if kind == LeafKind.WHITEN_DIFFERENCE else None
     return {Ruling.HOLDS: True, Ruling.FAILS: False, Ruling.MODEL_MALFORMED: None}[ruling]

@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class TraceLayout:
     """What a stage's layers, a number of positions and a window make of a program."""
 
     program: Program

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from core.dispute.referee import Format, Kind
+from core.dispute.referee import Format, LeafKind
 
 VERSION = 1
 #: An operand that is the section's input; no operand, tensor or constant.
@@ -46,7 +46,7 @@ class Form(IntEnum):
 class Op:
     """One operator. `a` and `b` count the operators of the section; `tensor` and `bias` count tensors in order of name."""
 
-    kind: Kind
+    kind: LeafKind
     form: Form
     a: int = NONE
     b: int = NONE
@@ -217,4 +217,4 @@ class _Reader:
 
 def _op(data: bytes) -> Op:
     kind, form, *rest = data
-    return Op(Kind(kind), Form(form), *rest)
+    return Op(LeafKind(kind), Form(form), *rest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.dispute.referee.formats import LAYOUTS, decode
+from core.dispute.referee.formats import decode
 from core.dispute.trace import chunks
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import EvidenceError, RowOpening
@@ -69,7 +69,7 @@ class SignedRows(NamedTuple):
     def row_bytes(self, boundary: Boundary) -> int:
         if self.tokens(boundary):
             return TOKEN_BYTES
-        return self.program.hidden * LAYOUTS[self.program.row_format].width_bytes
+        return self.program.hidden * self.program.row_format.width_bytes
 
     def part_bytes(self, spot: Spot) -> int:
         """Length of the part, 0 if there is none."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from core.dispute.referee.formats import LAYOUTS
 from core.dispute.trace import chunks
 from core.dispute.trace.derive import Boundary, Weights
 from core.dispute.trace.evidence import RowOpening, WeightOpening
@@ -84,7 +83,7 @@ class CommittedTensors:
     def open(self, want: Weights) -> WeightOpening:
         tensor = self.tensors[want.tensor]
         return WeightOpening(
-            tensor.open(want.row, want.column * LAYOUTS[want.format].width_bytes),
+            tensor.open(want.row, want.column * want.format.width_bytes),
             self.names[want.tensor].encode(),
             tensor.root,
             tuple(commit.merkle_proof(self._hashes, want.tensor)),
@@ -104,7 +103,7 @@ class HeldSources:
     states: CommittedRows | None = None
 
     def weights(self, want: Weights) -> bytes:
-        width = LAYOUTS[want.format].width_bytes
+        width = want.format.width_bytes
         row = self.parts[want.part].tensors[want.tensor].rows[want.row]
         return row[want.column * width : (want.column + want.count) * width]
 

@@ -22,7 +22,7 @@ from core.dispute.play.program import ModelProgram, model_program
 from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Choice, Derivation
 from core.dispute.trace.families import FP32_TOLERANCES
-from core.dispute.trace.layout import Layout
+from core.dispute.trace.layout import TraceLayout
 from devnet.models.tiny_models import write_tiny_model
 
 #: Widths on both sides of 128 terms, so that reductions go by partial sums in some.
@@ -56,10 +56,10 @@ class Tiny:
             sizes[1].tobytes() if deviates else ids[:16]
         )
 
-    def layout(self, shard: tuple[int, int, int, bool]) -> Layout:
+    def layout(self, shard: tuple[int, int, int, bool]) -> TraceLayout:
         start, end, positions, deviates = shard
         window = max(0, positions - 20) if deviates else 0
-        return Layout(self.ours.program, start, end, positions, window, deviates)
+        return TraceLayout(self.ours.program, start, end, positions, window, deviates)
 
     def signed(self, shard: tuple[int, int, int, bool]) -> tuple[bytes, ...]:
         """The shard's rows; what comes out of a last one are state rows, here of every position."""

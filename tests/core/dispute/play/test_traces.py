@@ -17,10 +17,10 @@ from core.dispute.play.operators import Plain
 from core.dispute.play.selfcheck import sampled
 from core.dispute.play.tree import TraceTree
 from core.dispute.play.values import TraceValues
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace import chunks
 from core.dispute.trace.check import Checker
-from core.dispute.trace.derive import Run
+from core.dispute.trace.derive import TraceRun
 from core.dispute.trace.evidence import open_run
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
@@ -61,7 +61,7 @@ def test_the_head_of_the_trace_is_what_the_model_computes(tiny: Tiny) -> None:
 
 def test_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
     rng = random.Random(1)
-    kinds: set[Kind] = set()
+    kinds: set[LeafKind] = set()
     for shard in SHARDS:
         trace, sources, derivation = tiny.trace(shard)
         checker = Checker(derivation, trace.layout, sources)
@@ -72,7 +72,15 @@ def test_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
         again = tiny.values(shard, arithmetic)
         assert np.array_equal(again.flat, trace.values.flat)
         assert arithmetic.asked < again.count / 1000, "nearly all without asking"
-    assert {Kind.INPUT, Kind.EMBED, Kind.LINEAR, Kind.ROPE, Kind.SCORE, Kind.EXP, Kind.MIX} < kinds
+    assert {
+        LeafKind.INPUT,
+        LeafKind.EMBED,
+        LeafKind.LINEAR,
+        LeafKind.ROPE,
+        LeafKind.SCORE,
+        LeafKind.EXP,
+        LeafKind.MIX,
+    } < kinds
 
 
 def test_these_and_plain_values_differ_in_last_digits_only(tiny: Tiny) -> None:
@@ -93,7 +101,7 @@ def test_one_bit_more_is_found(tiny: Tiny) -> None:
         if not np.isfinite(value):
             continue
         forged = trace.replaced(place, float(np.nextafter(value, np.inf)))
-        if trace.layout.op(place.section, place.op).kind == Kind.STABILISER:
+        if trace.layout.op(place.section, place.op).kind == LeafKind.STABILISER:
             continue  # named by a witness
         assert checker.ruling(forged, place) != Ruling.HOLDS, place
 
@@ -106,7 +114,7 @@ def test_every_opening_leads_to_the_root(tiny: Tiny, shard: tuple[int, int, int,
     assert (tree.root, tree.height) == (plain.root, plain.height)
     for place in sampled(layout, 1, rng):
         length = layout.shape(layout.op(place.section, place.op).form).length
-        run = Run(place, rng.randint(1, length - place.item))
+        run = TraceRun(place, rng.randint(1, length - place.item))
         assert open_run(layout, tree.root, run, trace.open(run)) == trace.run(run)
     for _ in range(30):
         level = rng.randint(0, tree.height)

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from core.dispute.game import dispute
-from core.dispute.game.dispute import Game, Phase, Terms, Verdict
+from core.dispute.game.dispute import Game, GameParameters, Phase, Verdict
 from core.dispute.trace import answer, chunks
 from core.dispute.trace.check import Checker, all_places
-from core.dispute.trace.derive import How, Run
+from core.dispute.trace.derive import How, TraceRun
 from core.dispute.trace.evaluate import Evaluator
 from core.dispute.trace.evidence import Evidence, show_stated
 from core.dispute.trace.held import HeldTrace, evidence_for
@@ -22,7 +22,7 @@ from core.protocol.commit import Half
 from core.protocol.types import RequestLeaf
 from tests.core.dispute.trace.toy import TOKENS_IN, Stage
 
-TERMS = Terms(bond=20, turn_s=60, payout_delay_s=5)
+PARAMETERS = GameParameters(bond=20, turn_s=60, payout_delay_s=5)
 ACCUSER, OWNER, OPERATOR, REQUESTER = "accuser", "owner", "operator", "requester"
 
 
@@ -71,7 +71,7 @@ class Accusation:
         leaf = commit.leaf_hash(commit.request_leaf_bytes(self.case.claim.leaf))
         root = commit.root_of_hashes([leaf])
         accused = frozenset((OWNER, OPERATOR))
-        return dispute.opened(TERMS, now, ACCUSER, accused, REQUESTER, root, 1)
+        return dispute.opened(PARAMETERS, now, ACCUSER, accused, REQUESTER, root, 1)
 
     @property
     def below_root(self) -> list[bytes]:
@@ -286,5 +286,5 @@ def ended(game: Game) -> Verdict:
 
 __all__ = [
     "ACCUSER", "Accusation", "Blind", "Defence", "Evidence", "LyingInParts", "OPERATOR", "OWNER", "REQUESTER",
-    "Run", "TERMS", "all_places", "ended", "play", "play_blind", "replace", "request_leaf",
+    "TraceRun", "PARAMETERS", "all_places", "ended", "play", "play_blind", "replace", "request_leaf",
 ]  # fmt: skip

@@ -13,17 +13,17 @@ from hashlib import sha256
 
 from core.dispute.referee import Format
 from core.dispute.trace import chunks
-from core.dispute.trace.derive import Derivation, Leaf, Run, Weights
+from core.dispute.trace.derive import Derivation, DerivedLeaf, TraceRun, Weights
 from core.dispute.trace.evidence import (
     CHUNK_BYTES,
     Evidence,
-    Opening,
     RowOpening,
+    RunOpening,
     WeightOpening,
     chunk_hashes,
     run_chunks,
 )
-from core.dispute.trace.layout import Layout
+from core.dispute.trace.layout import TraceLayout
 from core.protocol import commit
 
 
@@ -72,7 +72,7 @@ def seal(count: int, top: bytes) -> bytes:
 class SparseTrace:
     """Values of given runs, so that their leaves can be opened; the shown group of 32 chunks around `shown` too."""
 
-    def __init__(self, layout: Layout, runs: dict[Run, list[float]]) -> None:
+    def __init__(self, layout: TraceLayout, runs: dict[TraceRun, list[float]]) -> None:
         self.layout = layout
         self.data: dict[int, bytearray] = {}
         for run, values in runs.items():
@@ -100,13 +100,13 @@ class SparseTrace:
         self.tree = SparseTree("trace", self.layout.chunks, known)
         return self.tree
 
-    def open(self, run: Run) -> Opening:
+    def open(self, run: TraceRun) -> RunOpening:
         assert self.tree is not None
         first, last = run_chunks(self.layout, run)
         data = b"".join(bytes(self.data[chunk]) for chunk in range(first, last))
         assert [self.tree.node(0, c) for c in range(first, last)] == chunk_hashes(data)
         assert len(data) <= (last - first) * CHUNK_BYTES
-        return Opening(data, tuple(self.tree.proof(first, last)))
+        return RunOpening(data, tuple(self.tree.proof(first, last)))
 
 
 def open_weights(want: Weights, values: list[float]) -> tuple[WeightOpening, bytes]:
@@ -144,10 +144,10 @@ def open_weights(want: Weights, values: list[float]) -> tuple[WeightOpening, byt
 
 
 def evidence(
-    trace: SparseTrace, leaf: Leaf, weights: WeightOpening | None, result: Run | None
+    trace: SparseTrace, leaf: DerivedLeaf, weights: WeightOpening | None, result: TraceRun | None
 ) -> Evidence:
     return Evidence(
-        trace.open(result) if result else Opening(),
+        trace.open(result) if result else RunOpening(),
         tuple(trace.open(run) for run in leaf.runs),
         weights or WeightOpening(),
     )

@@ -11,7 +11,7 @@ from functools import lru_cache
 import pytest
 
 from core.dispute.game.dispute import MAX_TURNS, GameError, Phase, Verdict
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace.answer import verdict_of
 from core.dispute.trace.check import all_places
 from core.dispute.trace.held import HeldTrace
@@ -20,7 +20,7 @@ from core.dispute.trace.program import Form
 from tests.core.dispute.trace import toy as toys
 from tests.core.dispute.trace.players import (
     OPERATOR,
-    TERMS,
+    PARAMETERS,
     Accusation,
     Blind,
     ended,
@@ -76,7 +76,7 @@ def test_no_other_bits_hold_where_its_operands_are_right(name: str) -> None:
     blind, stage = honest(name), stage_of(name)
     for place in rng.sample(values_of(name), 150):
         kind = stage.layout.op(place.section, place.op).kind
-        if kind == Kind.STABILISER:
+        if kind == LeafKind.STABILISER:
             continue  # another score is one too; its exponentials say so
         value = other_bits(blind.own[place], rng)
         assert blind.checker.ruling(blind.own.replaced(place, value), place) == Ruling.FAILS
@@ -96,7 +96,7 @@ def test_an_accused_that_is_shown_nothing_finds_any_forged_number(name: str) -> 
             forged = forged.replaced(place, other_bits(forged[place], rng))
         game, moves = play_blind(Accusation(stage, stage.honest_outputs, forged), blind)
         assert ended(game) == Verdict.NO_FAULT
-        assert game.execute(game.payout_at)[1] == {"accused": TERMS.bond}
+        assert game.execute(game.payout_at)[1] == {"accused": PARAMETERS.bond}
         most = max(most, moves)
     assert most <= 20
 
@@ -155,7 +155,7 @@ def test_a_stabiliser_below_the_largest_score_falls_by_an_exponential() -> None:
     rows = [
         p
         for p in values_of("llama")
-        if stage.layout.op(p.section, p.op).kind == Kind.STABILISER and p.row > 0
+        if stage.layout.op(p.section, p.op).kind == LeafKind.STABILISER and p.row > 0
     ]
     assert rows
     for place in rows:
@@ -169,7 +169,7 @@ def test_a_stabiliser_below_the_largest_score_falls_by_an_exponential() -> None:
         game, _ = play_blind(Accusation(stage, stage.honest_outputs, trace), blind)
         assert ended(game) == Verdict.NO_FAULT
         assert game.place is not None
-        assert stage.layout.op(game.place.section, game.place.op).kind == Kind.EXP
+        assert stage.layout.op(game.place.section, game.place.op).kind == LeafKind.EXP
 
 
 def test_a_chunk_of_another_length_loses() -> None:

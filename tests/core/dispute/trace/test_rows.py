@@ -20,8 +20,8 @@ from tests.core.dispute.trace import toy as toys
 from tests.core.dispute.trace.players import (
     ACCUSER,
     OPERATOR,
+    PARAMETERS,
     REQUESTER,
-    TERMS,
     Accusation,
     ended,
     request_leaf,
@@ -62,7 +62,7 @@ class Withheld:
         root = commit.root_of_hashes([hashed])
         from core.dispute.game.dispute import opened
 
-        return opened(TERMS, 0, ACCUSER, frozenset((OPERATOR,)), REQUESTER, root, 1)
+        return opened(PARAMETERS, 0, ACCUSER, frozenset((OPERATOR,)), REQUESTER, root, 1)
 
     def ask(self, game: Game, *spots: Spot, now: int = 0) -> Game:
         return game.ask(now, ACCUSER, self.rows, 0, [], spots)
@@ -88,8 +88,8 @@ def test_a_stage_that_still_holds_its_rows_shows_them_and_the_accuser_goes_on() 
     game = w.ask(w.game(), *SPOTS)
     assert game.phase == Phase.ASKED
     game = game.reveal(0, OPERATOR, [w.show(spot) for spot in SPOTS])
-    assert (game.phase, game.ends_at) == (Phase.OPENED, TERMS.turn_s)
-    assert game.timeout(TERMS.turn_s + 1).execute(10**6)[1] == {"accused": TERMS.bond}
+    assert (game.phase, game.ends_at) == (Phase.OPENED, PARAMETERS.turn_s)
+    assert game.timeout(PARAMETERS.turn_s + 1).execute(10**6)[1] == {"accused": PARAMETERS.bond}
 
 
 @pytest.mark.parametrize("late_s", [0, 1])
@@ -98,11 +98,11 @@ def test_a_row_that_is_shown_late_is_withheld(late_s: int) -> None:
     game = w.ask(w.game(), *SPOTS)
     shown = [w.show(spot) for spot in SPOTS]
     if late_s == 0:
-        assert game.reveal(TERMS.turn_s, OPERATOR, shown).phase == Phase.OPENED
+        assert game.reveal(PARAMETERS.turn_s, OPERATOR, shown).phase == Phase.OPENED
         return
     with pytest.raises(GameError, match="ClockOver"):
-        game.reveal(TERMS.turn_s + late_s, OPERATOR, shown)
-    assert ended(game.timeout(TERMS.turn_s + late_s)) == Verdict.FAULT
+        game.reveal(PARAMETERS.turn_s + late_s, OPERATOR, shown)
+    assert ended(game.timeout(PARAMETERS.turn_s + late_s)) == Verdict.FAULT
 
 
 def test_neither_some_rows_nor_others_nor_bytes_that_do_not_hash_will_do() -> None:
@@ -134,7 +134,7 @@ def test_who_lost_a_row_is_found_by_chance_and_who_lost_all_at_once() -> None:
         spots = rng.sample(every, 3)
         game = w.ask(w.game(), *spots)
         if lost & set(spots):
-            caught += ended(game.timeout(TERMS.turn_s + 1)) == Verdict.FAULT
+            caught += ended(game.timeout(PARAMETERS.turn_s + 1)) == Verdict.FAULT
         else:
             assert game.reveal(0, OPERATOR, [w.show(s) for s in spots]).phase == Phase.OPENED
     assert 220 < caught < 300  # 1 − C(6,3)/C(8,3) = 64 %
@@ -261,7 +261,7 @@ def test_what_a_last_stage_signed_alone_is_under_no_answer() -> None:
         opening = replace(w.show(Spot(Boundary.OUT, 1)), row_siblings=shown)
         with pytest.raises(GameError, match="EvidenceWrong"):
             game.reveal(0, OPERATOR, [opening])
-    assert ended(game.timeout(TERMS.turn_s + 1)) == Verdict.FAULT
+    assert ended(game.timeout(PARAMETERS.turn_s + 1)) == Verdict.FAULT
 
 
 def replace_leaf(rows: SignedRows, out_root: str) -> SignedRows:

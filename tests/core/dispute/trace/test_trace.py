@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace import chunks
 from core.dispute.trace.check import Checker, all_places
-from core.dispute.trace.derive import Choice, Run
+from core.dispute.trace.derive import Choice, TraceRun
 from core.dispute.trace.evidence import EvidenceError, open_row, open_run
 from core.dispute.trace.families import compile_program, traits_of
 from core.dispute.trace.held import evidence_for
@@ -54,7 +54,7 @@ def test_every_leaf_of_an_honest_trace_holds_and_its_verdict_does_not(
     checker = Checker(stage.derivation, stage.layout, stage.sources(outputs))
     places = list(all_places(stage.layout))
     assert list(checker.faults(trace, places)) == [places[-1]]
-    assert stage.layout.op(places[-1].section, places[-1].op).kind == Kind.EXCEEDS
+    assert stage.layout.op(places[-1].section, places[-1].op).kind == LeafKind.EXCEEDS
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
@@ -148,7 +148,7 @@ def test_openings_go_down_to_every_leaf(count: int) -> None:
 def test_a_run_is_opened_as_committed_or_not_at_all() -> None:
     stage = stage_of("llama")
     trace = stage.evaluate(stage.honest_outputs)
-    run = Run(Place(1, 3, 1, 0, 3), 9)
+    run = TraceRun(Place(1, 3, 1, 0, 3), 9)
     opening = trace.open(run)
     root = trace.tree.root
     assert open_run(stage.layout, root, run, opening) == trace.run(run)
@@ -160,7 +160,7 @@ def test_a_run_is_opened_as_committed_or_not_at_all() -> None:
         with pytest.raises(EvidenceError):
             open_run(stage.layout, root, run, wrong)
     with pytest.raises(EvidenceError):
-        open_run(stage.layout, root, Run(Place(1, 3, 2, 0, 3), 9), opening)
+        open_run(stage.layout, root, TraceRun(Place(1, 3, 2, 0, 3), 9), opening)
 
 
 @pytest.mark.parametrize("row_bytes", [4, 1024, 1028, 5000])

@@ -12,7 +12,7 @@ from core.dispute.trace.derive import Choice, Derivation
 from core.dispute.trace.evaluate import Evaluator, Tamper
 from core.dispute.trace.families import SIGMA, Traits, compile_program
 from core.dispute.trace.held import HeldTrace
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import Form, Program
 from core.dispute.trace.sources import CommittedRows, CommittedTensors, HeldSources
 from core.protocol.commit import Half
@@ -131,11 +131,11 @@ class Toy:
     def stage(
         self, layer_from: int, layer_to: int, positions: int, window_from: int = 0, seed: int = 1
     ) -> Stage:
-        layout = Layout(self.program, layer_from, layer_to, positions, window_from, True)
+        layout = TraceLayout(self.program, layer_from, layer_to, positions, window_from, True)
         return Stage(self, layout, self.inputs(layer_from, positions, seed))
 
     def last_stage(self, layer_from: int, positions: int, choice: Choice, seed: int = 1) -> Stage:
-        layout = Layout(self.program, layer_from, self.traits.layers, positions, 0, False)
+        layout = TraceLayout(self.program, layer_from, self.traits.layers, positions, 0, False)
         return Stage(self, layout, self.inputs(layer_from, positions, seed), choice)
 
 
@@ -150,7 +150,7 @@ class Stage:
     """One request through one stage."""
 
     toy: Toy
-    layout: Layout
+    layout: TraceLayout
     inputs: CommittedRows
     choice: Choice | None = None
 
