@@ -68,7 +68,7 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
         faults == 0 and judged >= WHOLE,
     )
     derivation = Derivation(layout, FP32_TOLERANCES[1].parts_per_trillion, None)
-    checker = Checker(derivation, layout, sources_of(layout, model, inputs, outputs))
+    checker = Checker(derivation, sources_of(layout, model, inputs, outputs))
     places = _drawn(trace, sampled, random.Random(7))
     wrong = sum(checker.ruling(trace, place) != Ruling.HOLDS for place in places)
     yield Row(

@@ -200,7 +200,7 @@ async def _judged(lie: Lie, work: Any) -> Tried:
         while not playing.done():
             seen = await read_game(world.chain, opened)
             if seen.phase == Phase.PICKING and not sent:
-                place = tuple(accusation.player.verdict)
+                place = tuple(accusation.player.case.layout.verdict)
                 operator = world.operators[lie.stage]
                 sent.append(await world.chain.transact(operator, GAME, "point", opened.dispute, place))  # fmt: skip
             await asyncio.sleep(_LOOK_S)

@@ -152,11 +152,10 @@ async def on_trial(chain: Chain, opened: Opened) -> OnTrial | None:
     part = seen.part if is_part else None
     evidence = evidence_of(proof.args["evidence"])
     try:
-        if is_part:
-            leaf = case.opened_part(place, seen.part, evidence, seen.stated)
-        else:
+        stated = seen.stated
+        if not is_part:
             stated = bytes.fromhex(proof.args["stated"][2:]) if "stated" in proof.args else b""
-            leaf = case.opened(place, evidence, stated)
+        leaf = case.opened(place, evidence, stated, part)
     except EvidenceError:
         return None
     return None if leaf is None else _trial(case, place, part, leaf)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
 
-from core.dispute.game import dispute
-from core.dispute.game.dispute import ACCUSER_TURNS, Game, GameParameters, Phase
+from core.dispute.game.dispute import ACCUSER_TURNS, Phase, Verdict
 from core.dispute.game.game_log import Opened, Seen
 from core.dispute.play.loop import Move
 from core.dispute.play.players import Accused, Accuser
 from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.layout import Place
 from core.protocol import commit
+from tests.twins.game.game import Game, GameParameters, opened
 
 PARAMETERS = GameParameters(bond=20, turn_s=60, payout_delay_s=0)
 OPENED = Opened("0x00", "0x00", 0, "accuser", "requester", "owner", "0x00", "0x00", "0x00", 20, 0)
@@ -46,16 +46,14 @@ class Table:
         case = accuser.case
         leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
         root = commit.root_of_hashes([leaf])
-        opened = dispute.opened(
-            PARAMETERS, 0, "accuser", frozenset(("owner",)), "requester", root, 1
-        )
+        fresh = opened(PARAMETERS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
         self.below = accuser.below_root
         self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
         # A token's sampling bytes are another test's: here its claim is taken as given.
-        self.game: Game = opened._accuse(0, case, 0, [], self.below)
+        self.game: Game = fresh._accuse(0, case, 0, [], self.below)
 
-    def play(self) -> dispute.Verdict:
+    def play(self) -> Verdict:
         while self.game.phase != Phase.RULED:
             is_accusers = self.game.phase in ACCUSER_TURNS
             move = (self.accuser.answer if is_accusers else self.answer)(self.seen)
@@ -82,6 +80,8 @@ class Table:
                 self.game = game.pick(0, "owner", args[0])
             case "point":
                 self.game = game.point(0, "owner", Place(*args[0]))
+            case "pointWith":
+                self.game = game.point_with(0, "owner", Place(*args[0]), args[1])
             case "pickPart":
                 self.game = game.pick_part(0, "owner", args[0])
             case "openNode":

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from eth_utils.crypto import keccak
 
-from core.dispute.play.claims import deviation_claim, likelier, listed, token_claim
+from core.dispute.play.claims import deviation_claim, token_claim
+from core.dispute.trace.answer import likeliest, to_tokens
 from core.dispute.trace.derive import How
 from core.protocol.types import RequestLeaf, SamplingParams
-from tests.core.dispute.trace import toy
+from tests.twins.game import toy
 
 PROGRAM = toy.Toy.make(toy.LLAMA).program
 LEAF = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 4, 6)
@@ -43,9 +44,9 @@ def test_a_token_that_a_filter_surely_leaves_out_is_accused_of_that(
     choice = claimed(served, **filters)
     assert choice.how == how  # type: ignore[attr-defined]
     if how == How.OUTSIDE_TOP_K:
-        ahead = likelier(LOGITS, choice)  # type: ignore[arg-type]
+        ahead = likeliest(LOGITS, choice.served, choice.top_k)
         assert ahead == list(range(4))
-        assert choice.listed == keccak(listed(ahead))  # type: ignore[attr-defined]
+        assert choice.listed == keccak(to_tokens(ahead))  # type: ignore[attr-defined]
 
 
 def test_greedy_knows_no_filters() -> None:

@@ -37,6 +37,7 @@ from devnet.faults import corrupt_layer_int8
 from miner.defence.defence import Defence
 from miner.records.store import MinerStore
 from tests.clocks import Hasty
+from tests.core.dispute.play.models import with_value
 from tests.game.world import TURN_S, Work, World
 
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(900)]
@@ -330,7 +331,7 @@ async def false_accusation(
     accusation, opened = await accuse(work, stage, 0, ours, claim)
     player = accusation.player
     assert not player.is_convicting(), "the stage is honest"
-    forged = player.trace.replaced(place, value)
+    forged = with_value(player.trace, place, value)
     player = Accuser(with_trace(player.case, forged), forged, player.sources)
     return Accusation(accusation.accused, player), opened
 

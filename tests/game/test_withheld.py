@@ -251,7 +251,7 @@ async def test_rows_that_are_here_and_are_rows_need_no_question(world: World) ->
 
 
 def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
-    from tests.core.dispute.trace import toy
+    from tests.twins.game import toy
 
     program = toy.Toy.make(toy.LLAMA).program
     leaf = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 5, 3)

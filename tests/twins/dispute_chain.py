@@ -16,10 +16,8 @@ from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 from eth_utils.crypto import keccak
 
 from core.chain.chain import Chain, artifact
-from core.dispute.game import dispute
-from core.dispute.game.dispute import Game, GameError, GameParameters, Phase
+from core.dispute.game.dispute import Phase
 from core.dispute.trace.calls import (
-    binding,
     claim_tuple,
     evidence_tuple,
     leaf_tuple,
@@ -27,8 +25,7 @@ from core.dispute.trace.calls import (
     row_tuple,
 )
 from core.dispute.trace.derive import Boundary
-from core.dispute.trace.draw import Drawn
-from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, show_stated, statement
+from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, show_stated
 from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.layout import Place
 from core.dispute.trace.rows import SignedRows, Spot
@@ -37,6 +34,9 @@ from core.protocol import commit, signing
 from core.protocol.types import ZERO_HASH, Order, RequestOpening, StageReceipt
 from devnet.deploy import Parameters, deploy
 from tests.conftest import CHAIN_ID
+from tests.twins.game.draw import Drawn
+from tests.twins.game.game import Game, GameError, GameParameters, opened
+from tests.twins.game.packing import binding, packed_place, statement
 
 USD = 10**6
 GAS = 12_000_000
@@ -276,7 +276,7 @@ class TwinGame:
             bench.read("ToleranceGame", "disputeIdOf", [job, 0, root, bench.requester])
         )
         accused = frozenset((bench.owner, bench.operator))
-        game = dispute.opened(
+        game = opened(
             bench.parameters,
             now,
             bench.accuser,
@@ -337,11 +337,11 @@ class TwinGame:
                 assert child == game.child
         if phase in (Phase.PROVING, Phase.PICKING_PART, Phase.PROVING_PART):
             assert game.place is not None
-            packed = dispute.packed_place(game.place, game.tokens)
+            packed = packed_place(game.place, game.tokens)
             if phase == Phase.PROVING:
                 assert node == packed
             else:
-                assert node == statement(dispute.packed_place(game.place), game.stated)
+                assert node == statement(packed_place(game.place), game.stated)
                 assert parts == len(game.stated) // 8
         if phase == Phase.PROVING_PART:
             assert part == game.part

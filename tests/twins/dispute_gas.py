@@ -28,10 +28,10 @@ from core.protocol import commit
 from core.protocol.types import RequestLeaf
 from tests.accounts import devnet_accounts
 from tests.conftest import CHAIN_ID, ROOT, start_anvil
-from tests.core.dispute.trace.players import lowest
-from tests.core.dispute.trace.sparse import SparseTrace, evidence, nothing, open_weights
-from tests.core.dispute.trace.toy import shapes_of_layer
 from tests.twins.dispute_chain import Bench, TwinGame
+from tests.twins.game.players import lowest
+from tests.twins.game.sparse import SparseTrace, evidence, nothing, open_weights
+from tests.twins.game.toy import shapes_of_layer
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
 #: Of a dispute in which the accuser shows nothing off chain and has to open the trace on chain, level by
@@ -128,7 +128,7 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     game = TwinGame.open(bench, case, hashes, model)
 
     def open_child() -> None:
-        child, node = game.game._child(), game.game.node
+        child, node = game.game.picked_node(), game.game.node
         assert node is not None
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
         if child.level > chunks.STEP_LEVELS:

@@ -9,23 +9,24 @@ from dataclasses import replace
 
 import pytest
 
-from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, GameError, Phase, Verdict
+from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
 from core.dispute.referee import LeafKind
 from core.dispute.trace import chunks
-from core.dispute.trace.check import all_places
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import Evidence, RunOpening, WeightOpening, show_stated
-from core.dispute.trace.held import HeldTrace, evidence_for
 from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
+from core.dispute.trace.operands import evidence_for
 from core.dispute.trace.rows import Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows
 from core.keys.signer import Signer
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
 from tests.conftest import start_anvil
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.dispute_chain import Bench, TwinGame, blank_rows
+from tests.twins.game import toy as toys
+from tests.twins.game.game import GameError
+from tests.twins.game.players import (
     OPERATOR,
     Accusation,
     Blind,
@@ -33,7 +34,7 @@ from tests.core.dispute.trace.players import (
     chunks_below,
     shown_in,
 )
-from tests.twins.dispute_chain import Bench, TwinGame, blank_rows
+from tests.twins.game.traces import HeldTrace, all_places
 
 pytestmark = pytest.mark.chain
 
@@ -76,7 +77,7 @@ class Play:
             self.open()
 
     def open(self) -> None:
-        child, node = self.game.game._child(), self.game.game.node
+        child, node = self.game.game.picked_node(), self.game.game.node
         assert node is not None
         tree = self.accusation.trace.tree
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
@@ -363,14 +364,14 @@ def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> Non
     with pytest.raises(GameError, match="ChildUnknown"):
         play.game.pick(32)
     play.game.pick(1)
-    while play.game.game._child().level > chunks.STEP_LEVELS:
+    while play.game.game.picked_node().level > chunks.STEP_LEVELS:
         with pytest.raises(GameError, match="HashesDue"):
             play.game.open_chunks([], [])
         play.open()
         play.game.pick(0)
     with pytest.raises(GameError, match="ValuesDue"):
         play.game.open_node([], [])
-    child, node = play.game.game._child(), play.game.game.node
+    child, node = play.game.game.picked_node(), play.game.game.node
     assert node is not None
     way = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
     data = chunks_below(a.trace, child.level, child.index)
@@ -547,6 +548,22 @@ def test_a_list_beside_a_sum_keeps_nobody_from_proving_it(bench: Bench, parted: 
     play.game.pick_part(0)
     play.prove_part(0)
     assert play.game.game.verdict == Verdict.FAULT
+
+
+def test_a_value_that_was_named_with_a_list_is_proven_with_it(
+    bench: Bench, lie: Accusation
+) -> None:
+    layout = lie.stage.layout
+    for place in (Place(1, 0, 0, 0, 1), Place(1, 3, 1, 0, 2), layout.verdict):
+        play = Play(bench, lie, 0)
+        play.accuse()
+        play.game.point(place, tokens=b"1234")
+        sources = lie.stage.sources(lie.outputs)
+        found = evidence_for(lie.trace, lie.stage.derivation, sources, place)
+        with pytest.raises(GameError, match="ListMismatch"):
+            play.game.prove(found)
+        play.game.prove(replace(found, tokens=b"1234"))
+        assert play.game.game.verdict == Verdict.FAULT
 
 
 def test_a_descent_leads_to_a_sum_and_its_part(bench: Bench, parted: Accusation) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,65 +17,35 @@ from core.dispute.play.tree import TraceTree
 from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Boundary, TraceRun, Weights
 from core.dispute.trace.evidence import RowOpening, RunOpening, WeightOpening, run_chunks
-from core.dispute.trace.held import HeldTrace
-from core.dispute.trace.layout import VALUE_BYTES, Place, TraceLayout
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 
 VALUES_FILE, NODES_FILE = "values.f64", "nodes.sha256"
 
 
-class ShardTrace(HeldTrace):
+class ShardTrace:
     """Values and tree of one shard's trace, in memory or in a folder."""
 
     def __init__(self, values: TraceValues, folder: Path | None = None) -> None:
-        super().__init__(values.layout, {})
+        self.layout = values.layout
         self.values = values
         self._folder = folder
 
     @cached_property
-    def tree(self) -> TraceTree:  # type: ignore[override]
+    def tree(self) -> TraceTree:
         return TraceTree(self.values, self._folder / NODES_FILE if self._folder else None)
 
     def __getitem__(self, place: Place) -> float:
         return float(self.values.flat[self.values.offset(place)])
 
-    def replaced(self, place: Place, value: float) -> ShardTrace:
-        copy = TraceValues(self.layout)
-        copy.flat[:] = self.values.flat
-        copy.flat[copy.offset(place)] = value
-        return ShardTrace(copy)
-
     def run(self, run: TraceRun) -> bytes:
         start = self.values.offset(run.place)
-        return bytes(
-            self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes()
-        )
-
-    @property
-    def chunks(self) -> Any:
-        return _Chunks(self.values)
+        return self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes()
 
     def open(self, run: TraceRun) -> RunOpening:
         first, last = run_chunks(self.layout, run)
-        return RunOpening(
-            self.values.chunk_bytes(first, last), tuple(self.tree.proof(first, last))
-        )  # fmt: skip
-
-
-class _Chunks(Sequence[bytes]):
-    """Chunks by number, read when they are asked for."""
-
-    def __init__(self, values: TraceValues) -> None:
-        self._values = values
-
-    def __len__(self) -> int:
-        return self._values.layout.chunks
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            first, last, _ = at.indices(len(self))
-            return self._values.chunks(first, last)
-        return self._values.chunks(at, at + 1)[0]
+        data, siblings = self.values.chunk_bytes(first, last), self.tree.proof(first, last)
+        return RunOpening(data, tuple(siblings))
 
 
 @dataclass(frozen=True)
@@ -177,13 +146,3 @@ def build_trace(
         if isinstance(values.flat, np.memmap):
             values.flat.flush()
     return ShardTrace(values, folder)
-
-
-def pack(values: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
-
-
-__all__ = [
-    "NODES_FILE", "ShardSources", "ShardTrace", "VALUES_FILE", "VALUE_BYTES", "boundaries_of", "build_trace",
-    "pack", "sources_of",
-]  # fmt: skip

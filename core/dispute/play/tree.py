@@ -23,10 +23,8 @@ class TraceTree(chunks.HashTree):
 
     def __init__(self, values: TraceValues, file: Path | None = None) -> None:
         """Hashes every chunk, unless `file` keeps the nodes of an earlier time."""
+        super().__init__(values.layout.chunks)
         self._values = values
-        self.count = values.layout.chunks
-        if not self.count:
-            raise ValueError("a trace of no chunks")
         self._kept = min(chunks.STEP_LEVELS, self.height)
         self._levels = [self._read(file) or self._hash(file)]
         while len(self._levels[-1]) > _HASH_BYTES:

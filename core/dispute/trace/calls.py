@@ -12,7 +12,6 @@ from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, Weight
 from core.dispute.trace.judge import Claim
 from core.dispute.trace.layout import Place
 from core.protocol import commit
-from core.protocol.hashing import keccak
 from core.protocol.types import RequestLeaf
 
 
@@ -34,15 +33,6 @@ def claim_tuple(claim: Claim) -> tuple[Any, ...]:
         leaf_tuple(claim.leaf), claim.layer_from, claim.layer_to, claim.positions, claim.window_from,
         claim.tolerance_entry, *drawn, claim.trace_root,
     )  # fmt: skip
-
-
-def binding(model: bytes, claim: Claim) -> bytes:
-    """What is on trial, as `ToleranceGame` keeps it: the hash of a model's id and a claim's words."""
-    leaf, *others = claim_tuple(claim)
-    words = (model, *leaf, *others)
-    return keccak(
-        b"".join(w if isinstance(w, bytes) else int(w).to_bytes(32, "big") for w in words)
-    )
 
 
 def claim_of(found: Mapping[str, Any]) -> Claim:

@@ -6,6 +6,7 @@ layout gives it. Twin: contracts/src/trace/Chunks.sol.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -60,14 +61,17 @@ def climb(
     return found[0] if len(found) == 1 and not siblings else None
 
 
-class HashTree:
+class HashTree(ABC):
     """A tree over `count` leaves that knows, or can find, each of its nodes."""
 
-    count: int
+    def __init__(self, count: int) -> None:
+        if not count:
+            raise ValueError("a trace of no chunks")
+        self.count = count
 
+    @abstractmethod
     def node(self, level: int, index: int) -> bytes:
         """Node `index` of `level`, the leaves being level 0."""
-        raise NotImplementedError
 
     @property
     def height(self) -> int:
@@ -98,9 +102,7 @@ class ChunkTree(HashTree):
     """All nodes of one trace's tree, from the hashes of its chunks."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
-        if not leaves:
-            raise ValueError("a trace of no chunks")
-        self.count = len(leaves)
+        super().__init__(len(leaves))
         self._levels = [list(leaves)]
         while len(self._levels[-1]) > 1:
             self._levels.append(parents(self._levels[-1]))

@@ -16,7 +16,8 @@ from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, TraceLayout
 from core.protocol import commit
 
 CHUNK_BYTES = CHUNK_VALUES * VALUE_BYTES
-_GROUP_BYTES = 16 * VALUE_BYTES
+TOKEN_BYTES = 4
+GROUP_BYTES = 16 * VALUE_BYTES
 
 
 class EvidenceError(ValueError):
@@ -72,28 +73,15 @@ def chunk_hashes(data: bytes) -> list[bytes]:
     ]
 
 
-def statement(place: bytes, stated: bytes) -> bytes:
-    """The hash of what is stated of a packed place: partial sums, sixteen a group."""
-    return keccak(place + b"".join(_group_hashes(stated)))
-
-
 def show_stated(stated: bytes, part: int) -> RunOpening:
     """Partial sum number `part` and the others of its group, beside the hashes of all other groups."""
-    number, hashes = part * VALUE_BYTES // _GROUP_BYTES, _group_hashes(stated)
-    data = stated[number * _GROUP_BYTES : (number + 1) * _GROUP_BYTES]
+    number, hashes = part * VALUE_BYTES // GROUP_BYTES, group_hashes(stated)
+    data = stated[number * GROUP_BYTES : (number + 1) * GROUP_BYTES]
     return RunOpening(data, (*hashes[:number], *hashes[number + 1 :]))
 
 
-def shown_statement(place: bytes, part: int, shown: RunOpening) -> bytes | None:
-    """The statement that the shown group is of, if it is the one with this partial sum; None where there is no such group."""
-    number, others = part * VALUE_BYTES // _GROUP_BYTES, shown.siblings
-    if number > len(others):
-        return None
-    return keccak(place + b"".join((*others[:number], keccak(shown.data), *others[number:])))
-
-
-def _group_hashes(stated: bytes) -> list[bytes]:
-    return [keccak(stated[at : at + _GROUP_BYTES]) for at in range(0, len(stated), _GROUP_BYTES)]
+def group_hashes(stated: bytes) -> list[bytes]:
+    return [keccak(stated[at : at + GROUP_BYTES]) for at in range(0, len(stated), GROUP_BYTES)]
 
 
 def run_chunks(layout: TraceLayout, run: TraceRun) -> tuple[int, int]:

@@ -90,6 +90,12 @@ class TraceLayout:
     def op(self, section: int, op: int) -> Op:
         return self.section(section).ops[op]
 
+    @property
+    def verdict(self) -> Place:
+        """Where the trace's comparison stands."""
+        last = len(self.section_types) - 1
+        return Place(last, len(self.section(last).ops) - 1)
+
     def operand_form(self, section: int, source: int) -> Form:
         """Form of an operand; the section's input is a row of D a position."""
         return Form.HIDDEN if source == INPUT else self.op(section, source).form

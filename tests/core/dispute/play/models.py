@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from core.dispute.play.program import ModelProgram, model_program
 from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Choice, Derivation
 from core.dispute.trace.families import FP32_TOLERANCES
-from core.dispute.trace.layout import TraceLayout
+from core.dispute.trace.layout import Place, TraceLayout
 from devnet.models.tiny_models import write_tiny_model
 
 #: Widths on both sides of 128 terms, so that reductions go by partial sums in some.
@@ -86,5 +85,9 @@ class Tiny:
         return trace, sources_of(layout, model, *rows), derivation
 
 
-def bits(value: float) -> bytes:
-    return struct.pack("<d", value)
+def with_value(trace: ShardTrace, place: Place, value: float) -> ShardTrace:
+    """The trace with one other value."""
+    values = TraceValues(trace.layout)
+    values.flat[:] = trace.values.flat
+    values.flat[values.offset(place)] = value
+    return ShardTrace(values)

@@ -25,8 +25,9 @@ from core.dispute.trace.evidence import open_run
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
 from core.engine.weights.load_shard import load_shard
+from core.protocol import commit
 from core.protocol.types import LayerRange
-from tests.core.dispute.play.models import FAMILIES, SHARDS, Tiny
+from tests.core.dispute.play.models import FAMILIES, SHARDS, Tiny, with_value
 
 EACH = 12
 
@@ -64,7 +65,7 @@ def test_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
     kinds: set[LeafKind] = set()
     for shard in SHARDS:
         trace, sources, derivation = tiny.trace(shard)
-        checker = Checker(derivation, trace.layout, sources)
+        checker = Checker(derivation, sources)
         places = list(sampled(trace.layout, EACH, rng))
         assert [p for p in places if checker.ruling(trace, p) != Ruling.HOLDS] == []
         kinds |= {trace.layout.op(p.section, p.op).kind for p in places}
@@ -94,13 +95,13 @@ def test_these_and_plain_values_differ_in_last_digits_only(tiny: Tiny) -> None:
 
 def test_one_bit_more_is_found(tiny: Tiny) -> None:
     trace, sources, derivation = tiny.trace(SHARDS[0])
-    checker = Checker(derivation, trace.layout, sources)
+    checker = Checker(derivation, sources)
     rng = random.Random(2)
     for place in rng.sample(list(sampled(trace.layout, 1, rng)), 12):
         value = trace[place]
         if not np.isfinite(value):
             continue
-        forged = trace.replaced(place, float(np.nextafter(value, np.inf)))
+        forged = with_value(trace, place, float(np.nextafter(value, np.inf)))
         if trace.layout.op(place.section, place.op).kind == LeafKind.STABILISER:
             continue  # named by a witness
         assert checker.ruling(forged, place) != Ruling.HOLDS, place
@@ -110,7 +111,9 @@ def test_one_bit_more_is_found(tiny: Tiny) -> None:
 def test_every_opening_leads_to_the_root(tiny: Tiny, shard: tuple[int, int, int, bool]) -> None:
     trace, _, _ = tiny.trace(shard)
     tree, layout, rng = trace.tree, trace.layout, random.Random(3)
-    plain = chunks.ChunkTree(list(map(_leaf, trace.chunks)))
+    plain = chunks.ChunkTree(
+        [commit.leaf_hash(chunk) for chunk in trace.values.chunks(0, layout.chunks)]
+    )
     assert (tree.root, tree.height) == (plain.root, plain.height)
     for place in sampled(layout, 1, rng):
         length = layout.shape(layout.op(place.section, place.op).form).length
@@ -126,12 +129,6 @@ def test_every_opening_leads_to_the_root(tiny: Tiny, shard: tuple[int, int, int,
         assert tree.proof(index, index + wide, level, up) == plain.proof(
             index, index + wide, level, up
         )
-
-
-def _leaf(chunk: bytes) -> bytes:
-    from core.protocol import commit
-
-    return commit.leaf_hash(chunk)
 
 
 def test_a_trace_in_a_folder_is_taken_up_as_it_is(

@@ -10,13 +10,13 @@ from functools import lru_cache
 
 import pytest
 
-from core.dispute.game.dispute import GameError, Phase, Verdict
+from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.referee import LeafKind
-from core.dispute.trace.check import all_places
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.game import GameError
+from tests.twins.game.players import (
     ACCUSER,
     OPERATOR,
     OWNER,
@@ -27,6 +27,7 @@ from tests.core.dispute.trace.players import (
     ended,
     play,
 )
+from tests.twins.game.traces import all_places
 
 GAMES = 300
 
@@ -157,7 +158,7 @@ def test_whoever_falls_silent_loses_and_clocks_never_overlap(seed: int) -> None:
             node = game.node
             assert node is not None
             if node.level and rng.random() < 0.5:
-                game = game.pick(now, rng.choice((OWNER, OPERATOR)), rng.choice(game._children()))
+                game = game.pick(now, rng.choice((OWNER, OPERATOR)), rng.choice(game.children()))
             else:
                 game = game.point(now, OWNER, rng.choice(places))
         elif game.phase == Phase.PICKING_PART:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from core.dispute.trace.derive import Choice, Derivation
-from core.dispute.trace.evaluate import Evaluator, Tamper
 from core.dispute.trace.families import SIGMA, Traits, compile_program
-from core.dispute.trace.held import HeldTrace
 from core.dispute.trace.layout import Place, TraceLayout
-from core.dispute.trace.program import Form, Program
-from core.dispute.trace.sources import CommittedRows, CommittedTensors, HeldSources
+from core.dispute.trace.program import Program
+from core.dispute.trace.sources import CommittedRows
 from core.protocol.commit import Half
+from tests.twins.game.sources import CommittedTensors, HeldSources
+from tests.twins.game.traces import Evaluator, HeldTrace, Tamper
 
 LLAMA = Traits(
     hidden=8, inner=12, vocab=19, layers=3, heads=4, key_heads=2, head_dim=4, context=16,
@@ -205,23 +205,4 @@ class Stage:
 
     def evaluate(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
         """The one trace that there is with these outputs, but for what `tamper` does to it."""
-        return self.evaluator(outputs).evaluate(tamper)
-
-    def evaluator(self, outputs: CommittedRows) -> Evaluator:
-        return Evaluator(self.derivation, self.layout, self.sources(outputs))
-
-    def all_places(self) -> list[Place]:
-        found = []
-        for section in range(len(self.layout.section_types)):
-            for op, described in enumerate(self.layout.section(section).ops):
-                if described.form == Form.VERDICT:
-                    found.append(Place(section, op))
-                    continue
-                shape = self.layout.shape(described.form)
-                found += [
-                    Place(section, op, row, segment, index)
-                    for row in range(shape.rows)
-                    for segment in range(shape.segments)
-                    for index in range(shape.length)
-                ]
-        return found
+        return Evaluator(self.derivation, self.sources(outputs)).evaluate(self.layout, tamper)

@@ -10,14 +10,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from core.dispute.game.dispute import MAX_ASKS, Game, GameError, Phase, Verdict
+from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import RowOpening
 from core.dispute.trace.rows import MAX_SPOTS, SignedRows, Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows
 from core.protocol import commit
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.game import MAX_ASKS, Game, GameError, opened
+from tests.twins.game.players import (
     ACCUSER,
     OPERATOR,
     PARAMETERS,
@@ -60,8 +61,6 @@ class Withheld:
     def game(self) -> Game:
         hashed = commit.leaf_hash(commit.request_leaf_bytes(self.rows.leaf))
         root = commit.root_of_hashes([hashed])
-        from core.dispute.game.dispute import opened
-
         return opened(PARAMETERS, 0, ACCUSER, frozenset((OPERATOR,)), REQUESTER, root, 1)
 
     def ask(self, game: Game, *spots: Spot, now: int = 0) -> Game:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import dataclass, field
 from hashlib import sha256
 
 from core.dispute.referee import Format
@@ -31,14 +30,13 @@ def nothing(*place: object) -> bytes:
     return sha256(repr(place).encode()).digest()
 
 
-@dataclass
 class SparseTree(chunks.HashTree):
     """A tree over `count` leaves of which some are known."""
 
-    tag: object
-    count: int
-    known: dict[int, bytes] = field(default_factory=dict)
-    _nodes: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    def __init__(self, tag: object, count: int, known: dict[int, bytes]) -> None:
+        super().__init__(count)
+        self.tag, self.known = tag, known
+        self._nodes: dict[tuple[int, int], bytes] = {}
 
     def node(self, level: int, index: int) -> bytes:
         if (level, index) in self._nodes:

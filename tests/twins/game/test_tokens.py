@@ -10,17 +10,18 @@ import msgspec
 import pytest
 from eth_utils.crypto import keccak
 
-from core.dispute.game.dispute import Game, GameError, Phase, Verdict
+from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.referee.noise import gumbel
 from core.dispute.trace import answer
 from core.dispute.trace.derive import Choice, How, delta_of
-from core.dispute.trace.draw import DrawError, Drawn, prescribed
-from core.dispute.trace.held import HeldTrace
+from core.dispute.trace.draw import DrawError, prescribed
 from core.dispute.trace.sources import CommittedRows
 from core.protocol import commit
 from core.protocol.types import RequestOpening, SamplingParams
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.draw import Drawn
+from tests.twins.game.game import Game, GameError
+from tests.twins.game.players import (
     ACCUSER,
     OPERATOR,
     Accusation,
@@ -28,6 +29,8 @@ from tests.core.dispute.trace.players import (
     logits_of,
     request_leaf,
 )
+from tests.twins.game.tokens import point_of_token
+from tests.twins.game.traces import HeldTrace
 
 ORDER_HASH = "0x" + "77" * 32
 INDEX = 0
@@ -127,9 +130,7 @@ class Served:
         accusation = self.accusation
         game = self.open(accusation)
         logits = logits_of(accusation.trace)
-        place, tokens = answer.point_of_token(
-            accusation.stage.layout, self.choice, logits, self.tokens
-        )
+        place, tokens = point_of_token(accusation.stage.layout, self.choice, logits, self.tokens)
         if tokens:
             game = game.point_with(0, OPERATOR, place, tokens)
         else:
@@ -216,7 +217,7 @@ def test_lists_that_prove_nothing_lose() -> None:
     other = next(i for i in range(19) if i != right)
     served = Served(own, ordered(own, right, other), 1)
     accusation = served.accusation
-    verdict = answer.verdict_of(accusation.stage.layout)
+    verdict = accusation.stage.layout.verdict
     for ids in ((1, 2), (2, 1, 3), (1, 1, 2), (1, 2, 19), (right, 18, 17), (1, 2, 3, 4)):
         tokens = answer.to_tokens(ids)
         game = served.open(accusation).point_with(0, OPERATOR, verdict, tokens)

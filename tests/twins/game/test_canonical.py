@@ -10,15 +10,13 @@ from functools import lru_cache
 
 import pytest
 
-from core.dispute.game.dispute import MAX_TURNS, GameError, Phase, Verdict
+from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.referee import LeafKind, Ruling
-from core.dispute.trace.answer import verdict_of
-from core.dispute.trace.check import all_places
-from core.dispute.trace.held import HeldTrace
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.game import MAX_TURNS, GameError
+from tests.twins.game.players import (
     OPERATOR,
     PARAMETERS,
     Accusation,
@@ -28,6 +26,7 @@ from tests.core.dispute.trace.players import (
     play_blind,
     shown_in,
 )
+from tests.twins.game.traces import HeldTrace, all_places
 
 FAMILIES = ("llama", "qwen2", "gemma3")
 FORGERIES = 400
@@ -199,7 +198,7 @@ def test_a_chunk_of_another_length_loses() -> None:
 def test_the_truth_about_an_honest_stage_loses_by_its_verdict() -> None:
     stage, blind = stage_of("llama"), honest("llama")
     game, moves = play_blind(Accusation(stage, stage.honest_outputs, blind.own), blind)
-    assert (ended(game), moves, game.place) == (Verdict.NO_FAULT, 3, verdict_of(stage.layout))
+    assert (ended(game), moves, game.place) == (Verdict.NO_FAULT, 3, stage.layout.verdict)
 
 
 # --- an honest accuser against every griefer ---
@@ -234,7 +233,7 @@ def test_an_honest_accuser_wins_against_whoever_wanders(seed: int) -> None:
             if choice < 0.1:
                 game = game.timeout(now + 1)
             elif choice < 0.8 and game.node is not None and game.node.level:
-                game = game.pick(now, OPERATOR, rng.choice(game._children()))
+                game = game.pick(now, OPERATOR, rng.choice(game.children()))
             else:
                 game = game.point(now, OPERATOR, rng.choice(places))
         elif game.phase == Phase.PICKING_PART:
