@@ -2,9 +2,9 @@
 
     python -m benchmarks.trust.elements [--sampled N]     judge N elements with the integer twin
 
-Every value of a trace is compared with what numpy's float64 makes of the same operands, which is off by
-some roundings of its terms at most; and elements drawn at random are judged, to the bit, by the
-Python-integer twin of the contract.
+Every value of a trace is compared with what numpy's float64 makes of the same operands, which is
+off by some roundings of its terms at most; and elements drawn at random are judged, to the bit, by
+the Python-integer twin of the contract.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
     plain = Builder(layout, model, boundaries, Plain(program.program.part_terms))
     judged, faults, used = _judge_all(trace, plain)
     yield Row(
-        f"{here.name}: elements of an honest trace, all of {_LAYERS} layers, against numpy's float64",
+        f"{here.name}: all elements of {_LAYERS} honest layers, against numpy's float64",
         "0 faults in 10^6",
         f"{faults} faults in {judged:,}; at most {100 * used:.1f} % of numpy's own error allowed",
         "–",
@@ -72,7 +72,7 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
     places = _drawn(trace, sampled, random.Random(7))
     wrong = sum(checker.ruling(trace, place) != Ruling.HOLDS for place in places)
     yield Row(
-        f"{here.name}: elements drawn at random, judged to the bit by the integer twin of the contract",
+        f"{here.name}: elements drawn at random, judged to the bit by the referee's integer twin",
         "0 faults",
         f"{wrong} faults in {len(places):,}",
         "–",
@@ -98,7 +98,7 @@ def _drawn(trace: ShardTrace, count: int, rng: random.Random) -> list[Place]:
 
 
 def _judge_all(trace: ShardTrace, plain: Builder) -> tuple[int, int, float]:
-    """How many values were judged, how many lie outside their bound, and the largest share of a bound that one uses."""
+    """How many values were judged, how many are out of bounds, and the largest share of a bound."""
     judged = faults = 0
     used = 0.0
     layout, values = trace.layout, trace.values
@@ -140,8 +140,17 @@ def _bound(plain: Builder, trace: ShardTrace, section: int, number: int, found: 
             return (weight.shape[1] + 1) * _U * terms.reshape(found.shape)
         case LeafKind.SCORE | LeafKind.MIX | LeafKind.ROPE:
             sizes = _Sizes(plain)
-            sizes.evaluate(section, number, lambda s, o: np.abs(values.array(s, o)), out := np.zeros(found.shape))  # fmt: skip
-            terms = {LeafKind.SCORE: layout.program.head_dim + 2, LeafKind.MIX: layout.positions, LeafKind.ROPE: 3}  # fmt: skip
+            sizes.evaluate(
+                section,
+                number,
+                lambda s, o: np.abs(values.array(s, o)),
+                out := np.zeros(found.shape),
+            )
+            terms = {
+                LeafKind.SCORE: layout.program.head_dim + 2,
+                LeafKind.MIX: layout.positions,
+                LeafKind.ROPE: 3,
+            }
             return terms[op.kind] * _U * np.where(np.isfinite(out), out, 0.0)
         case LeafKind.SUM | LeafKind.SQUARES:
             return layout.program.hidden * _U * size

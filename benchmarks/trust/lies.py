@@ -84,7 +84,7 @@ def _delay(module: nn.Module) -> None:
 
 
 def truncated(shard: ModelShard, request: int) -> Work:
-    """Context is cut: what comes after the first chunk sees `CUT_TO` positions of it and no more."""
+    """Context is cut: behind the first chunk, rows see `CUT_TO` positions of it."""
     whole, cut = shard.new_cache(), shard.new_cache()
     kept = 2 * CUT_TO - CUT_TO // 2
 

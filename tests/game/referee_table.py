@@ -1,4 +1,4 @@
-"""Both players at one table: their moves as calls, played on the Python state machine of the game, no chain in between."""
+"""Both programs' players on the Python twin of the game, no chain in between."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def row_of(found: Any) -> RowOpening:
 
 
 class Table:
-    """One game between an accuser and an accused that answers; who has no answer is silent and loses by it."""
+    """One game between an accuser and an accused that answers.
+
+    Who has no answer is silent and loses by it.
+    """
 
     def __init__(self, accuser: Accuser, accused: Accused, answer: Answer | None = None) -> None:
         self.accuser, self.answer = accuser, answer or accused.answer
@@ -68,9 +71,21 @@ class Table:
         g = self.game
         node = (g.node.level, g.node.index) if g.node else (0, 0)
         return Seen(
-            OPENED, g.phase, g.verdict, g.ends_at, node, g.child, g.part, g.case.claim if g.case else None, None,
-            tuple(self.below), self.chunks, g.place, g.tokens, g.stated,
-        )  # fmt: skip
+            OPENED,
+            g.phase,
+            g.verdict,
+            g.ends_at,
+            node,
+            g.child,
+            g.part,
+            g.case.claim if g.case else None,
+            None,
+            tuple(self.below),
+            self.chunks,
+            g.place,
+            g.tokens,
+            g.stated,
+        )
 
     def make(self, move: Move) -> None:
         game, args = self.game, move.args

@@ -1,4 +1,4 @@
-"""Which claim does an auditor make of a token: that another is ahead, or that a filter leaves the served one out?"""
+"""An auditor claims that another token is ahead, or that a filter leaves the served one out."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_near_tie_at_a_filters_edge_is_left_to_the_draw() -> None:
 
 
 def test_the_window_is_the_first_that_is_clear() -> None:
-    """Both sides compute a trace up to its end, so an early one costs them less than the worst one."""
+    """Both sides compute a trace up to its end, so an early window costs less."""
     hidden, rows = PROGRAM.hidden, 40
     reference = np.ones((rows, hidden))
     largest, least = (

@@ -1,4 +1,4 @@
-"""On real shards of every family: a true accusation wins wherever it is pointed at, a false one falls at its first wrong bit."""
+"""On real shards a true accusation wins wherever it is pointed at, a false one falls."""
 
 from __future__ import annotations
 
@@ -67,9 +67,12 @@ class Scene:
                 commit.rows_root(outputs, 4), commit.rows_root(states, width)
             )
         leaf = RequestLeaf(
-            0, commit.to_hex(commit.rows_root(inputs, 4 if span[0] == 0 else width)),
-            commit.to_hex(out_root), TOKENS_IN, ROWS + 1 - TOKENS_IN,
-        )  # fmt: skip
+            0,
+            commit.to_hex(commit.rows_root(inputs, 4 if span[0] == 0 else width)),
+            commit.to_hex(out_root),
+            TOKENS_IN,
+            ROWS + 1 - TOKENS_IN,
+        )
         return cls(tiny, span, inputs, outputs, leaf, states)
 
     @cached_property
@@ -153,7 +156,7 @@ def test_a_true_trace_of_an_honest_stage_falls_at_its_verdict(tiny: Tiny) -> Non
 
 
 def test_a_list_of_tokens_beside_a_place_saves_nobody(tiny: Tiny) -> None:
-    """The contract takes no proof without the list, so the accuser brings it wherever it was named."""
+    """The contract takes no proof without the list: the accuser brings it along."""
     accuser, accused = Scene.make(tiny, (1, 2), 1.01).players()
     rng = random.Random(6)
     lists = (b"\0\0\0\1", b"12345", b"\xff" * 4, b"\xff" * 12 + b"\0" * 4)

@@ -3,7 +3,8 @@
     python -m tests.twins.dispute_gas            write contracts/snapshots/ToleranceGame.json
     python -m tests.twins.dispute_gas --print    print the table, and the curve of opening widths
 
-The disputed element is the most expensive there is: one of the down projection, after a descent from the root.
+The disputed element is the most expensive there is: one of the down projection, after a descent
+from the root.
 """
 
 from __future__ import annotations
@@ -34,21 +35,44 @@ from tests.twins.game.sparse import SparseTrace, evidence, nothing, open_weights
 from tests.twins.game.toy import shapes_of_layer
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
-#: Of a dispute in which the accuser shows nothing off chain and has to open the trace on chain, level by
-#: level: it pays for that itself.
+#: Of a dispute in which the accuser shows nothing off chain and has to open the trace on chain,
+#: level by level: it pays for that itself.
 MAX_DESCENT_GAS = 1_500_000
 MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_050_000, 500_000, 16_384, 20
 POSITIONS, WINDOW_ROWS = 1024, 64
 
 GEMMA_270M = Traits(
-    hidden=640, inner=2048, vocab=262_144, layers=18, heads=4, key_heads=1, head_dim=256, context=32_768, epsilon=1e-6,
-    scale=256**-0.5, sliding=tuple(0 if (i + 1) % 6 == 0 else 512 for i in range(18)), head_norms=True, gain_plus_one=True,
-    post_norms=True, gelu=True, embed_scale=25.25, two_ropes=True,
-)  # fmt: skip
+    hidden=640,
+    inner=2048,
+    vocab=262_144,
+    layers=18,
+    heads=4,
+    key_heads=1,
+    head_dim=256,
+    context=32_768,
+    epsilon=1e-6,
+    scale=256**-0.5,
+    sliding=tuple(0 if (i + 1) % 6 == 0 else 512 for i in range(18)),
+    head_norms=True,
+    gain_plus_one=True,
+    post_norms=True,
+    gelu=True,
+    embed_scale=25.25,
+    two_ropes=True,
+)
 LLAMA_8B = Traits(
-    hidden=4096, inner=14_336, vocab=128_256, layers=32, heads=32, key_heads=8, head_dim=128, context=131_072, epsilon=1e-5,
-    scale=128**-0.5, sliding=(0,) * 32,
-)  # fmt: skip
+    hidden=4096,
+    inner=14_336,
+    vocab=128_256,
+    layers=32,
+    heads=32,
+    key_heads=8,
+    head_dim=128,
+    context=131_072,
+    epsilon=1e-5,
+    scale=128**-0.5,
+    sliding=(0,) * 32,
+)
 LLAMA_70B = replace(LLAMA_8B, hidden=8192, inner=28_672, layers=80, heads=64, sliding=(0,) * 80)
 
 
@@ -68,14 +92,17 @@ SHAPES = (
 
 
 class Way(StrEnum):
-    """How a dispute may go: the accused was shown the trace off chain, or has to go down it on chain."""
+    """Whether the accused was shown the trace off chain, or has to go down it on chain."""
 
     POINTED = "pointed at once"
     DESCENT = "descent"
 
 
 def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int, int]]:
-    """A whole dispute that the accuser wins. Returns each transaction's name, gas and calldata bytes."""
+    """A whole dispute that the accuser wins.
+
+    Returns each transaction's name, gas and calldata bytes.
+    """
     traits = shape.traits
     names = {
         f"layer {i}": [f"model.layers.{i}.{n}" for n in shapes_of_layer(traits, False)]
@@ -117,9 +144,14 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     roots[1 + leaf.weights.part] = layer_root
     rows = nothing("in"), nothing("out")
     claim = Claim(
-        RequestLeaf(0, commit.to_hex(rows[0]), commit.to_hex(rows[1]), POSITIONS, 200), shape.layer_from, shape.layer_to,
-        POSITIONS, POSITIONS - WINDOW_ROWS, 2, tree.root,
-    )  # fmt: skip
+        RequestLeaf(0, commit.to_hex(rows[0]), commit.to_hex(rows[1]), POSITIONS, 200),
+        shape.layer_from,
+        shape.layer_to,
+        POSITIONS,
+        POSITIONS - WINDOW_ROWS,
+        2,
+        tree.root,
+    )
     case = Case(program, tuple(roots), claim)
     model = bench.register(case, tag)
     hashes = [nothing("request", i) for i in range(64)]
@@ -172,8 +204,8 @@ def measure() -> dict[str, int]:
         node.stop()
 
 
-#: Of a round, the pick and its opening: base fees and what else the bytes of a call are; then each hash
-#: that is shown, and each sibling on the way up to the node before, by the floor of calldata.
+#: Of a round, the pick and its opening: base fees and what else the bytes of a call are; then each
+#: hash that is shown, and each sibling on the way up to the node before, by the floor of calldata.
 ROUND_GAS, HASH_GAS = 57_500, 1_280
 
 

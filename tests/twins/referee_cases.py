@@ -168,7 +168,7 @@ class Cases:
     # --- results ---
 
     def _with_results(self, draft: Draft) -> list[Draft]:
-        """The drawn result, one some units off, one some parts off, two of the edge, and an absurd one."""
+        """The drawn result, others some units or parts off, two of the edge, and an absurd one."""
         rng = self._rng
         result = draft.trace[0]
         near = moved(result, rng.choice((-1, 1)) * rng.randint(1, 1 << 14))
@@ -189,7 +189,7 @@ class Cases:
         return [bits, moved(bits, self._rng.choice((-1, 1)))]
 
     def _at_the_bound(self, draft: Draft) -> list[int]:
-        """The two neighbouring results between which the ruling changes, if it does within reach."""
+        """Two neighbouring results between which the ruling changes, if it does within reach."""
         here, away = 0, self._rng.choice((-1, 1)) * (1 << self._rng.randint(1, 54))
         ruling = self._ruling(draft, here)
         if self._ruling(draft, away) == ruling:

@@ -1,6 +1,6 @@
 """Compares the referee's two twins, Python and Solidity, on as many random leaves as asked.
 
-    python -m tests.twins.referee_vectors                100 000 leaves of each kind, and raw numbers
+    python -m tests.twins.referee_vectors      100 000 leaves of each kind, and raw numbers
     python -m tests.twins.referee_vectors --count 2000 --kinds LINEAR EXP
 
 Starts its own local chain. Prints one line a kind and exits 1 if a single answer differs.

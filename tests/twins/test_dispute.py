@@ -1,4 +1,4 @@
-"""Whole tolerance games in Python and on a chain: the same phase, clock, node and verdict after every move."""
+"""Python and Solidity have the same phase, clock, node and verdict after every move."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ Move = Callable[["Play"], None]
 
 
 def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
-    """Each function with arguments that are right in the phase that it is for, as right as they can be elsewhere."""
+    """Each function with arguments that are right in the phase that it is for."""
     a, game = play.accusation, play.game
     proof = commit.merkle_proof(play.leaves, 2)
     verdict = Place(len(a.stage.layout.section_types) - 1, 6)
@@ -377,9 +377,15 @@ def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> Non
     data = chunks_below(a.trace, child.level, child.index)
     one, *others = data
     for wrong, siblings in (
-        ([one[:-1], *others], way), ([one + b"\0", *others], way), ([bytes(len(one)), *others], way), (data[:-1], way),
-        ([*data, one], way), ([b"".join(data)[:255]], way), (data, way[:-1]), (data, [*way, way[0]]),
-    ):  # fmt: skip
+        ([one[:-1], *others], way),
+        ([one + b"\0", *others], way),
+        ([bytes(len(one)), *others], way),
+        (data[:-1], way),
+        ([*data, one], way),
+        ([b"".join(data)[:255]], way),
+        (data, way[:-1]),
+        (data, [*way, way[0]]),
+    ):
         with pytest.raises(GameError, match="OpeningWrong"):
             play.game.open_chunks(wrong, siblings)
     play.game.open_chunks(data, way)
@@ -485,10 +491,13 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
         found = evidence_for(a.trace, stage.derivation, sources, place, part)
         right = show_stated(stated, part)
         for wrong in (
-            RunOpening(), RunOpening(stated + bytes(8)), RunOpening(right.data[:-1], right.siblings),
-            RunOpening(bytes(8) + right.data[8:], right.siblings), RunOpening(right.data, (*right.siblings, bytes(32))),
+            RunOpening(),
+            RunOpening(stated + bytes(8)),
+            RunOpening(right.data[:-1], right.siblings),
+            RunOpening(bytes(8) + right.data[8:], right.siblings),
+            RunOpening(right.data, (*right.siblings, bytes(32))),
             RunOpening(right.data, tuple(bytes(32) for _ in right.siblings) or (bytes(32),)),
-        ):  # fmt: skip
+        ):
             with pytest.raises(GameError, match="StatedMismatch"):
                 play.game.prove_part(found, wrong)
         play.game.prove_part(found)
@@ -498,7 +507,7 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
 def test_sums_that_were_not_stated_or_are_not_the_places_prove_nothing(
     bench: Bench, parted: Accusation
 ) -> None:
-    """More sums than the value has, or fewer: neither their sum nor one that is not there is ever proven."""
+    """More sums than the value has, or fewer: nothing of them is ever proven."""
     stage = parted.stage
     place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
     sources, right = stage.sources(parted.outputs), parted.partial_sums(place)

@@ -1,4 +1,4 @@
-"""Python and Solidity judge an accused token alike: what was ordered, what was served, what lists say, who opened the request."""
+"""Python and Solidity judge an accused token alike."""
 
 from __future__ import annotations
 
@@ -37,10 +37,26 @@ def bench(signers: list[Signer]) -> Iterator[Bench]:
 def order_of(bench: Bench, drawn: Drawn) -> Order:
     zero = "0x" + "00" * 20
     return Order(
-        requester=bench.requester, model_id=ZERO_HASH, input_root=ZERO_HASH, sampling_root=commit.to_hex(drawn.sampling_root),
-        requests=drawn.requests, max_tokens_in=1, max_tokens_out=1, price_in=1, price_out=1, matcher=zero, matcher_fee_bps=0,
-        min_stake=0, deadline=1, window=1, auditor=zero, arbitrator=bench.at["ToleranceGame"], numerics_profile=ZERO_HASH, terms_hash=ZERO_HASH, nonce=7,
-    )  # fmt: skip
+        requester=bench.requester,
+        model_id=ZERO_HASH,
+        input_root=ZERO_HASH,
+        sampling_root=commit.to_hex(drawn.sampling_root),
+        requests=drawn.requests,
+        max_tokens_in=1,
+        max_tokens_out=1,
+        price_in=1,
+        price_out=1,
+        matcher=zero,
+        matcher_fee_bps=0,
+        min_stake=0,
+        deadline=1,
+        window=1,
+        auditor=zero,
+        arbitrator=bench.at["ToleranceGame"],
+        numerics_profile=ZERO_HASH,
+        terms_hash=ZERO_HASH,
+        nonce=7,
+    )
 
 
 class Play:
@@ -61,8 +77,14 @@ class Play:
     def accuse(self, drawn: Drawn | None = None, signature: bytes = b"") -> None:
         tree = self.accusation.trace.tree
         self.game.accuse_token(
-            self.case, 0, commit.merkle_proof(self.leaves, 0), tree.below(tree.height, 0), drawn or self.drawn, self.order, signature
-        )  # fmt: skip
+            self.case,
+            0,
+            commit.merkle_proof(self.leaves, 0),
+            tree.below(tree.height, 0),
+            drawn or self.drawn,
+            self.order,
+            signature,
+        )
 
     def finish(self, tokens: bytes | None = None) -> Verdict:
         """The best that both can do, or with a list that the accused makes up."""

@@ -1,7 +1,7 @@
 """What does the contract's referee rule on any leaf, those included that no program holds?
 
-The product's referee (`core/dispute/referee`) knows the kinds that a program or a derivation names. The
-contract knows three more, about counts of logits. Twin: contracts/src/referee/SelectCheck.sol.
+The product's referee (`core/dispute/referee`) knows the kinds that a program or a derivation names.
+The contract knows three more, about counts of logits. Twin: contracts/src/referee/SelectCheck.sol.
 """
 
 from __future__ import annotations

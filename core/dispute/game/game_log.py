@@ -1,4 +1,7 @@
-"""Where does a tolerance game stand, and what was shown in it so far? Read from the chain alone, so that a restart loses nothing."""
+"""Where does a tolerance game stand, and what was shown in it so far?
+
+Read from the chain alone, so that a restart loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class Seen:
-    """A game as it stands: whose turn, and what the last moves showed. `node` is (level, index) of the last node opened."""
+    """A game as it stands: whose turn, and what the last moves showed.
+
+    `node` is (level, index) of the last node opened.
+    """
 
     opened: Opened
     phase: Phase
@@ -71,9 +77,18 @@ def opened_in(event: ChainEvent) -> Opened:
     """What a `GameOpened` event says."""
     args = event.args
     return Opened(
-        args["id"], args["job"], args["stage"], args["accuser"], args["requester"], args["accused"], args["model"], args["receiptHash"],
-        args["requestsRoot"], args["bond"], event.block_number,
-    )  # fmt: skip
+        args["id"],
+        args["job"],
+        args["stage"],
+        args["accuser"],
+        args["requester"],
+        args["accused"],
+        args["model"],
+        args["receiptHash"],
+        args["requestsRoot"],
+        args["bond"],
+        event.block_number,
+    )
 
 
 async def read_game(chain: Chain, opened: Opened) -> Seen:
@@ -82,7 +97,8 @@ async def read_game(chain: Chain, opened: Opened) -> Seen:
         head = await chain.block_number()
         game = await chain.read(GAME, "gameOf", opened.dispute, block=head)
         seen = await _shown(chain, opened, game, head)
-        # A node that is making a block may answer for the newest one with what the next leaves: a move that nobody has seen made.
+        # A node that is making a block may answer for the newest one with what the next leaves: a
+        # move that nobody has seen made.
         if game == await chain.read(GAME, "gameOf", opened.dispute, block=head):
             return seen
 
@@ -109,7 +125,8 @@ async def _shown(chain: Chain, opened: Opened, game: dict[str, Any], head: int) 
 async def calls_in(chain: Chain, tx_hash: str) -> list[ChainCall]:
     """The call of the game that a transaction made.
 
-    Empty when it went through another contract: nobody can read from the chain's data what such a call showed.
+    Empty when it went through another contract: nobody can read from the chain's data what such a
+    call showed.
     """
     call = await chain.call_of(tx_hash)
     return [] if call is None else [call]

@@ -22,9 +22,10 @@ Array = Callable[[int, int], Floats]
 
 @dataclass(frozen=True)
 class Boundaries:
-    """What a stage signed: token ids [N] or rows [N, D] that went in, rows [N, D] that came out (a window's end at least).
+    """What a stage signed: ids [N] or rows [N, D] that entered, rows [N, D] that left.
 
-    The first of these is of position `first_out`: a last stage signs no rows of a prompt but its last one's.
+    The first of these is of position `first_out`: a last stage signs no rows of a prompt but its
+    last one's.
     """
 
     inputs: np.ndarray[Any, Any]
@@ -55,7 +56,7 @@ class Builder:
             progress(section)
 
     def evaluate(self, section: int, number: int, array: Array, out: Floats) -> None:
-        """What operator `number` makes of the operands in `array`, into `out` [rows, segments, length]."""
+        """What operator `number` makes of its operands, into `out` [rows, segments, length]."""
         op = self._at.op(section, number)
         do = self._do
         match op.kind:

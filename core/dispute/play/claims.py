@@ -1,4 +1,4 @@
-"""What exactly is an accuser to claim: which window, under which tolerance, or which token instead of which?"""
+"""What is an accuser to claim: which window under which tolerance, or which token?"""
 
 from __future__ import annotations
 
@@ -42,11 +42,14 @@ def deviation_claim(
     sigma: Any,
     first: int = 0,
 ) -> Excess | None:
-    """A claim whose window lies above its tolerance, its trace's root still open; None where none does.
+    """A claim whose window lies above its tolerance, its trace's root still open.
 
-    The window that ends first among those at twice the tolerance or more, because both sides compute a trace up to there; where none is
-    so clear, the one that lies furthest above.
-    `served` and `reference` are rows [T, D] of the stage from position `first` on; `sigma` [D] are the registered sizes of its channels.
+    None where none does.
+
+    The window that ends first among those at twice the tolerance or more, because both sides
+    compute a trace up to there; where none is so clear, the one that lies furthest above. `served`
+    and `reference` are rows [T, D] of the stage from position `first` on; `sigma` [D] are the
+    registered sizes of its channels.
     """
     depth, total = layers[1] - layers[0], len(served)
     scale = np.asarray(sigma, np.float64)
@@ -95,8 +98,9 @@ def token_claim(
 ) -> Claim:
     """The claim that token number `produced` of a request should have been `due`.
 
-    Where float64 `logits` [V] say that a filter surely leaves the served token out, it claims that: a token outside may have drawn the
-    luckiest number of all. Raises DrawError for a token that no referee judges.
+    Where float64 `logits` [V] say that a filter surely leaves the served token out, it claims that:
+    a token outside may have drawn the luckiest number of all. Raises DrawError for a token that no
+    referee judges.
     """
     choice = Choice(due, tokens[produced], 0, 0, (0, 0))
     choice = prescribed(sampling.canonical(), leaf.request_index, produced, choice)
@@ -129,7 +133,7 @@ def _outside(program: Program, choice: Choice, logits: Any) -> Choice:
 def token_due(
     logits: Any, sampling: SamplingParams, request_index: int, tokens: Sequence[int], **history: Any
 ) -> int:
-    """The token that these float64 logits [V] and the order's parameters make after `tokens` of an answer."""
+    """The token that float64 logits [V] and the order's parameters make after `tokens`."""
     import torch
 
     from core.engine.sampling.sampling import sample_batch

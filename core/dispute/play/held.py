@@ -65,7 +65,10 @@ class ShardSources:
         outputs: Sequence[bytes],
         states: Sequence[bytes] = (),
     ) -> ShardSources:
-        """Over rows as they were signed; `states` of a last stage, under one root with its token ids."""
+        """Over rows as they were signed.
+
+        `states` of a last stage, under one root with its token ids.
+        """
         entering = CommittedRows(inputs)
         if not states:
             return cls(model, entering, CommittedRows(outputs))
@@ -93,7 +96,10 @@ class ShardSources:
 def boundaries_of(
     layout: TraceLayout, inputs: bytes, outputs: bytes, states: bytes = b""
 ) -> Boundaries:
-    """Rows as they were signed, read as the numbers or token ids that they are; `states` of a last stage."""
+    """Rows as they were signed, read as the numbers or token ids that they are.
+
+    `states` of a last stage.
+    """
     width = layout.program.hidden
     entered: np.ndarray[Any, Any]
     if layout.layer_from == 0:
@@ -132,8 +138,9 @@ def build_trace(
 ) -> ShardTrace:
     """The trace of one request through one shard.
 
-    With a `folder` values and nodes are kept there, outside memory, and what a finished earlier time left there is taken up.
-    Raises ValueError for boundaries of fewer rows than the layout has positions.
+    With a `folder` values and nodes are kept there, outside memory, and what a finished earlier
+    time left there is taken up. Raises ValueError for boundaries of fewer rows than the layout has
+    positions.
     """
     if len(boundaries.inputs) < layout.positions:
         raise ValueError(f"{len(boundaries.inputs)} input rows for {layout.positions} positions")

@@ -27,7 +27,7 @@ _CACHE_BYTES = 512 * 2**20
 
 @dataclass
 class TraceModel:
-    """A model's tensors by part (`core.dispute.trace.derive.Weights.part`) and number, as float32 rows."""
+    """A model's tensors by part (`derive.Weights.part`) and number, as float32 rows."""
 
     folder: TensorFolder
     parts: Parts

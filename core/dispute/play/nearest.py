@@ -1,8 +1,10 @@
-"""What is the nearest float64 to each operator's value? The arithmetic of traces, over whole arrays.
+"""What is the nearest float64 to each operator's value?
 
-Each value is computed to some 2^-80 of its operands' size; where that does not settle how it rounds, the
-referee's own algorithm is asked, element by element. So every machine gets the bits that
-`core.dispute.referee.exact` defines (`docs/trust.md` §5).
+The arithmetic of traces, over whole arrays.
+
+Each value is computed to some 2^-80 of its operands' size; where that does not settle how it
+rounds, the referee's own algorithm is asked, element by element. So every machine gets the bits
+that `core.dispute.referee.exact` defines (`docs/trust.md` §5).
 """
 
 from __future__ import annotations
@@ -149,7 +151,8 @@ class Nearest(Plain):
 
         if q.shape[1] <= 128:
             return self._dot(q, k, ask, factor=scale)
-        # One leaf, but more terms than slices have room for: two halves, added before anything is rounded.
+        # One leaf, but more terms than slices have room for: two halves, added before anything is
+        # rounded.
         halves = [_sliced_dot(q[:, h], k[:, h]) for h in (slice(0, 128), slice(128, None))]
         found = add_pairs(halves[0][0], halves[1][0])
         off = (halves[0][1] + halves[1][1]) * 2
@@ -232,8 +235,13 @@ class Nearest(Plain):
         # 1 − e loses digits where x is small, in the referee's algorithm as here.
         off = np.abs(pair[0]) * PAIR_ERROR + cap * PAIR_ERROR
         out = self._settled(
-            (sign * pair[0], sign * pair[1]), off, ask, zero=x == 0, doubt=far & ~infinite, known=infinite
-        )  # fmt: skip
+            (sign * pair[0], sign * pair[1]),
+            off,
+            ask,
+            zero=x == 0,
+            doubt=far & ~infinite,
+            known=infinite,
+        )
         return np.where(infinite, x, out)
 
     def whiten(self, served: Floats | None, s: Floats, sigma: Floats) -> Floats:
@@ -285,9 +293,7 @@ class Nearest(Plain):
         """g / (1 + e^-x), with the exponential of −|x|."""
         sign = np.where(x[0] < 0, 1.0, -1.0)
         far = np.abs(x[0]) > 600
-        e, power = exp_pair(
-            (np.where(far, 0.0, sign * x[0]), np.where(far, 0.0, sign * x[1]))
-        )  # fmt: skip
+        e, power = exp_pair((np.where(far, 0.0, sign * x[0]), np.where(far, 0.0, sign * x[1])))
         e = (np.ldexp(e[0], power), np.ldexp(e[1], power))
         zero = np.zeros_like(g)
         above = times((g, zero), e)
@@ -305,7 +311,10 @@ class Nearest(Plain):
         doubt: Any = False,
         known: Any = False,
     ) -> Floats:
-        """The float64 nearest to `found`, which may be `off`; where that is not settled, what `ask` says."""
+        """The float64 nearest to `found`, which may be `off`.
+
+        Where that is not settled, what `ask` says.
+        """
         high, low = two_sum(found[0], found[1])
         size = np.abs(high)
         gap = (size - np.nextafter(size, 0.0)) / 2
@@ -322,8 +331,8 @@ class Nearest(Plain):
 def _sliced_dot(x: Floats, w: Floats) -> tuple[Pair, Floats]:
     """x [N, n] · w [M, n] as pairs [N, M] and how far they may be off, for n ≤ 128.
 
-    Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication" (2012): operands are cut into
-    slices whose products add up without rounding.
+    Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication" (2012):
+    operands are cut into slices whose products add up without rounding.
     """
     xs, x_power = _slices(x)
     ws, w_power = _slices(w)
@@ -349,7 +358,7 @@ def _sliced_dot(x: Floats, w: Floats) -> tuple[Pair, Floats]:
 
 
 def _slices(x: Floats) -> tuple[list[Floats], npt.NDArray[np.int64]]:
-    """Whole numbers of 22 bits that make up the rows of `x`, most significant first, and the power of two each row counts in."""
+    """Slices of 22 bits of `x` [N, n], most significant first, and the rows' powers of two [N]."""
     _, power = np.frexp(np.abs(x).max(axis=1))
     left = np.ldexp(x, -power[:, None])
     found: list[Floats] = []

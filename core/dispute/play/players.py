@@ -1,8 +1,8 @@
-"""What is the next move of an accuser that has the trace of its claim, and of an accused that has it?
+"""What is the next move of an accuser, and of an accused, that has the trace of the claim?
 
-Both compute the same trace from what was signed, so the accused needs nothing from the accuser: it goes
-down to the first hash that is not its own, and points at the first value that differs. Everything before
-it is equal, so its operands are right and it is not.
+Both compute the same trace from what was signed, so the accused needs nothing from the accuser: it
+goes down to the first hash that is not its own, and points at the first value that differs.
+Everything before it is equal, so its operands are right and it is not.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Player:
         return Move("pointWith", (tuple(place), to_tokens(named)))
 
     def _answer_to_list(self, choice: Choice, place: Place) -> Move | None:
-        """A token of the claim's list that is not ahead of the served one, or a list that is none."""
+        """Names a token of the claim's list that is not ahead of the served one."""
         ids = to_ids(self.listed)
         rising = len(ids) == choice.top_k and all(a < b for a, b in pairwise(ids))
         if not rising or ids[-1] >= self.case.program.vocab or choice.served in ids:

@@ -1,7 +1,9 @@
-"""What are the operator program and the tables of a model folder? Made once and kept beside the model.
+"""What are the operator program and the tables of a model folder?
 
-The program's hash is the model's numerics profile, so what is kept is data of the model: a machine whose library computes
-other tables finds that at once, by the hash.
+Made once and kept beside the model.
+
+The program's hash is the model's numerics profile, so what is kept is data of the model: a machine
+whose library computes other tables finds that at once, by the hash.
 """
 
 from __future__ import annotations
@@ -58,10 +60,12 @@ def model_program(
     tolerances: Sequence[Tolerance] = (),
     delta_micro: int = FP32_DELTA_MICRO,
 ) -> ModelProgram:
-    """The program of a model folder with these tolerances and δ; none promised means that nobody is accused of deviating.
+    """The program of a model folder with these tolerances and δ.
 
-    Measures σ the first time (one float64 execution over some hundred tokens) and keeps it beside the model. Raises
-    ModelUnsupported for a model that no program describes.
+    None promised means that nobody is accused of deviating.
+
+    Measures σ the first time (one float64 execution over some hundred tokens) and keeps it beside
+    the model. Raises ModelUnsupported for a model that no program describes.
     """
     model_dir = Path(model_dir)
     traits, manifest = traits_of(read_config(model_dir)), model_manifest(model_dir)
@@ -104,7 +108,10 @@ def _corpus(model_dir: Path, traits: Traits) -> list[list[int]]:
 def _sizes(
     program: Program, model: TraceModel, corpus: Sequence[Sequence[int]]
 ) -> list[tables.Float64s]:
-    """Rms of each channel at every boundary. First positions are left out: a decoder's first row is a giant."""
+    """Rms of each channel at every boundary.
+
+    First positions are left out: a decoder's first row is a giant.
+    """
     layers = len(program.layer_types)
     layouts = [TraceLayout(program, 0, layers, len(ids), 0, True) for ids in corpus]
     builders = [

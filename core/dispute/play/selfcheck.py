@@ -1,4 +1,7 @@
-"""Does a trace hold to the bit where it is looked at? What either side asks before it stakes money on one."""
+"""Does a trace hold to the bit where it is looked at?
+
+What either side asks before it stakes money on one.
+"""
 
 from __future__ import annotations
 

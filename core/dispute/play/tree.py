@@ -1,6 +1,7 @@
 """How is a trace of millions of chunks committed and opened without holding a hash of each?
 
-The nodes from level 5 on are kept; what is below them is hashed again from the 32 chunks concerned when it is asked for.
+The nodes from level 5 on are kept; what is below them is hashed again from the 32 chunks concerned
+when it is asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Where are a trace's values kept? In one row of float64, exactly in the order of the trace: in memory, or in a mapped file.
+"""Where are a trace's values kept?
 
-A chunk that ends a segment is only shorter, so the row holds the bytes of all chunks one after another.
+In one row of float64, exactly in the order of the trace: in memory, or in a mapped file.
+
+A chunk that ends a segment is only shorter, so the row holds the bytes of all chunks one after
+another.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class TraceValues:
-    """The values of a layout. Freshly made they are zero; opened from a file they are what was written there."""
+    """The values of a layout.
+
+    Freshly made they are zero; opened from a file they are what was written there.
+    """
 
     def __init__(self, layout: TraceLayout, file: Path | None = None) -> None:
         """`file` holds the values outside memory; one of the right size is taken up as it is."""
@@ -74,7 +80,7 @@ class TraceValues:
         return self.offset(place)
 
     def chunk_ends(self, first: int, last: int) -> list[int]:
-        """Byte offsets at which the chunks [first, last) begin and end, counted from the first one's begin."""
+        """Byte offsets at which the chunks [first, last) begin and end, from the first one on."""
         at, found = 0, [0]
         for chunk in range(first, last):
             at += self.layout.chunk_bytes(chunk)
@@ -87,7 +93,7 @@ class TraceValues:
         return [data[a:b] for a, b in pairwise(self.chunk_ends(first, last))]
 
     def tagged(self, section: int, op: int, tag: int, block: int) -> Any:
-        """The chunks of an operator, `block` at most at a time: each as (buffer of tag and chunk, row by row; widths).
+        """The chunks of an operator, `block` at most at a time, each behind a tag of one byte.
 
         Yields arrays [chunks, 1 + 64] of bytes and the number of bytes that count in each row.
         """

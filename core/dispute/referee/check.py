@@ -1,7 +1,7 @@
 """Does this leaf hold, and who is at fault where the bytes are no numbers?
 
-What the programs and the chain ask alike: contracts/src/referee/Referee.sol gives the same answer to the
-same leaf.
+What the programs and the chain ask alike: contracts/src/referee/Referee.sol gives the same answer
+to the same leaf.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def rule(leaf: Leaf) -> Ruling:
     """What the referee rules on this leaf.
 
     Raises LeafError where the contract reverts: parameters or lengths that no leaf of this kind can
-    have. Those come from the model's operator program, not from a party, so no move of a dispute can
-    cause one. KeyError for a kind that no program holds.
+    have. Those come from the model's operator program, not from a party, so no move of a dispute
+    can cause one. KeyError for a kind that no program holds.
     """
     verdict = VERDICTS.get(leaf.kind)
     try:

@@ -1,8 +1,9 @@
 """Which value does each operator have on its own operands? (`docs/trust.md` §5)
 
-Every value of a trace is the nearest float64 to its operator's value, zero is +0, a stabiliser is the
-largest score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to
-the definition. So a trace has one set of bits on every machine. Twin: contracts/src/referee/Referee.sol.
+Every value of a trace is the nearest float64 to its operator's value, zero is +0, a stabiliser is
+the largest score, and what the referee computes with (the grid of sums, exponentials in Q120)
+belongs to the definition. So a trace has one set of bits on every machine. Twin:
+contracts/src/referee/Referee.sol.
 """
 
 from __future__ import annotations
@@ -155,7 +156,10 @@ def is_visible(query: int, key: int, window: int) -> bool:
 
 
 def _stabiliser(params: Params, operands: bytes) -> bytes | None:
-    """One of the scores, which the accuser names; that none is larger stands or falls with their exponentials."""
+    """One of the scores, which the accuser names.
+
+    That none is larger stands or falls with their exponentials.
+    """
     return _copy(params, operands)
 
 

@@ -1,7 +1,7 @@
 """Which number do these committed bytes hold, exactly?
 
-Values are little-endian, as rows and tensors are committed. A finite one is an integer times a power
-of two: subnormals and both zeros included. Twin: contracts/src/referee/Decode.sol.
+Values are little-endian, as rows and tensors are committed. A finite one is an integer times a
+power of two: subnormals and both zeros included. Twin: contracts/src/referee/Decode.sol.
 """
 
 from __future__ import annotations

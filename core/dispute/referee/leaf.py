@@ -1,8 +1,9 @@
 """What is one leaf of a trace: which operator, under which parameters, over which committed bytes?
 
-A leaf's operands are three runs of little-endian values: of the trace (float64, the result first), of
-the model's tensors, and of a row that a machine signed. What is wrong with the bytes themselves is the
-fault of the party that committed them: `Ruling` says which. Twin: contracts/src/interfaces/IReferee.sol.
+A leaf's operands are three runs of little-endian values: of the trace (float64, the result first),
+of the model's tensors, and of a row that a machine signed. What is wrong with the bytes themselves
+is the fault of the party that committed them: `Ruling` says which. Twin:
+contracts/src/interfaces/IReferee.sol.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Was another token ahead, greedy or seeded, and inside the filters?
 
-A logit divided by the temperature plus the token's noise is its score (`docs/protocol.md` §5). Margins δ
-and the temperature τ are whole numbers of 10^-6, and every inequality is multiplied through by 10^12·τ.
-A filter is narrowed by δ for the token that the accuser prefers, and widened by δ for the token that
-was served, so the filters never turn on an honest machine's rounding.
-Twin: contracts/src/referee/SelectCheck.sol.
+A logit divided by the temperature plus the token's noise is its score (`docs/protocol.md` §5).
+Margins δ and the temperature τ are whole numbers of 10^-6, and every inequality is multiplied
+through by 10^12·τ. A filter is narrowed by δ for the token that the accuser prefers, and widened by
+δ for the token that was served, so the filters never turn on an honest machine's rounding. Twin:
+contracts/src/referee/SelectCheck.sol.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def gumbel_max(params: tuple[int, ...], operands: bytes) -> bool:
     """score_j − score_tok > δ, with j inside the filters even after narrowing them by δ.
 
     Parameters: δ, τ > 0, Philox key (2 words), step, j, tok, min-p (0: off), top-k (0: off).
-    Operands: l_j, l_tok, L, θ, c: with min-p, (l_j − L)/τ − ln p > δ; with top-k, (l_j − θ)/τ ≥ δ and
-    c ≤ k, where c counts logits of at least θ.
+    Operands: l_j, l_tok, L, θ, c: with min-p, (l_j − L)/τ − ln p > δ; with top-k, (l_j − θ)/τ ≥ δ
+    and c ≤ k, where c counts logits of at least θ.
     """
     delta, tau, key0, key1, step, j, token, min_p, top_k = words(params, 9)
     margin = to_micro(delta) * to_temperature(tau)

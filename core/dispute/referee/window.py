@@ -1,7 +1,7 @@
 """Is the served output too far from the reference? The one comparison that accuses.
 
-D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² are trees of SQUARES and SUM over the elements judged here; σ is
-the model's scale of each channel. Twin: contracts/src/referee/Verdicts.sol.
+D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² are trees of SQUARES and SUM over the elements judged here; σ
+is the model's scale of each channel. Twin: contracts/src/referee/Verdicts.sol.
 """
 
 from __future__ import annotations

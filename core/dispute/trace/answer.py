@@ -25,8 +25,8 @@ def differing(own: Sequence[bytes], shown: Sequence[bytes]) -> int | None:
 def place_in(own: Trace, chunk: int, shown: bytes) -> Place:
     """Where to point in or after the first chunk that differs, by one's own trace.
 
-    A stabiliser below the largest score is one of the scores and stands by itself: what falls is the
-    exponential of a larger one.
+    A stabiliser below the largest score is one of the scores and stands by itself: what falls is
+    the exponential of a larger one.
     """
     places = own.layout.places(chunk)
     if len(shown) != 8 * len(places):
@@ -53,10 +53,12 @@ def place_among(own: Trace, first: int, shown: Sequence[bytes]) -> Place:
 
 
 def wrong_part(own: bytes, stated: bytes) -> int:
-    """Number of the first stated partial sum that is not one's own; that of all where they cannot add up.
+    """Number of the first stated partial sum that is not one's own.
 
-    If all are one's own, the value that they are stated for is not their sum. If there are more or fewer
-    than the value has, nothing can be proven of it.
+    That of all where they cannot add up.
+
+    If all are one's own, the value that they are stated for is not their sum. If there are more or
+    fewer than the value has, nothing can be proven of it.
     """
     parts = len(stated) // VALUE_BYTES
     if len(own) != len(stated):
@@ -75,7 +77,10 @@ def to_ids(tokens: bytes) -> list[int]:
 
 
 def likeliest(logits: Sequence[float], but: int, count: int) -> list[int]:
-    """The `count` likeliest tokens by logits [V], `but` left out, in ascending order; none if fewer."""
+    """The `count` likeliest tokens by logits [V], `but` left out, in ascending order.
+
+    None if fewer.
+    """
     others = (token for token in range(len(logits)) if token != but)
     found = sorted(nlargest(count, others, key=logits.__getitem__))
     return found if len(found) == count else []

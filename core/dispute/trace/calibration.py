@@ -1,4 +1,7 @@
-"""How large must a tolerance be, for what honest machines were seen to do? (`docs/trust.md`, shadow mode)"""
+"""How large must a tolerance be, for what honest machines were seen to do?
+
+(`docs/trust.md`, shadow mode)
+"""
 
 from __future__ import annotations
 

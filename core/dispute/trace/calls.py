@@ -1,4 +1,7 @@
-"""How do claims and evidence go into a transaction, and how are they read out of one? The field order of `ITraceJudge.sol`."""
+"""How do claims and evidence go into a transaction, and how are they read out of one?
+
+The field order of `ITraceJudge.sol`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,12 @@ from core.protocol.types import RequestLeaf
 
 def leaf_tuple(leaf: RequestLeaf) -> tuple[Any, ...]:
     return (
-        leaf.request_index, commit.unhex(leaf.in_root), commit.unhex(leaf.out_root), leaf.tokens_in, leaf.tokens_out
-    )  # fmt: skip
+        leaf.request_index,
+        commit.unhex(leaf.in_root),
+        commit.unhex(leaf.out_root),
+        leaf.tokens_in,
+        leaf.tokens_out,
+    )
 
 
 def claim_tuple(claim: Claim) -> tuple[Any, ...]:
@@ -26,13 +33,26 @@ def claim_tuple(claim: Claim) -> tuple[Any, ...]:
     drawn: tuple[Any, ...] = (*(0,) * 9, bytes(32))
     if choice is not None:
         drawn = (
-            int(choice.how), choice.preferred, choice.served, choice.step, choice.temperature_micro,
-            choice.min_p_micro, choice.top_k, *choice.key, choice.listed,
-        )  # fmt: skip
+            int(choice.how),
+            choice.preferred,
+            choice.served,
+            choice.step,
+            choice.temperature_micro,
+            choice.min_p_micro,
+            choice.top_k,
+            *choice.key,
+            choice.listed,
+        )
     return (
-        leaf_tuple(claim.leaf), claim.layer_from, claim.layer_to, claim.positions, claim.window_from,
-        claim.tolerance_entry, *drawn, claim.trace_root,
-    )  # fmt: skip
+        leaf_tuple(claim.leaf),
+        claim.layer_from,
+        claim.layer_to,
+        claim.positions,
+        claim.window_from,
+        claim.tolerance_entry,
+        *drawn,
+        claim.trace_root,
+    )
 
 
 def claim_of(found: Mapping[str, Any]) -> Claim:
@@ -111,6 +131,10 @@ def weight_tuple(found: WeightOpening) -> tuple[Any, ...]:
 
 def evidence_tuple(found: Evidence) -> tuple[Any, ...]:
     return (
-        opening_tuple(found.result), [opening_tuple(run) for run in found.runs], weight_tuple(found.weights),
-        row_tuple(found.row), found.witness, found.tokens,
-    )  # fmt: skip
+        opening_tuple(found.result),
+        [opening_tuple(run) for run in found.runs],
+        weight_tuple(found.weights),
+        row_tuple(found.row),
+        found.witness,
+        found.tokens,
+    )

@@ -20,7 +20,7 @@ class Checker:
         self._sources = sources
 
     def ruling(self, trace: Trace, place: Place) -> Ruling:
-        """What the referee would rule, were this place on trial and its partial sums the right ones."""
+        """What the referee would rule at this place, its partial sums being right."""
         op = trace.layout.op(place.section, place.op)
         witness = largest_key(trace, place) if op.kind == LeafKind.STABILISER else 0
         trial = self._derivation.trial(place, witness)

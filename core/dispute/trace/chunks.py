@@ -1,7 +1,9 @@
-"""How are a trace's chunks committed, opened in runs, and descended to from the root? (`docs/trust.md` §2)
+"""How are a trace's chunks committed, opened in runs, and descended to from the root?
 
-leaf = H(0x00 ‖ chunk), node = H(0x01 ‖ left ‖ right), an unpaired last node moves up unchanged. The root has no count: the
-layout gives it. Twin: contracts/src/trace/Chunks.sol.
+(`docs/trust.md` §2)
+
+leaf = H(0x00 ‖ chunk), node = H(0x01 ‖ left ‖ right), an unpaired last node moves up unchanged. The
+root has no count: the layout gives it. Twin: contracts/src/trace/Chunks.sol.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ def fold(hashes: Sequence[bytes], levels: int) -> bytes:
 def climb(
     hashes: Sequence[bytes], first: int, count: int, levels: int, proof: Sequence[bytes]
 ) -> bytes | None:
-    """The node `levels` above the run of nodes from `first` on a level of `count`; None unless `proof` fits exactly."""
+    """The node `levels` above the run of nodes from `first` on a level of `count`.
+
+    None unless `proof` fits exactly.
+    """
     found, siblings = list(hashes), list(proof)
     for _ in range(levels):
         if first % 2:
@@ -86,7 +91,7 @@ class HashTree(ABC):
     def proof(
         self, first: int, last: int, level: int = 0, levels: int | None = None
     ) -> list[bytes]:
-        """Siblings for `climb` from the run of nodes [first, last) of `level` up `levels`, or to the root."""
+        """Siblings for `climb` from nodes [first, last) of `level` up `levels`, or to the root."""
         top = self.height if levels is None else level + levels
         found = []
         for here in range(level, top):

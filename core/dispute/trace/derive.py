@@ -1,7 +1,8 @@
 """Which leaf does the value at a place stand or fall by? (`docs/trust.md` §1)
 
-From the operator program and a place alone: the referee's kind and parameters, the operands' places in the trace, the
-weights, the element of a signed row. No party says any of it. Twin: contracts/src/trace/Derive.sol.
+From the operator program and a place alone: the referee's kind and parameters, the operands' places
+in the trace, the weights, the element of a signed row. No party says any of it. Twin:
+contracts/src/trace/Derive.sol.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ EMBED_PART, TABLES_PART = -1, -2
 
 
 class Boundary(IntEnum):
-    """Which signed rows: those that entered, those that left (of a last stage token ids), or the state rows of a last stage."""
+    """Which signed rows: those that entered, that left (ids of a last stage), or state rows."""
 
     IN = 0
     OUT = 1
@@ -35,7 +36,11 @@ class TraceRun:
 
 @dataclass(frozen=True)
 class Weights:
-    """`count` neighbours in one row of a tensor. `part`: −1 embedding, a layer's number, the number of layers for the head, −2 tables."""
+    """`count` neighbours in one row of a tensor.
+
+    `part` is a layer's number, the number of layers for the head, −1 for the embedding, −2 for
+    tables.
+    """
 
     part: int
     tensors: int  # of that part
@@ -59,7 +64,10 @@ class RowElement:
 
 @dataclass(frozen=True)
 class DerivedLeaf:
-    """What the referee is asked, with operands still to be opened. The result comes first: `y`, or a stated partial sum."""
+    """What the referee is asked, with operands still to be opened.
+
+    The result comes first: `y`, or a stated partial sum.
+    """
 
     kind: LeafKind
     params: tuple[int, ...]
@@ -72,7 +80,7 @@ class DerivedLeaf:
 
 @dataclass(frozen=True)
 class Trial:
-    """A place on trial: judged at once (`parts` is 0), or by `parts` partial sums and how they add up."""
+    """A place on trial: judged at once (`parts` is 0), or by partial sums and how they add up."""
 
     place: Place
     parts: int
@@ -89,7 +97,10 @@ class How(IntEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a served token is judged by: everything but the logits. `listed` is the hash of the tokens that OUTSIDE_TOP_K names."""
+    """What a served token is judged by: everything but the logits.
+
+    `listed` is the hash of the tokens that OUTSIDE_TOP_K names.
+    """
 
     preferred: int
     served: int
@@ -108,16 +119,19 @@ _CERTAIN = 10**6  # a min-p of one: who is ahead at all
 
 
 def delta_of(delta_micro: int, temperature_micro: int) -> int:
-    """δ in scores: that of logits times the gain by which a temperature below one spreads them, rounded up."""
+    """δ in scores: that of logits, spread by a temperature below one, rounded up."""
     if not 0 < temperature_micro < 10**6:
         return delta_micro
     return -(-delta_micro * 10**6 // temperature_micro)
 
 
 class Derivation:
-    """Derives trials from a layout; `choice` if the trace ends in logits, `tolerance` in 10^-12 if in a deviation.
+    """Derives trials from a layout.
 
-    `first_out` is the position of the first row that the stage signed as its work: a last stage has none of the prompt but the last.
+    `choice` if the trace ends in logits, `tolerance` in 10^-12 if in a deviation.
+
+    `first_out` is the position of the first row that the stage signed as its work: a last stage has
+    none of the prompt but the last.
     """
 
     def __init__(
@@ -135,7 +149,9 @@ class Derivation:
         self._out = Boundary.STATES if self._p.ends_at(layout.layer_to) else Boundary.OUT
 
     def trial(self, place: Place, witness: int = 0, named: int | None = None) -> Trial:
-        """How the value at `place` is judged; `witness` is the key that a stabiliser's author points at, `named` a token of a list.
+        """How the value at `place` is judged.
+
+        `witness` is the key that a stabiliser's author points at, `named` a token of a list.
 
         Raises IndexError if there is no such place.
         """
@@ -150,7 +166,10 @@ class Derivation:
         return Trial(place, 0, self._leaf(op, place, witness, 0, self._terms(place.section, op)))
 
     def part(self, place: Place, part: int) -> DerivedLeaf:
-        """The leaf of partial sum number `part` of the value at `place`. Raises IndexError for another number."""
+        """The leaf of partial sum number `part` of the value at `place`.
+
+        Raises IndexError for another number.
+        """
         op = self._at.op(place.section, place.op)
         if not 0 <= part < self._parts(place.section, op):
             raise IndexError(f"no partial sum {part}")
@@ -312,7 +331,7 @@ class Derivation:
                 raise ValueError(f"{kind.name} in an operator program")
 
     def _rope(self, op: Op, section: int, position: int, column: int) -> DerivedLeaf:
-        """y_i = x_i cos_i − x_{i+d/2} sin_i in the first half of a head, x_i cos + x_{i−d/2} sin in the second."""
+        """x_i cos − x_{i+d/2} sin in a head's first half, x_i cos + x_{i−d/2} sin in the second."""
         half = self._p.head_dim // 2
         second = column % self._p.head_dim >= half
         angle = column % half
@@ -321,8 +340,16 @@ class Derivation:
             self._run(section, op.a, position, column - half if second else column + half),
         )
         table = Weights(
-            TABLES_PART, self._p.tables, op.tensor, self._p.context, 2 * half, position, 2 * angle, 2, self._p.table_format
-        )  # fmt: skip
+            TABLES_PART,
+            self._p.tables,
+            op.tensor,
+            self._p.context,
+            2 * half,
+            position,
+            2 * angle,
+            2,
+            self._p.table_format,
+        )
         return DerivedLeaf(LeafKind.ROPE, (self._p.table_format, 0 if second else 1), runs, table)
 
     def _score(self, op: Op, place: Place) -> DerivedLeaf:
@@ -364,8 +391,11 @@ class Derivation:
         return self._run(section, source, position, column)
 
     def _chosen(self, op: Op, place: Place, named: int | None) -> DerivedLeaf:
-        """A token's verdict. Where min-p is on, the accused may name a token by `place.item` that keeps the preferred one out; where top-k
-        is, a list of them, of which the accuser names one that is not ahead. Without them the filter passes.
+        """A token's verdict.
+
+        Where min-p is on, the accused may name a token by `place.item` that keeps the preferred one
+        out; where top-k is, a list of them, of which the accuser names one that is not ahead.
+        Without them the filter passes.
         """
         choice = self._choice
         if choice is None:
@@ -390,8 +420,15 @@ class Derivation:
             return DerivedLeaf(LeafKind.GREEDY, (delta,), (preferred, served))
         top_k = 0 if named is None else choice.top_k
         params = (
-            delta, tau, *choice.key, choice.step, choice.preferred, choice.served, choice.min_p_micro, top_k
-        )  # fmt: skip
+            delta,
+            tau,
+            *choice.key,
+            choice.step,
+            choice.preferred,
+            choice.served,
+            choice.min_p_micro,
+            top_k,
+        )
         if not choice.min_p_micro and named is None:
             return DerivedLeaf(LeafKind.GUMBEL, params, (preferred, served), padding=3)
         others = (place.item, choice.preferred if named is None else named)
@@ -411,8 +448,16 @@ class Derivation:
     ) -> Weights:
         tensors = self._at.section(section).tensors
         return Weights(
-            self._part_of(section), tensors, tensor, rows, columns, row, column, count, self._p.weight_format
-        )  # fmt: skip
+            self._part_of(section),
+            tensors,
+            tensor,
+            rows,
+            columns,
+            row,
+            column,
+            count,
+            self._p.weight_format,
+        )
 
     def _vector(self, section: int, tensor: int, length: int, column: int) -> Weights:
         return self._matrix(section, tensor, 1, length, 0, column, 1)
@@ -420,9 +465,16 @@ class Derivation:
     def _sigma(self, column: int) -> Weights:
         boundaries = len(self._p.layer_types) + 1
         return Weights(
-            TABLES_PART, self._p.tables, self._p.sigma, boundaries, self._p.hidden, self._at.layer_to, column, 1,
+            TABLES_PART,
+            self._p.tables,
+            self._p.sigma,
+            boundaries,
+            self._p.hidden,
+            self._at.layer_to,
+            column,
+            1,
             self._p.table_format,
-        )  # fmt: skip
+        )
 
     def _constant(self, op: Op) -> int:
         return self._p.constants[op.constant]

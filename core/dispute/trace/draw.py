@@ -1,7 +1,10 @@
-"""Which draw do an order's sampling bytes prescribe, and was the accused token served? (`docs/protocol.md` §5)
+"""Which draw do an order's sampling bytes prescribe, and was the accused token served?
 
-An accuser of a token chooses which request, which token and which other should have come; everything else is read from bytes
-that the requester signed before the work, and from rows that the stage signed after it. Twin: contracts/src/trace/RowJudge.sol.
+(`docs/protocol.md` §5)
+
+An accuser of a token chooses which request, which token and which other should have come;
+everything else is read from bytes that the requester signed before the work, and from rows that the
+stage signed after it. Twin: contracts/src/trace/RowJudge.sol.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from core.dispute.trace.derive import Choice
 _VERSION = 2
 _HEAD_BYTES = 58
 _OWN_INDEX = 2**32 - 1
-#: (offset, bytes, value that leaves logits and candidates alone): anything else is for an audit and a jury.
+#: (offset, bytes, value that leaves logits and candidates alone): anything else is for an audit and
+#: a jury.
 _PLAIN = (
     (25, 4, 10**6),  # top-p
     (37, 4, 10**6),  # repetition penalty
@@ -34,9 +38,10 @@ class DrawError(Exception):
 
 
 def prescribed(sampling: bytes, request_index: int, produced: int, choice: Choice) -> Choice:
-    """`choice` with step, temperature, key and filters as these bytes have them for token number `produced` of the request.
+    """`choice` with step, temperature, key and filters as sampling bytes have them.
 
-    Raises DrawError for parameters that the referee does not judge.
+    `produced` is the number of the token in the request's answer. Raises DrawError for parameters that
+    the referee does not judge.
     """
 
     def word(at: int, size: int = 4) -> int:

@@ -1,7 +1,9 @@
-"""Are these the committed operands of a leaf? What an accuser opens, and how it is checked against the roots.
+"""Are these the committed operands of a leaf?
 
-Everything enters through a root: runs through the trace's, weights through the registered part's, rows through the receipt's
-request leaf. Twin: contracts/src/trace/Evidence.sol.
+What an accuser opens, and how it is checked against the roots.
+
+Everything enters through a root: runs through the trace's, weights through the registered part's,
+rows through the receipt's request leaf. Twin: contracts/src/trace/Evidence.sol.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class RunOpening:
 class RowOpening:
     """One part of a row, the siblings of the part in its row, and of the row among the rows.
 
-    Of what a last stage signed, the last of these is the other half of its root: of its state rows, or of its tokens.
+    Of what a last stage signed, the last of these is the other half of its root: of its state rows,
+    or of its tokens.
     """
 
     part: bytes = b""
@@ -74,7 +77,7 @@ def chunk_hashes(data: bytes) -> list[bytes]:
 
 
 def show_stated(stated: bytes, part: int) -> RunOpening:
-    """Partial sum number `part` and the others of its group, beside the hashes of all other groups."""
+    """Partial sum `part` and the others of its group, beside the hashes of the other groups."""
     number, hashes = part * VALUE_BYTES // GROUP_BYTES, group_hashes(stated)
     data = stated[number * GROUP_BYTES : (number + 1) * GROUP_BYTES]
     return RunOpening(data, (*hashes[:number], *hashes[number + 1 :]))
@@ -100,8 +103,12 @@ def open_run(layout: TraceLayout, root: bytes, run: TraceRun, opening: RunOpenin
     if len(opening.data) != values * VALUE_BYTES:
         raise EvidenceError(f"{len(opening.data)} bytes of a run of {values} values")
     top = chunks.climb(
-        chunk_hashes(opening.data), first, layout.chunks, chunks.height(layout.chunks), opening.siblings
-    )  # fmt: skip
+        chunk_hashes(opening.data),
+        first,
+        layout.chunks,
+        chunks.height(layout.chunks),
+        opening.siblings,
+    )
     if top != root:
         raise EvidenceError("a run that is not in the trace")
     skipped = (run.place.item - begin) * VALUE_BYTES
@@ -118,7 +125,7 @@ def open_row(
     opening: RowOpening,
     half: commit.Half = commit.Half.NONE,
 ) -> bytes:
-    """Bytes [start, start + count) of row number `row` under a root of `rows` rows, or a `half` of one. Raises EvidenceError."""
+    """Bytes [start, start + count) of row `row` of `rows` under a root. Raises EvidenceError."""
     part = start // commit.PART_BYTES
     size = min(commit.PART_BYTES, row_bytes - part * commit.PART_BYTES)
     if len(opening.part) != size:
@@ -130,8 +137,12 @@ def open_row(
     if row_bytes > commit.PART_BYTES:
         parts = -(-row_bytes // commit.PART_BYTES)
         top = chunks.climb(
-            [commit.leaf_hash(opening.part)], part, parts, chunks.height(parts), opening.part_siblings
-        )  # fmt: skip
+            [commit.leaf_hash(opening.part)],
+            part,
+            parts,
+            chunks.height(parts),
+            opening.part_siblings,
+        )
         if top is None:
             raise EvidenceError("a part that is not in its row")
         payload = top
@@ -150,5 +161,11 @@ def open_weights(part_root: bytes, want: Weights, opening: WeightOpening) -> byt
         raise EvidenceError("a tensor that is not in its part of the model")
     width = want.format.width_bytes
     return open_row(
-        opening.tensor_root, want.rows, want.row, want.columns * width, want.column * width, want.count * width, opening.row
-    )  # fmt: skip
+        opening.tensor_root,
+        want.rows,
+        want.row,
+        want.columns * width,
+        want.column * width,
+        want.count * width,
+        opening.row,
+    )

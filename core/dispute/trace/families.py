@@ -1,7 +1,7 @@
 """What is the operator program of a llama, qwen2, qwen3, mistral, gemma2 or gemma3 model?
 
-Read from the model's `config.json` and the names of its tensors; the reference is the float64 reading of what the model's
-library computes.
+Read from the model's `config.json` and the names of its tensors; the reference is the float64
+reading of what the model's library computes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from core.dispute.referee import LeafKind
 from core.dispute.trace.program import INPUT, NONE, Form, Op, Program, Section, Tolerance
 from core.protocol.errors import ModelUnsupported
 
-#: T by depth and window for float32 activations, accumulation and wire; windows under 64 rows have twice the room.
+#: T by depth and window for float32 activations, accumulation and wire; windows under 64 rows have
+#: twice the room.
 FP32_TOLERANCES = (
     Tolerance(1, 64, 10 * 10**6),
     Tolerance(6, 64, 30 * 10**6),
@@ -26,7 +27,8 @@ FP32_TOLERANCES = (
     Tolerance(30, 16, 200 * 10**6),
 )
 FP32_DELTA_MICRO = 10_000
-#: The same for bfloat16 weights and activations with sums in float32. No model may be deeper a stage: honest noise reaches what coarser weights do.
+#: The same for bfloat16 weights and activations with sums in float32. No model may be deeper a
+#: stage: honest noise reaches what coarser weights do.
 BF16_TOLERANCES = (
     Tolerance(1, 64, 15 * 10**9),
     Tolerance(6, 64, 33 * 10**9),
@@ -73,17 +75,17 @@ def traits_of(config: Mapping[str, Any]) -> Traits:
     """Raises ModelUnsupported for a family or a setting that no program is written for."""
     family = str(config.get("model_type"))
     if family not in FAMILIES:
-        raise _unsupported(f"no operator program for the family {family}")
+        raise unsupported(f"no operator program for the family {family}")
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     gemma = family in _GEMMAS
     activation = config.get("hidden_activation") or config.get("hidden_act") or "silu"
     if activation not in ("silu", "gelu_pytorch_tanh"):
-        raise _unsupported(f"the activation {activation}")
+        raise unsupported(f"the activation {activation}")
     if float(config.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise _unsupported("a rotation of part of a head")
+        raise unsupported("a rotation of part of a head")
     head_dim = int(config.get("head_dim") or hidden // heads)
     if head_dim > 256 or head_dim % 2:
-        raise _unsupported(f"heads of {head_dim} numbers")
+        raise unsupported(f"heads of {head_dim} numbers")
     before_scale = (
         float(config.get("query_pre_attn_scalar") or head_dim) if gemma else float(head_dim)
     )
@@ -117,7 +119,9 @@ def compile_program(
     tolerances: Sequence[Tolerance] = FP32_TOLERANCES,
     delta_micro: int = FP32_DELTA_MICRO,
 ) -> Program:
-    """The program of a model; `tensors` names its tensors under `embed`, `layer i` and `head` as its manifest does.
+    """The program of a model.
+
+    `tensors` names its tensors under `embed`, `layer i` and `head` as its manifest does.
 
     Raises ModelUnsupported where a tensor is missing, or one is there that no operator reads.
     """
@@ -129,8 +133,11 @@ def compile_program(
         layers.append(_layer(traits, tensors[f"layer {number}"], book, sliding, window))
     embed = _Names(tensors["embed"])
     enter = Op(
-        LeafKind.EMBED, Form.HIDDEN, tensor=embed["embed_tokens.weight"], constant=book.number(traits.embed_scale)
-    )  # fmt: skip
+        LeafKind.EMBED,
+        Form.HIDDEN,
+        tensor=embed["embed_tokens.weight"],
+        constant=book.number(traits.embed_scale),
+    )
     head = _head(traits, tensors["head"], book)
     two = traits.two_ropes
     return Program(
@@ -195,7 +202,7 @@ class _Names:
     def __getitem__(self, end: str) -> int:
         found = self.get(end)
         if found == NONE:
-            raise _unsupported(f"there is no tensor {end}")
+            raise unsupported(f"there is no tensor {end}")
         return found
 
     def get(self, end: str) -> int:
@@ -211,7 +218,7 @@ class _Names:
     def check_all_asked(self) -> None:
         left = [name for i, name in enumerate(self._names) if i not in self._asked]
         if left:
-            raise _unsupported(f"no operator reads {', '.join(left)}")
+            raise unsupported(f"no operator reads {', '.join(left)}")
 
 
 class _Ops:
@@ -316,10 +323,13 @@ def _windows(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _part_terms(traits: Traits) -> int:
-    """A move is cheapest with 128 terms; 255 partial sums of them, and a bias, must make the widest row."""
+    """A move is cheapest with 128 terms.
+
+    255 partial sums of them, and a bias, must make the widest row.
+    """
     widest = max(traits.hidden, traits.inner, traits.heads * traits.head_dim)
     if widest > 255 * 256:
-        raise _unsupported(f"rows of {widest} weights")
+        raise unsupported(f"rows of {widest} weights")
     return 128 if widest <= 255 * 128 else 256
 
 
@@ -328,7 +338,8 @@ def _float32(value: float) -> float:
     return float(found)
 
 
-def _unsupported(why: str) -> ModelUnsupported:
+def unsupported(why: str) -> ModelUnsupported:
+    """No program describes the model, so no tolerance game is about it."""
     return ModelUnsupported(
         "the tolerance game cannot judge this model",
         why=why,

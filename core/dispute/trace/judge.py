@@ -1,6 +1,7 @@
 """What does an accuser claim, and which leaf do opened bytes make of it?
 
-Twin: contracts/src/trace/TraceJudge.sol; what the contract rules on such a leaf is in `tests/twins/game`.
+Twin: contracts/src/trace/TraceJudge.sol; what the contract rules on such a leaf is in
+`tests/twins/game`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Where does each value of a trace stand? (`docs/trust.md` §2)
 
-All values are one row of 64-byte chunks, eight float64 each: section after section, operator after operator, row by
-row, segment by segment; a segment begins with a chunk of its own. Twin: contracts/src/trace/Layout.sol.
+All values are one row of 64-byte chunks, eight float64 each: section after section, operator after
+operator, row by row, segment by segment; a segment begins with a chunk of its own. Twin:
+contracts/src/trace/Layout.sol.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ def evidence_for(
     tokens: bytes = b"",
     number: int = 0,
 ) -> Evidence:
-    """What the accuser opens for the value at `place`, for its sum of parts, or for partial sum `part`.
+    """What the accuser opens for the value at `place`, its sum of parts, or partial sum `part`.
 
-    `tokens` is the list that this place is judged with, each token as u32be: the accused's, or that of
-    a claim about top-k. For a token's verdict, the leaf is of token `number` of the list.
+    `tokens` is the list that this place is judged with, each token as u32be: the accused's, or that
+    of a claim about top-k. For a token's verdict, the leaf is of token `number` of the list.
     """
     op, witness, named = trace.layout.op(place.section, place.op), 0, None
     if op.kind == LeafKind.STABILISER:

@@ -1,7 +1,8 @@
-"""What do signed rows say when they are opened by themselves: that they are still held, or that they are no numbers?
+"""Which rows did a stage sign, how many, and how long is each?
 
-A stage that serves its rows to nobody is made to show some of them on chain (`docs/trust.md` §6); one that signed what is no
-number, no token or no whole row is convicted by that row alone. Twin: contracts/src/trace/RowJudge.sol.
+A stage that serves its rows to nobody is made to show some of them on chain (`docs/trust.md` §6);
+one that signed what is no number, no token or no whole row is convicted by that row alone. Twin:
+contracts/src/trace/RowJudge.sol.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from core.dispute.trace.evidence import TOKEN_BYTES
 from core.dispute.trace.program import Program
 from core.protocol.types import RequestLeaf
 
-#: Parts of rows that one question may name: with their siblings they fit a transaction of 500,000 gas.
+#: Parts of rows that one question may name: with their siblings they fit a transaction of 500,000
+#: gas.
 MAX_SPOTS = 6
 
 

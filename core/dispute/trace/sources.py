@@ -1,4 +1,4 @@
-"""What does a trace read, and how are those bytes opened: the model's tensors, and the rows that were signed?"""
+"""What does a trace read, and how is it opened: the model's tensors, and signed rows?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Sources(Protocol):
 class CommittedRows:
     """Numbered rows and their tree: a tensor's, or a boundary's.
 
-    `beside` is the root that a last stage signed together with this one, of its state rows or of its tokens.
+    `beside` is the root that a last stage signed together with this one, of its state rows or of
+    its tokens.
     """
 
     def __init__(self, rows: Sequence[bytes], beside: bytes = b"") -> None:
@@ -55,7 +56,7 @@ def answer_rows(
 
 
 def open_part(hashes: Sequence[bytes], row: int, data: bytes, start: int) -> RowOpening:
-    """The part that holds byte `start` of row number `row`, whose bytes are `data`, among rows of these hashes."""
+    """The part with byte `start` of row `row`, which is `data`, among rows of these hashes."""
     part = start // commit.PART_BYTES
     siblings: tuple[bytes, ...] = ()
     if len(data) > commit.PART_BYTES:

@@ -23,7 +23,8 @@ class Drawn:
     """How a token was ordered and served.
 
     The request's sampling bytes, their place in the order, and the served token's row. `opening` is
-    there for open orders, whose two roots are zero, and `is_signed` says whether its signature is good.
+    there for open orders, whose two roots are zero, and `is_signed` says whether its signature is
+    good.
     """
 
     sampling: bytes
@@ -37,7 +38,7 @@ class Drawn:
 
 
 def check_drawn(claim: Claim, order_hash: str, drawn: Drawn) -> None:
-    """Raises DrawError or EvidenceError unless the token was served, and is judged as it was ordered."""
+    """Raises DrawError or EvidenceError unless the token was served and ordered so."""
     choice, leaf = claim.choice, claim.leaf
     assert choice is not None
     produced = claim.positions - leaf.tokens_in

@@ -1,4 +1,6 @@
-"""Whose move is it in a tolerance game, what may it be, and who pays in the end? (`docs/trust.md`, moves)
+"""Whose move is it in a tolerance game, what may it be, and who pays in the end?
+
+(`docs/trust.md`, moves)
 
 A pure state machine: every move takes the time and the caller, and returns the next state or raises
 GameError where the contract reverts, with the same name. Twin: contracts/src/ToleranceGame.sol.
@@ -27,8 +29,8 @@ from tests.twins.game.packing import packed_place, shown_statement, statement
 #: How often an accuser may have rows shown on chain in one dispute.
 MAX_ASKS = 3
 MAX_PARTS = 2**16 - 1
-#: Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down to values,
-#: then element and part.
+#: Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down to
+#: values, then element and part.
 MAX_TURNS = 23
 
 
@@ -68,8 +70,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Game:
-    """One dispute. The case appears with `accuse`; `node` is the deepest that was opened, `child` what
-    was picked under it."""
+    """One dispute.
+
+    The case appears with `accuse`; `node` is the deepest that was opened, `child` what was picked
+    under it.
+    """
 
     parameters: GameParameters
     accuser: str
@@ -109,7 +114,7 @@ class Game:
         proof: Sequence[bytes],
         below: Sequence[bytes],
     ) -> Game:
-        """Post the claim, its request's place among the receipt's, and what is below its trace's root."""
+        """Post the claim, its request's place in the receipt, and the hashes below the root."""
         self._accuser_turn(now, caller, Phase.OPENED)
         if case.claim.choice is not None:
             raise GameError("ClaimInvalid")  # a token is accused with its order
@@ -285,7 +290,10 @@ class Game:
         return replace(self._turn(now, Phase.PROVING), place=place, tokens=tokens)
 
     def show_opening(self, now: int, caller: str, opening: RequestOpening, is_signed: bool) -> Game:
-        """Show that the requester opened the request twice, with other parameters. That is the ruling."""
+        """Show that the requester opened the request twice, with other parameters.
+
+        That is the ruling.
+        """
         self._accused_turn(now, caller, Phase.PICKING)
         shown = self.opening
         if shown is None:
@@ -428,7 +436,7 @@ class Game:
             raise GameError("OpeningWrong")
 
     def _check_list(self, evidence: Evidence) -> None:
-        """An accuser answers the list of the accused, and brings none of its own where another token is ahead."""
+        """An accuser answers the accused's list, and brings none of its own."""
         choice = self._case().claim.choice
         if (choice is None or choice.how == How.AHEAD) and evidence.tokens != self.tokens:
             raise GameError("ListMismatch")

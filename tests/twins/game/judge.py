@@ -1,4 +1,4 @@
-"""What does the chain rule on opened evidence? Evidence is checked against the roots, the leaf goes to the referee.
+"""What does the chain rule on opened evidence?
 
 Twin: contracts/src/trace/TraceJudge.sol.
 """
@@ -26,7 +26,9 @@ class Forfeit(Exception):
 
 
 def rule_value(case: Case, place: Place, evidence: Evidence, stated: bytes = b"") -> Ruling:
-    """On the value at `place` and its operands; of many terms, on whether the `stated` parts add up to it.
+    """On the value at `place` and its operands.
+
+    Of many terms, on whether the `stated` parts add up to it.
 
     Raises EvidenceError where the contract reverts, IndexError if there is no such place.
     """
@@ -59,8 +61,8 @@ def rule_part(case: Case, place: Place, part: int, evidence: Evidence, stated: b
 def token_of(case: Case, place: Place, evidence: Evidence) -> int | None:
     """The token of a list that is looked at; None if there is no list.
 
-    The accused names one of the accuser's list, the accuser one of the accused's. Raises Forfeit where
-    the list is none of `top_k` tokens in ascending order.
+    The accused names one of the accuser's list, the accuser one of the accused's. Raises Forfeit
+    where the list is none of `top_k` tokens in ascending order.
     """
     choice, tokens = case.claim.choice, evidence.tokens
     outside = choice is not None and choice.how == How.OUTSIDE_TOP_K
@@ -82,7 +84,10 @@ def token_of(case: Case, place: Place, evidence: Evidence) -> int | None:
 
 
 def at_fault(ruling: Ruling, kind: LeafKind) -> bool | None:
-    """Whether the accused is at fault; None where nobody is: the model, or what it was sent, is no number."""
+    """Whether the accused is at fault.
+
+    None where nobody is: the model, or what it was sent, is no number.
+    """
     if ruling == Ruling.ROW_MALFORMED:
         return True if kind == LeafKind.WHITEN_DIFFERENCE else None
     return {Ruling.HOLDS: True, Ruling.FAILS: False, Ruling.MODEL_MALFORMED: None}[ruling]

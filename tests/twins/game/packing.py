@@ -20,7 +20,7 @@ def binding(model: bytes, claim: Claim) -> bytes:
 
 
 def packed_place(place: Place, tokens: bytes = b"") -> bytes:
-    """A place in one word: 15 bytes in front, behind them 17 of the hash of the tokens that were pointed with."""
+    """A place in one word: its 15 bytes, then 17 of the hash of the list that it was named with."""
     widths = (2, 1, 4, 4, 4)
     front = b"".join(n.to_bytes(w, "big") for n, w in zip(place, widths, strict=True))
     return front + (keccak(tokens)[:17] if tokens else bytes(17))

@@ -146,7 +146,7 @@ class LyingInParts(Accusation):
 
 @dataclass(frozen=True)
 class Defence:
-    """An accused that has the accuser's trace, checks every predicate on the accuser's operands, and points."""
+    """An accused that has the accuser's trace and checks every leaf of it."""
 
     accusation: Accusation
 
@@ -204,7 +204,10 @@ def logits_of(trace: HeldTrace) -> list[float]:
 def play_blind(
     accusation: Accusation, blind: Blind, silent_after: int | None = None
 ) -> tuple[Game, int]:
-    """A game against an accused that is handed nothing off chain. The accuser falls silent after some moves, if at all."""
+    """A game against an accused that is handed nothing off chain.
+
+    The accuser falls silent after some moves, if at all.
+    """
     now, moves, answers = 0, 1, 0
     game = accusation.accuse(accusation.open(now), now)
     while game.phase not in (Phase.RULED, Phase.EXECUTED):
@@ -252,7 +255,10 @@ def play(
     defence: Defence | None = None,
     rng: random.Random | None = None,
 ) -> tuple[Game, int]:
-    """A game in which the accused points at `place`, straight away or after a descent to it. Returns its end and its moves."""
+    """A game in which the accused points at `place`, straight away or after a descent to it.
+
+    Returns its end and its moves.
+    """
     now, moves = 0, 1
     game = accusation.accuse(accusation.open(now), now)
     if descend:
@@ -282,6 +288,21 @@ def ended(game: Game) -> Verdict:
 
 
 __all__ = [
-    "ACCUSER", "Accusation", "Blind", "Defence", "Evidence", "LyingInParts", "OPERATOR", "OWNER", "REQUESTER",
-    "TraceRun", "PARAMETERS", "all_places", "ended", "play", "play_blind", "replace", "request_leaf",
-]  # fmt: skip
+    "ACCUSER",
+    "Accusation",
+    "Blind",
+    "Defence",
+    "Evidence",
+    "LyingInParts",
+    "OPERATOR",
+    "OWNER",
+    "REQUESTER",
+    "TraceRun",
+    "PARAMETERS",
+    "all_places",
+    "ended",
+    "play",
+    "play_blind",
+    "replace",
+    "request_leaf",
+]

@@ -39,7 +39,7 @@ def check_asked(rows: SignedRows, spots: Sequence[Spot]) -> None:
 
 
 def check_shown(rows: SignedRows, spots: Sequence[Spot], openings: Sequence[RowOpening]) -> None:
-    """Raises EvidenceError unless the openings are what the stage signed, at these places and whole."""
+    """Raises EvidenceError unless these are what the stage signed at these places, whole."""
     if len(openings) != len(spots):
         raise EvidenceError(f"{len(openings)} openings of {len(spots)} places")
     for spot, opening in zip(spots, openings, strict=True):
@@ -49,7 +49,7 @@ def check_shown(rows: SignedRows, spots: Sequence[Spot], openings: Sequence[RowO
 
 
 def is_malformed(rows: SignedRows, spot: Spot, opening: RowOpening) -> bool:
-    """Whether the stage signed there, of what it sent, what is no part of a row of numbers, or no token.
+    """Whether what the stage signed there is no part of a row of numbers, or no token.
 
     Raises EvidenceError unless that is what it signed.
     """

@@ -1,7 +1,7 @@
-"""A trace too large to hold, of which only a few runs exist: the rest of its tree are hashes of nothing.
+"""A trace too large to hold, of which a few runs exist: other hashes are of nothing.
 
-What a game costs on a model of 70 billion weights depends on its shapes alone; so the values on trial are made and the weights of
-one row, and every sibling is a hash of its place.
+What a game costs on a model of 70 billion weights depends on its shapes alone; so the values on
+trial are made and the weights of one row, and every sibling is a hash of its place.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def seal(count: int, top: bytes) -> bytes:
 
 
 class SparseTrace:
-    """Values of given runs, so that their leaves can be opened; the shown group of 32 chunks around `shown` too."""
+    """Values of given runs, so that their leaves can be opened.
+
+    The shown group of 32 chunks around `shown` too.
+    """
 
     def __init__(self, layout: TraceLayout, runs: dict[TraceRun, list[float]]) -> None:
         self.layout = layout

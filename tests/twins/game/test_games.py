@@ -1,4 +1,4 @@
-"""Honest players cannot lose: whole games on a toy model, against liars of every kind and players without a plan."""
+"""Honest players cannot lose a game, against liars of every kind and random players."""
 
 from __future__ import annotations
 

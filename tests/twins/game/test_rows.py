@@ -1,4 +1,4 @@
-"""Withheld rows are shown on chain or lost for, and rows that are none convict their signer by themselves."""
+"""A stage shows withheld rows on chain or loses, and malformed ones convict it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_neither_some_rows_nor_others_nor_bytes_that_do_not_hash_will_do() -> No
 
 
 def test_who_lost_a_row_is_found_by_chance_and_who_lost_all_at_once() -> None:
-    """A stage that holds a share of its rows escapes a random question with that share to the power of its places."""
+    """A stage with a share s of its rows escapes a random question of n places with s^n."""
     rng = random.Random(3)
     w = Withheld()
     lost = {Spot(Boundary.OUT, 2, part) for part in (0, 1)}
@@ -249,7 +249,7 @@ def test_a_state_row_of_another_length_convicts_the_last_stage() -> None:
 
 
 def test_what_a_last_stage_signed_alone_is_under_no_answer() -> None:
-    """A root of tokens that stands alone opens nothing: whoever signs it cannot show what it is asked for."""
+    """A root of tokens alone opens nothing: its signer cannot show what it is asked for."""
     w = Withheld(toys.LLAMA, 2)
     alone = replace_leaf(w.rows, commit.to_hex(w.outputs.root))
     hashed = commit.leaf_hash(commit.request_leaf_bytes(alone.leaf))

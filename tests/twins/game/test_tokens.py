@@ -1,4 +1,4 @@
-"""A served token is judged by what was ordered: an honest draw cannot be convicted, another token cannot be defended."""
+"""An honest draw cannot be convicted, and another token cannot be defended."""
 
 from __future__ import annotations
 
@@ -122,8 +122,14 @@ class Served:
         tree = accusation.trace.tree
         game = replace(accusation.open(), order_hash=ORDER_HASH)
         return game.accuse_token(
-            0, ACCUSER, accusation.case, 0, [], tree.below(tree.height, 0), drawn or self.drawn(accusation)
-        )  # fmt: skip
+            0,
+            ACCUSER,
+            accusation.case,
+            0,
+            [],
+            tree.below(tree.height, 0),
+            drawn or self.drawn(accusation),
+        )
 
     def play(self) -> Verdict:
         """The best that both can do."""
@@ -186,7 +192,7 @@ def test_another_token_is_convicted_when_it_is_behind_by_the_margin(kind: str) -
 
 
 def test_a_token_that_the_filters_leave_out_is_convicted_whatever_its_noise() -> None:
-    """The cheat of ignoring top-k: the served token has the highest score of all, and no allowed one is ahead of it."""
+    """The cheat of ignoring top-k: no allowed token is ahead of the served one."""
     found = 0
     for seed in range(1, 5):
         for number in range(60):
@@ -279,8 +285,12 @@ def test_what_the_referee_does_not_judge_is_refused() -> None:
 
 def test_a_margin_grows_as_it_gets_colder() -> None:
     assert [delta_of(10_000, t) for t in (0, 10**6, 2 * 10**6, 500_000, 3)] == [
-        10_000, 10_000, 10_000, 20_000, 3_333_333_334,
-    ]  # fmt: skip
+        10_000,
+        10_000,
+        10_000,
+        20_000,
+        3_333_333_334,
+    ]
 
 
 def test_an_open_orders_request_is_bound_by_its_opening_and_to_one() -> None:
@@ -295,10 +305,19 @@ def test_an_open_orders_request_is_bound_by_its_opening_and_to_one() -> None:
     for drawn, name in (
         (replace(right, opening=None), "SamplingUnproven"),
         (replace(right, is_signed=False), "OpeningUnsigned"),
-        (replace(right, opening=msgspec.structs.replace(opening, request_index=1)), "SamplingUnproven"),
-        (replace(right, opening=msgspec.structs.replace(opening, order_hash=leaf)), "SamplingUnproven"),
-        (replace(right, opening=msgspec.structs.replace(opening, sampling_leaf=ORDER_HASH)), "SamplingUnproven"),
-    ):  # fmt: skip
+        (
+            replace(right, opening=msgspec.structs.replace(opening, request_index=1)),
+            "SamplingUnproven",
+        ),
+        (
+            replace(right, opening=msgspec.structs.replace(opening, order_hash=leaf)),
+            "SamplingUnproven",
+        ),
+        (
+            replace(right, opening=msgspec.structs.replace(opening, sampling_leaf=ORDER_HASH)),
+            "SamplingUnproven",
+        ),
+    ):
         with pytest.raises(GameError, match=name):
             served.open(accusation, drawn)
     game = served.open(accusation, right)

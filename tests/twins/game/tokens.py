@@ -14,8 +14,8 @@ def point_of_token(
 ) -> tuple[Place, bytes]:
     """Where the last stage points if all logits are right, and with which list.
 
-    The list is what speaks most for the token that it served, empty if there is none. `tokens` is the
-    list that the accuser of a token outside top-k posted.
+    The list is what speaks most for the token that it served, empty if there is none. `tokens` is
+    the list that the accuser of a token outside top-k posted.
     """
     verdict, tau = layout.verdict, choice.temperature_micro
     if choice.how == How.OUTSIDE_TOP_K:

@@ -18,23 +18,43 @@ from tests.twins.game.sources import CommittedTensors, HeldSources
 from tests.twins.game.traces import Evaluator, HeldTrace, Tamper
 
 LLAMA = Traits(
-    hidden=8, inner=12, vocab=19, layers=3, heads=4, key_heads=2, head_dim=4, context=16,
-    epsilon=1e-5, scale=0.5, sliding=(0, 0, 0),
-)  # fmt: skip
+    hidden=8,
+    inner=12,
+    vocab=19,
+    layers=3,
+    heads=4,
+    key_heads=2,
+    head_dim=4,
+    context=16,
+    epsilon=1e-5,
+    scale=0.5,
+    sliding=(0, 0, 0),
+)
 QWEN2 = LLAMA
 QWEN3 = replace(LLAMA, head_norms=True)
 GEMMA2 = replace(
-    LLAMA, gain_plus_one=True, post_norms=True, gelu=True, attention_cap=50.0, logit_cap=30.0,
-    embed_scale=2.5, sliding=(3, 0, 3),
-)  # fmt: skip
+    LLAMA,
+    gain_plus_one=True,
+    post_norms=True,
+    gelu=True,
+    attention_cap=50.0,
+    logit_cap=30.0,
+    embed_scale=2.5,
+    sliding=(3, 0, 3),
+)
 GEMMA3 = replace(
     GEMMA2, attention_cap=0.0, logit_cap=0.0, head_norms=True, two_ropes=True, sliding=(3, 3, 0)
 )
 #: Wide enough that reductions go by partial sums.
 WIDE = replace(LLAMA, hidden=264, inner=300, layers=1, sliding=(0,))
 FAMILIES = {
-    "llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3, "gemma2": GEMMA2, "gemma3": GEMMA3, "wide": WIDE,
-}  # fmt: skip
+    "llama": LLAMA,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "wide": WIDE,
+}
 
 
 def f32(values: list[float]) -> bytes:
@@ -156,7 +176,7 @@ class Stage:
 
     @property
     def half(self) -> Half:
-        """What of the stage's `outRoot` is accused: all of it, or a last stage's tokens or state rows."""
+        """What of the stage's `outRoot` is accused: all, or a last stage's tokens or state rows."""
         if self.layout.layer_to < self.toy.traits.layers:
             return Half.NONE
         return Half.STATES if self.choice is None else Half.TOKENS

@@ -1,4 +1,4 @@
-"""A whole trace in memory, evaluated element by element by the referee: for small shapes, and for lies.
+"""A whole trace in memory, made by the referee element by element, for small shapes and lies.
 
 `core/dispute/play` makes the same bits over whole arrays.
 """
@@ -84,8 +84,8 @@ class HeldTrace:
 class Evaluator(Checker):
     """Evaluates a layout's program over sources, place by place in the order of the trace.
 
-    Raises ArithmeticError for operands on which no number is right; no stage's rows and weights lead
-    there unless they are malformed.
+    Raises ArithmeticError for operands on which no number is right; no stage's rows and weights
+    lead there unless they are malformed.
     """
 
     def evaluate(self, layout: TraceLayout, tamper: Tamper | None = None) -> HeldTrace:

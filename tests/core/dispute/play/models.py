@@ -26,8 +26,13 @@ from devnet.models.tiny_models import write_tiny_model
 
 #: Widths on both sides of 128 terms, so that reductions go by partial sums in some.
 FAMILIES = {
-    "llama": 64, "qwen2": 160, "qwen3": 64, "mistral": 160, "gemma2": 64, "gemma3": 160,
-}  # fmt: skip
+    "llama": 64,
+    "qwen2": 160,
+    "qwen3": 64,
+    "mistral": 160,
+    "gemma2": 64,
+    "gemma3": 160,
+}
 #: (layer_from, layer_to, positions, whether it ends in a deviation)
 SHARDS = ((0, 2, 40, True), (1, 2, 150, True), (2, 3, 133, False))
 CHOICE = Choice(3, 5, 0, 0, (0, 0))

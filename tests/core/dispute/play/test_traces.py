@@ -1,4 +1,4 @@
-"""A real shard's trace is what its model computes, every leaf of it holds, and every opening leads to its root."""
+"""A shard's trace is what its model computes, its leaves hold, its openings lead to the root."""
 
 from __future__ import annotations
 

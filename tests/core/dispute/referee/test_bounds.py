@@ -1,7 +1,7 @@
 """Each kind's value is the one that IReferee states, rounded once: recomputed here in fractions.
 
-The referee drops bits far below the last one of a float64. Where a rounding turns on such bits, either
-neighbour may be the right one, and the leaf is not judged here.
+The referee drops bits far below the last one of a float64. Where a rounding turns on such bits,
+either neighbour may be the right one, and the leaf is not judged here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Value:
     off: Fraction = Fraction(0)
 
     def result(self) -> bytes | None:
-        """The nearest float64, none if that is an infinity. Raises ValueError where `off` decides."""
+        """The nearest float64, none if that is an infinity.
+
+        Raises ValueError where `off` decides.
+        """
         low, high = _nearest(self.exact - self.off), _nearest(self.exact + self.off)
         if low != high:
             raise ValueError("either neighbour may be right")
@@ -63,7 +66,7 @@ def constant(bits: int) -> Fraction:
 
 
 def _sum(terms: Sequence[Fraction]) -> Value:
-    """A sum drops less than a step a term: 2^-80 of the largest term's unit, or the smallest float64."""
+    """A sum drops less than a step a term: 2^-80 of the largest one's unit."""
     largest = max(map(abs, terms))
     return Value(sum(terms, Fraction(0)), len(terms) * (largest / 2**130 + ETA))
 

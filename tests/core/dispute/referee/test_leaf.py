@@ -1,4 +1,7 @@
-"""A leaf that no program would ask for is refused; bytes that are no numbers are the fault of whoever committed them."""
+"""A leaf that no program would ask for is refused.
+
+Bytes that are no numbers are the fault of whoever committed them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An accuser with true logits has a leaf that holds exactly when the engine's own margin is above δ, filters included."""
+"""With true logits a leaf holds exactly when the engine's margin, filters included, is above δ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEP, REQUEST = 17, 3
 
 
 def _leaves(logits: np.ndarray, token: int, params: SamplingParams, delta: int) -> list[Leaf]:
-    """Every leaf that true logits allow: each rival against the token, and the token against each filter."""
+    """Every leaf of true logits: each rival against the token, and the token against filters."""
     tau = params.temperature_micro
     found: list[Leaf] = []
     if tau == 0:

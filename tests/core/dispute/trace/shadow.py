@@ -1,7 +1,8 @@
 """When may a model's machines be slashed for deviating? (`docs/trust.md`, shadow mode)
 
-Until then their deviations are measured and held against nobody. No program decides this: tolerances
-are part of the operator program and so of the model's id, and a person registers the model with them.
+Until then their deviations are measured and held against nobody. No program decides this:
+tolerances are part of the operator program and so of the model's id, and a person registers the
+model with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tolerance is held against nobody before enough honest windows on enough kinds of machines leave it room."""
+"""A tolerance counts once enough honest windows on enough kinds of machines leave it room."""
 
 from __future__ import annotations
 

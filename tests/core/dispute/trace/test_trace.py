@@ -1,4 +1,4 @@
-"""A program says everything, a layout places everything, and every leaf of an honest trace holds."""
+"""A program survives its bytes, a layout places everything, every honest leaf holds."""
 
 from __future__ import annotations
 
@@ -109,9 +109,13 @@ def test_places_that_are_not_there_are_known() -> None:
     verdict = Place(len(layout.section_types) - 1, 6)
     assert layout.contains(verdict)
     for place in (
-        Place(0, 0, 3, 0, 0), Place(0, 0, 0, 1, 0), Place(0, 0, 0, 0, 8), Place(0, 1), Place(3, 0),
+        Place(0, 0, 3, 0, 0),
+        Place(0, 0, 0, 1, 0),
+        Place(0, 0, 0, 0, 8),
+        Place(0, 1),
+        Place(3, 0),
         verdict._replace(item=1),
-    ):  # fmt: skip
+    ):
         assert not layout.contains(place)
 
 
@@ -207,10 +211,20 @@ def test_evidence_of_one_place_proves_no_other() -> None:
 
 def config(family: str, **changed: object) -> dict[str, object]:
     return {
-        "model_type": family, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "intermediate_size": 96, "vocab_size": 99, "num_hidden_layers": 6, "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-6, "hidden_act": "silu", "query_pre_attn_scalar": 16, "sliding_window": 8,
-    } | changed  # fmt: skip
+        "model_type": family,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 96,
+        "vocab_size": 99,
+        "num_hidden_layers": 6,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 8,
+    } | changed
 
 
 def test_families_differ_where_their_models_do() -> None:
