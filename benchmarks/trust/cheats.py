@@ -9,11 +9,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from benchmarks.engine.models import NAMES
 from benchmarks.table import Row
 from benchmarks.trust import lies
 from benchmarks.trust.judging import Finding, Judge
-from benchmarks.trust.town import CUTS, SAMPLED, Served, Town, Worker, columns, honest, town
+from benchmarks.trust.town import (
+    CUTS,
+    SAMPLED,
+    Served,
+    Town,
+    Worker,
+    columns,
+    folder_of,
+    honest,
+    quick_columns,
+    town,
+)
 from core.engine.model.blocks import ModelShard
 from core.engine.sampling.sampling import Sampler, sample_batch
 
@@ -21,6 +31,7 @@ REQUESTS, PROMPT_TOKENS = 3, 80
 END_STEPS = 20
 TOKEN_REQUESTS, TOKEN_PROMPT, TOKEN_STEPS = 2, 24, 40
 LIAR = 1
+QUICK = {"REQUESTS": 1, "PROMPT_TOKENS": 60, "columns": quick_columns}
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,7 @@ def _activations(model: str, profile: str) -> Row:
         f"an honest neighbour named {misnamed} times of {others}",
     ]
     return Row(
-        f"{NAMES[model]}, {profile}: lies about activations",
+        f"{folder_of(model)[0]}, {profile}: lies about activations",
         "all slashed" if profile == "fp32" else "int8 and 10^-2 evicted, coarser slashed",
         "; ".join(said),
         "–",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.table import Row
-from benchmarks.trust.town import Town, columns, town
+from benchmarks.trust.town import Town, columns, quick_columns, town
 from client.audit.precheck import rows_clear
 from core.dispute.judging.numerics import judge_rows, reexecute
 from core.engine.batch.batch import BatchEngine
@@ -30,6 +30,14 @@ PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 5
 ROWS = PROMPT_TOKENS + NEW_TOKENS - 1  # the last token is fed to nobody
 LIMITS = {"float32": 0.08, "float64": 0.20}
 _PEAK_SIZE = 1024
+QUICK = {
+    "PROMPT_TOKENS": 16,
+    "NEW_TOKENS": 8,
+    "ROWS": 23,
+    "TIMES": 1,
+    "_PEAK_SIZE": 128,
+    "columns": quick_columns,
+}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.table import Row, table
-from benchmarks.trust.town import Town, columns, honest, town
+from benchmarks.trust.town import Town, columns, honest, quick_columns, town
 from core.dispute.play.build import Builder
 from core.dispute.play.held import ShardTrace, boundaries_of, build_trace, sources_of
 from core.dispute.play.operators import Plain
@@ -34,15 +34,16 @@ from core.protocol.types import LayerRange
 STAGE, SAMPLED, WHOLE = 1, 20_000, 10**6
 #: Layers and positions of the trace.
 _LAYERS, _POSITIONS = 2, 40
+QUICK = {"SAMPLED": 200, "_LAYERS": 1, "_POSITIONS": 12, "columns": quick_columns}
 _U, _TRANSCENDENTAL = 2.0**-50, 2.0**-40
 _CURVED = (LeafKind.EXP, LeafKind.SILU, LeafKind.GELU_TANH, LeafKind.SOFTCAP)
 
 
-def rows(sampled: int = SAMPLED) -> list[Row]:
+def rows(sampled: int = 0) -> list[Row]:
     """All values of one trace, and a sample judged in integers."""
     torch.set_num_threads(1)
     with town(*columns()[0]) as here:
-        return list(_rows(here, sampled))
+        return list(_rows(here, sampled or SAMPLED))
 
 
 def _rows(here: Town, sampled: int) -> Iterator[Row]:

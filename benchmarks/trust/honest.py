@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
-from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, town
+from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, quick_columns, town
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 from core.engine.batch.whole import prepare, run_whole
@@ -24,6 +24,7 @@ from core.engine.sampling.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS = 2, 60, 12
 CHUNK, BLOCK = 16, 16
+QUICK = {"REQUESTS": 1, "PROMPT_TOKENS": 20, "NEW_TOKENS": 3, "columns": quick_columns}
 #: Rows of one request through a stage, from what the stage was given; of a last stage logits,
 #: beside its rows where it runs a shard of its own.
 Kernel = Callable[[Tensor], Tensor | Final]

@@ -23,6 +23,14 @@ from tests.core.engine.draws import judge_tokens
 MODEL = "smollm"
 PROMPTS, PROMPT_TOKENS, RANKS, TURNS = 2, 80, (1, 19), 1
 BF16_PROMPT, BF16_TOKENS, BF16_EVERY = 64, 64, 8
+QUICK = {
+    "MODEL": "tiny",
+    "PROMPTS": 1,
+    "PROMPT_TOKENS": 24,
+    "BF16_PROMPT": 16,
+    "BF16_TOKENS": 8,
+    "BF16_EVERY": 4,
+}
 FP32_NATS, TRACE_NATS = 0.1, 1e-7
 _GREEDY = SamplingParams(max_new_tokens=2**10, ignore_eos=True)
 _U, _TRANSCENDENTAL = 2.0**-50, 2.0**-40

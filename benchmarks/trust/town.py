@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from core.protocol.types import LayerRange, SamplingParams
 
 #: First layer of the second and of the third stage; the second is as deep as a checkpoint of the
 #: profiles' tables.
-CUTS = {"smollm": (12, 18, 30), "gemma": (6, 12, 18)}
+CUTS = {"smollm": (12, 18, 30), "gemma": (6, 12, 18), "tiny": (2, 4, 6)}
 SAMPLED = SamplingParams(temperature_micro=800_000, max_new_tokens=2**10, seed=11, ignore_eos=True)
 FORMS = {"fp32": "float32", "bf16": "bfloat16"}
 #: What a stage does with the rows of one call; state of a request, if any, is its own.
@@ -71,7 +72,8 @@ class Town:
     """
 
     def __init__(self, model: str, profile: str, cuts: Sequence[int] = ()) -> None:
-        self.model, self.name, self.folder = model, NAMES[model], model_folder(model)
+        self.model = model
+        self.name, self.folder = folder_of(model)
         self.form = FORMS[profile]
         bounds = (0, *(cuts or CUTS[model]))
         self.spans = [LayerRange(a, b) for a, b in pairwise(bounds)]
@@ -190,6 +192,27 @@ def town(model: str, profile: str, cuts: Sequence[int] = ()) -> Iterator[Town]:
         yield made
     finally:
         made.close()
+
+
+def folder_of(model: str) -> tuple[str, Path]:
+    """A model's title and folder; `tiny` is a random one, for the shortest form of a part."""
+    if model == "tiny":
+        return "random Llama 6 × 64", Path(_tiny().name) / "tiny"
+    return NAMES[model], model_folder(model)
+
+
+@cache
+def _tiny() -> tempfile.TemporaryDirectory[str]:
+    from devnet.models.tiny_models import write_tiny_model
+
+    folder = tempfile.TemporaryDirectory()
+    write_tiny_model(Path(folder.name) / "tiny", "llama", layers=CUTS["tiny"][-1])
+    return folder
+
+
+def quick_columns() -> list[tuple[str, str]]:
+    """`columns` of the shortest form."""
+    return [("tiny", "fp32")]
 
 
 def columns() -> list[tuple[str, str]]:
