@@ -1,6 +1,6 @@
 """Which rows did a stage sign, how many, and how long is each?
 
-A stage that serves its rows to nobody is made to show some of them on chain (`docs/trust.md` §6);
+A stage that serves its rows to nobody is made to show some of them on chain (`docs/trust.md` §7);
 one that signed what is no number, no token or no whole row is convicted by that row alone. Twin:
 contracts/src/trace/RowJudge.sol.
 """
