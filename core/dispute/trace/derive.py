@@ -151,9 +151,8 @@ class Derivation:
     def trial(self, place: Place, witness: int = 0, named: int | None = None) -> Trial:
         """How the value at `place` is judged.
 
-        `witness` is the key that a stabiliser's author points at, `named` a token of a list.
-
-        Raises IndexError if there is no such place.
+        `witness` is the key that a stabiliser's author points at, `named` a token of a list. Raises
+        IndexError if there is no such place.
         """
         if not self._at.contains(place):
             raise IndexError(f"no such place: {place}")
@@ -173,17 +172,16 @@ class Derivation:
         op = self._at.op(place.section, place.op)
         if not 0 <= part < self._parts(place.section, op):
             raise IndexError(f"no partial sum {part}")
-        start = part * self._p.part_terms
-        return self._leaf(
-            op, place, 0, start, min(self._p.part_terms, self._terms(place.section, op) - start)
-        )
+        start, each = part * self._p.part_terms, self._p.part_terms
+        terms = min(each, self._terms(place.section, op) - start)
+        return self._leaf(op, place, 0, start, terms)
 
     # --- sizes ---
 
     def _terms(self, section: int, op: Op) -> int:
         """Terms of a reduction; 0 for operators of one element."""
         if op.kind == LeafKind.LINEAR:
-            return self._at.length(self._at.operand_form(section, op.a))
+            return self._width(section, op.a)
         if op.kind == LeafKind.SQUARES:
             return self._at.group(section, op)
         if op.kind == LeafKind.MIX:
@@ -196,6 +194,10 @@ class Derivation:
         terms = self._terms(section, op)
         each = self._p.part_terms
         return -(-terms // each) if terms > each or op.bias != NONE else 0
+
+    def _width(self, section: int, source: int) -> int:
+        """Numbers a position has in an operand."""
+        return self._at.length(self._at.operand_form(section, source))
 
     # --- places of operands ---
 
@@ -239,91 +241,80 @@ class Derivation:
         return DerivedLeaf(LeafKind.BIAS_SUM, (self._p.weight_format, parts), weights=bias)
 
     def _leaf(self, op: Op, place: Place, witness: int, start: int, n: int) -> DerivedLeaf:
-        section, form = place.section, op.form
-        position = self._position(form, place)
-        scalar = form in (Form.SCALAR, Form.WINDOW_SCALAR)
-        column = 0 if scalar else place.item
+        section, row, segment, item = place.section, place.row, place.segment, place.item
+        position = self._position(op.form, place)
+        column = 0 if op.form in (Form.SCALAR, Form.WINDOW_SCALAR) else item
         kind, weight_format = op.kind, self._p.weight_format
+
+        def of(source: int, column: int = column, count: int = 1) -> TraceRun:
+            return self._run(section, source, position, column, count)
+
+        def score(source: int) -> TraceRun:
+            return TraceRun(Place(section, source, row, segment, item), 1)
+
+        def same(source: int) -> TraceRun:
+            """The operand's number at the same place."""
+            is_score = self._at.operand_form(section, source) == Form.SCORES
+            return score(source) if is_score else of(source)
+
         match kind:
             case LeafKind.INPUT:
                 element = RowElement(Boundary.IN, position, column)
                 return DerivedLeaf(kind, (self._p.row_format,), row=element)
             case LeafKind.EMBED:
-                rows, columns = self._p.vocab, self._p.hidden
-                weights = self._matrix(section, op.tensor, rows, columns, 0, column, 1)
+                size = self._p.vocab, self._p.hidden
+                weights = self._matrix(section, op.tensor, *size, 0, column)
                 token = RowElement(Boundary.IN, position, 0)
                 params = (weight_format, self._constant(op))
                 return DerivedLeaf(kind, params, weights=weights, row=token, by_token=True)
             case LeafKind.LINEAR:
-                rows, columns = (
-                    self._at.length(form),
-                    self._at.length(self._at.operand_form(section, op.a)),
-                )
-                weights = self._matrix(section, op.tensor, rows, columns, column, start, n)
-                run = self._run(section, op.a, position, start, n)
-                return DerivedLeaf(kind, (weight_format, n), (run,), weights)
+                size = self._at.length(op.form), self._width(section, op.a)
+                weights = self._matrix(section, op.tensor, *size, column, start, n)
+                return DerivedLeaf(kind, (weight_format, n), (of(op.a, start, n),), weights)
             case LeafKind.SQUARES:
                 first = column * self._at.group(section, op) + start
-                return DerivedLeaf(kind, (n,), (self._run(section, op.a, position, first, n),))
+                return DerivedLeaf(kind, (n,), (of(op.a, first, n),))
             case LeafKind.SUM:
-                return DerivedLeaf(kind, (n,), (self._summed(section, op, place, start, n),))
+                first_term = Place(section, op.a, row, item, start)
+                if op.form == Form.TOTAL:
+                    first_term = Place(section, op.a, 0, 0, start)
+                return DerivedLeaf(kind, (n,), (TraceRun(first_term, n),))
             case LeafKind.NORM_SCALE:
-                q = self._at.op(section, op.a)
-                run = self._run(section, op.a, position, column)
-                return DerivedLeaf(kind, (self._at.group(section, q), self._constant(op)), (run,))
+                group = self._at.group(section, self._at.op(section, op.a))
+                return DerivedLeaf(kind, (group, self._constant(op)), (of(op.a),))
             case LeafKind.NORM:
-                group = self._at.length(self._at.operand_form(section, op.a)) // self._at.length(
-                    self._at.operand_form(section, op.b)
-                )
-                runs = (
-                    self._run(section, op.a, position, column),
-                    self._run(section, op.b, position, column // group),
-                )
+                group = self._width(section, op.a) // self._width(section, op.b)
                 gain = self._vector(section, op.tensor, group, column % group)
+                runs = (of(op.a), of(op.b, column // group))
                 return DerivedLeaf(kind, (weight_format, op.flag), runs, gain)
             case LeafKind.ROPE:
                 return self._rope(op, section, position, column)
             case LeafKind.COPY:
-                return DerivedLeaf(kind, (), (self._run(section, op.a, place.item, place.segment),))
+                return DerivedLeaf(kind, (), (self._run(section, op.a, item, segment),))
             case LeafKind.SCORE:
                 return self._score(op, place)
             case LeafKind.STABILISER:
-                return DerivedLeaf(
-                    kind, (), (self._attended(section, op.a, place.row, place.item, witness, 1),)
-                )
+                named = TraceRun(Place(section, op.a, row, item, witness), 1)
+                return DerivedLeaf(kind, (), (named,))
             case LeafKind.EXP:
-                runs = (
-                    self._run(section, op.a, place.row, place.segment),
-                    self._attended(section, op.b, place.row, place.segment, place.item, 1),
-                )
-                return DerivedLeaf(kind, (), runs)
+                return DerivedLeaf(kind, (), (of(op.a, segment), score(op.b)))
             case LeafKind.PROBABILITY:
-                runs = (
-                    self._attended(section, op.a, place.row, place.segment, place.item, 1),
-                    self._run(section, op.b, place.row, place.segment),
-                )
-                return DerivedLeaf(kind, (), runs)
+                return DerivedLeaf(kind, (), (score(op.a), of(op.b, segment)))
             case LeafKind.MIX:
                 return self._mix(op, section, place, start, n)
             case LeafKind.SILU | LeafKind.GELU_TANH:
-                return DerivedLeaf(kind, (), (self._same(section, op.a, place, position, column),))
+                return DerivedLeaf(kind, (), (same(op.a),))
             case LeafKind.PRODUCT | LeafKind.ADD:
-                runs = (
-                    self._same(section, op.a, place, position, column),
-                    self._same(section, op.b, place, position, column),
-                )
-                return DerivedLeaf(kind, (), runs)
+                return DerivedLeaf(kind, (), (same(op.a), same(op.b)))
             case LeafKind.SCALE | LeafKind.SOFTCAP:
-                run = self._same(section, op.a, place, position, column)
-                return DerivedLeaf(kind, (self._constant(op),), (run,))
+                return DerivedLeaf(kind, (self._constant(op),), (same(op.a),))
             case LeafKind.WHITEN_DIFFERENCE:
                 served = RowElement(self._out, position - self._first_out, column)
-                run = self._run(section, op.a, position, column)
                 params = (self._p.row_format, self._p.table_format)
-                return DerivedLeaf(kind, params, (run,), self._sigma(column), served)
+                return DerivedLeaf(kind, params, (of(op.a),), self._sigma(column), served)
             case LeafKind.WHITEN_REFERENCE:
-                run = self._run(section, op.a, position, column)
-                return DerivedLeaf(kind, (self._p.table_format,), (run,), self._sigma(column))
+                sigma = self._sigma(column)
+                return DerivedLeaf(kind, (sigma.format,), (of(op.a),), sigma)
             case LeafKind.EXCEEDS:
                 runs = (self._run(section, op.a, 0, 0), self._run(section, op.b, 0, 0))
                 return DerivedLeaf(kind, (self._tolerance,), runs)
@@ -334,22 +325,10 @@ class Derivation:
         """x_i cos − x_{i+d/2} sin in a head's first half, x_i cos + x_{i−d/2} sin in the second."""
         half = self._p.head_dim // 2
         second = column % self._p.head_dim >= half
-        angle = column % half
-        runs = (
-            self._run(section, op.a, position, column),
-            self._run(section, op.a, position, column - half if second else column + half),
-        )
-        table = Weights(
-            TABLES_PART,
-            self._p.tables,
-            op.tensor,
-            self._p.context,
-            2 * half,
-            position,
-            2 * angle,
-            2,
-            self._p.table_format,
-        )
+        other = column - half if second else column + half
+        runs = tuple(self._run(section, op.a, position, at) for at in (column, other))
+        size, angle = (self._p.context, 2 * half), column % half
+        table = self._table(op.tensor, *size, position, 2 * angle, 2)
         return DerivedLeaf(LeafKind.ROPE, (self._p.table_format, 0 if second else 1), runs, table)
 
     def _score(self, op: Op, place: Place) -> DerivedLeaf:
@@ -367,28 +346,10 @@ class Derivation:
         head, inside = divmod(place.item, d)
         where, turned, _ = self._source(section, op.b)
         runs = (
-            self._attended(section, op.a, place.row, head, start, n),
+            TraceRun(Place(section, op.a, place.row, head, start), n),
             TraceRun(Place(where, turned, 0, head // share * d + inside, start), n),
         )
         return DerivedLeaf(LeafKind.MIX, (n,), runs)
-
-    def _summed(self, section: int, op: Op, place: Place, start: int, n: int) -> TraceRun:
-        if op.form == Form.TOTAL:
-            return TraceRun(Place(section, op.a, 0, 0, start), n)
-        return self._attended(section, op.a, place.row, place.item, start, n)
-
-    def _attended(
-        self, section: int, source: int, row: int, head: int, key: int, count: int
-    ) -> TraceRun:
-        return TraceRun(Place(section, source, row, head, key), count)
-
-    def _same(
-        self, section: int, source: int, place: Place, position: int, column: int
-    ) -> TraceRun:
-        """The operand's number at the same place."""
-        if self._at.operand_form(section, source) == Form.SCORES:
-            return self._attended(section, source, place.row, place.segment, place.item, 1)
-        return self._run(section, source, position, column)
 
     def _chosen(self, op: Op, place: Place, named: int | None) -> DerivedLeaf:
         """A token's verdict.
@@ -400,40 +361,26 @@ class Derivation:
         choice = self._choice
         if choice is None:
             raise ValueError("a token is judged by a choice")
-        preferred, served = (
-            self._run(place.section, op.a, 0, token) for token in (choice.preferred, choice.served)
-        )
-        tau, delta = (
-            choice.temperature_micro,
-            delta_of(self._p.delta_micro, choice.temperature_micro),
-        )
+        tau, likelier = choice.temperature_micro, choice.preferred if named is None else named
+        delta = delta_of(self._p.delta_micro, tau)
+
+        def logits(*tokens: int) -> tuple[TraceRun, ...]:
+            return tuple(self._run(place.section, op.a, 0, token) for token in tokens)
+
+        pair = logits(choice.preferred, choice.served)
         if choice.how == How.OUTSIDE_MIN_P:
-            return DerivedLeaf(
-                LeafKind.OUTSIDE_MIN_P, (delta, tau, choice.min_p_micro), (preferred, served)
-            )
+            return DerivedLeaf(LeafKind.OUTSIDE_MIN_P, (delta, tau, choice.min_p_micro), pair)
         if choice.how == How.OUTSIDE_TOP_K:
-            likelier = self._run(
-                place.section, op.a, 0, choice.preferred if named is None else named
-            )
-            return DerivedLeaf(LeafKind.OUTSIDE_MIN_P, (delta, tau, _CERTAIN), (likelier, served))
+            pair = logits(likelier, choice.served)
+            return DerivedLeaf(LeafKind.OUTSIDE_MIN_P, (delta, tau, _CERTAIN), pair)
         if tau == 0:
-            return DerivedLeaf(LeafKind.GREEDY, (delta,), (preferred, served))
-        top_k = 0 if named is None else choice.top_k
-        params = (
-            delta,
-            tau,
-            *choice.key,
-            choice.step,
-            choice.preferred,
-            choice.served,
-            choice.min_p_micro,
-            top_k,
-        )
+            return DerivedLeaf(LeafKind.GREEDY, (delta,), pair)
+        draw = (*choice.key, choice.step, choice.preferred, choice.served)
+        params = (delta, tau, *draw, choice.min_p_micro, 0 if named is None else choice.top_k)
         if not choice.min_p_micro and named is None:
-            return DerivedLeaf(LeafKind.GUMBEL, params, (preferred, served), padding=3)
-        others = (place.item, choice.preferred if named is None else named)
-        filters = tuple(self._run(place.section, op.a, 0, token) for token in others)
-        return DerivedLeaf(LeafKind.GUMBEL, params, (preferred, served, *filters), padding=1)
+            return DerivedLeaf(LeafKind.GUMBEL, params, pair, padding=3)
+        filters = logits(place.item, likelier)
+        return DerivedLeaf(LeafKind.GUMBEL, params, (*pair, *filters), padding=1)
 
     # --- weights ---
 
@@ -444,37 +391,24 @@ class Derivation:
         return self._at.layer_from + section - 1 if section < last else len(self._p.layer_types)
 
     def _matrix(
-        self, section: int, tensor: int, rows: int, columns: int, row: int, column: int, count: int
+        self, section: int, tensor: int, rows: int, columns: int, row: int, at: int, count: int = 1
     ) -> Weights:
-        tensors = self._at.section(section).tensors
-        return Weights(
-            self._part_of(section),
-            tensors,
-            tensor,
-            rows,
-            columns,
-            row,
-            column,
-            count,
-            self._p.weight_format,
-        )
+        part, tensors = self._part_of(section), self._at.section(section).tensors
+        form = self._p.weight_format
+        return Weights(part, tensors, tensor, rows, columns, row, at, count, form)
+
+    def _table(
+        self, tensor: int, rows: int, columns: int, row: int, column: int, count: int
+    ) -> Weights:
+        of, form = (TABLES_PART, self._p.tables), self._p.table_format
+        return Weights(*of, tensor, rows, columns, row, column, count, form)
 
     def _vector(self, section: int, tensor: int, length: int, column: int) -> Weights:
-        return self._matrix(section, tensor, 1, length, 0, column, 1)
+        return self._matrix(section, tensor, 1, length, 0, column)
 
     def _sigma(self, column: int) -> Weights:
-        boundaries = len(self._p.layer_types) + 1
-        return Weights(
-            TABLES_PART,
-            self._p.tables,
-            self._p.sigma,
-            boundaries,
-            self._p.hidden,
-            self._at.layer_to,
-            column,
-            1,
-            self._p.table_format,
-        )
+        size = len(self._p.layer_types) + 1, self._p.hidden
+        return self._table(self._p.sigma, *size, self._at.layer_to, column, 1)
 
     def _constant(self, op: Op) -> int:
         return self._p.constants[op.constant]
