@@ -22,9 +22,9 @@ from core.dispute.play.selfcheck import faults, sampled
 from core.dispute.play.values import TraceValues
 from core.dispute.referee import LeafKind
 from core.dispute.trace.answer import to_tokens
-from core.dispute.trace.derive import TABLES_PART, How
+from core.dispute.trace.derive import How
 from core.dispute.trace.judge import Case, Claim
-from core.dispute.trace.layout import Place
+from core.dispute.trace.layout import TABLES_PART, Place
 from core.protocol import commit
 from core.protocol.types import RequestLeaf, SamplingParams
 from tests.core.dispute.play.models import FAMILIES, Tiny, with_value

@@ -13,8 +13,7 @@ from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.play.values import TraceValues
 from core.dispute.referee import LeafKind
-from core.dispute.trace.derive import EMBED_PART, TABLES_PART
-from core.dispute.trace.layout import TraceLayout
+from core.dispute.trace.layout import TABLES_PART, TraceLayout
 from core.dispute.trace.program import INPUT, NONE, Form, Op
 
 Array = Callable[[int, int], Floats]
@@ -143,13 +142,7 @@ class Builder:
         return x.reshape(len(x), -1, n) if self._at.length(op.form) > 1 else x
 
     def _tensor(self, section: int, number: int) -> Any:
-        last = len(self._at.section_types) - 1
-        layers = len(self._p.layer_types)
-        if section == 0:
-            part = EMBED_PART
-        else:
-            part = self._at.layer_from + section - 1 if section < last else layers
-        return self._model.tensor(part, number)
+        return self._model.tensor(self._at.part(section), number)
 
     def _sigma(self) -> Floats:
         row = self._model.tensor(TABLES_PART, self._p.sigma)[self._at.layer_to]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.dispute.trace.derive import EMBED_PART, TABLES_PART, Weights
+from core.dispute.trace.derive import Weights
 from core.dispute.trace.evidence import RowOpening, WeightOpening
+from core.dispute.trace.layout import EMBED_PART, TABLES_PART
 from core.dispute.trace.sources import open_part
 from core.engine.model.naming import Parts
 from core.engine.weights.shape import model_parts

@@ -70,13 +70,7 @@ class Nearest(Plain):
         if bias is None:
             return self._sum(parts)
         wide = np.broadcast_to(bias.astype(np.float64), parts[0].shape)
-
-        def ask_sum(i: tuple[int, ...]) -> float:
-            stated = np.array([part[i] for part in parts])
-            return _asked(
-                LeafKind.BIAS_SUM, (Format.FP32, len(parts)), stated, bias[i[1] : i[1] + 1]
-            )
-
+        ask_sum = _each(LeafKind.BIAS_SUM, (Format.FP32, len(parts)), parts, [wide])
         return self._sum_of([*parts, wide], ask_sum)
 
     def squares(self, x: Floats) -> Floats:
@@ -117,16 +111,9 @@ class Nearest(Plain):
         wide = np.broadcast_to(gain, sizes.shape)
         x, r = np.broadcast_to(x, sizes.shape), np.broadcast_to(r, sizes.shape)
         product = times(two_product(x, r), two_sum(np.full(sizes.shape, float(plus)), wide))
-
-        def ask(i: tuple[int, ...]) -> float:
-            operands = np.array([x[i], r[i]])
-            return _asked(
-                LeafKind.NORM, (Format.FP32, plus), operands, wide[i].astype("<f4").reshape(1)
-            )
-
-        return self._settled(
-            product, np.abs(product[0]) * PAIR_ERROR, ask, zero=(x == 0) | (plus + wide == 0)
-        )
+        ask = _each(LeafKind.NORM, (Format.FP32, plus), [x, r], [wide])
+        zero = (x == 0) | (plus + wide == 0)
+        return self._settled(product, np.abs(product[0]) * PAIR_ERROR, ask, zero=zero)
 
     def rotate(self, a: Floats, b: Floats, c: Floats, s: Floats, minus: bool) -> Floats:
         c, s = np.broadcast_to(c, a.shape), np.broadcast_to(s, a.shape)
@@ -134,11 +121,7 @@ class Nearest(Plain):
         if minus:
             second = (-second[0], -second[1])
         found = add_pairs(first, second)
-
-        def ask(i: tuple[int, ...]) -> float:
-            table = np.array([c[i], s[i]], dtype="<f4")
-            return _asked(LeafKind.ROPE, (Format.FP32, int(minus)), np.array([a[i], b[i]]), table)
-
+        ask = _each(LeafKind.ROPE, (Format.FP32, int(minus)), [a, b], [c, s])
         off = (np.abs(first[0]) + np.abs(second[0])) * 2.0**-100
         return self._settled(found, off, ask, zero=(first[0] == 0) & (second[0] == 0))
 
@@ -164,15 +147,10 @@ class Nearest(Plain):
         x = two_sum(np.where(hidden, m, s), -m)
         far = x[0] < -600
         found, power = exp_pair((np.where(far, 0.0, x[0]), np.where(far, 0.0, x[1])))
-
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(LeafKind.EXP, (), np.array([m[i], s[i]]))
-
         pair = (np.ldexp(found[0], power), np.ldexp(found[1], power))
         one = (x[0] == 0) & (x[1] == 0)
-        out = self._settled(
-            pair, np.abs(pair[0]) * PAIR_ERROR, ask, zero=hidden, doubt=far, known=one
-        )
+        ask, off = _each(LeafKind.EXP, (), [m, s]), np.abs(pair[0]) * PAIR_ERROR
+        out = self._settled(pair, off, ask, zero=hidden, doubt=far, known=one)
         return np.where(one & ~hidden, 1.0, out)
 
     def probability(self, e: Floats, z: Floats) -> Floats:
@@ -190,19 +168,14 @@ class Nearest(Plain):
         return self._sum(parts)
 
     def silu(self, g: Floats) -> Floats:
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(LeafKind.SILU, (), g[i].reshape(1))
-
-        return self._gated(g, (g, np.zeros_like(g)), ask)
+        return self._gated(g, (g, np.zeros_like(g)), _each(LeafKind.SILU, (), [g]))
 
     def gelu_tanh(self, g: Floats) -> Floats:
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(LeafKind.GELU_TANH, (), g[i].reshape(1))
-
         clipped = np.clip(g, -1e3, 1e3)
         whole: Pair = (clipped, np.zeros_like(g))
         cubed = times(times(times(whole, whole), whole), _constant(CUBIC, g))
-        return self._gated(g, times(add_pairs(whole, cubed), _constant(TWO_ROOT, g)), ask)
+        x = times(add_pairs(whole, cubed), _constant(TWO_ROOT, g))
+        return self._gated(g, x, _each(LeafKind.GELU_TANH, (), [g]))
 
     def product(self, a: Floats, b: Floats) -> Floats:
         return _positive(a * b)
@@ -215,10 +188,6 @@ class Nearest(Plain):
 
     def softcap(self, x: Floats, cap: float) -> Floats:
         (bits,) = struct.unpack("<Q", _NUMBER.pack(cap))
-
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(LeafKind.SOFTCAP, (bits,), x[i].reshape(1))
-
         infinite = np.isneginf(x)
         size = np.where(infinite, 0.0, np.abs(x))
         capped = np.full_like(x, cap)
@@ -234,14 +203,9 @@ class Nearest(Plain):
         sign = np.where(x < 0, -1.0, 1.0)
         # 1 − e loses digits where x is small, in the referee's algorithm as here.
         off = np.abs(pair[0]) * PAIR_ERROR + cap * PAIR_ERROR
-        out = self._settled(
-            (sign * pair[0], sign * pair[1]),
-            off,
-            ask,
-            zero=x == 0,
-            doubt=far & ~infinite,
-            known=infinite,
-        )
+        signed, doubt = (sign * pair[0], sign * pair[1]), far & ~infinite
+        ask = _each(LeafKind.SOFTCAP, (bits,), [x])
+        out = self._settled(signed, off, ask, zero=x == 0, doubt=doubt, known=infinite)
         return np.where(infinite, x, out)
 
     def whiten(self, served: Floats | None, s: Floats, sigma: Floats) -> Floats:
@@ -250,23 +214,15 @@ class Nearest(Plain):
             return _positive(s / wide)
         difference = two_sum(served, -s)
         found = divided(difference, (np.array(wide), np.zeros_like(s)))
-
-        def ask(i: tuple[int, ...]) -> float:
-            model = wide[i].astype("<f4").tobytes() + served[i].astype("<f4").tobytes()
-            return _asked(
-                LeafKind.WHITEN_DIFFERENCE, (Format.FP32, Format.FP32), s[i].reshape(1), model
-            )
-
+        formats = (Format.FP32, Format.FP32)
+        ask = _each(LeafKind.WHITEN_DIFFERENCE, formats, [s], [wide, served])
         zero = (difference[0] == 0) & (difference[1] == 0)
         return self._settled(found, np.abs(found[0]) * PAIR_ERROR, ask, zero=zero)
 
     # --- sums ---
 
     def _sum(self, parts: Sequence[Floats]) -> Floats:
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(LeafKind.SUM, (len(parts),), np.array([part[i] for part in parts]))
-
-        return self._sum_of(parts, ask)
+        return self._sum_of(parts, _each(LeafKind.SUM, (len(parts),), parts))
 
     def _sum_of(self, parts: Sequence[Floats], ask: Fallback) -> Floats:
         if len(parts) == 1:
@@ -379,9 +335,22 @@ def _constant(value: Any, like: Floats) -> Pair:
     return np.full_like(like, high), np.full_like(like, low)
 
 
-def _asked(kind: LeafKind, params: Sequence[int], trace: Floats, model: Any = b"") -> float:
+def _each(
+    kind: LeafKind, params: Sequence[int], trace: Sequence[Any], model: Sequence[Any] = ()
+) -> Fallback:
+    """Asks the referee's algorithm for one element of arrays of one shape."""
+
+    def ask(i: tuple[int, ...]) -> float:
+        return _asked(kind, params, np.array([x[i] for x in trace]), [x[i] for x in model])
+
+    return ask
+
+
+def _asked(
+    kind: LeafKind, params: Sequence[int], trace: Floats, model: Sequence[Any] | Floats = ()
+) -> float:
     """What the referee's algorithm makes of these operands. NaN where no number is right."""
-    tail = model if isinstance(model, bytes) else np.asarray(model, dtype="<f4").tobytes()
+    tail = np.asarray(model, dtype="<f4").tobytes()
     operands = bytes(8) + np.asarray(trace, dtype="<f8").tobytes() + tail
     found = exact_value(Leaf(kind, tuple(params), operands))
     return float("nan") if found is None else float(_NUMBER.unpack(found)[0])

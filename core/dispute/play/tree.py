@@ -15,7 +15,6 @@ from core.dispute.play.values import TraceValues
 from core.dispute.trace import chunks
 from core.protocol import commit
 
-_BLOCK_CHUNKS = 1 << 16
 _HASH_BYTES = 32
 
 
@@ -64,7 +63,7 @@ class TraceTree(chunks.HashTree):
         group = _HASH_BYTES << self._kept
         found, waiting = bytearray(), b""
         for section, op in self._values.keys:
-            for buffer, each, tail in self._values.tagged(section, op, 0, _BLOCK_CHUNKS):
+            for buffer, each, tail in self._values.tagged(section, op):
                 waiting += _leaves(buffer.data.cast("B"), buffer.shape[1], each, tail)
                 whole = len(waiting) - len(waiting) % group
                 found += _up(waiting[:whole], self._kept)

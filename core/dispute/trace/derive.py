@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from core.dispute.referee import Format, LeafKind
-from core.dispute.trace.layout import Place, TraceLayout
+from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
 from core.dispute.trace.program import INPUT, NONE, Form, Op
-
-#: Sections of the model that hold tensors, beside its layers.
-EMBED_PART, TABLES_PART = -1, -2
 
 
 class Boundary(IntEnum):
@@ -384,16 +381,10 @@ class Derivation:
 
     # --- weights ---
 
-    def _part_of(self, section: int) -> int:
-        last = len(self._at.section_types) - 1
-        if section == 0:
-            return EMBED_PART
-        return self._at.layer_from + section - 1 if section < last else len(self._p.layer_types)
-
     def _matrix(
         self, section: int, tensor: int, rows: int, columns: int, row: int, at: int, count: int = 1
     ) -> Weights:
-        part, tensors = self._part_of(section), self._at.section(section).tensors
+        part, tensors = self._at.part(section), self._at.section(section).tensors
         form = self._p.weight_format
         return Weights(part, tensors, tensor, rows, columns, row, at, count, form)
 

@@ -12,7 +12,6 @@ from functools import cached_property
 from core.dispute.referee import Leaf, LeafKind
 from core.dispute.trace.derive import (
     MAX_LISTED,
-    TABLES_PART,
     Boundary,
     Choice,
     Derivation,
@@ -34,6 +33,7 @@ from core.dispute.trace.layout import (
     MAX_CHUNKS,
     MAX_POSITIONS,
     MAX_WINDOW_ROWS,
+    TABLES_PART,
     VALUE_BYTES,
     Place,
     TraceLayout,

@@ -24,6 +24,8 @@ from core.dispute.trace.program import (
     Section,
 )
 
+#: Parts of the model that hold tensors, beside its layers.
+EMBED_PART, TABLES_PART = -1, -2
 CHUNK_VALUES = 8
 VALUE_BYTES = 8
 #: Windows are summed in one leaf, and chunk numbers stay below 2^35: seven rounds of 32.
@@ -87,6 +89,13 @@ class TraceLayout:
 
     def section(self, number: int) -> Section:
         return self.program.sections[self.section_types[number]]
+
+    def part(self, section: int) -> int:
+        """The part of the model whose tensors a section reads, as in `Weights.part`."""
+        last = len(self.section_types) - 1
+        if section == 0:
+            return EMBED_PART
+        return self.layer_from + section - 1 if section < last else len(self.program.layer_types)
 
     def op(self, section: int, op: int) -> Op:
         return self.section(section).ops[op]
@@ -171,12 +180,7 @@ class TraceLayout:
 
     def chunk_bytes(self, chunk: int) -> int:
         """Length of a chunk: 64 unless it ends a segment."""
-        length = self.shape(self.op(*self._op_of(chunk)[:2]).form).length
-        _, _, offset = self._op_of(chunk)
-        last = -(-length // CHUNK_VALUES) - 1
-        if offset % (last + 1) != last:
-            return CHUNK_VALUES * VALUE_BYTES
-        return (length - last * CHUNK_VALUES) * VALUE_BYTES
+        return VALUE_BYTES * len(self.places(chunk))
 
     def places(self, chunk: int) -> list[Place]:
         """The values of a chunk."""
