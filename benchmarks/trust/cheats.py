@@ -92,7 +92,7 @@ def rows() -> list[Row]:
 
 @dataclass
 class Caught:
-    """What became of a lie's jobs, by finding, and how often somebody else was named."""
+    """What became of a lie's jobs, by finding, and how often another stage was named."""
 
     findings: Counter[Finding]
     misnamed: int = 0
@@ -206,7 +206,7 @@ def _at_the_end(here: Town) -> Row:
         f"{clean} of {len(prompts)} honest jobs clean; an honest neighbour named {misnamed} times"
         + (f"; missed: {', '.join(missed)}" if missed else ""),
         "–",
-        "every job, nobody else",
+        "every job, no other stage",
         caught.total() == jobs and clean == len(prompts) and not misnamed,
     )
 

@@ -27,7 +27,7 @@ from core.engine.kernels.prepack import prepack
 from core.engine.model.blocks import ModelShard
 
 PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 5
-ROWS = PROMPT_TOKENS + NEW_TOKENS - 1  # the last token is fed to nobody
+ROWS = PROMPT_TOKENS + NEW_TOKENS - 1  # the last token is not fed back
 LIMITS = {"float32": 0.08, "float64": 0.20}
 _PEAK_SIZE = 1024
 QUICK = {

@@ -48,7 +48,7 @@ def perturbed(layer: nn.Module) -> None:
 
 
 def spoil(shard: ModelShard, how: Spoil, layers: int) -> None:
-    """In place, in the first so many of the shard's layers."""
+    """In place, in the first `layers` of the shard's layers."""
     with torch.no_grad():
         for layer in list(shard.decoder_layers)[:layers]:
             how(layer)

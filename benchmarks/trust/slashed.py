@@ -1,7 +1,6 @@
 """Does every lie end in a slashed stake?
 
 Each is served by three stages, delivered, accused and judged on a local chain of its own contracts.
-
 The liar does not stay silent: it points at the comparison that convicts it, so that the referee has
 to compute it. Needs the test tree and Anvil.
 """
@@ -104,7 +103,7 @@ def _row(here: Town, tried: list[Tried]) -> Row:
     failed = [f"{t.lie.name}: {t.why or t.verdict}" for t in tried if not t.is_slashed]
     return Row(
         f"{here.name}, three stages on a local chain: {', '.join(t.lie.name for t in tried)}",
-        "every liar's stake is slashed, nobody else's",
+        "every liar's stake is slashed, no other",
         f"{len(slashed)} of {len(tried)} slashed; "
         f"at most {most:,} gas in {transactions} transactions, {largest:,} in one"
         + ("".join(f"; {text}" for text in failed)),

@@ -95,8 +95,7 @@ async def read_game(chain: Chain, opened: Opened) -> Seen:
         head = await chain.block_number()
         game = await chain.read(GAME, "gameOf", opened.dispute, block=head)
         seen = await _shown(chain, opened, game, head)
-        # A node that is making a block may answer for the newest one with what the next leaves: a
-        # move that nobody has seen made.
+        # A node that is making a block may answer for the newest one with what the next leaves.
         if game == await chain.read(GAME, "gameOf", opened.dispute, block=head):
             return seen
 
@@ -135,7 +134,7 @@ async def game_events(chain: Chain, first: int, last: int | None = None) -> list
 
 
 def _args(call: ChainCall | None, *names: str) -> dict[str, Any]:
-    """What the move said. Of one that went through another contract nobody can read that."""
+    """What the move said. Raises CheckFailed for one made through another contract."""
     if call is None or call.function not in names:
         raise CheckFailed(
             f"a move ({names[0]}) cannot be read", "it was made through another contract"

@@ -44,12 +44,10 @@ def deviation_claim(
 ) -> Excess | None:
     """A claim whose window lies above its tolerance, its trace's root still open.
 
-    None where none does.
-
-    The window that ends first among those at twice the tolerance or more, because both sides
-    compute a trace up to there; where none is so clear, the one that lies furthest above. `served`
-    and `reference` are rows [T, D] of the stage from position `first` on; `sigma` [D] are the
-    registered sizes of its channels.
+    None where none does. The window that ends first among those at twice the tolerance or more,
+    because both sides compute a trace up to there; where none is so clear, the one that lies
+    furthest above. `served` and `reference` are rows [T, D] of the stage from position `first` on;
+    `sigma` [D] are the registered sizes of its channels.
     """
     depth, total = layers[1] - layers[0], len(served)
     scale = np.asarray(sigma, np.float64)

@@ -1,10 +1,9 @@
 """What is the nearest float64 to each operator's value?
 
-The arithmetic of traces, over whole arrays.
-
-Each value is computed to some 2^-80 of its operands' size; where that does not settle how it
-rounds, the referee's own algorithm is asked, element by element. So every machine gets the bits
-that `core.dispute.referee.exact` defines (`docs/trust.md` §5).
+The arithmetic of traces, over whole arrays. Each value is computed to some 2^-80 of its operands'
+size; where that does not settle how it rounds, the referee's own algorithm is asked, element by
+element. So every machine gets the bits that `core.dispute.referee.exact` defines (`docs/trust.md`
+§5).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What are the operator program and the tables of a model folder?
 
-Made once and kept beside the model.
-
-The program's hash is the model's numerics profile, so what is kept is data of the model: a machine
-whose library computes other tables finds that at once, by the hash.
+Made once and kept beside the model. The program's hash is the model's numerics profile, so what is
+kept is data of the model: a machine whose library computes other tables finds that at once, by the
+hash.
 """
 
 from __future__ import annotations
@@ -62,10 +61,9 @@ def model_program(
 ) -> ModelProgram:
     """The program of a model folder with these tolerances and δ.
 
-    None promised means that nobody is accused of deviating.
-
-    Measures σ the first time (one float64 execution over some hundred tokens) and keeps it beside
-    the model. Raises ModelUnsupported for a model that no program describes.
+    Without tolerances no machine is accused of deviating. Measures σ the first time (one float64
+    execution over some hundred tokens) and keeps it beside the model. Raises ModelUnsupported for a
+    model that no program describes.
     """
     model_dir = Path(model_dir)
     traits, manifest = traits_of(read_config(model_dir)), model_manifest(model_dir)

@@ -79,10 +79,10 @@ class TraceValues:
         return [data[a:b] for a, b in pairwise(ends)]
 
     def tagged(self, section: int, op: int) -> Iterator[tuple[npt.NDArray[np.uint8], int, int]]:
-        """The chunks of an operator, some at a time, each behind the byte that leaves are hashed with.
+        """The chunks of an operator, some at a time, each behind the byte that tags a leaf.
 
-        Yields arrays [chunks, 1 + 64], of how many chunks the last of each segment is one, and how many
-        bytes that one has.
+        Yields arrays [chunks, 1 + 64], of how many chunks the last of each segment is one, and how
+        many bytes that one has.
         """
         shape = self.layout.shape(self.layout.op(section, op).form)
         if not shape.chunks:

@@ -60,7 +60,7 @@ class Ruling(IntEnum):
     FAILS = 0  # the trace is wrong here, or holds a number that is not finite
     HOLDS = 1
     ROW_MALFORMED = 2  # a signed row holds an infinity or NaN: its signer's fault
-    MODEL_MALFORMED = 3  # the registered model does: nobody's fault who served it
+    MODEL_MALFORMED = 3  # the registered model does: no fault of its server
 
 
 class LeafError(ValueError):

@@ -12,7 +12,7 @@ from core.dispute.referee.real import Real, at_most
 #: A tolerance is a whole number of 10^-12.
 TOLERANCE_UNIT = 10**12
 _MAX_TOLERANCE = 2**50
-#: A window whose D² is below 2^-512 convicts nobody: there, underflow decides and not the machine.
+#: A window whose D² is below 2^-512 convicts no machine: there, underflow decides.
 _SMALLEST_EVIDENCE = Real(1, -512)
 
 

@@ -55,10 +55,8 @@ def place_among(own: Trace, first: int, shown: Sequence[bytes]) -> Place:
 def wrong_part(own: bytes, stated: bytes) -> int:
     """Number of the first stated partial sum that is not one's own.
 
-    That of all where they cannot add up.
-
-    If all are one's own, the value that they are stated for is not their sum. If there are more or
-    fewer than the value has, nothing can be proven of it.
+    That of all where they cannot add up. If all are one's own, the value that they are stated for
+    is not their sum. If there are more or fewer than the value has, nothing can be proven of it.
     """
     parts = len(stated) // VALUE_BYTES
     if len(own) != len(stated):

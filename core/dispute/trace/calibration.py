@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-#: T is at least so many times the largest honest deviation.
+#: T over the largest honest deviation, at least.
 LEAST_ROOM = 2.0
 _PARTS = 10**12
 

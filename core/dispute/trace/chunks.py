@@ -1,6 +1,4 @@
-"""How are a trace's chunks committed, opened in runs, and descended to from the root?
-
-(`docs/trust.md` §2)
+"""How are a trace's chunks committed, opened in runs, and descended to? (`docs/trust.md` §2)
 
 leaf = H(0x00 ‖ chunk), node = H(0x01 ‖ left ‖ right), an unpaired last node moves up unchanged. The
 root has no count: the layout gives it. Twin: contracts/src/trace/Chunks.sol.

@@ -1,6 +1,4 @@
-"""Which draw do an order's sampling bytes prescribe, and was the accused token served?
-
-(`docs/protocol.md` §5)
+"""Which draw do an order's sampling bytes prescribe? (`docs/protocol.md` §5)
 
 An accuser of a token chooses which request, which token and which other should have come;
 everything else is read from bytes that the requester signed before the work, and from rows that the
@@ -40,8 +38,8 @@ class DrawError(Exception):
 def prescribed(sampling: bytes, request_index: int, produced: int, choice: Choice) -> Choice:
     """`choice` with step, temperature, key and filters as sampling bytes have them.
 
-    `produced` is the number of the token in the request's answer. Raises DrawError for parameters that
-    the referee does not judge.
+    `produced` is the number of the token in the request's answer. Raises DrawError for parameters
+    that the referee does not judge.
     """
 
     def word(at: int, size: int = 4) -> int:

@@ -1,9 +1,8 @@
 """Are these the committed operands of a leaf?
 
-What an accuser opens, and how it is checked against the roots.
-
-Everything enters through a root: runs through the trace's, weights through the registered part's,
-rows through the receipt's request leaf. Twin: contracts/src/trace/Evidence.sol.
+What an accuser opens, and how it is checked against the roots. Everything enters through a root:
+runs through the trace's, weights through the registered part's, rows through the receipt's request
+leaf. Twin: contracts/src/trace/Openings.sol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which rows did a stage sign, how many, and how long is each?
 
-A stage that serves its rows to nobody is made to show some of them on chain (`docs/trust.md` §7);
-one that signed what is no number, no token or no whole row is convicted by that row alone. Twin:
+A stage that serves its rows to no auditor is made to show some of them on chain, and one that
+signed a malformed row is convicted by it (`docs/trust.md` §7). Twin:
 contracts/src/trace/RowJudge.sol.
 """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from core.dispute.trace import chunks
@@ -21,17 +22,24 @@ class Sources(Protocol):
     def open_row(self, boundary: Boundary, row: int, start: int) -> RowOpening: ...
 
 
+@dataclass(frozen=True, eq=False)
 class CommittedRows:
     """Numbered rows and their tree: a tensor's, or a boundary's.
 
-    `beside` is the root that a last stage signed together with this one, of its state rows or of
-    its tokens.
+    `beside` is the root that a last stage signed together with this one, of its state rows or of its
+    tokens.
     """
 
-    def __init__(self, rows: Sequence[bytes], beside: bytes = b"") -> None:
-        self.rows, self.beside = list(rows), beside
-        self._hashes = [commit.row_hash(i, row) for i, row in enumerate(self.rows)]
-        self.root = commit.root_of_hashes(self._hashes)
+    rows: Sequence[bytes]
+    beside: bytes = b""
+
+    @cached_property
+    def _hashes(self) -> list[bytes]:
+        return [commit.row_hash(i, row) for i, row in enumerate(self.rows)]
+
+    @cached_property
+    def root(self) -> bytes:
+        return commit.root_of_hashes(self._hashes)
 
     def open(self, row: int, start: int) -> RowOpening:
         """The part of a row that holds byte `start`."""
@@ -51,8 +59,7 @@ def answer_rows(
 ) -> tuple[CommittedRows, CommittedRows]:
     """What a last stage signed under one root: its token ids, and its state rows."""
     ids, rows = CommittedRows(tokens), CommittedRows(states)
-    ids.beside, rows.beside = rows.root, ids.root
-    return ids, rows
+    return replace(ids, beside=rows.root), replace(rows, beside=ids.root)
 
 
 def open_part(hashes: Sequence[bytes], row: int, data: bytes, start: int) -> RowOpening:

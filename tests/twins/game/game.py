@@ -1,9 +1,8 @@
 """Whose move is it in a tolerance game, what may it be, and who pays in the end?
 
-(`docs/trust.md`, moves)
-
 A pure state machine: every move takes the time and the caller, and returns the next state or raises
-GameError where the contract reverts, with the same name. Twin: contracts/src/ToleranceGame.sol.
+GameError where the contract reverts, with the same name. Twin: contracts/src/ToleranceGame.sol. See
+`docs/trust.md`, moves.
 """
 
 from __future__ import annotations

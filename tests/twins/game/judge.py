@@ -28,9 +28,8 @@ class Forfeit(Exception):
 def rule_value(case: Case, place: Place, evidence: Evidence, stated: bytes = b"") -> Ruling:
     """On the value at `place` and its operands.
 
-    Of many terms, on whether the `stated` parts add up to it.
-
-    Raises EvidenceError where the contract reverts, IndexError if there is no such place.
+    Of many terms, on whether the `stated` parts add up to it. Raises EvidenceError where the
+    contract reverts, IndexError if there is no such place.
     """
     named, witness = None, evidence.witness
     if case.layout.op(place.section, place.op).kind == LeafKind.GREEDY:
