@@ -9,11 +9,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from benchmarks.engine.models import NAMES
 from benchmarks.table import Row
 from benchmarks.trust import lies
 from benchmarks.trust.judging import Finding, Judge
-from benchmarks.trust.town import CUTS, SAMPLED, Served, Town, Worker, columns, honest, town
+from benchmarks.trust.town import (
+    CUTS,
+    SAMPLED,
+    Served,
+    Town,
+    Worker,
+    columns,
+    folder_of,
+    honest,
+    quick_columns,
+    town,
+)
 from core.engine.model.blocks import ModelShard
 from core.engine.sampling.sampling import Sampler, sample_batch
 
@@ -21,11 +31,15 @@ REQUESTS, PROMPT_TOKENS = 3, 80
 END_STEPS = 20
 TOKEN_REQUESTS, TOKEN_PROMPT, TOKEN_STEPS = 2, 24, 40
 LIAR = 1
+QUICK = {"REQUESTS": 1, "PROMPT_TOKENS": 60, "columns": quick_columns}
 
 
 @dataclass(frozen=True)
 class Lie:
-    """A lie of the middle stage. `at_least` is what its profile promises; `alone`: of a stage of one layer in bfloat16."""
+    """A lie of the middle stage.
+
+    `at_least` is what its profile promises; `alone`: of a stage of one layer in bfloat16.
+    """
 
     name: str
     spoil: Callable[[ModelShard], None] | None = None
@@ -78,7 +92,7 @@ def rows() -> list[Row]:
 
 @dataclass
 class Caught:
-    """What became of a lie's jobs, by finding, and how often somebody else was named."""
+    """What became of a lie's jobs, by finding, and how often another stage was named."""
 
     findings: Counter[Finding]
     misnamed: int = 0
@@ -98,7 +112,9 @@ def _activations(model: str, profile: str) -> Row:
     slashed = [name for name, c in caught.items() if set(c.findings) == {Finding.SLASHED}]
     evicted = [name for name, c in caught.items() if min(c.findings) == Finding.SUSPICIOUS]
     missed = sum(c.findings[Finding.CLEAN] for c in caught.values())
-    misnamed, others = (sum(getattr(c, what) for c in caught.values()) for what in ("misnamed", "others"))  # fmt: skip
+    misnamed, others = (
+        sum(getattr(c, what) for c in caught.values()) for what in ("misnamed", "others")
+    )
     jobs = sum(c.findings.total() for c in caught.values())
     said = [
         f"{jobs - missed} of {jobs} jobs of {len(caught)} lies caught",
@@ -108,7 +124,7 @@ def _activations(model: str, profile: str) -> Row:
         f"an honest neighbour named {misnamed} times of {others}",
     ]
     return Row(
-        f"{NAMES[model]}, {profile}: lies about activations",
+        f"{folder_of(model)[0]}, {profile}: lies about activations",
         "all slashed" if profile == "fp32" else "int8 and 10^-2 evicted, coarser slashed",
         "; ".join(said),
         "–",
@@ -134,7 +150,8 @@ def _tell(here: Town, chosen: Sequence[Lie]) -> dict[str, Caught]:
             served = _signed(here, request, prompt, first[request], sent)
             caught.findings[judge.stage(served, LIAR).finding] += 1
             if request == 0 and 2 in here.audited:
-                # The others did their work on what they were sent: nothing may be held against them.
+                # The others did their work on what they were sent: nothing may be held against
+                # them.
                 others = [judge.stage(served, stage, student=False) for stage in (0, 2)]
                 caught.others += len(others)
                 caught.misnamed += sum(other.finding != Finding.CLEAN for other in others)
@@ -157,7 +174,7 @@ def _signed(here: Town, request: int, prompt: Sequence[int], first: Tensor, sent
 
 
 def _at_the_end(here: Town) -> Row:
-    """The same lies of the last stage, which signs tokens and the rows that they were drawn from: how many would tokens alone have shown?"""
+    """The same lies of the last stage: how many would its tokens alone have shown?"""
     last, judge = len(here.spans) - 1, Judge(here)
     prompts = here.prompts(REQUESTS + 1, PROMPT_TOKENS)
     true = [here.serve(i, prompt, END_STEPS) for i, prompt in enumerate(prompts)]
@@ -184,11 +201,12 @@ def _at_the_end(here: Town) -> Row:
     return Row(
         f"{here.name}, fp32: lies of the last stage about its work, {END_STEPS} tokens a job",
         "every job, by its state rows",
-        f"{caught.total()} of {jobs} jobs of {len(LIES)} lies slashed, {by_token} of them by their tokens alone; "
+        f"{caught.total()} of {jobs} jobs of {len(LIES)} lies slashed, "
+        f"{by_token} of them by their tokens alone; "
         f"{clean} of {len(prompts)} honest jobs clean; an honest neighbour named {misnamed} times"
         + (f"; missed: {', '.join(missed)}" if missed else ""),
         "–",
-        "every job, nobody else",
+        "every job, no other stage",
         caught.total() == jobs and clean == len(prompts) and not misnamed,
     )
 
@@ -197,7 +215,7 @@ def _at_the_end(here: Town) -> Row:
 
 
 def _tokens(here: Town, profile: str) -> Row:
-    """The last stage computes everything and emits other tokens, or those of a cheaper model put through the real one."""
+    """The last stage computes everything, and emits other tokens."""
     counts: dict[str, tuple[int, int]] = {}
     clean = 0
     judge, prompts = Judge(here), here.prompts(TOKEN_REQUESTS, TOKEN_PROMPT)

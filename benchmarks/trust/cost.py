@@ -1,8 +1,9 @@
 """What does auditing a shard cost against what serving it took, in processor time of one thread?
 
-A request is served by our own batch engine, alone, and judged by what an auditor runs: the float32 look that clears honest work, and
-the float64 judgement. A decoded token reads every weight for one row, an audit reads it once for all rows: told beside, row for row.
-A prompt is served all at once like an audit, so of a whole request an audit is a larger share.
+A request is served by our own batch engine, alone, and judged by what an auditor runs: the float32
+look that clears honest work, and the float64 judgement. A decoded token reads every weight for one
+row, an audit reads it once for all rows: told beside, row for row. A prompt is served all at once
+like an audit, so of a whole request an audit is a larger share.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.table import Row
-from benchmarks.trust.town import Town, columns, town
+from benchmarks.trust.town import Town, columns, quick_columns, town
 from client.audit.precheck import rows_clear
 from core.dispute.judging.numerics import judge_rows, reexecute
 from core.engine.batch.batch import BatchEngine
@@ -26,14 +27,25 @@ from core.engine.kernels.prepack import prepack
 from core.engine.model.blocks import ModelShard
 
 PROMPT_TOKENS, NEW_TOKENS, STAGE, TIMES = 64, 96, 1, 5
-ROWS = PROMPT_TOKENS + NEW_TOKENS - 1  # the last token is fed to nobody
+ROWS = PROMPT_TOKENS + NEW_TOKENS - 1  # the last token is not fed back
 LIMITS = {"float32": 0.08, "float64": 0.20}
 _PEAK_SIZE = 1024
+QUICK = {
+    "PROMPT_TOKENS": 16,
+    "NEW_TOKENS": 8,
+    "ROWS": 23,
+    "TIMES": 1,
+    "_PEAK_SIZE": 128,
+    "columns": quick_columns,
+}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of processor time, the least of several tries; `audit` and `peak` (multiplications a second) by precision."""
+    """Seconds of processor time, the least of several tries.
+
+    `audit` and `peak` (multiplications a second) by precision.
+    """
 
     served_s: float
     prompt_s: float
@@ -56,7 +68,7 @@ class Cost:
         return self.audit[precision] / ROWS / self.decoded_s
 
     def least(self, precision: str) -> float:
-        """What `of_serving` would be if an audit were nothing but products at this processor's best."""
+        """`of_serving` of an audit that is nothing but products at this processor's best."""
         return self.multiplications / self.peak[precision] / self.served_s
 
 
@@ -76,17 +88,24 @@ def _rows_of(here: Town) -> list[Row]:
     found = []
     for precision, limit in LIMITS.items():
         share, audit_s = cost.of_serving(precision), cost.audit[precision]
-        found.append(
-            Row(
-                f"{here.name}, audit in {precision} of {len(span)} layers, one thread",
-                f"≤ {100 * limit:.0f} % of serving it",
-                f"{100 * share:.1f} % of a request of {PROMPT_TOKENS} + {NEW_TOKENS} tokens by our batch engine ({1e3 * audit_s:.0f} of {1e3 * cost.served_s:.0f} ms); "
-                f"row for row {100 * cost.of_decoding(precision):.1f} % of decoding ({1e3 * audit_s / ROWS:.2f} of {1e3 * cost.decoded_s:.2f} ms a token)",
-                f"{100 * audit_s / cost.library_s:.1f} % of such a request by the library's loop ({1e3 * cost.library_s:.0f} ms)",
-                f"{100 * cost.least(precision):.1f} %: products alone at this processor's {cost.peak[precision] * 2e-9:.0f} GFLOP/s",
-                share <= limit,
-            )
-        )  # fmt: skip
+        served_ms, audit_ms = 1e3 * cost.served_s, 1e3 * audit_s
+        item = f"{here.name}, audit in {precision} of {len(span)} layers, one thread"
+        ours = (
+            f"{100 * share:.1f} % of a request of {PROMPT_TOKENS} + {NEW_TOKENS} tokens by our "
+            f"batch engine ({audit_ms:.0f} of {served_ms:.0f} ms); row for row "
+            f"{100 * cost.of_decoding(precision):.1f} % of decoding "
+            f"({audit_ms / ROWS:.2f} of {1e3 * cost.decoded_s:.2f} ms a token)"
+        )
+        peer = (
+            f"{100 * audit_s / cost.library_s:.1f} % of such a request by the library's loop "
+            f"({1e3 * cost.library_s:.0f} ms)"
+        )
+        best = (
+            f"{100 * cost.least(precision):.1f} %: products alone at this processor's "
+            f"{cost.peak[precision] * 2e-9:.0f} GFLOP/s"
+        )
+        reach = f"≤ {100 * limit:.0f} % of serving it"
+        found.append(Row(item, reach, ours, peer, best, share <= limit))
     return found
 
 
@@ -96,7 +115,9 @@ def _measured(here: Town) -> Cost:
     given, signed = job.entering(STAGE), job.rows[STAGE]
     packed, plain = here.load(span), here.load(span)
     least = prepack(packed, model_dir=here.folder).least_rows
-    weights = sum(m.weight.numel() for m in plain.decoder_layers.modules() if isinstance(m, nn.Linear))  # fmt: skip
+    weights = sum(
+        m.weight.numel() for m in plain.decoder_layers.modules() if isinstance(m, nn.Linear)
+    )
     rough, exact = prepare(here.load(span), here.folder), here.auditing(span)
 
     def clear() -> None:

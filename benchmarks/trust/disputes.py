@@ -1,11 +1,15 @@
-"""What does a whole dispute cost on chain? Played here, on a local chain, with the moves that the programs send."""
+"""What does a whole dispute cost on chain?
+
+Played here, on a local chain, with the moves that the programs send.
+"""
 
 from __future__ import annotations
 
 from benchmarks.table import Row
 from tests.twins.dispute_gas import Way, measure
 
-#: Of a dispute in which the accuser shows nothing off chain it opens every level itself, and pays for that.
+#: Of a dispute in which the accuser shows nothing off chain it opens every level itself, and pays
+#: for that.
 MAX_GAS = {Way.POINTED: 900_000, Way.DESCENT: 1_500_000}
 MAX_TRANSACTIONS, MAX_MOVE_GAS, MAX_CALLDATA = 20, 500_000, 16 * 1024
 

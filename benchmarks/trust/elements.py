@@ -2,9 +2,9 @@
 
     python -m benchmarks.trust.elements [--sampled N]     judge N elements with the integer twin
 
-Every value of a trace is compared with what numpy's float64 makes of the same operands, which is off by
-some roundings of its terms at most; and elements drawn at random are judged, to the bit, by the
-Python-integer twin of the contract.
+Every value of a trace is compared with what numpy's float64 makes of the same operands, which is
+off by some roundings of its terms at most; and elements drawn at random are judged, to the bit, by
+the Python-integer twin of the contract.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ import numpy as np
 import torch
 
 from benchmarks.table import Row, table
-from benchmarks.trust.town import Town, columns, honest, town
+from benchmarks.trust.town import Town, columns, honest, quick_columns, town
 from core.dispute.play.build import Builder
 from core.dispute.play.held import ShardTrace, boundaries_of, build_trace, sources_of
 from core.dispute.play.operators import Plain
 from core.dispute.play.program import model_program
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace.check import Checker
 from core.dispute.trace.derive import Derivation
 from core.dispute.trace.families import FP32_TOLERANCES
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import INPUT, Form
 from core.protocol.types import LayerRange
 
 STAGE, SAMPLED, WHOLE = 1, 20_000, 10**6
 #: Layers and positions of the trace.
 _LAYERS, _POSITIONS = 2, 40
+QUICK = {"SAMPLED": 200, "_LAYERS": 1, "_POSITIONS": 12, "columns": quick_columns}
 _U, _TRANSCENDENTAL = 2.0**-50, 2.0**-40
-_CURVED = (Kind.EXP, Kind.SILU, Kind.GELU_TANH, Kind.SOFTCAP)
+_CURVED = (LeafKind.EXP, LeafKind.SILU, LeafKind.GELU_TANH, LeafKind.SOFTCAP)
 
 
-def rows(sampled: int = SAMPLED) -> list[Row]:
+def rows(sampled: int = 0) -> list[Row]:
     """All values of one trace, and a sample judged in integers."""
     torch.set_num_threads(1)
     with town(*columns()[0]) as here:
-        return list(_rows(here, sampled))
+        return list(_rows(here, sampled or SAMPLED))
 
 
 def _rows(here: Town, sampled: int) -> Iterator[Row]:
@@ -54,13 +55,13 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
     served = honest(here.load(LayerRange(start, start + _LAYERS)), 0)(x)
     inputs, outputs = (t.float().numpy().astype("<f4").tobytes() for t in (x, served))
 
-    layout = Layout(program.program, start, start + _LAYERS, _POSITIONS, 0, True)
+    layout = TraceLayout(program.program, start, start + _LAYERS, _POSITIONS, 0, True)
     boundaries = boundaries_of(layout, inputs, outputs)
     trace = build_trace(layout, model, boundaries)
     plain = Builder(layout, model, boundaries, Plain(program.program.part_terms))
     judged, faults, used = _judge_all(trace, plain)
     yield Row(
-        f"{here.name}: elements of an honest trace, all of {_LAYERS} layers, against numpy's float64",
+        f"{here.name}: all elements of {_LAYERS} honest layers, against numpy's float64",
         "0 faults in 10^6",
         f"{faults} faults in {judged:,}; at most {100 * used:.1f} % of numpy's own error allowed",
         "–",
@@ -68,11 +69,11 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
         faults == 0 and judged >= WHOLE,
     )
     derivation = Derivation(layout, FP32_TOLERANCES[1].parts_per_trillion, None)
-    checker = Checker(derivation, layout, sources_of(layout, model, inputs, outputs))
+    checker = Checker(derivation, sources_of(layout, model, inputs, outputs))
     places = _drawn(trace, sampled, random.Random(7))
     wrong = sum(checker.ruling(trace, place) != Ruling.HOLDS for place in places)
     yield Row(
-        f"{here.name}: elements drawn at random, judged to the bit by the integer twin of the contract",
+        f"{here.name}: elements drawn at random, judged to the bit by the referee's integer twin",
         "0 faults",
         f"{wrong} faults in {len(places):,}",
         "–",
@@ -98,7 +99,7 @@ def _drawn(trace: ShardTrace, count: int, rng: random.Random) -> list[Place]:
 
 
 def _judge_all(trace: ShardTrace, plain: Builder) -> tuple[int, int, float]:
-    """How many values were judged, how many lie outside their bound, and the largest share of a bound that one uses."""
+    """How many values were judged, how many are out of bounds, and the largest share of a bound."""
     judged = faults = 0
     used = 0.0
     layout, values = trace.layout, trace.values
@@ -134,19 +135,28 @@ def _bound(plain: Builder, trace: ShardTrace, section: int, number: int, found: 
         return values.array(section, source)
 
     match op.kind:
-        case Kind.LINEAR:
+        case LeafKind.LINEAR:
             weight = plain._tensor(section, op.tensor)
             terms = np.abs(of(op.a)[:, 0]) @ np.abs(weight.astype(np.float64)).T
             return (weight.shape[1] + 1) * _U * terms.reshape(found.shape)
-        case Kind.SCORE | Kind.MIX | Kind.ROPE:
+        case LeafKind.SCORE | LeafKind.MIX | LeafKind.ROPE:
             sizes = _Sizes(plain)
-            sizes.evaluate(section, number, lambda s, o: np.abs(values.array(s, o)), out := np.zeros(found.shape))  # fmt: skip
-            terms = {Kind.SCORE: layout.program.head_dim + 2, Kind.MIX: layout.positions, Kind.ROPE: 3}  # fmt: skip
+            sizes.evaluate(
+                section,
+                number,
+                lambda s, o: np.abs(values.array(s, o)),
+                out := np.zeros(found.shape),
+            )
+            terms = {
+                LeafKind.SCORE: layout.program.head_dim + 2,
+                LeafKind.MIX: layout.positions,
+                LeafKind.ROPE: 3,
+            }
             return terms[op.kind] * _U * np.where(np.isfinite(out), out, 0.0)
-        case Kind.SUM | Kind.SQUARES:
+        case LeafKind.SUM | LeafKind.SQUARES:
             return layout.program.hidden * _U * size
     if op.kind in _CURVED:
-        return _TRANSCENDENTAL * (size + np.abs(of(op.a)) if op.kind != Kind.EXP else size)
+        return _TRANSCENDENTAL * (size + np.abs(of(op.a)) if op.kind != LeafKind.EXP else size)
     return 16 * _U * size
 
 

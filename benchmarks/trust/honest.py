@@ -1,4 +1,4 @@
-"""Is anybody honest accused, whatever kernels, batches, orders of summation and threads it computes with?"""
+"""Is an honest stage accused, whatever kernels, batches and orders of summation it has?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
-from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, town
+from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, quick_columns, town
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 from core.engine.batch.whole import prepare, run_whole
@@ -24,7 +24,9 @@ from core.engine.sampling.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS = 2, 60, 12
 CHUNK, BLOCK = 16, 16
-#: Rows of one request through a stage, from what the stage was given; of a last stage logits, beside its rows where it runs a shard of its own.
+QUICK = {"REQUESTS": 1, "PROMPT_TOKENS": 20, "NEW_TOKENS": 3, "columns": quick_columns}
+#: Rows of one request through a stage, from what the stage was given; of a last stage logits,
+#: beside its rows where it runs a shard of its own.
 Kernel = Callable[[Tensor], Tensor | Final]
 
 
@@ -116,7 +118,8 @@ def _again(here: Town, job: Served, stage: int, kernel: Kernel) -> Served:
         (choice,) = sample_batch(out[len(job.prompt) - 1 + step][None], [sampler])
         tokens.append(int(choice.token))
         sampler.take(job.tokens[step])
-    # Positions after one that another kernel would draw otherwise are fed what was served: judged as drawn there.
+    # Positions after one that another kernel would draw otherwise are fed what was served: judged
+    # as drawn there.
     drawn = _where_alike(job, tokens)
     return replace(job, tokens=drawn, states=states[: len(drawn)])
 
@@ -176,7 +179,9 @@ def _blocked(x: Tensor, w: Tensor) -> Tensor:
 
 def _split(x: Tensor, w: Tensor) -> Tensor:
     """Sixteen partial sums over interleaved terms, added at the end."""
-    return torch.stack([x[..., i::BLOCK].float() @ w[:, i::BLOCK].float().T for i in range(BLOCK)]).sum(0)  # fmt: skip
+    return torch.stack(
+        [x[..., i::BLOCK].float() @ w[:, i::BLOCK].float().T for i in range(BLOCK)]
+    ).sum(0)
 
 
 def _reordered(x: Tensor, w: Tensor) -> Tensor:
@@ -222,7 +227,10 @@ def _multiplying(linear: nn.Linear, product: Product) -> Iterator[None]:
 
 
 def _batched(shard: ModelShard, batch: int, *, bare: bool = False, least_rows: int = 2) -> Kernel:
-    """Prompt and single steps in the company of others, at the engine's own pages; `bare` without our C kernels."""
+    """Prompt and single steps in the company of others, at the engine's own pages.
+
+    `bare` without our C kernels.
+    """
 
     def run(x: Tensor) -> Tensor:
         with _no_kernels() if bare else ExitStack():

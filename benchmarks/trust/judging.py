@@ -1,4 +1,4 @@
-"""What does an auditor say about a served request: who is slashed, who is evicted, whether the job is void?"""
+"""What does an auditor say about a stage of a served request?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Finding(IntEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """One stage on one request. `excess` is D/S over T, or nats over δ; `q` the studentised deviation, 0 where none was taken."""
+    """One stage on one request.
+
+    `excess` is D/S over T, or nats over δ; `q` the studentised deviation, 0 where none was taken.
+    """
 
     stage: int
     finding: Finding
@@ -41,7 +44,10 @@ class Judged:
 
 
 class Judge:
-    """An auditor of one town. What depends on a stage's inputs alone is computed once for all that is judged on them."""
+    """An auditor of one town.
+
+    What depends on a stage's inputs alone is computed once for all that is judged on them.
+    """
 
     def __init__(self, town: Town) -> None:
         self._town = town
@@ -49,7 +55,10 @@ class Judge:
         self._noises: dict[tuple[LayerRange, bytes], Any] = {}
 
     def stage(self, served: Served, stage: int, *, student: bool = True) -> Judged:
-        """Re-run one stage in float64 from what it was given, and compare once; `student`: with own executions, too."""
+        """Re-run one stage in float64 from what it was given, and compare once.
+
+        `student`: with own executions, too.
+        """
         town, given = self._town, served.entering(stage)
         span, profile = town.spans[stage], town.profile
         key = (span, sha256(given.numpy().tobytes()).digest())
@@ -82,7 +91,11 @@ class Judge:
             made = reexecute(exact, served.entering(stage), logit_rows=wanted, states=True)
             self._references[key] = tuple(part.numpy() for part in made)
         rows, logits = (part[:count] for part in self._references[key])
-        verdicts = [judge_tokens(town.profile, logits, served.tokens, SAMPLED, served.request, prompt=served.prompt)]  # fmt: skip
+        verdicts = [
+            judge_tokens(
+                town.profile, logits, served.tokens, SAMPLED, served.request, prompt=served.prompt
+            )
+        ]
         if served.states is not None:
             sigma = town.sigma[span.end]
             verdicts.append(judge_rows(town.profile, len(span), served.states[:count], rows, sigma))

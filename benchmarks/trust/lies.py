@@ -48,7 +48,7 @@ def perturbed(layer: nn.Module) -> None:
 
 
 def spoil(shard: ModelShard, how: Spoil, layers: int) -> None:
-    """In place, in the first so many of the shard's layers."""
+    """In place, in the first `layers` of the shard's layers."""
     with torch.no_grad():
         for layer in list(shard.decoder_layers)[:layers]:
             how(layer)
@@ -84,7 +84,7 @@ def _delay(module: nn.Module) -> None:
 
 
 def truncated(shard: ModelShard, request: int) -> Work:
-    """Context is cut: what comes after the first chunk sees `CUT_TO` positions of it and no more."""
+    """Context is cut: behind the first chunk, rows see `CUT_TO` positions of it."""
     whole, cut = shard.new_cache(), shard.new_cache()
     kept = 2 * CUT_TO - CUT_TO // 2
 

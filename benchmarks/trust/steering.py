@@ -23,6 +23,14 @@ from tests.core.engine.draws import judge_tokens
 MODEL = "smollm"
 PROMPTS, PROMPT_TOKENS, RANKS, TURNS = 2, 80, (1, 19), 1
 BF16_PROMPT, BF16_TOKENS, BF16_EVERY = 64, 64, 8
+QUICK = {
+    "MODEL": "tiny",
+    "PROMPTS": 1,
+    "PROMPT_TOKENS": 24,
+    "BF16_PROMPT": 16,
+    "BF16_TOKENS": 8,
+    "BF16_EVERY": 4,
+}
 FP32_NATS, TRACE_NATS = 0.1, 1e-7
 _GREEDY = SamplingParams(max_new_tokens=2**10, ignore_eos=True)
 _U, _TRANSCENDENTAL = 2.0**-50, 2.0**-40
@@ -49,7 +57,8 @@ def _fp32(here: Town) -> Row:
         order = true.argsort(descending=True)
         for rank in RANKS:
             target = int(order[rank])
-            # Both stages lie together, each up to its own tolerance: the second from what the first has sent.
+            # Both stages lie together, each up to its own tolerance: the second from what the first
+            # has sent.
             bent = _bend(here, 0, first, int(order[0]), target)
             sent = reexecute(here.exact(here.spans[1]), bent)
             steered = _logits(here, 2, _bend(here, 1, sent, int(order[0]), target))
@@ -59,7 +68,8 @@ def _fp32(here: Town) -> Row:
     return Row(
         f"{here.name}, fp32: two stages steer together, both inside every tolerance",
         f"≤ {FP32_NATS} nat (KL)",
-        f"KL {worst:.1e} nat, margin moved {moved:.3f} nat ({PROMPTS} prompts, ranks {', '.join(str(r + 1) for r in RANKS)})",
+        f"KL {worst:.1e} nat, margin moved {moved:.3f} nat "
+        f"({PROMPTS} prompts, ranks {', '.join(str(r + 1) for r in RANKS)})",
         "–",
         "0",
         worst <= FP32_NATS and moved > 0,
@@ -67,7 +77,7 @@ def _fp32(here: Town) -> Row:
 
 
 def _bend(here: Town, stage: int, honest_rows: Tensor, top: int, target: int) -> Tensor:
-    """Rows after `stage` that judge clean and favour `target` as much as the budget allows, by first order."""
+    """Rows [T, D] after `stage` that judge clean and favour `target` as far as they may."""
     span = here.spans[stage]
     sigma = torch.from_numpy(here.sigma[span.end])
     limit = here.profile.tolerance(len(span), len(honest_rows))
@@ -77,7 +87,13 @@ def _bend(here: Town, stage: int, honest_rows: Tensor, top: int, target: int) ->
         direction = _gradient(here, stage + 1, bent, top, target) * sigma
         step = budget * sigma * direction / direction.norm()
         share = 1.0
-        while judge_rows(here.profile, len(span), (honest_rows + share * step).numpy(), honest_rows.numpy(), sigma.numpy()).at_fault:  # fmt: skip
+        while judge_rows(
+            here.profile,
+            len(span),
+            (honest_rows + share * step).numpy(),
+            honest_rows.numpy(),
+            sigma.numpy(),
+        ).at_fault:
             share *= 0.98
         bent = honest_rows + share * step
     return bent
@@ -92,7 +108,7 @@ def _gradient(here: Town, stage: int, entering: Tensor, top: int, target: int) -
 
 
 def _logits(here: Town, stage: int, x: Tensor) -> Tensor:
-    """Logits of the last position from what enters `stage`, in float64, with a gradient if `x` has one."""
+    """Logits [V] of the last position from what enters `stage`, with a gradient if `x` has one."""
     with torch.set_grad_enabled(x.requires_grad):
         for span in here.spans[stage:]:
             x = _through(here.exact(span), x)
@@ -119,7 +135,7 @@ def _divergence(true: Tensor, steered: Tensor) -> float:
 
 @dataclass
 class _Leaves:
-    """What may be added to each value of a trace, as zeros that a gradient is taken by, with the bound of each."""
+    """Zeros beside each value of a trace, to take gradients by, and the bound of each value."""
 
     added: list[Tensor] = field(default_factory=list)
     bounds: list[Tensor] = field(default_factory=list)
@@ -131,7 +147,10 @@ class _Leaves:
         return value + nothing
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """Scores, probabilities and sums, each with its bound; twice the rotation's for queries and keys."""
+        """Scores, probabilities and sums, each with its bound.
+
+        Twice the rotation's for queries and keys.
+        """
         query, key = (self.bent(t, 6 * _U * t.abs()) for t in (query, key))
         share = query.shape[1] // key.shape[1]
         key, value = (t.repeat_interleave(share, 1) for t in (key, value))
@@ -148,8 +167,10 @@ class _Leaves:
     def shift(self) -> float:
         """What all of them do together, first order, once a gradient was taken."""
         return math.fsum(
-            float((e.grad.abs() * b).sum()) for e, b in zip(self.added, self.bounds, strict=True) if e.grad is not None
-        )  # fmt: skip
+            float((e.grad.abs() * b).sum())
+            for e, b in zip(self.added, self.bounds, strict=True)
+            if e.grad is not None
+        )
 
 
 def _trace(here: Town) -> Row:
@@ -174,9 +195,10 @@ def _trace(here: Town) -> Row:
         worst, together = max(worst, *shifts), max(together, sum(shifts))
         values = sum(e.numel() for leaves in stages for e in leaves.added)
     return Row(
-        f"{here.name}: a float64 trace of one stage, every value off by its leaf bound towards one token",
+        f"{here.name}: a float64 trace of one stage, each value bent by its bound to one token",
         f"≤ {TRACE_NATS:.0e} nat",
-        f"{worst:.1e} nat of margin ({together:.1e} if all three stages lied so; {values:,} values bent, {PROMPTS} prompts)",
+        f"{worst:.1e} nat of margin ({together:.1e} if all three stages lied so; "
+        f"{values:,} values bent, {PROMPTS} prompts)",
         "–",
         "0: in a canonical trace nothing can be bent",
         0 < worst <= TRACE_NATS,
@@ -231,16 +253,20 @@ def _bf16(here: Town) -> Row:
     honest_replay = _greedy_verdict(here, None, here.spans, _honest_answer(here, prompt))
     caught = [f"stage {i}" for i, f in enumerate(stages) if f == Finding.SLASHED]
     caught += ["the last stage's tokens"] if tokens.at_fault else []
+    by_itself = (
+        f"at fault by itself: {', '.join(caught)}" if caught else "each stage clean by itself"
+    )
+    at_fault = ", at fault" if honest_replay.at_fault else ""
     return Row(
-        f"{here.name}, bf16: the middle stage steers every {BF16_EVERY}th token inside its tolerance",
+        f"{here.name}, bf16: the middle stage steers every {BF16_EVERY}th token inside its T",
         "found end to end, voided",
-        f"{won} of {tried} steered; {'at fault by itself: ' + ', '.join(caught) if caught else 'every stage clean by itself'}; "
-        f"replayed from the ids: {'; '.join(replay.reasons) or 'nothing'} (honest: at most {honest_replay.ratio:.2f} nat"
-        f"{', at fault' if honest_replay.at_fault else ''})",
+        f"{won} of {tried} steered; {by_itself}; "
+        f"replayed from the ids: {'; '.join(replay.reasons) or 'nothing'} "
+        f"(honest: at most {honest_replay.ratio:.2f} nat{at_fault})",
         "–",
         "every steered job",
         not caught and won > 0 and replay.at_fault and not honest_replay.at_fault,
-    )  # fmt: skip
+    )
 
 
 def _honest_answer(here: Town, prompt: Sequence[int]) -> Served:
@@ -248,7 +274,7 @@ def _honest_answer(here: Town, prompt: Sequence[int]) -> Served:
 
 
 def _steered(here: Town, prompt: Sequence[int]) -> tuple[Served, int, int]:
-    """The answer of a pipeline whose middle stage bends the newest row towards the second best token, now and then."""
+    """The answer where the middle stage bends every n-th row towards the second best token."""
     last, sigma = here.exact(here.spans[2]), torch.from_numpy(here.sigma[here.spans[1].end])
     profile, span = here.profile, here.spans[1]
     spent = [0.0]
@@ -264,7 +290,8 @@ def _steered(here: Town, prompt: Sequence[int]) -> tuple[Served, int, int]:
             first, second = (int(i) for i in logits.topk(2).indices)
             (gradient,) = torch.autograd.grad(logits[second] - logits[first], x)
         direction = gradient[-1] * sigma
-        # The window's budget is shared among the tokens that are still to be steered; what is honest noise stays free.
+        # The window's budget is shared among the tokens that are still to be steered; what is
+        # honest noise stays free.
         size = float((x.detach()[-profile.window_rows :] / sigma).norm())
         tolerance = 0.8 * profile.tolerance(len(span), profile.window_rows) * size
         left = BF16_TOKENS // BF16_EVERY - tried[0] + 1
@@ -295,7 +322,9 @@ def _generate(here: Town, prompt: Sequence[int], bend: Any) -> tuple[Served, lis
         if torch.equal(sent, second):
             unbent.append(int(logits.argmax()))
         else:
-            unbent.append(int(probe.forward(torch.cat([before, second]), probe.new_cache())[-1].argmax()))  # fmt: skip
+            unbent.append(
+                int(probe.forward(torch.cat([before, second]), probe.new_cache())[-1].argmax())
+            )
         rows[0].append(first)
         rows[1].append(sent)
         tokens.append(int(logits.argmax()))
@@ -305,10 +334,16 @@ def _generate(here: Town, prompt: Sequence[int], bend: Any) -> tuple[Served, lis
 
 
 def _greedy_verdict(here: Town, entering: Any, spans: Sequence[Any], served: Served) -> Any:
-    """Every token against the reference, from what enters the first of these stages: its rows, or the ids themselves."""
-    x = served.fed if entering is None or isinstance(entering, Tensor) else torch.from_numpy(entering).double()  # fmt: skip
+    """Every token against the reference, from the rows that enter these stages, or from the ids."""
+    x = (
+        served.fed
+        if entering is None or isinstance(entering, Tensor)
+        else torch.from_numpy(entering).double()
+    )
     first = len(served.prompt) - 1
     for span in spans:
         wanted = range(first, first + len(served.tokens)) if span == here.spans[-1] else None
         x = reexecute(here.exact(span), x, logit_rows=wanted)
-    return judge_tokens(here.profile, np.asarray(x), served.tokens, _GREEDY, 0, prompt=served.prompt)  # fmt: skip
+    return judge_tokens(
+        here.profile, np.asarray(x), served.tokens, _GREEDY, 0, prompt=served.prompt
+    )

@@ -1,12 +1,13 @@
-"""Which jobs are audited here: real models cut in three, prompts, and what an honest or a lying pipeline signs for them."""
+"""Which jobs are audited here? Real models cut in three, prompts, and what a pipeline signs."""
 
 from __future__ import annotations
 
 import gc
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from core.engine.weights.load_shard import load_shard
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.types import LayerRange, SamplingParams
 
-#: First layer of the second and of the third stage; the second is as deep as a checkpoint of the profiles' tables.
-CUTS = {"smollm": (12, 18, 30), "gemma": (6, 12, 18)}
+#: First layer of the second and of the third stage; the second is as deep as a checkpoint of the
+#: profiles' tables.
+CUTS = {"smollm": (12, 18, 30), "gemma": (6, 12, 18), "tiny": (2, 4, 6)}
 SAMPLED = SamplingParams(temperature_micro=800_000, max_new_tokens=2**10, seed=11, ignore_eos=True)
 FORMS = {"fp32": "float32", "bf16": "bfloat16"}
 #: What a stage does with the rows of one call; state of a request, if any, is its own.
@@ -46,7 +48,7 @@ def honest(shard: ModelShard, request: int) -> Work:
 
 @dataclass(frozen=True)
 class Served:
-    """One request as it was signed: ids fed to the first stage, rows at each inner boundary, tokens that came out and their state rows."""
+    """One request as signed: ids in, rows at each inner boundary, tokens and state rows out."""
 
     request: int
     prompt: tuple[int, ...]
@@ -64,10 +66,14 @@ class Served:
 
 
 class Town:
-    """One model in one numerics profile, cut in three. Shards are loaded when they are asked for."""
+    """One model in one numerics profile, cut in three.
+
+    Shards are loaded when they are asked for.
+    """
 
     def __init__(self, model: str, profile: str, cuts: Sequence[int] = ()) -> None:
-        self.model, self.name, self.folder = model, NAMES[model], model_folder(model)
+        self.model = model
+        self.name, self.folder = folder_of(model)
         self.form = FORMS[profile]
         bounds = (0, *(cuts or CUTS[model]))
         self.spans = [LayerRange(a, b) for a, b in pairwise(bounds)]
@@ -81,7 +87,7 @@ class Town:
 
     @cached_property
     def profile(self) -> NumericsProfile:
-        """What an auditor holds machines to: the registered program's entries in float32, the published table in bfloat16."""
+        """What an auditor holds machines to, by the registered program or the published table."""
         if self.form == FORMS["bf16"]:
             return BF16
         return profile_of(model_program(self.folder, FP32_TOLERANCES).program)
@@ -113,7 +119,7 @@ class Town:
         return self._auditing[span]
 
     def prompts(self, count: int, tokens: int) -> list[tuple[int, ...]]:
-        """Prompts of exactly so many tokens: texts of many kinds, one after the other until they are long enough."""
+        """`count` prompts of exactly `tokens` tokens: texts of the corpus, one after the other."""
         tokenizer, texts = Tokenizer(self.folder), corpus_texts()
         found = []
         for first in range(count):
@@ -134,7 +140,10 @@ class Town:
         shards: Sequence[ModelShard] = (),
         choose: Callable[[int, int], int] = lambda step, token: token,
     ) -> Served:
-        """Prefill and decode through three stages, each doing its work; `choose` may put another token in a drawn one's place."""
+        """Prefill and decode through three stages, each doing its work.
+
+        `choose` may put another token in a drawn one's place.
+        """
         held = list(shards) or self.shards
         works = [worker(shard, request) for worker, shard in zip(workers, held, strict=True)]
         sampler = Sampler(SAMPLED, request, prompt, frozenset())
@@ -185,8 +194,29 @@ def town(model: str, profile: str, cuts: Sequence[int] = ()) -> Iterator[Town]:
         made.close()
 
 
+def folder_of(model: str) -> tuple[str, Path]:
+    """A model's title and folder; `tiny` is a random one, for the shortest form of a part."""
+    if model == "tiny":
+        return "random Llama 6 × 64", Path(_tiny().name) / "tiny"
+    return NAMES[model], model_folder(model)
+
+
+@cache
+def _tiny() -> tempfile.TemporaryDirectory[str]:
+    from devnet.models.tiny_models import write_tiny_model
+
+    folder = tempfile.TemporaryDirectory()
+    write_tiny_model(Path(folder.name) / "tiny", "llama", layers=CUTS["tiny"][-1])
+    return folder
+
+
+def quick_columns() -> list[tuple[str, str]]:
+    """`columns` of the shortest form."""
+    return [("tiny", "fp32")]
+
+
 def columns() -> list[tuple[str, str]]:
-    """(model, profile) of the table, of the models that are installed here: SmolLM2 in both profiles, Gemma in float32."""
+    """(model, profile) of the table, of the models that are installed here."""
     wanted = (("smollm", "fp32"), ("smollm", "bf16"), ("gemma", "fp32"))
     return [(model, profile) for model, profile in wanted if model_folder(model).exists()]
 
@@ -207,5 +237,18 @@ def attention(shard: ModelShard, kind: str) -> Worker:
 
 
 __all__ = [
-    "BF16", "CUTS", "FORMS", "FP32", "SAMPLED", "Path", "Served", "Town", "Work", "Worker", "attention", "columns", "honest", "town",
-]  # fmt: skip
+    "BF16",
+    "CUTS",
+    "FORMS",
+    "FP32",
+    "SAMPLED",
+    "Path",
+    "Served",
+    "Town",
+    "Work",
+    "Worker",
+    "attention",
+    "columns",
+    "honest",
+    "town",
+]

@@ -162,8 +162,10 @@ def _token(
 ) -> tuple[Claim, bytes]:
     """The claim, and the tokens that it lists."""
     from core.dispute.judging.numerics import reexecute
-    from core.dispute.play.claims import DrawError, likelier, listed, token_claim, token_due
+    from core.dispute.play.claims import token_claim, token_due
+    from core.dispute.trace.answer import likeliest, to_tokens
     from core.dispute.trace.derive import How
+    from core.dispute.trace.draw import DrawError
 
     produced = worst.first_divergent_step
     if produced is None:
@@ -182,10 +184,11 @@ def _token(
         )
     except DrawError as error:
         raise _unjudged(f"the referee does not judge how it was drawn ({error.name})") from None
-    assert claim.choice is not None
-    if claim.choice.how != How.OUTSIDE_TOP_K:
+    choice = claim.choice
+    assert choice is not None
+    if choice.how != How.OUTSIDE_TOP_K:
         return claim, b""
-    return claim, listed(likelier(logits, claim.choice))
+    return claim, to_tokens(likeliest(logits, choice.served, choice.top_k))
 
 
 def _drawn(

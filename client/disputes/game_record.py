@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from core.chain.chain import Chain, ChainCall, Mined
 from core.dispute.game.game_log import GAME, Opened, case_of, game_events, read_game
-from core.dispute.referee import Kind, Leaf, Ruling, check
+from core.dispute.referee import Leaf, LeafKind, Ruling, rule
 from core.dispute.referee.exact import VALUES, exact_value
-from core.dispute.referee.leaf import Malformed
+from core.dispute.referee.leaf import MalformedOperand
 from core.dispute.trace.calls import evidence_of
 from core.dispute.trace.evidence import EvidenceError
 from core.dispute.trace.judge import Case
@@ -152,11 +152,10 @@ async def on_trial(chain: Chain, opened: Opened) -> OnTrial | None:
     part = seen.part if is_part else None
     evidence = evidence_of(proof.args["evidence"])
     try:
-        if is_part:
-            leaf = case.opened_part(place, seen.part, evidence, seen.stated)
-        else:
+        stated = seen.stated
+        if not is_part:
             stated = bytes.fromhex(proof.args["stated"][2:]) if "stated" in proof.args else b""
-            leaf = case.opened(place, evidence, stated)
+        leaf = case.opened(place, evidence, stated, part)
     except EvidenceError:
         return None
     return None if leaf is None else _trial(case, place, part, leaf)
@@ -170,14 +169,14 @@ def _trial(case: Case, place: Place, part: int | None, leaf: Leaf) -> OnTrial:
         (stated,) = struct.unpack("<d", leaf.operands[:8])
         try:
             bits = exact_value(leaf)
-        except Malformed:
+        except MalformedOperand:
             bits = None
         found = None if bits is None else struct.unpack("<d", bits)[0]
-    ruling = check(leaf)
+    ruling = rule(leaf)
     terms = case.derivation.part(place, part).runs[0].count if part is not None else 1
     return OnTrial(
         place=place,
-        operator=Kind(op.kind).name.lower(),
+        operator=LeafKind(op.kind).name.lower(),
         layer=case.claim.layer_from + place.section - 1 if 1 <= place.section <= depth else None,
         part=part,
         terms=terms,

@@ -28,7 +28,7 @@ PARTS = {
     ),
     "gateway": ("help",),
     "engine": ("hops",),
-    "trust": ("disputes",),
+    "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "cost"),
 }
 
 

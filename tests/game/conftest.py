@@ -1,4 +1,4 @@
-"""A chain and a model for games on real shards: one of each a file, a fresh set of contracts and parties a test."""
+"""A chain and a model for games on real shards, and fresh contracts for each test."""
 
 from __future__ import annotations
 

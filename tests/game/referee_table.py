@@ -1,4 +1,4 @@
-"""Both players at one table: their moves as calls, played on the Python state machine of the game, no chain in between."""
+"""Both programs' players on the Python twin of the game, no chain in between."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Any
 
-from core.dispute.game import dispute
-from core.dispute.game.dispute import ACCUSER_TURNS, Game, Phase, Terms
+from core.dispute.game.dispute import ACCUSER_TURNS, Phase, Verdict
 from core.dispute.game.game_log import Opened, Seen
 from core.dispute.play.loop import Move
 from core.dispute.play.players import Accused, Accuser
-from core.dispute.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.layout import Place
 from core.protocol import commit
+from tests.twins.game.game import Game, GameParameters, opened
 
-TERMS = Terms(bond=20, turn_s=60, payout_delay_s=0)
+PARAMETERS = GameParameters(bond=20, turn_s=60, payout_delay_s=0)
 OPENED = Opened("0x00", "0x00", 0, "accuser", "requester", "owner", "0x00", "0x00", "0x00", 20, 0)
 Answer = Callable[[Seen], Move | None]
 
@@ -25,8 +25,8 @@ def evidence_of(found: Any) -> Evidence:
     result, runs, weights, row, witness, tokens = found
     part, name, root, siblings = weights
     return Evidence(
-        Opening(result[0], tuple(result[1])),
-        tuple(Opening(data, tuple(up)) for data, up in runs),
+        RunOpening(result[0], tuple(result[1])),
+        tuple(RunOpening(data, tuple(up)) for data, up in runs),
         WeightOpening(row_of(part), name, root, tuple(siblings)),
         row_of(row),
         witness,
@@ -39,21 +39,24 @@ def row_of(found: Any) -> RowOpening:
 
 
 class Table:
-    """One game between an accuser and an accused that answers; who has no answer is silent and loses by it."""
+    """One game between an accuser and an accused that answers.
+
+    Who has no answer is silent and loses by it.
+    """
 
     def __init__(self, accuser: Accuser, accused: Accused, answer: Answer | None = None) -> None:
         self.accuser, self.answer = accuser, answer or accused.answer
         case = accuser.case
         leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
         root = commit.root_of_hashes([leaf])
-        opened = dispute.opened(TERMS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
+        fresh = opened(PARAMETERS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
         self.below = accuser.below_root
         self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
         # A token's sampling bytes are another test's: here its claim is taken as given.
-        self.game: Game = opened._accuse(0, case, 0, [], self.below)
+        self.game: Game = fresh._accuse(0, case, 0, [], self.below)
 
-    def play(self) -> dispute.Verdict:
+    def play(self) -> Verdict:
         while self.game.phase != Phase.RULED:
             is_accusers = self.game.phase in ACCUSER_TURNS
             move = (self.accuser.answer if is_accusers else self.answer)(self.seen)
@@ -68,9 +71,21 @@ class Table:
         g = self.game
         node = (g.node.level, g.node.index) if g.node else (0, 0)
         return Seen(
-            OPENED, g.phase, g.verdict, g.ends_at, node, g.child, g.part, g.case.claim if g.case else None, None,
-            tuple(self.below), self.chunks, g.place, g.tokens, g.stated,
-        )  # fmt: skip
+            OPENED,
+            g.phase,
+            g.verdict,
+            g.ends_at,
+            node,
+            g.child,
+            g.part,
+            g.case.claim if g.case else None,
+            None,
+            tuple(self.below),
+            self.chunks,
+            g.place,
+            g.tokens,
+            g.stated,
+        )
 
     def make(self, move: Move) -> None:
         game, args = self.game, move.args
@@ -80,6 +95,8 @@ class Table:
                 self.game = game.pick(0, "owner", args[0])
             case "point":
                 self.game = game.point(0, "owner", Place(*args[0]))
+            case "pointWith":
+                self.game = game.point_with(0, "owner", Place(*args[0]), args[1])
             case "pickPart":
                 self.game = game.pick_part(0, "owner", args[0])
             case "openNode":
@@ -97,7 +114,7 @@ class Table:
                 self.game = game.prove_sum(0, "accuser", evidence_of(args[3]), args[4])
             case "provePart":
                 self.game = game.prove_part(
-                    0, "accuser", evidence_of(args[3]), Opening(args[4][0], tuple(args[4][1]))
+                    0, "accuser", evidence_of(args[3]), RunOpening(args[4][0], tuple(args[4][1]))
                 )
             case other:
                 raise AssertionError(other)

@@ -1,4 +1,4 @@
-"""Which claim does an auditor make of a token: that another is ahead, or that a filter leaves the served one out?"""
+"""An auditor claims that another token is ahead, or that a filter leaves the served one out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from eth_utils.crypto import keccak
 
-from core.dispute.play.claims import deviation_claim, likelier, listed, token_claim
+from core.dispute.play.claims import deviation_claim, token_claim
+from core.dispute.trace.answer import likeliest, to_tokens
 from core.dispute.trace.derive import How
 from core.protocol.types import RequestLeaf, SamplingParams
-from tests.core.dispute.trace import toy
+from tests.twins.game import toy
 
 PROGRAM = toy.Toy.make(toy.LLAMA).program
 LEAF = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 4, 6)
@@ -43,9 +44,9 @@ def test_a_token_that_a_filter_surely_leaves_out_is_accused_of_that(
     choice = claimed(served, **filters)
     assert choice.how == how  # type: ignore[attr-defined]
     if how == How.OUTSIDE_TOP_K:
-        ahead = likelier(LOGITS, choice)  # type: ignore[arg-type]
+        ahead = likeliest(LOGITS, choice.served, choice.top_k)
         assert ahead == list(range(4))
-        assert choice.listed == keccak(listed(ahead))  # type: ignore[attr-defined]
+        assert choice.listed == keccak(to_tokens(ahead))  # type: ignore[attr-defined]
 
 
 def test_greedy_knows_no_filters() -> None:
@@ -62,7 +63,7 @@ def test_a_near_tie_at_a_filters_edge_is_left_to_the_draw() -> None:
 
 
 def test_the_window_is_the_first_that_is_clear() -> None:
-    """Both sides compute a trace up to its end, so an early one costs them less than the worst one."""
+    """Both sides compute a trace up to its end, so an early window costs less."""
     hidden, rows = PROGRAM.hidden, 40
     reference = np.ones((rows, hidden))
     largest, least = (

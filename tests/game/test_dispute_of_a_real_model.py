@@ -1,4 +1,4 @@
-"""From a stage's lie to its slash, and from a false accusation to the accuser's bond: real shards, a real chain, nobody to believe."""
+"""A lie costs its stage the stake, a false accusation its bond: real shards, a real chain."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from devnet.faults import corrupt_layer_int8
 from miner.defence.defence import Defence
 from miner.records.store import MinerStore
 from tests.clocks import Hasty
+from tests.core.dispute.play.models import with_value
 from tests.game.world import TURN_S, Work, World
 
 pytestmark = [pytest.mark.chain, pytest.mark.timeout(900)]
@@ -137,13 +138,23 @@ async def play(
     *,
     is_guilty: bool = False,
 ) -> tuple[Verdict, list[Played], list[str]]:
-    """The accuser's program against the miner's; a guilty one has nothing to say, and its turn is skipped over."""
+    """The accuser's program against the miner's.
+
+    A guilty one has nothing to say, and its turn is skipped over.
+    """
     world, moves, answers, clock = work.world, [], [], Hasty(LOOK_S)
     store = work.keep(stage, MinerStore(tmp_path / "miner.sqlite"))
     defence = Defence(
-        world.chain, world.operators[stage], world.owners[stage].address, store, world.model_dir, clock,
-        first_block=opened.block, folder=tmp_path / "traces", on_move=lambda _, move: answers.append(move),
-    )  # fmt: skip
+        world.chain,
+        world.operators[stage],
+        world.owners[stage].address,
+        store,
+        world.model_dir,
+        clock,
+        first_block=opened.block,
+        folder=tmp_path / "traces",
+        on_move=lambda _, move: answers.append(move),
+    )
     await defence.look()
     game = Prosecution(
         world.chain, world.requester, Hasty(LOOK_S), opened, accusation, moves.append
@@ -164,7 +175,7 @@ async def play(
 
 
 async def had_a_look(clock: Hasty, playing: asyncio.Task[Any]) -> None:
-    """Whoever lives by this clock has looked at all there is now, and had nothing to say, or all is over."""
+    """Wait until the program with this clock has looked twice, or all is over."""
     before = clock.pauses
     while clock.pauses < before + 2 and not playing.done():
         await asyncio.sleep(LOOK_S / 2)
@@ -330,7 +341,7 @@ async def false_accusation(
     accusation, opened = await accuse(work, stage, 0, ours, claim)
     player = accusation.player
     assert not player.is_convicting(), "the stage is honest"
-    forged = player.trace.replaced(place, value)
+    forged = with_value(player.trace, place, value)
     player = Accuser(with_trace(player.case, forged), forged, player.sources)
     return Accusation(accusation.accused, player), opened
 

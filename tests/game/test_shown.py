@@ -1,4 +1,4 @@
-"""An accuser that shows its trace off chain is pointed at in one move, and nobody else is shown anything."""
+"""An accuser that shows its trace off chain is pointed at in one move."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STAGE = 1
 
 
 class Line:
-    """What an accuser and the accused's program say to each other, without the stream between them."""
+    """An accuser and the accused's program, without the stream between them."""
 
     def __init__(self, defence: Defence, peer: str) -> None:
         self._defence, self._peer, self.said = defence, peer, 0
@@ -54,9 +54,16 @@ async def test_a_trace_that_is_shown_off_chain_is_pointed_at_at_once(
     store = work.keep(STAGE, MinerStore(tmp_path / "miner.sqlite"))
     moves, answers = list[Played](), list[str]()
     defence = Defence(
-        world.chain, world.operators[STAGE], world.owners[STAGE].address, store, world.model_dir, Hasty(LOOK_S),
-        first_block=opened.block, on_move=lambda _, move: answers.append(move), patience_s=120.0,
-    )  # fmt: skip
+        world.chain,
+        world.operators[STAGE],
+        world.owners[STAGE].address,
+        store,
+        world.model_dir,
+        Hasty(LOOK_S),
+        first_block=opened.block,
+        on_move=lambda _, move: answers.append(move),
+        patience_s=120.0,
+    )
     line = Line(defence, world.requester.address)
 
     async def connect() -> Line:
@@ -68,8 +75,14 @@ async def test_a_trace_that_is_shown_off_chain_is_pointed_at_at_once(
     with pytest.raises(Refused, match="accuses us of nothing"):
         await defence.shown(world.owners[0].address, early, b"")
     game = Prosecution(
-        world.chain, world.requester, Hasty(LOOK_S), opened, accusation, moves.append, Showing(connect)  # type: ignore[arg-type]
-    )  # fmt: skip
+        world.chain,
+        world.requester,
+        Hasty(LOOK_S),
+        opened,
+        accusation,
+        moves.append,
+        Showing(connect),  # type: ignore[arg-type]
+    )
     async with asyncio.timeout(500):
         verdict = await game.play()
         await defence.done()

@@ -1,4 +1,4 @@
-"""Rows that nobody hands over are asked for on chain, rows that are none convict by themselves, and a defence goes on after a restart."""
+"""Withheld rows are asked for on chain, malformed ones convict, a defence survives a restart."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STAGE, LAST = 1, 2
 
 
 class Holders(EvidenceCollector):
-    """What a job's stages hand over: all they signed, but for the sides that both holders keep to themselves."""
+    """What a job's stages hand over: all that they signed, but for withheld sides."""
 
     def __init__(self, work: Work, *withheld: wire.Side) -> None:
         self.case, self._work, self._withheld = work.job, work, withheld
@@ -75,15 +75,24 @@ def defence(
 ) -> Defence:
     world, stage = work.world, opened.stage
     return Defence(
-        world.chain, world.operators[stage], world.owners[stage].address, store, world.model_dir, clock,
-        first_block=opened.block, on_move=lambda _, move: answers.append(move),
-    )  # fmt: skip
+        world.chain,
+        world.operators[stage],
+        world.owners[stage].address,
+        store,
+        world.model_dir,
+        clock,
+        first_block=opened.block,
+        on_move=lambda _, move: answers.append(move),
+    )
 
 
 async def ask(
     work: Work, brought: Any, opened: Opened, store: MinerStore | None, silent: Phase | None = None
 ) -> tuple[Verdict, list[str], list[str]]:
-    """The accuser's program against the miner's, if it has a store; whose turn it is in the phase `silent` is skipped over."""
+    """The accuser's program against the miner's, if it has a store.
+
+    Whose turn it is in the phase `silent` is skipped over.
+    """
     moves, answers = list[Played](), list[str]()
     game = Prosecution(
         work.world.chain, work.world.requester, Hasty(LOOK_S), opened, brought, moves.append
@@ -209,7 +218,10 @@ async def test_other_bytes_than_the_signed_ones_are_no_answer(world: World, tmp_
 async def test_rows_that_come_after_a_question_are_accused_with(
     world: World, tmp_path: Path
 ) -> None:
-    """The stage lies and withholds; asked, it shows parts, and then hands over its rows: the accusation follows in the same game."""
+    """The stage lies and withholds.
+
+    Asked, it shows parts, and then hands over its rows: the accusation follows in the same game.
+    """
     from client.disputes.prosecution import Accusation
     from tests.game.test_dispute_of_a_real_model import accusation_of_deviation
 
@@ -251,13 +263,22 @@ async def test_rows_that_are_here_and_are_rows_need_no_question(world: World) ->
 
 
 def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
-    from tests.core.dispute.trace import toy
+    from tests.twins.game import toy
 
     program = toy.Toy.make(toy.LLAMA).program
     leaf = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 5, 3)
     receipt = StageReceipt(
-        *["0x" + "00" * 32] * 2, 0, 0, 1, *["0x" + "00" * 32] * 4, requests=1, tokens_in=5, tokens_out=3, started_at=0, signed_at=1
-    )  # fmt: skip
+        *["0x" + "00" * 32] * 2,
+        0,
+        0,
+        1,
+        *["0x" + "00" * 32] * 4,
+        requests=1,
+        tokens_in=5,
+        tokens_out=3,
+        started_at=0,
+        signed_at=1,
+    )
     doubted = Doubted(SignedReceipt(receipt, "0x", [leaf]), program, leaf)
     for seed in range(50):
         spots = doubted.spots([Boundary.OUT], random.Random(seed))
@@ -271,7 +292,10 @@ def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
 async def test_a_defence_that_is_restarted_goes_on_where_it_was(
     world: World, tmp_path: Path
 ) -> None:
-    """Its rows lie in SQLite and its moves on chain; a new process with the same file makes the next move."""
+    """Its rows lie in SQLite and its moves on chain.
+
+    A new process with the same file makes the next move.
+    """
     work = await world.work(SPANS, prompts(GREEDY))
     accusation, opened = await false_accusation(work, STAGE, Place(1, 4, 11, 0, 17), 0.5)
     work.keep(STAGE, MinerStore(tmp_path / "miner.sqlite")).close()
@@ -286,10 +310,15 @@ async def test_a_defence_that_is_restarted_goes_on_where_it_was(
             lives += 1
             store, moved = MinerStore(tmp_path / "miner.sqlite"), asyncio.Event()
             miner = Defence(
-                world.chain, world.operators[STAGE], world.owners[STAGE].address, store,
-                world.model_dir, Hasty(LOOK_S), first_block=opened.block,
+                world.chain,
+                world.operators[STAGE],
+                world.owners[STAGE].address,
+                store,
+                world.model_dir,
+                Hasty(LOOK_S),
+                first_block=opened.block,
                 on_move=lambda _, move, moved=moved: (answers.append(move), moved.set()),
-            )  # fmt: skip
+            )
             waiting = asyncio.create_task(moved.wait())
             await miner.look()
             # Woken before the next move can be sent, as that reads the chain first.

@@ -1,4 +1,4 @@
-"""A job of three miners on a local chain: registered model and program, real stages run in process, receipts delivered."""
+"""A job of three miners on a local chain, with real stages in process and delivered receipts."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ PATIENT = Parameters(turn_s=TURN_S, max_dispute_s=40 * TURN_S, unbond_s=60 * TUR
 Spoil = Callable[[int, "ModelShard"], None]
 #: (stage, request, first row, activations) → what the stage sends on instead.
 Bend = Callable[[int, int, int, Any], Any]
-#: (request, step, token) → what the last stage says instead. Rows that it signs, its state rows, are `sign`'s as any stage's are.
+#: (request, step, token) → what the last stage says instead. Rows that it signs, its state rows,
+#: are `sign`'s as any stage's are.
 Swap = Callable[[int, int, int], int]
 
 
 @dataclass
 class World:
-    """The chain with its parties. Owners are accounts 1–3, their operators 4–6, the requester 7, an outsider 8."""
+    """The chain with its parties.
+
+    Owners are accounts 1–3, their operators 4–6, the requester 7, an outsider 8.
+    """
 
     chain: Chain
     signers: Sequence[Signer]
@@ -96,15 +100,25 @@ class World:
         swap: Swap = lambda request, step, token: token,
         sign: Bend = lambda stage, request, row, x: x,
     ) -> Work:
-        """A job matched on chain, done by three stages and delivered. `sign` makes what a stage signs of what it sends."""
+        """A job matched on chain, done by three stages and delivered.
+
+        `sign` makes what a stage signs of what it sends.
+        """
         self.nonces += 1
         chain, batch = self.chain, PromptBatch.of(list(prompts))
         spec = model_spec(self.model_dir)
         now = await chain.now()
         terms = Terms(
-            price_in=10**6, price_out=10**6, matcher=t.ZERO_ADDRESS, matcher_fee_bps=0, min_stake=0, deadline=now + 600,
-            window=600, auditor=t.ZERO_ADDRESS, arbitrator=chain.addresses["ToleranceGame"],
-        )  # fmt: skip
+            price_in=10**6,
+            price_out=10**6,
+            matcher=t.ZERO_ADDRESS,
+            matcher_fee_bps=0,
+            min_stake=0,
+            deadline=now + 600,
+            window=600,
+            auditor=t.ZERO_ADDRESS,
+            arbitrator=chain.addresses["ToleranceGame"],
+        )
         order = make_order(batch, self.model_id, spec, terms, self.requester.address, self.nonces)
         plan = tuple(
             t.Stage(operator.address, *span)
@@ -120,9 +134,15 @@ class World:
             for operator, consent in zip(self.operators, consents, strict=True)
         ]
         await chain.transact(
-            self.requester, "TaskRegistry", "openMatched", order,
-            signing.sign(self.requester, chain.domain, order), list(plan), consents, signatures,
-        )  # fmt: skip
+            self.requester,
+            "TaskRegistry",
+            "openMatched",
+            order,
+            signing.sign(self.requester, chain.domain, order),
+            list(plan),
+            consents,
+            signatures,
+        )
         work = Work(self, job, batch)
         work.run(spoil, bend, swap, sign)
         await work.deliver(now)
@@ -223,20 +243,34 @@ class Work:
                 "ModelRegistry", "shardRoot", self.world.model_id, place.layer_from, place.layer_to
             )
             receipt = t.StageReceipt(
-                order_hash=self.job.order_hash, plan_hash=self.job.plan_hash, stage=stage,
-                layer_from=place.layer_from, layer_to=place.layer_to, shard_root=shard_root,
-                input_root=roots[0], output_root=roots[1], requests_root=roots[2], requests=len(leaves),
-                tokens_in=sum(leaf.tokens_in for leaf in leaves), tokens_out=sum(leaf.tokens_out for leaf in leaves),
-                started_at=now, signed_at=now + 1,
-            )  # fmt: skip
+                order_hash=self.job.order_hash,
+                plan_hash=self.job.plan_hash,
+                stage=stage,
+                layer_from=place.layer_from,
+                layer_to=place.layer_to,
+                shard_root=shard_root,
+                input_root=roots[0],
+                output_root=roots[1],
+                requests_root=roots[2],
+                requests=len(leaves),
+                tokens_in=sum(leaf.tokens_in for leaf in leaves),
+                tokens_out=sum(leaf.tokens_out for leaf in leaves),
+                started_at=now,
+                signed_at=now + 1,
+            )
             signature = signing.sign(self.world.operators[stage], chain.domain, receipt)
             requests = range(len(leaves)) if len(self.sides(stage)) == 3 else ()
             states = [commit.to_hex(self.states_root(stage, request)) for request in requests]
             self.receipts.append(t.SignedReceipt(receipt, signature, leaves, states))
         await chain.transact(
-            self.world.requester, "TaskRegistry", "deliver", self.job.order, list(self.job.plan),
-            [signed.receipt for signed in self.receipts], [signed.signature for signed in self.receipts],
-        )  # fmt: skip
+            self.world.requester,
+            "TaskRegistry",
+            "deliver",
+            self.job.order,
+            list(self.job.plan),
+            [signed.receipt for signed in self.receipts],
+            [signed.signature for signed in self.receipts],
+        )
 
     def keep(self, stage: int, store: MinerStore) -> MinerStore:
         """Put into a miner's store what it would hold of this job."""

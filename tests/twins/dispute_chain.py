@@ -16,10 +16,8 @@ from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 from eth_utils.crypto import keccak
 
 from core.chain.chain import Chain, artifact
-from core.dispute.game import dispute
-from core.dispute.game.dispute import Game, GameError, Phase, Terms
+from core.dispute.game.dispute import Phase
 from core.dispute.trace.calls import (
-    binding,
     claim_tuple,
     evidence_tuple,
     leaf_tuple,
@@ -27,8 +25,7 @@ from core.dispute.trace.calls import (
     row_tuple,
 )
 from core.dispute.trace.derive import Boundary
-from core.dispute.trace.draw import Drawn
-from core.dispute.trace.evidence import Evidence, Opening, RowOpening, show_stated, statement
+from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, show_stated
 from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.layout import Place
 from core.dispute.trace.rows import SignedRows, Spot
@@ -37,6 +34,9 @@ from core.protocol import commit, signing
 from core.protocol.types import ZERO_HASH, Order, RequestOpening, StageReceipt
 from devnet.deploy import Parameters, deploy
 from tests.conftest import CHAIN_ID
+from tests.twins.game.draw import Drawn
+from tests.twins.game.game import Game, GameError, GameParameters, opened
+from tests.twins.game.packing import binding, packed_place, statement
 
 USD = 10**6
 GAS = 12_000_000
@@ -61,9 +61,14 @@ def plain_tuple(message: Order | RequestOpening) -> tuple[Any, ...]:
 def drawn_tuple(drawn: Drawn, order: Order, signature: bytes) -> tuple[Any, ...]:
     opening = drawn.opening or RequestOpening(ZERO_HASH, 0, ZERO_HASH, ZERO_HASH)
     return (
-        plain_tuple(order), drawn.sampling, list(drawn.proof), plain_tuple(opening), signature, row_tuple(drawn.served),
+        plain_tuple(order),
+        drawn.sampling,
+        list(drawn.proof),
+        plain_tuple(opening),
+        signature,
+        row_tuple(drawn.served),
         drawn.tokens,
-    )  # fmt: skip
+    )
 
 
 def blank_rows(case: Case) -> SignedRows:
@@ -102,7 +107,7 @@ class Refused(Exception):
 
 @dataclass
 class Bench:
-    """A chain with everything deployed, a miner with stake, an accuser with a bond, and the registry's own voice."""
+    """A chain with everything deployed, a miner with stake, and an accuser with a bond."""
 
     url: str
     at: dict[str, str]
@@ -156,9 +161,9 @@ class Bench:
         return bench
 
     @property
-    def terms(self) -> Terms:
+    def parameters(self) -> GameParameters:
         p = Parameters(turn_s=TURN_S)
-        return Terms(p.bond, p.turn_s, p.payout_delay_s, p.slash_bps)
+        return GameParameters(p.bond, p.turn_s, p.payout_delay_s, p.slash_bps)
 
     # --- the node ---
 
@@ -222,9 +227,21 @@ class Bench:
         profile = keccak(program)
         p = case.program
         spec = (
-            keccak(b"toy" + tag.to_bytes(4, "big")), len(p.layer_types), p.hidden, p.heads, p.key_heads, p.inner, p.vocab, p.context, 1, 1,
-            keccak(b"float32"), profile, commit.merkle_root(case.part_roots), bytes(32),
-        )  # fmt: skip
+            keccak(b"toy" + tag.to_bytes(4, "big")),
+            len(p.layer_types),
+            p.hidden,
+            p.heads,
+            p.key_heads,
+            p.inner,
+            p.vocab,
+            p.context,
+            1,
+            1,
+            keccak(b"float32"),
+            profile,
+            commit.merkle_root(case.part_roots),
+            bytes(32),
+        )
         model = keccak(b"".join(v if isinstance(v, bytes) else v.to_bytes(32, "big") for v in spec))
         if not self.read("ModelRegistry", "exists", [model]):
             self.send(self.owner, "ProgramStore", "store", [program], self.now + 1)
@@ -239,7 +256,10 @@ _JOBS = iter(range(1, 10**9))
 
 @dataclass
 class TwinGame:
-    """One dispute in both twins. Moves raise GameError if both refuse, and AssertionError if only one does."""
+    """One dispute in both twins.
+
+    Moves raise GameError if both refuse, and AssertionError if only one does.
+    """
 
     bench: Bench
     game: Game
@@ -261,23 +281,50 @@ class TwinGame:
         root = commit.root_of_hashes(leaves)
         job = next(_JOBS).to_bytes(32, "big")
         receipt = StageReceipt(
-            order_hash=order_hash or commit.to_hex(job), plan_hash=commit.to_hex(job), stage=0,
-            layer_from=case.claim.layer_from, layer_to=case.claim.layer_to, shard_root=commit.to_hex(job),
-            input_root=commit.to_hex(job), output_root=commit.to_hex(job), requests_root=commit.to_hex(root),
-            requests=len(leaves), tokens_in=1, tokens_out=1, started_at=0, signed_at=0,
-        )  # fmt: skip
+            order_hash=order_hash or commit.to_hex(job),
+            plan_hash=commit.to_hex(job),
+            stage=0,
+            layer_from=case.claim.layer_from,
+            layer_to=case.claim.layer_to,
+            shard_root=commit.to_hex(job),
+            input_root=commit.to_hex(job),
+            output_root=commit.to_hex(job),
+            requests_root=commit.to_hex(root),
+            requests=len(leaves),
+            tokens_in=1,
+            tokens_out=1,
+            started_at=0,
+            signed_at=0,
+        )
         now = bench.now + 1
         receipt_hash = commit.unhex(signing.struct_hash(receipt))
         ref = (
-            job, 0, bench.owner, bench.operator, bench.accuser, bench.requester, receipt_hash, root, model, [], [],
-        )  # fmt: skip
+            job,
+            0,
+            bench.owner,
+            bench.operator,
+            bench.accuser,
+            bench.requester,
+            receipt_hash,
+            root,
+            model,
+            [],
+            [],
+        )
         bench.send(bench.at["TaskRegistry"], "ToleranceGame", "open", [ref], now)
         identity = bytes(
             bench.read("ToleranceGame", "disputeIdOf", [job, 0, root, bench.requester])
         )
         accused = frozenset((bench.owner, bench.operator))
-        game = dispute.opened(
-            bench.terms, now, bench.accuser, accused, bench.requester, root, len(leaves), order_hash
+        game = opened(
+            bench.parameters,
+            now,
+            bench.accuser,
+            accused,
+            bench.requester,
+            root,
+            len(leaves),
+            order_hash,
         )
         return cls(bench, game, identity, receipt, model, job)
 
@@ -312,7 +359,23 @@ class TwinGame:
         self.compare()
 
     def compare(self) -> None:
-        (accused, phase, status, ends, child, level, _accuser, count, index, parts, part, asks, bound, node, _opening) = self.bench.read("ToleranceGame", "gameOf", [self.id])  # fmt: skip
+        (
+            accused,
+            phase,
+            status,
+            ends,
+            child,
+            level,
+            _accuser,
+            count,
+            index,
+            parts,
+            part,
+            asks,
+            bound,
+            node,
+            _opening,
+        ) = self.bench.read("ToleranceGame", "gameOf", [self.id])
         game = self.game
         assert accused == self.bench.owner.lower()
         assert (phase, status, asks) == (game.phase, game.verdict, game.asks)
@@ -330,11 +393,11 @@ class TwinGame:
                 assert child == game.child
         if phase in (Phase.PROVING, Phase.PICKING_PART, Phase.PROVING_PART):
             assert game.place is not None
-            packed = dispute.packed_place(game.place, game.tokens)
+            packed = packed_place(game.place, game.tokens)
             if phase == Phase.PROVING:
                 assert node == packed
             else:
-                assert node == statement(dispute.packed_place(game.place), game.stated)
+                assert node == statement(packed_place(game.place), game.stated)
                 assert parts == len(game.stated) // 8
         if phase == Phase.PROVING_PART:
             assert part == game.part
@@ -371,7 +434,7 @@ class TwinGame:
             "expand": lambda: self.expand(b"", caller, at_s),
             "prove_sum": lambda: self.prove_sum(Evidence(), b"", caller, at_s, case),
             "pick_part": lambda: self.pick_part(0, caller, at_s),
-            "prove_part": lambda: self.prove_part(Evidence(), Opening(), caller, at_s, case),
+            "prove_part": lambda: self.prove_part(Evidence(), RunOpening(), caller, at_s, case),
         }
         moves[name]()
 
@@ -386,9 +449,12 @@ class TwinGame:
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
-            caller, "accuse", [self.model, self.receipt_tuple, claim_tuple(case.claim), position, proof, below],
-            lambda g, now: g.accuse(now, caller, case, position, proof, below), at_s,
-        )  # fmt: skip
+            caller,
+            "accuse",
+            [self.model, self.receipt_tuple, claim_tuple(case.claim), position, proof, below],
+            lambda g, now: g.accuse(now, caller, case, position, proof, below),
+            at_s,
+        )
 
     def pick(self, child: int, caller: str = "", at_s: int | None = None) -> None:
         caller = caller or self.bench.operator
@@ -411,9 +477,12 @@ class TwinGame:
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
-            caller, "openChunks", [b"".join(shown), bytes(map(len, shown)), proof],
-            lambda g, now: g.open_chunks(now, caller, shown, proof), at_s,
-        )  # fmt: skip
+            caller,
+            "openChunks",
+            [b"".join(shown), bytes(map(len, shown)), proof],
+            lambda g, now: g.open_chunks(now, caller, shown, proof),
+            at_s,
+        )
 
     def ask(
         self,
@@ -426,9 +495,12 @@ class TwinGame:
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
-            caller, "ask", [self.receipt_tuple, self.rows(rows), position, proof, spot_tuples(spots)],
-            lambda g, now: g.ask(now, caller, rows, position, proof, spots), at_s,
-        )  # fmt: skip
+            caller,
+            "ask",
+            [self.receipt_tuple, self.rows(rows), position, proof, spot_tuples(spots)],
+            lambda g, now: g.ask(now, caller, rows, position, proof, spots),
+            at_s,
+        )
 
     def reveal(
         self,
@@ -441,9 +513,12 @@ class TwinGame:
         asked = self.game.asked or (rows, ())
         assert asked[0] is not None
         self.move(
-            caller, "reveal", [self.rows(asked[0]), spot_tuples(asked[1]), [row_tuple(o) for o in openings]],
-            lambda g, now: g.reveal(now, caller, openings), at_s,
-        )  # fmt: skip
+            caller,
+            "reveal",
+            [self.rows(asked[0]), spot_tuples(asked[1]), [row_tuple(o) for o in openings]],
+            lambda g, now: g.reveal(now, caller, openings),
+            at_s,
+        )
 
     def prove_malformed(
         self,
@@ -457,10 +532,19 @@ class TwinGame:
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
-            caller, "proveMalformed",
-            [self.receipt_tuple, self.rows(rows), position, proof, spot_tuples([spot])[0], row_tuple(opening)],
-            lambda g, now: g.prove_malformed(now, caller, rows, position, proof, spot, opening), at_s,
-        )  # fmt: skip
+            caller,
+            "proveMalformed",
+            [
+                self.receipt_tuple,
+                self.rows(rows),
+                position,
+                proof,
+                spot_tuples([spot])[0],
+                row_tuple(opening),
+            ],
+            lambda g, now: g.prove_malformed(now, caller, rows, position, proof, spot, opening),
+            at_s,
+        )
 
     def accuse_token(
         self,
@@ -474,10 +558,19 @@ class TwinGame:
     ) -> None:
         caller = self.bench.accuser
         self.move(
-            caller, "accuseToken",
-            [self.model, self.receipt_tuple, claim_tuple(case.claim), position, proof, below, drawn_tuple(drawn, order, signature)],
+            caller,
+            "accuseToken",
+            [
+                self.model,
+                self.receipt_tuple,
+                claim_tuple(case.claim),
+                position,
+                proof,
+                below,
+                drawn_tuple(drawn, order, signature),
+            ],
             lambda g, now: g.accuse_token(now, caller, case, position, proof, below, drawn),
-        )  # fmt: skip
+        )
 
     def show_opening(
         self,
@@ -489,9 +582,11 @@ class TwinGame:
     ) -> None:
         caller = self.bench.owner
         self.move(
-            caller, "showOpening", [plain_tuple(order), plain_tuple(shown), plain_tuple(opening), signature],
+            caller,
+            "showOpening",
+            [plain_tuple(order), plain_tuple(shown), plain_tuple(opening), signature],
             lambda g, now: g.show_opening(now, caller, opening, is_signed),
-        )  # fmt: skip
+        )
 
     def rows(self, rows: SignedRows) -> tuple[Any, ...]:
         return (self.model, leaf_tuple(rows.leaf), rows.layer_from, rows.layer_to)
@@ -502,8 +597,12 @@ class TwinGame:
         caller = caller or self.bench.owner
         if tokens:
             self.move(
-                caller, "pointWith", [tuple(place), tokens], lambda g, now: g.point_with(now, caller, place, tokens), at_s
-            )  # fmt: skip
+                caller,
+                "pointWith",
+                [tuple(place), tokens],
+                lambda g, now: g.point_with(now, caller, place, tokens),
+                at_s,
+            )
             return
         self.move(caller, "point", [tuple(place)], lambda g, now: g.point(now, caller, place), at_s)
 
@@ -516,8 +615,12 @@ class TwinGame:
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
-            caller, "prove", [self.model, self.claim(case), evidence_tuple(evidence)], lambda g, now: g.prove(now, caller, evidence), at_s
-        )  # fmt: skip
+            caller,
+            "prove",
+            [self.model, self.claim(case), evidence_tuple(evidence)],
+            lambda g, now: g.prove(now, caller, evidence),
+            at_s,
+        )
 
     def expand(self, stated: bytes, caller: str = "", at_s: int | None = None) -> None:
         caller = caller or self.bench.accuser
@@ -534,9 +637,12 @@ class TwinGame:
         caller = caller or self.bench.accuser
         place, sums = self.game.place or Place(0, 0), self.game.stated if stated is None else stated
         self.move(
-            caller, "proveSum", [self.model, self.claim(case), tuple(place), evidence_tuple(evidence), sums],
-            lambda g, now: g.prove_sum(now, caller, evidence, sums), at_s,
-        )  # fmt: skip
+            caller,
+            "proveSum",
+            [self.model, self.claim(case), tuple(place), evidence_tuple(evidence), sums],
+            lambda g, now: g.prove_sum(now, caller, evidence, sums),
+            at_s,
+        )
 
     def pick_part(self, part: int, caller: str = "", at_s: int | None = None) -> None:
         caller = caller or self.bench.operator
@@ -545,7 +651,7 @@ class TwinGame:
     def prove_part(
         self,
         evidence: Evidence,
-        shown: Opening | None = None,
+        shown: RunOpening | None = None,
         caller: str = "",
         at_s: int | None = None,
         case: Case | None = None,
@@ -554,9 +660,18 @@ class TwinGame:
         opening = shown or show_stated(self.game.stated, self.game.part)
         place = self.game.place or Place(0, 0)
         self.move(
-            caller, "provePart", [self.model, self.claim(case), tuple(place), evidence_tuple(evidence), opening_tuple(opening)],
-            lambda g, now: g.prove_part(now, caller, evidence, opening), at_s,
-        )  # fmt: skip
+            caller,
+            "provePart",
+            [
+                self.model,
+                self.claim(case),
+                tuple(place),
+                evidence_tuple(evidence),
+                opening_tuple(opening),
+            ],
+            lambda g, now: g.prove_part(now, caller, evidence, opening),
+            at_s,
+        )
 
     def timeout(self, at_s: int | None = None) -> None:
         self.move(self.bench.requester, "timeout", [], lambda g, now: g.timeout(now), at_s)

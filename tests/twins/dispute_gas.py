@@ -3,7 +3,8 @@
     python -m tests.twins.dispute_gas            write contracts/snapshots/ToleranceGame.json
     python -m tests.twins.dispute_gas --print    print the table, and the curve of opening widths
 
-The disputed element is the most expensive there is: one of the down projection, after a descent from the root.
+The disputed element is the most expensive there is: one of the down projection, after a descent
+from the root.
 """
 
 from __future__ import annotations
@@ -18,37 +19,60 @@ from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace import chunks
-from core.dispute.trace.derive import Choice, Derivation, Run
+from core.dispute.trace.derive import Choice, Derivation, TraceRun
 from core.dispute.trace.families import Traits, compile_program
 from core.dispute.trace.judge import Case, Claim
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
 from tests.accounts import devnet_accounts
 from tests.conftest import CHAIN_ID, ROOT, start_anvil
-from tests.core.dispute.trace.players import lowest
-from tests.core.dispute.trace.sparse import SparseTrace, evidence, nothing, open_weights
-from tests.core.dispute.trace.toy import shapes_of_layer
 from tests.twins.dispute_chain import Bench, TwinGame
+from tests.twins.game.players import lowest
+from tests.twins.game.sparse import SparseTrace, evidence, nothing, open_weights
+from tests.twins.game.toy import shapes_of_layer
 
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
-#: Of a dispute in which the accuser shows nothing off chain and has to open the trace on chain, level by
-#: level: it pays for that itself.
+#: Of a dispute in which the accuser shows nothing off chain and has to open the trace on chain,
+#: level by level: it pays for that itself.
 MAX_DESCENT_GAS = 1_500_000
 MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_050_000, 500_000, 16_384, 20
 POSITIONS, WINDOW_ROWS = 1024, 64
 
 GEMMA_270M = Traits(
-    hidden=640, inner=2048, vocab=262_144, layers=18, heads=4, key_heads=1, head_dim=256, context=32_768, epsilon=1e-6,
-    scale=256**-0.5, sliding=tuple(0 if (i + 1) % 6 == 0 else 512 for i in range(18)), head_norms=True, gain_plus_one=True,
-    post_norms=True, gelu=True, embed_scale=25.25, two_ropes=True,
-)  # fmt: skip
+    hidden=640,
+    inner=2048,
+    vocab=262_144,
+    layers=18,
+    heads=4,
+    key_heads=1,
+    head_dim=256,
+    context=32_768,
+    epsilon=1e-6,
+    scale=256**-0.5,
+    sliding=tuple(0 if (i + 1) % 6 == 0 else 512 for i in range(18)),
+    head_norms=True,
+    gain_plus_one=True,
+    post_norms=True,
+    gelu=True,
+    embed_scale=25.25,
+    two_ropes=True,
+)
 LLAMA_8B = Traits(
-    hidden=4096, inner=14_336, vocab=128_256, layers=32, heads=32, key_heads=8, head_dim=128, context=131_072, epsilon=1e-5,
-    scale=128**-0.5, sliding=(0,) * 32,
-)  # fmt: skip
+    hidden=4096,
+    inner=14_336,
+    vocab=128_256,
+    layers=32,
+    heads=32,
+    key_heads=8,
+    head_dim=128,
+    context=131_072,
+    epsilon=1e-5,
+    scale=128**-0.5,
+    sliding=(0,) * 32,
+)
 LLAMA_70B = replace(LLAMA_8B, hidden=8192, inner=28_672, layers=80, heads=64, sliding=(0,) * 80)
 
 
@@ -68,14 +92,17 @@ SHAPES = (
 
 
 class Way(StrEnum):
-    """How a dispute may go: the accused was shown the trace off chain, or has to go down it on chain."""
+    """Whether the accused was shown the trace off chain, or has to go down it on chain."""
 
     POINTED = "pointed at once"
     DESCENT = "descent"
 
 
 def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int, int]]:
-    """A whole dispute that the accuser wins. Returns each transaction's name, gas and calldata bytes."""
+    """A whole dispute that the accuser wins.
+
+    Returns each transaction's name, gas and calldata bytes.
+    """
     traits = shape.traits
     names = {
         f"layer {i}": [f"model.layers.{i}.{n}" for n in shapes_of_layer(traits, False)]
@@ -86,12 +113,12 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         "head": ["model.embed_tokens.weight", "model.norm.weight"],
     }
     program = compile_program(traits, names, nothing("tables"))
-    layout = Layout(
+    layout = TraceLayout(
         program, shape.layer_from, shape.layer_to, POSITIONS, POSITIONS - WINDOW_ROWS, True
     )
     section = layout.depth
     ops = layout.section(section).ops
-    down = max(i for i, op in enumerate(ops) if op.kind == Kind.LINEAR)
+    down = max(i for i, op in enumerate(ops) if op.kind == LeafKind.LINEAR)
     place = Place(section, down, POSITIONS - 3, 0, traits.hidden // 2 + 5)
     derivation = Derivation(layout, 1)
     trial = derivation.trial(place)
@@ -106,7 +133,7 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     ]
     stated = [rng.uniform(-1, 1) for _ in range(trial.parts)]
     stated[part] = float(sum(Fraction(a) * Fraction(b) for a, b in zip(x, w, strict=True)))
-    trace = SparseTrace(layout, {run: x, Run(place, 1): [math.fsum(stated)]})
+    trace = SparseTrace(layout, {run: x, TraceRun(place, 1): [math.fsum(stated)]})
     chunk = layout.first_chunk(place) + place.item // 8
     low = lowest(chunks.height(layout.chunks))
     first = chunk >> low << low
@@ -117,9 +144,14 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     roots[1 + leaf.weights.part] = layer_root
     rows = nothing("in"), nothing("out")
     claim = Claim(
-        RequestLeaf(0, commit.to_hex(rows[0]), commit.to_hex(rows[1]), POSITIONS, 200), shape.layer_from, shape.layer_to,
-        POSITIONS, POSITIONS - WINDOW_ROWS, 2, tree.root,
-    )  # fmt: skip
+        RequestLeaf(0, commit.to_hex(rows[0]), commit.to_hex(rows[1]), POSITIONS, 200),
+        shape.layer_from,
+        shape.layer_to,
+        POSITIONS,
+        POSITIONS - WINDOW_ROWS,
+        2,
+        tree.root,
+    )
     case = Case(program, tuple(roots), claim)
     model = bench.register(case, tag)
     hashes = [nothing("request", i) for i in range(64)]
@@ -128,7 +160,7 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     game = TwinGame.open(bench, case, hashes, model)
 
     def open_child() -> None:
-        child, node = game.game._child(), game.game.node
+        child, node = game.game.picked_node(), game.game.node
         assert node is not None
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
         if child.level > chunks.STEP_LEVELS:
@@ -172,8 +204,8 @@ def measure() -> dict[str, int]:
         node.stop()
 
 
-#: Of a round, the pick and its opening: base fees and what else the bytes of a call are; then each hash
-#: that is shown, and each sibling on the way up to the node before, by the floor of calldata.
+#: Of a round, the pick and its opening: base fees and what else the bytes of a call are; then each
+#: hash that is shown, and each sibling on the way up to the node before, by the floor of calldata.
 ROUND_GAS, HASH_GAS = 57_500, 1_280
 
 

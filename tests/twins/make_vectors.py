@@ -1,7 +1,8 @@
 """Writes `vectors.json`: what Python signs, commits and splits, for the Solidity twin to meet.
 
-Run `python -m tests.twins.make_vectors` after a change of `docs/protocol.md`; `test_vectors.py` fails while
-the file is stale. Whole numbers of 2^53 and more are written as strings: most JSON readers would round them.
+Run `python -m tests.twins.make_vectors` after a change of `docs/protocol.md`; `test_vectors.py`
+fails while the file is stale. Whole numbers of 2^53 and more are written as strings: most JSON
+readers would round them.
 """
 
 from __future__ import annotations

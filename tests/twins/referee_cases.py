@@ -16,11 +16,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from core.dispute.referee import Format, Kind, Leaf, LeafError, Ruling, check, exact_value
+from core.dispute.referee import Format, Leaf, LeafError, LeafKind, Ruling, exact_value
 from core.dispute.referee.exact import VALUES
-from core.dispute.referee.formats import LAYOUTS, MINUS_INFINITY, decode_bits
-from core.dispute.referee.leaf import Malformed
+from core.dispute.referee.formats import MINUS_INFINITY, decode_bits
+from core.dispute.referee.leaf import MalformedOperand
 from core.dispute.referee.noise import gumbel
+from tests.twins.whole_referee import rule
 
 MODEL_FORMATS = (Format.BF16, Format.FP16, Format.FP32)
 _SIGN64 = 1 << 63
@@ -60,7 +61,7 @@ def moved(bits: int, ulps: int) -> int:
 class Draft:
     """A leaf before packing: values as bits, result first."""
 
-    kind: Kind
+    kind: LeafKind
     params: tuple[int, ...]
     trace: tuple[int, ...]
     model: tuple[Format, tuple[int, ...]] = (Format.F64, ())
@@ -68,7 +69,7 @@ class Draft:
 
     def leaf(self) -> Leaf:
         runs = ((Format.F64, self.trace), self.model, self.row)
-        packed = (v.to_bytes(LAYOUTS[fmt].width_bytes, "little") for fmt, vs in runs for v in vs)
+        packed = (v.to_bytes(fmt.width_bytes, "little") for fmt, vs in runs for v in vs)
         return Leaf(self.kind, self.params, b"".join(packed))
 
     def with_result(self, bits: int) -> Draft:
@@ -83,7 +84,7 @@ class Cases:
         self._longest = longest
         self._mode = 0
 
-    def leaves(self, kind: Kind, count: int) -> list[Leaf]:
+    def leaves(self, kind: LeafKind, count: int) -> list[Leaf]:
         """`count` leaves of this kind, several results to each draw of operands."""
         found: list[Leaf] = []
         while len(found) < count:
@@ -99,21 +100,21 @@ class Cases:
 
     def value(self, fmt: Format = Format.F64) -> int:
         """Bits of a value in the current mode."""
-        rng, layout = self._rng, LAYOUTS[fmt]
-        width = 8 * layout.width_bytes
+        rng = self._rng
+        width = 8 * fmt.width_bytes
         mode = rng.randrange(_MIXED) if self._mode == _MIXED else self._mode
         if mode == _ANY_BITS:
             bits = rng.getrandbits(width)
-            return bits if decode_bits(bits, fmt) else bits & ~(1 << layout.fraction_bits)
+            return bits if decode_bits(bits, fmt) else bits & ~(1 << fmt.fraction_bits)
         if mode == _TINY:
             sign = rng.getrandbits(1) << (width - 1)
-            return sign | rng.choice((0, 1, rng.getrandbits(layout.fraction_bits)))
+            return sign | rng.choice((0, 1, rng.getrandbits(fmt.fraction_bits)))
         if mode == _ENDS:
-            limit = (1 << layout.exponent_bits) - 2
+            limit = (1 << fmt.exponent_bits) - 2
             field = rng.choice((1, 2, limit // 2, limit // 2 + 1, limit - 1, limit))
-            fraction = rng.choice((0, 1, (1 << layout.fraction_bits) - 1))
+            fraction = rng.choice((0, 1, (1 << fmt.fraction_bits) - 1))
             sign = rng.getrandbits(1) << (width - 1)
-            return sign | field << layout.fraction_bits | fraction
+            return sign | field << fmt.fraction_bits | fraction
         if mode == _HALFWAY:
             return self.near(self._halfway(fmt), fmt)
         return self.near(rng.gauss(0, 1) * 10 ** rng.uniform(-2, 2), fmt)
@@ -147,10 +148,9 @@ class Cases:
         return replace(draft, **{run: spoilt if run == "trace" else (fmt, spoilt)})
 
     def _not_finite(self, fmt: Format) -> int:
-        layout = LAYOUTS[fmt]
-        infinity = ((1 << layout.exponent_bits) - 1) << layout.fraction_bits
-        sign = self._rng.getrandbits(1) << (8 * layout.width_bytes - 1)
-        return sign | infinity | self._rng.choice((0, 1, 1 << (layout.fraction_bits - 1)))
+        infinity = ((1 << fmt.exponent_bits) - 1) << fmt.fraction_bits
+        sign = self._rng.getrandbits(1) << (8 * fmt.width_bytes - 1)
+        return sign | infinity | self._rng.choice((0, 1, 1 << (fmt.fraction_bits - 1)))
 
     def values(self, count: int, fmt: Format = Format.F64) -> tuple[int, ...]:
         return tuple(self.value(fmt) for _ in range(count))
@@ -168,7 +168,7 @@ class Cases:
     # --- results ---
 
     def _with_results(self, draft: Draft) -> list[Draft]:
-        """The drawn result, one some units off, one some parts off, two of the edge, and an absurd one."""
+        """The drawn result, others some units or parts off, two of the edge, and an absurd one."""
         rng = self._rng
         result = draft.trace[0]
         near = moved(result, rng.choice((-1, 1)) * rng.randint(1, 1 << 14))
@@ -181,7 +181,7 @@ class Cases:
         """The right result and one of its two neighbours, if there is a right one."""
         try:
             right = exact_value(draft.with_result(0).leaf())
-        except (LeafError, Malformed):
+        except (LeafError, MalformedOperand):
             return []
         if right is None:
             return []
@@ -189,7 +189,7 @@ class Cases:
         return [bits, moved(bits, self._rng.choice((-1, 1)))]
 
     def _at_the_bound(self, draft: Draft) -> list[int]:
-        """The two neighbouring results between which the ruling changes, if it does within reach."""
+        """Two neighbouring results between which the ruling changes, if it does within reach."""
         here, away = 0, self._rng.choice((-1, 1)) * (1 << self._rng.randint(1, 54))
         ruling = self._ruling(draft, here)
         if self._ruling(draft, away) == ruling:
@@ -203,7 +203,7 @@ class Cases:
         return [moved(draft.trace[0], here), moved(draft.trace[0], away)]
 
     def _ruling(self, draft: Draft, ulps: int) -> Ruling:
-        return check(draft.with_result(moved(draft.trace[0], ulps)).leaf())
+        return rule(draft.with_result(moved(draft.trace[0], ulps)).leaf())
 
     def _spoiled(self, leaf: Leaf) -> Leaf:
         """The leaf, or now and then one that no program would ask for."""
@@ -241,46 +241,46 @@ def _floats(bits: tuple[int, ...], fmt: Format = Format.F64) -> list[float]:
 
 def _copy(c: Cases) -> Draft:
     x = c.value()
-    return Draft(Kind.COPY, (), (x, x))
+    return Draft(LeafKind.COPY, (), (x, x))
 
 
 def _input(c: Cases) -> Draft:
     fmt = c.model_format()
     x = c.value(fmt)
-    return Draft(Kind.INPUT, (fmt,), (_finite(lambda: to_float(x, fmt)),), row=(fmt, (x,)))
+    return Draft(LeafKind.INPUT, (fmt,), (_finite(lambda: to_float(x, fmt)),), row=(fmt, (x,)))
 
 
 def _embed(c: Cases) -> Draft:
     fmt, scale = c.model_format(), c.positive()
     w = c.value(fmt)
     y = _finite(lambda: to_float(w, fmt) * float_of(scale))
-    return Draft(Kind.EMBED, (fmt, scale), (y,), (fmt, (w,)))
+    return Draft(LeafKind.EMBED, (fmt, scale), (y,), (fmt, (w,)))
 
 
 def _linear(c: Cases) -> Draft:
     fmt, n = c.model_format(), c.terms()
     w, x = c.values(n, fmt), c.values(n)
     y = _finite(lambda: sum(a * b for a, b in zip(_floats(w, fmt), _floats(x), strict=True)))
-    return Draft(Kind.LINEAR, (fmt, n), (y, *x), (fmt, w))
+    return Draft(LeafKind.LINEAR, (fmt, n), (y, *x), (fmt, w))
 
 
 def _sum(c: Cases) -> Draft:
     n = c.terms()
     x = c.values(n)
-    return Draft(Kind.SUM, (n,), (_finite(lambda: sum(_floats(x))), *x))
+    return Draft(LeafKind.SUM, (n,), (_finite(lambda: sum(_floats(x))), *x))
 
 
 def _bias_sum(c: Cases) -> Draft:
     fmt, n = c.model_format(), min(c.terms(), 255)
     x, b = c.values(n), c.value(fmt)
     y = _finite(lambda: sum(_floats(x)) + to_float(b, fmt))
-    return Draft(Kind.BIAS_SUM, (fmt, n), (y, *x), (fmt, (b,)))
+    return Draft(LeafKind.BIAS_SUM, (fmt, n), (y, *x), (fmt, (b,)))
 
 
 def _squares(c: Cases) -> Draft:
     n = c.terms()
     x = c.values(n)
-    return Draft(Kind.SQUARES, (n,), (_finite(lambda: sum(v * v for v in _floats(x))), *x))
+    return Draft(LeafKind.SQUARES, (n,), (_finite(lambda: sum(v * v for v in _floats(x))), *x))
 
 
 def _norm_scale(c: Cases) -> Draft:
@@ -288,7 +288,7 @@ def _norm_scale(c: Cases) -> Draft:
     epsilon = bits_of(c.rng.choice((1e-6, 1e-5, 1e-12)))
     q = c.value() & ~_SIGN64 if c.rng.random() < 0.9 else c.value()
     r = _finite(lambda: 1 / math.sqrt(float_of(q) / n + float_of(epsilon)))
-    return Draft(Kind.NORM_SCALE, (n, epsilon), (r, q))
+    return Draft(LeafKind.NORM_SCALE, (n, epsilon), (r, q))
 
 
 def _norm(c: Cases) -> Draft:
@@ -296,7 +296,7 @@ def _norm(c: Cases) -> Draft:
     x, r, w = c.value(), c.value(), c.value(fmt)
     gain = to_float(w, fmt) + plus_one
     y = _finite(lambda: float_of(x) * float_of(r) * gain)
-    return Draft(Kind.NORM, (fmt, plus_one), (y, x, r), (fmt, (w,)))
+    return Draft(LeafKind.NORM, (fmt, plus_one), (y, x, r), (fmt, (w,)))
 
 
 def _rope(c: Cases) -> Draft:
@@ -308,7 +308,7 @@ def _rope(c: Cases) -> Draft:
     cos, sin = _floats(table, fmt)
     second = -float_of(b) * sin if minus else float_of(b) * sin
     y = _finite(lambda: float_of(a) * cos + second)
-    return Draft(Kind.ROPE, (fmt, minus), (y, a, b), (fmt, table))
+    return Draft(LeafKind.ROPE, (fmt, minus), (y, a, b), (fmt, table))
 
 
 def _score(c: Cases) -> Draft:
@@ -318,16 +318,16 @@ def _score(c: Cases) -> Draft:
     key, window = c.rng.randint(0, position + 3), c.rng.choice((0, 0, 16))
     params = (n, scale, position, key, window)
     if c.rng.random() < 0.1:
-        return Draft(Kind.SCORE, params, (int.from_bytes(MINUS_INFINITY, "little"), *q, *k))
+        return Draft(LeafKind.SCORE, params, (int.from_bytes(MINUS_INFINITY, "little"), *q, *k))
     pairs = zip(_floats(q), _floats(k), strict=True)
     y = _finite(lambda: sum(a * b for a, b in pairs) * float_of(scale))
-    return Draft(Kind.SCORE, params, (y, *q, *k))
+    return Draft(LeafKind.SCORE, params, (y, *q, *k))
 
 
 def _stabiliser(c: Cases) -> Draft:
     s = c.value()
     m = _finite(lambda: float_of(s) + c.rng.choice((0.0, -1.0, 60.0, c.rng.uniform(-3, 70))))
-    return Draft(Kind.STABILISER, (), (m, s))
+    return Draft(LeafKind.STABILISER, (), (m, s))
 
 
 def _exp(c: Cases) -> Draft:
@@ -336,25 +336,25 @@ def _exp(c: Cases) -> Draft:
     s = _finite(lambda: float_of(m) - below)
     if c.rng.random() < 0.05:
         s = int.from_bytes(MINUS_INFINITY, "little")
-        return Draft(Kind.EXP, (), (c.rng.choice((0, _SIGN64, 1)), m, s))
-    return Draft(Kind.EXP, (), (_finite(lambda: math.exp(float_of(s) - float_of(m))), m, s))
+        return Draft(LeafKind.EXP, (), (c.rng.choice((0, _SIGN64, 1)), m, s))
+    return Draft(LeafKind.EXP, (), (_finite(lambda: math.exp(float_of(s) - float_of(m))), m, s))
 
 
 def _probability(c: Cases) -> Draft:
     e, z = c.value() & ~_SIGN64, c.value() & ~_SIGN64
-    return Draft(Kind.PROBABILITY, (), (_finite(lambda: float_of(e) / float_of(z)), e, z))
+    return Draft(LeafKind.PROBABILITY, (), (_finite(lambda: float_of(e) / float_of(z)), e, z))
 
 
 def _mix(c: Cases) -> Draft:
     n = c.terms()
     p, v = c.values(n), c.values(n)
     pairs = zip(_floats(p), _floats(v), strict=True)
-    return Draft(Kind.MIX, (n,), (_finite(lambda: sum(a * b for a, b in pairs)), *p, *v))
+    return Draft(LeafKind.MIX, (n,), (_finite(lambda: sum(a * b for a, b in pairs)), *p, *v))
 
 
 def _silu(c: Cases) -> Draft:
     g = c.value()
-    return Draft(Kind.SILU, (), (_finite(lambda: silu(float_of(g))), g))
+    return Draft(LeafKind.SILU, (), (_finite(lambda: silu(float_of(g))), g))
 
 
 def silu(g: float) -> float:
@@ -363,7 +363,7 @@ def silu(g: float) -> float:
 
 def _gelu(c: Cases) -> Draft:
     g = c.value()
-    return Draft(Kind.GELU_TANH, (), (_finite(lambda: gelu(float_of(g))), g))
+    return Draft(LeafKind.GELU_TANH, (), (_finite(lambda: gelu(float_of(g))), g))
 
 
 def gelu(g: float) -> float:
@@ -373,30 +373,30 @@ def gelu(g: float) -> float:
 
 def _product(c: Cases) -> Draft:
     a, b = c.values(2)
-    return Draft(Kind.PRODUCT, (), (_finite(lambda: float_of(a) * float_of(b)), a, b))
+    return Draft(LeafKind.PRODUCT, (), (_finite(lambda: float_of(a) * float_of(b)), a, b))
 
 
 def _add(c: Cases) -> Draft:
     a, b = c.values(2)
     if c.rng.random() < 0.2:
         b = moved(a ^ _SIGN64, c.rng.randint(-5, 5))
-    return Draft(Kind.ADD, (), (_finite(lambda: float_of(a) + float_of(b)), a, b))
+    return Draft(LeafKind.ADD, (), (_finite(lambda: float_of(a) + float_of(b)), a, b))
 
 
 def _scale(c: Cases) -> Draft:
     scale, x = c.positive(), c.value()
-    return Draft(Kind.SCALE, (scale,), (_finite(lambda: float_of(scale) * float_of(x)), x))
+    return Draft(LeafKind.SCALE, (scale,), (_finite(lambda: float_of(scale) * float_of(x)), x))
 
 
 def _softcap(c: Cases) -> Draft:
     cap = bits_of(c.rng.choice((30.0, 50.0, 0.1, 5e-324, 1e300)))
     infinity = int.from_bytes(MINUS_INFINITY, "little")
     if c.rng.random() < 0.05:
-        return Draft(Kind.SOFTCAP, (cap,), (infinity, infinity))
+        return Draft(LeafKind.SOFTCAP, (cap,), (infinity, infinity))
     x = c.value()
     bound = float_of(cap)
     y = _finite(lambda: bound * math.tanh(float_of(x) / bound))
-    return Draft(Kind.SOFTCAP, (cap,), (y, x))
+    return Draft(LeafKind.SOFTCAP, (cap,), (y, x))
 
 
 def _whiten_difference(c: Cases) -> Draft:
@@ -406,10 +406,10 @@ def _whiten_difference(c: Cases) -> Draft:
         s = bits_of(to_float(y, row_format) * (1 + c.rng.gauss(0, 1e-3)))
     sigma = c.value(sigma_format)
     if c.rng.random() < 0.95:
-        sigma &= (1 << (8 * LAYOUTS[sigma_format].width_bytes - 1)) - 1
+        sigma &= (1 << (8 * sigma_format.width_bytes - 1)) - 1
     d = _finite(lambda: (to_float(y, row_format) - float_of(s)) / to_float(sigma, sigma_format))
     return Draft(
-        Kind.WHITEN_DIFFERENCE,
+        LeafKind.WHITEN_DIFFERENCE,
         (row_format, sigma_format),
         (d, s),
         (sigma_format, (sigma,)),
@@ -421,16 +421,16 @@ def _whiten_reference(c: Cases) -> Draft:
     fmt = c.rng.choice((Format.FP32, Format.F64))
     s, sigma = c.value(), c.value(fmt)
     if c.rng.random() < 0.95:
-        sigma &= (1 << (8 * LAYOUTS[fmt].width_bytes - 1)) - 1
+        sigma &= (1 << (8 * fmt.width_bytes - 1)) - 1
     d = _finite(lambda: float_of(s) / to_float(sigma, fmt))
-    return Draft(Kind.WHITEN_REFERENCE, (fmt,), (d, s), (fmt, (sigma,)))
+    return Draft(LeafKind.WHITEN_REFERENCE, (fmt,), (d, s), (fmt, (sigma,)))
 
 
 def _exceeds(c: Cases) -> Draft:
     tolerance = c.rng.choice((0, 1, 10**7, 15 * 10**9, 10**12, 2**50))
     s2 = c.value() & ~_SIGN64 if c.rng.random() < 0.9 else c.value()
     d2 = _finite(lambda: (tolerance / 1e12) ** 2 * float_of(s2))
-    return Draft(Kind.EXCEEDS, (tolerance,), (d2, s2))
+    return Draft(LeafKind.EXCEEDS, (tolerance,), (d2, s2))
 
 
 def _count(c: Cases) -> Draft:
@@ -438,19 +438,19 @@ def _count(c: Cases) -> Draft:
     logits = c.values(n)
     theta = c.rng.choice((c.value(), c.rng.choice(logits)))
     found = sum(v >= float_of(theta) for v in _floats(logits))
-    return Draft(Kind.COUNT, (n,), (bits_of(float(found)), theta, *logits))
+    return Draft(LeafKind.COUNT, (n,), (bits_of(float(found)), theta, *logits))
 
 
 def _maximum(c: Cases) -> Draft:
     x = c.value()
-    return Draft(Kind.MAXIMUM, (), (x, x))
+    return Draft(LeafKind.MAXIMUM, (), (x, x))
 
 
 def _greedy(c: Cases) -> Draft:
     delta = c.rng.choice((0, 10_000, 1_000_000))
     served = c.value()
     preferred = _finite(lambda: float_of(served) + delta / 1e6)
-    return Draft(Kind.GREEDY, (delta,), (preferred, served))
+    return Draft(LeafKind.GREEDY, (delta,), (preferred, served))
 
 
 def _gumbel(c: Cases) -> Draft:
@@ -467,7 +467,7 @@ def _gumbel(c: Cases) -> Draft:
     theta = _finite(lambda: value - rng.choice((0.5, 1, 2)) * delta * tau / 1e12)
     params = (delta, tau, *key, step, j, token, min_p, top_k)
     counted = bits_of(float(top_k + rng.choice((-1, 0, 1))))
-    return Draft(Kind.GUMBEL, params, (preferred, served, largest, theta, counted))
+    return Draft(LeafKind.GUMBEL, params, (preferred, served, largest, theta, counted))
 
 
 def _outside_min_p(c: Cases) -> Draft:
@@ -476,7 +476,7 @@ def _outside_min_p(c: Cases) -> Draft:
     served = c.value()
     gap = (delta / 1e6 - math.log(min_p / 1e6)) * tau / 1e6
     return Draft(
-        Kind.OUTSIDE_MIN_P,
+        LeafKind.OUTSIDE_MIN_P,
         (delta, tau, min_p),
         (_finite(lambda: float_of(served) + gap), served),
     )
@@ -487,38 +487,38 @@ def _outside_top_k(c: Cases) -> Draft:
     served = c.value()
     theta = _finite(lambda: float_of(served) + delta * tau / 1e12)
     counted = bits_of(float(top_k + c.rng.choice((-1, 0, 1))))
-    return Draft(Kind.OUTSIDE_TOP_K, (delta, tau, top_k), (served, theta, counted))
+    return Draft(LeafKind.OUTSIDE_TOP_K, (delta, tau, top_k), (served, theta, counted))
 
 
-_BUILDERS: dict[Kind, Callable[[Cases], Draft]] = {
-    Kind.COPY: _copy,
-    Kind.INPUT: _input,
-    Kind.EMBED: _embed,
-    Kind.LINEAR: _linear,
-    Kind.SUM: _sum,
-    Kind.BIAS_SUM: _bias_sum,
-    Kind.SQUARES: _squares,
-    Kind.NORM_SCALE: _norm_scale,
-    Kind.NORM: _norm,
-    Kind.ROPE: _rope,
-    Kind.SCORE: _score,
-    Kind.STABILISER: _stabiliser,
-    Kind.EXP: _exp,
-    Kind.PROBABILITY: _probability,
-    Kind.MIX: _mix,
-    Kind.SILU: _silu,
-    Kind.GELU_TANH: _gelu,
-    Kind.PRODUCT: _product,
-    Kind.ADD: _add,
-    Kind.SCALE: _scale,
-    Kind.SOFTCAP: _softcap,
-    Kind.WHITEN_DIFFERENCE: _whiten_difference,
-    Kind.WHITEN_REFERENCE: _whiten_reference,
-    Kind.EXCEEDS: _exceeds,
-    Kind.COUNT: _count,
-    Kind.MAXIMUM: _maximum,
-    Kind.GREEDY: _greedy,
-    Kind.GUMBEL: _gumbel,
-    Kind.OUTSIDE_MIN_P: _outside_min_p,
-    Kind.OUTSIDE_TOP_K: _outside_top_k,
+_BUILDERS: dict[LeafKind, Callable[[Cases], Draft]] = {
+    LeafKind.COPY: _copy,
+    LeafKind.INPUT: _input,
+    LeafKind.EMBED: _embed,
+    LeafKind.LINEAR: _linear,
+    LeafKind.SUM: _sum,
+    LeafKind.BIAS_SUM: _bias_sum,
+    LeafKind.SQUARES: _squares,
+    LeafKind.NORM_SCALE: _norm_scale,
+    LeafKind.NORM: _norm,
+    LeafKind.ROPE: _rope,
+    LeafKind.SCORE: _score,
+    LeafKind.STABILISER: _stabiliser,
+    LeafKind.EXP: _exp,
+    LeafKind.PROBABILITY: _probability,
+    LeafKind.MIX: _mix,
+    LeafKind.SILU: _silu,
+    LeafKind.GELU_TANH: _gelu,
+    LeafKind.PRODUCT: _product,
+    LeafKind.ADD: _add,
+    LeafKind.SCALE: _scale,
+    LeafKind.SOFTCAP: _softcap,
+    LeafKind.WHITEN_DIFFERENCE: _whiten_difference,
+    LeafKind.WHITEN_REFERENCE: _whiten_reference,
+    LeafKind.EXCEEDS: _exceeds,
+    LeafKind.COUNT: _count,
+    LeafKind.MAXIMUM: _maximum,
+    LeafKind.GREEDY: _greedy,
+    LeafKind.GUMBEL: _gumbel,
+    LeafKind.OUTSIDE_MIN_P: _outside_min_p,
+    LeafKind.OUTSIDE_TOP_K: _outside_top_k,
 }

@@ -14,6 +14,7 @@ from eth_utils.abi import function_abi_to_4byte_selector
 from core.chain.chain import artifact
 from core.dispute.referee import Leaf
 from core.dispute.referee.real import Real
+from tests.twins.whole_referee import params_bytes
 
 #: Of `anvil`, so that a free call may judge thousands of leaves.
 ANVIL_OPTIONS = ("--gas-limit", "1000000000000", "--memory-limit", "1073741824")
@@ -42,7 +43,7 @@ class ChainReferee:
         """Each leaf's ruling, REVERTS where the contract refuses it."""
         found: list[int] = []
         for batch in _batches(leaves):
-            cases = [(leaf.kind, leaf.params_bytes, leaf.operands) for leaf in batch]
+            cases = [(leaf.kind, params_bytes(leaf), leaf.operands) for leaf in batch]
             found += self._call("rulings", ["(uint8,bytes,bytes)[]"], [cases], ["bytes"])[0]
         return found
 

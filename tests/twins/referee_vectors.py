@@ -1,6 +1,6 @@
 """Compares the referee's two twins, Python and Solidity, on as many random leaves as asked.
 
-    python -m tests.twins.referee_vectors                100 000 leaves of each kind, and raw numbers
+    python -m tests.twins.referee_vectors      100 000 leaves of each kind, and raw numbers
     python -m tests.twins.referee_vectors --count 2000 --kinds LINEAR EXP
 
 Starts its own local chain. Prints one line a kind and exits 1 if a single answer differs.
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from core.dispute.referee import Format, Kind, Leaf, LeafError, check
-from core.dispute.referee.formats import LAYOUTS, decode
+from core.dispute.referee import Format, Leaf, LeafError, LeafKind
+from core.dispute.referee.formats import decode
 from core.dispute.referee.noise import gumbel_of, philox_word
 from core.dispute.referee.real import Real
 from core.dispute.referee.sums import dot
@@ -26,6 +26,7 @@ from core.dispute.referee.transcend import exp_fixed, ln_fixed
 from tests.conftest import start_anvil
 from tests.twins.referee_cases import Cases
 from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee
+from tests.twins.whole_referee import rule
 
 _CHUNK = 2000
 FULL_COUNT = 100_000
@@ -34,12 +35,12 @@ FULL_COUNT = 100_000
 def python_ruling(leaf: Leaf) -> int:
     """The Python twin's ruling, REVERTS where it raises LeafError."""
     try:
-        return int(check(leaf))
+        return int(rule(leaf))
     except LeafError:
         return REVERTS
 
 
-def compare_kind(chain: ChainReferee, kind: Kind, count: int, seed: int) -> Counter[int]:
+def compare_kind(chain: ChainReferee, kind: LeafKind, count: int, seed: int) -> Counter[int]:
     """Rulings on `count` leaves, by number of times.
 
     Raises AssertionError with the first leaf on which the twins differ.
@@ -84,7 +85,7 @@ def compare_decoding(chain: ChainReferee, count: int, seed: int) -> Counter[int]
     while done < count:
         fmt = rng.choice(list(Format))
         n = rng.randint(1, 40)
-        raw = rng.randbytes(n * LAYOUTS[fmt].width_bytes)
+        raw = rng.randbytes(n * fmt.width_bytes)
         assert chain.decoded(raw, fmt) == (decode(raw, fmt) or []), (fmt, raw.hex())
         done += n
     return Counter({1: done})
@@ -93,7 +94,7 @@ def compare_decoding(chain: ChainReferee, count: int, seed: int) -> Counter[int]
 def compare_sums(chain: ChainReferee, count: int, seed: int) -> Counter[int]:
     """Sums of dot products, to the last bit."""
     done = 0
-    for leaf in Cases(seed).leaves(Kind.LINEAR, count // 10):
+    for leaf in Cases(seed).leaves(LeafKind.LINEAR, count // 10):
         if python_ruling(leaf) not in (0, 1):
             continue
         fmt, n = leaf.params
@@ -119,13 +120,13 @@ RAW: dict[str, Comparison] = {
 def comparisons(names: list[str]) -> dict[str, Comparison]:
     """What to compare, by name: kinds of leaves and raw numbers; all without a name."""
     known: dict[str, Comparison] = {
-        kind.name: partial(_compare_kind_last, kind=kind) for kind in Kind
+        kind.name: partial(_compare_kind_last, kind=kind) for kind in LeafKind
     }
     known |= RAW
     return {name: known[name] for name in names or known}
 
 
-def _compare_kind_last(chain: ChainReferee, count: int, seed: int, kind: Kind) -> Counter[int]:
+def _compare_kind_last(chain: ChainReferee, count: int, seed: int, kind: LeafKind) -> Counter[int]:
     return compare_kind(chain, kind, count, seed)
 
 

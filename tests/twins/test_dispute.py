@@ -1,4 +1,4 @@
-"""Whole tolerance games in Python and on a chain: the same phase, clock, node and verdict after every move."""
+"""Python and Solidity have the same phase, clock, node and verdict after every move."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from dataclasses import replace
 
 import pytest
 
-from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, GameError, Phase, Verdict
-from core.dispute.referee import Kind
+from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, Phase, Verdict
+from core.dispute.referee import LeafKind
 from core.dispute.trace import chunks
-from core.dispute.trace.check import all_places
 from core.dispute.trace.derive import Boundary
-from core.dispute.trace.evidence import Evidence, Opening, WeightOpening, show_stated
-from core.dispute.trace.held import HeldTrace, evidence_for
+from core.dispute.trace.evidence import Evidence, RunOpening, WeightOpening, show_stated
 from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
+from core.dispute.trace.operands import evidence_for
 from core.dispute.trace.rows import Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows
 from core.keys.signer import Signer
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
 from tests.conftest import start_anvil
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.dispute_chain import Bench, TwinGame, blank_rows
+from tests.twins.game import toy as toys
+from tests.twins.game.game import GameError
+from tests.twins.game.players import (
     OPERATOR,
     Accusation,
     Blind,
@@ -33,7 +34,7 @@ from tests.core.dispute.trace.players import (
     chunks_below,
     shown_in,
 )
-from tests.twins.dispute_chain import Bench, TwinGame, blank_rows
+from tests.twins.game.traces import HeldTrace, all_places
 
 pytestmark = pytest.mark.chain
 
@@ -76,7 +77,7 @@ class Play:
             self.open()
 
     def open(self) -> None:
-        child, node = self.game.game._child(), self.game.game.node
+        child, node = self.game.game.picked_node(), self.game.game.node
         assert node is not None
         tree = self.accusation.trace.tree
         proof = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
@@ -179,7 +180,7 @@ def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str)
             float("-inf"),
         ):
             continue
-        stabiliser = stage.layout.op(place.section, place.op).kind == Kind.STABILISER
+        stabiliser = stage.layout.op(place.section, place.op).kind == LeafKind.STABILISER
         off = 99.0 if stabiliser else abs(honest[place]) * 1e-6 + 1e-9
         forged: HeldTrace = honest.replaced(place, honest[place] + off)
         accusation = Accusation(stage, outputs, forged)
@@ -202,7 +203,7 @@ Move = Callable[["Play"], None]
 
 
 def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
-    """Each function with arguments that are right in the phase that it is for, as right as they can be elsewhere."""
+    """Each function with arguments that are right in the phase that it is for."""
     a, game = play.accusation, play.game
     proof = commit.merkle_proof(play.leaves, 2)
     verdict = Place(len(a.stage.layout.section_types) - 1, 6)
@@ -232,7 +233,7 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
         "pick_part": (Phase.PICKING_PART, lambda _: game.pick_part(0)),
         "prove_part": (
             Phase.PROVING_PART,
-            lambda p: game.prove_part(found, Opening(), case=p.case),
+            lambda p: game.prove_part(found, RunOpening(), case=p.case),
         ),
         "timeout": (Phase.NONE, lambda _: game.timeout()),
         "execute": (Phase.RULED, lambda _: game.execute()),
@@ -363,22 +364,28 @@ def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> Non
     with pytest.raises(GameError, match="ChildUnknown"):
         play.game.pick(32)
     play.game.pick(1)
-    while play.game.game._child().level > chunks.STEP_LEVELS:
+    while play.game.game.picked_node().level > chunks.STEP_LEVELS:
         with pytest.raises(GameError, match="HashesDue"):
             play.game.open_chunks([], [])
         play.open()
         play.game.pick(0)
     with pytest.raises(GameError, match="ValuesDue"):
         play.game.open_node([], [])
-    child, node = play.game.game._child(), play.game.game.node
+    child, node = play.game.game.picked_node(), play.game.game.node
     assert node is not None
     way = tree.proof(child.index, child.index + 1, child.level, node.level - child.level)
     data = chunks_below(a.trace, child.level, child.index)
     one, *others = data
     for wrong, siblings in (
-        ([one[:-1], *others], way), ([one + b"\0", *others], way), ([bytes(len(one)), *others], way), (data[:-1], way),
-        ([*data, one], way), ([b"".join(data)[:255]], way), (data, way[:-1]), (data, [*way, way[0]]),
-    ):  # fmt: skip
+        ([one[:-1], *others], way),
+        ([one + b"\0", *others], way),
+        ([bytes(len(one)), *others], way),
+        (data[:-1], way),
+        ([*data, one], way),
+        ([b"".join(data)[:255]], way),
+        (data, way[:-1]),
+        (data, [*way, way[0]]),
+    ):
         with pytest.raises(GameError, match="OpeningWrong"):
             play.game.open_chunks(wrong, siblings)
     play.game.open_chunks(data, way)
@@ -484,10 +491,13 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
         found = evidence_for(a.trace, stage.derivation, sources, place, part)
         right = show_stated(stated, part)
         for wrong in (
-            Opening(), Opening(stated + bytes(8)), Opening(right.data[:-1], right.siblings),
-            Opening(bytes(8) + right.data[8:], right.siblings), Opening(right.data, (*right.siblings, bytes(32))),
-            Opening(right.data, tuple(bytes(32) for _ in right.siblings) or (bytes(32),)),
-        ):  # fmt: skip
+            RunOpening(),
+            RunOpening(stated + bytes(8)),
+            RunOpening(right.data[:-1], right.siblings),
+            RunOpening(bytes(8) + right.data[8:], right.siblings),
+            RunOpening(right.data, (*right.siblings, bytes(32))),
+            RunOpening(right.data, tuple(bytes(32) for _ in right.siblings) or (bytes(32),)),
+        ):
             with pytest.raises(GameError, match="StatedMismatch"):
                 play.game.prove_part(found, wrong)
         play.game.prove_part(found)
@@ -497,7 +507,7 @@ def test_a_partial_sum_is_one_of_those_that_were_stated(bench: Bench) -> None:
 def test_sums_that_were_not_stated_or_are_not_the_places_prove_nothing(
     bench: Bench, parted: Accusation
 ) -> None:
-    """More sums than the value has, or fewer: neither their sum nor one that is not there is ever proven."""
+    """More sums than the value has, or fewer: nothing of them is ever proven."""
     stage = parted.stage
     place = next(p for p in all_places(stage.layout) if stage.derivation.trial(p).parts)
     sources, right = stage.sources(parted.outputs), parted.partial_sums(place)
@@ -547,6 +557,22 @@ def test_a_list_beside_a_sum_keeps_nobody_from_proving_it(bench: Bench, parted: 
     play.game.pick_part(0)
     play.prove_part(0)
     assert play.game.game.verdict == Verdict.FAULT
+
+
+def test_a_value_that_was_named_with_a_list_is_proven_with_it(
+    bench: Bench, lie: Accusation
+) -> None:
+    layout = lie.stage.layout
+    for place in (Place(1, 0, 0, 0, 1), Place(1, 3, 1, 0, 2), layout.verdict):
+        play = Play(bench, lie, 0)
+        play.accuse()
+        play.game.point(place, tokens=b"1234")
+        sources = lie.stage.sources(lie.outputs)
+        found = evidence_for(lie.trace, lie.stage.derivation, sources, place)
+        with pytest.raises(GameError, match="ListMismatch"):
+            play.game.prove(found)
+        play.game.prove(replace(found, tokens=b"1234"))
+        assert play.game.game.verdict == Verdict.FAULT
 
 
 def test_a_descent_leads_to_a_sum_and_its_part(bench: Bench, parted: Accusation) -> None:

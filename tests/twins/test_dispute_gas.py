@@ -22,7 +22,8 @@ from tests.twins.dispute_gas import (
 pytestmark = pytest.mark.chain
 
 TOLERANCE = 0.03
-#: What TaskRegistry adds to opening a game: order, a plan of eight stages and receipt as calldata, and their signatures.
+#: What TaskRegistry adds to opening a game: order, a plan of eight stages and receipt as calldata,
+#: and their signatures.
 OPENING_GAS = 131_000
 #: What it adds to executing one: it hears of the ruling.
 RESOLVING_GAS = 16_300

@@ -1,4 +1,4 @@
-"""Python and Solidity judge an accused token alike: what was ordered, what was served, what lists say, who opened the request."""
+"""Python and Solidity judge an accused token alike."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import msgspec
 import pytest
 from eth_utils.crypto import keccak
 
-from core.dispute.game.dispute import GameError, Verdict
+from core.dispute.game.dispute import Verdict
 from core.dispute.trace import answer
 from core.dispute.trace.derive import How
-from core.dispute.trace.draw import Drawn
-from core.dispute.trace.held import evidence_for
+from core.dispute.trace.operands import evidence_for
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol.types import ZERO_HASH, Order, RequestOpening, SamplingParams
 from tests.conftest import CHAIN_ID, start_anvil
-from tests.core.dispute.trace.players import Accusation, logits_of
-from tests.core.dispute.trace.test_tokens import INDEX, KINDS, Served, draw, logits_at, ordered
 from tests.twins.dispute_chain import Bench, TwinGame
+from tests.twins.game.draw import Drawn
+from tests.twins.game.game import GameError
+from tests.twins.game.players import Accusation, logits_of
+from tests.twins.game.test_tokens import INDEX, KINDS, Served, draw, logits_at, ordered
+from tests.twins.game.tokens import point_of_token
 
 pytestmark = pytest.mark.chain
 
@@ -35,10 +37,26 @@ def bench(signers: list[Signer]) -> Iterator[Bench]:
 def order_of(bench: Bench, drawn: Drawn) -> Order:
     zero = "0x" + "00" * 20
     return Order(
-        requester=bench.requester, model_id=ZERO_HASH, input_root=ZERO_HASH, sampling_root=commit.to_hex(drawn.sampling_root),
-        requests=drawn.requests, max_tokens_in=1, max_tokens_out=1, price_in=1, price_out=1, matcher=zero, matcher_fee_bps=0,
-        min_stake=0, deadline=1, window=1, auditor=zero, arbitrator=bench.at["ToleranceGame"], numerics_profile=ZERO_HASH, terms_hash=ZERO_HASH, nonce=7,
-    )  # fmt: skip
+        requester=bench.requester,
+        model_id=ZERO_HASH,
+        input_root=ZERO_HASH,
+        sampling_root=commit.to_hex(drawn.sampling_root),
+        requests=drawn.requests,
+        max_tokens_in=1,
+        max_tokens_out=1,
+        price_in=1,
+        price_out=1,
+        matcher=zero,
+        matcher_fee_bps=0,
+        min_stake=0,
+        deadline=1,
+        window=1,
+        auditor=zero,
+        arbitrator=bench.at["ToleranceGame"],
+        numerics_profile=ZERO_HASH,
+        terms_hash=ZERO_HASH,
+        nonce=7,
+    )
 
 
 class Play:
@@ -59,20 +77,23 @@ class Play:
     def accuse(self, drawn: Drawn | None = None, signature: bytes = b"") -> None:
         tree = self.accusation.trace.tree
         self.game.accuse_token(
-            self.case, 0, commit.merkle_proof(self.leaves, 0), tree.below(tree.height, 0), drawn or self.drawn, self.order, signature
-        )  # fmt: skip
+            self.case,
+            0,
+            commit.merkle_proof(self.leaves, 0),
+            tree.below(tree.height, 0),
+            drawn or self.drawn,
+            self.order,
+            signature,
+        )
 
     def finish(self, tokens: bytes | None = None) -> Verdict:
         """The best that both can do, or with a list that the accused makes up."""
         a, choice = self.accusation, self.served.choice
-        place, best = answer.point_of_token(
-            a.stage.layout, choice, logits_of(a.trace), self.served.tokens
-        )
+        place, best = point_of_token(a.stage.layout, choice, logits_of(a.trace), self.served.tokens)
         self.game.point(place, tokens=best if tokens is None else tokens)
         sources = a.stage.sources(a.outputs)
-        found = evidence_for(
-            a.trace, a.stage.derivation, sources, place, listed=a.listed(self.game.game)
-        )
+        listed = a.listed(self.game.game)
+        found = evidence_for(a.trace, a.stage.derivation, sources, place, None, *listed)
         self.game.prove(found)
         return self.game.game.verdict
 

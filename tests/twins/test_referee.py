@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.referee.exact import VALUES
 from tests.conftest import start_anvil
 from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee
@@ -29,8 +29,8 @@ def chain() -> Iterator[ChainReferee]:
     node.stop()
 
 
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
-def test_both_twins_rule_alike(chain: ChainReferee, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", LeafKind, ids=lambda kind: kind.name)
+def test_both_twins_rule_alike(chain: ChainReferee, kind: LeafKind) -> None:
     count = LEAVES if kind in VALUES else VERDICTS
     found = compare_kind(chain, kind, count, seed=20_260 + kind)
     assert found[Ruling.HOLDS] > 0

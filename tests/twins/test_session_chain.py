@@ -28,7 +28,7 @@ FEES = {"protocol_fee_bps": PARAMETERS.protocol_fee_bps}
 
 @dataclass
 class Town:
-    """Deployed contracts, two miners with stake, a requester with a deposit, and a key that it lets spend."""
+    """Deployed contracts, two miners with stake, a requester with a deposit and a spender."""
 
     chain: Chain
     signers: list[Signer]

@@ -1,5 +1,5 @@
 """Whose move it is in a tolerance game, and what the chain knows of it.
 
+`dispute`   the phases of a dispute, whose turn is in each, and how it ends
 `game_log`  where a game stands, read from the chain alone
-`dispute`   the rules: whose move, which moves, who pays in the end (`docs/trust.md` §3)
 """

@@ -1,4 +1,7 @@
-"""Where does a tolerance game stand, and what was shown in it so far? Read from the chain alone, so that a restart loses nothing."""
+"""Where does a tolerance game stand, and what was shown in it so far?
+
+Read from the chain alone, so that a restart loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class Seen:
-    """A game as it stands: whose turn, and what the last moves showed. `node` is (level, index) of the last node opened."""
+    """A game as it stands: whose turn, and what the last moves showed.
+
+    `node` is (level, index) of the last node opened.
+    """
 
     opened: Opened
     phase: Phase
@@ -50,9 +56,7 @@ class Seen:
     claim: Claim | None = None
     receipt: dict[str, Any] | None = None
     below: tuple[bytes, ...] = ()  # hashes under the node
-    chunks: tuple[
-        bytes, ...
-    ] = ()  # those below the node, from number `node[1]` on, where it was opened to its values
+    chunks: tuple[bytes, ...] = ()  # of a node that was opened to values, from `node[1]` on
     place: Place | None = None
     tokens: bytes = b""
     stated: bytes = b""
@@ -71,9 +75,18 @@ def opened_in(event: ChainEvent) -> Opened:
     """What a `GameOpened` event says."""
     args = event.args
     return Opened(
-        args["id"], args["job"], args["stage"], args["accuser"], args["requester"], args["accused"], args["model"], args["receiptHash"],
-        args["requestsRoot"], args["bond"], event.block_number,
-    )  # fmt: skip
+        args["id"],
+        args["job"],
+        args["stage"],
+        args["accuser"],
+        args["requester"],
+        args["accused"],
+        args["model"],
+        args["receiptHash"],
+        args["requestsRoot"],
+        args["bond"],
+        event.block_number,
+    )
 
 
 async def read_game(chain: Chain, opened: Opened) -> Seen:
@@ -82,37 +95,22 @@ async def read_game(chain: Chain, opened: Opened) -> Seen:
         head = await chain.block_number()
         game = await chain.read(GAME, "gameOf", opened.dispute, block=head)
         seen = await _shown(chain, opened, game, head)
-        # A node that is making a block may answer for the newest one with what the next leaves: a move that nobody has seen made.
+        # A node that is making a block may answer for the newest one with what the next leaves.
         if game == await chain.read(GAME, "gameOf", opened.dispute, block=head):
             return seen
 
 
 async def _shown(chain: Chain, opened: Opened, game: dict[str, Any], head: int) -> Seen:
     """A game that stands so, with what its moves up to a block showed."""
-    seen = Seen(
-        opened,
-        Phase(game["phase"]),
-        Verdict(game["status"]),
-        game["endsAt"],
-        (game["level"], game["index"]),
-        game["child"],
-        game["part"],
-    )
+    phase, verdict = Phase(game["phase"]), Verdict(game["status"])
+    node = game["level"], game["index"]
+    seen = Seen(opened, phase, verdict, game["endsAt"], node, game["child"], game["part"])
     for event in await game_events(chain, opened.block, head):
         if event.args.get("id") == opened.dispute and event.name in _SHOWN:
-            calls = await calls_in(chain, event.tx_hash)
-            seen = _SHOWN[event.name](seen, event, calls)
+            call = await chain.call_of(event.tx_hash)
+            seen = _SHOWN[event.name](seen, event, call)
             seen = replace(seen, moves=(*seen.moves, event.name))
     return seen
-
-
-async def calls_in(chain: Chain, tx_hash: str) -> list[ChainCall]:
-    """The call of the game that a transaction made.
-
-    Empty when it went through another contract: nobody can read from the chain's data what such a call showed.
-    """
-    call = await chain.call_of(tx_hash)
-    return [] if call is None else [call]
 
 
 async def case_of(chain: Chain, opened: Opened, claim: Claim) -> Case:
@@ -135,49 +133,45 @@ async def game_events(chain: Chain, first: int, last: int | None = None) -> list
     ]
 
 
-def _last(calls: Sequence[ChainCall], *names: str) -> dict[str, Any]:
-    found = [call for call in calls if call.function in names]
-    if not found:
+def _args(call: ChainCall | None, *names: str) -> dict[str, Any]:
+    """What the move said. Raises CheckFailed for one made through another contract."""
+    if call is None or call.function not in names:
         raise CheckFailed(
             f"a move ({names[0]}) cannot be read", "it was made through another contract"
         )
-    return found[-1].args | {"function": found[-1].function}
+    return dict(call.args)
 
 
-def _accused(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    args = _last(calls, "accuse", "accuseToken")
-    return replace(
-        seen,
-        claim=claim_of(args["claim"]),
-        receipt=args["receipt"],
-        below=_hashes(args["below"]),
-        listed=commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else b"",
-    )
+def _accused(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    args = _args(call, "accuse", "accuseToken")
+    listed = commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else b""
+    claim, below = claim_of(args["claim"]), _hashes(args["below"])
+    return replace(seen, claim=claim, receipt=args["receipt"], below=below, listed=listed)
 
 
-def _node_opened(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    return replace(seen, below=_hashes(_last(calls, "openNode")["below"]))
+def _node_opened(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    return replace(seen, below=_hashes(_args(call, "openNode")["below"]))
 
 
-def _chunks_shown(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    args = _last(calls, "openChunks")
+def _chunks_shown(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    args = _args(call, "openChunks")
     data, ends = commit.unhex(args["data"]), list(accumulate(commit.unhex(args["sizes"])))
     chunks = tuple(data[start:end] for start, end in pairwise([0, *ends]))
     return replace(seen, chunks=chunks)
 
 
-def _pointed(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    named = [call for call in calls if call.function == "pointWith"]
-    tokens = commit.unhex(named[-1].args["tokens"]) if named else b""
+def _pointed(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    listed = call is not None and call.function == "pointWith"
+    tokens = commit.unhex(call.args["tokens"]) if call is not None and listed else b""
     return replace(seen, place=place_of(event.args["place"]), tokens=tokens)
 
 
-def _expanded(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    return replace(seen, stated=commit.unhex(_last(calls, "expand")["stated"]))
+def _expanded(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    return replace(seen, stated=commit.unhex(_args(call, "expand")["stated"]))
 
 
-def _asked(seen: Seen, event: ChainEvent, calls: Sequence[ChainCall]) -> Seen:
-    return replace(seen, asked=_last(calls, "ask"))
+def _asked(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    return replace(seen, asked=_args(call, "ask"))
 
 
 def _hashes(found: Sequence[str]) -> tuple[bytes, ...]:

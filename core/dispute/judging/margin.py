@@ -1,10 +1,8 @@
 """How far is a served token from being the answer?
 
-What an auditor with its own logits may hold against a machine.
-
-A filter is widened by the margin for the token that was served and narrowed by it for a better one,
-so nothing turns on which side of a boundary an honest machine's rounding fell (`docs/protocol.md`
-§5).
+What an auditor with its own logits may hold against a machine. A filter is widened by the margin
+for the token that was served and narrowed by it for a better one, so nothing turns on which side of
+a boundary an honest machine's rounding fell (`docs/protocol.md` §5).
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ _PART = 1 / PARTS
 def margin_of(logits: Any, token: int, sampler: Sampler) -> float:
     """The least δ at which `token` may be the answer to logits [V]: 0 when it is, in nats.
 
-    In logits if greedy.
-
-    At δ the token may be the answer unless a better one is surely allowed and more than δ ahead, or
-    it is surely left out itself. Sure is what holds for all logits whose differences, divided by
-    the temperature, are at most δ from these. Raises ValueError for an id that does not exist.
+    In logits if greedy. At δ the token may be the answer unless a better one is surely allowed and
+    more than δ ahead, or it is surely left out itself. Sure is what holds for all logits whose
+    differences, divided by the temperature, are at most δ from these. Raises ValueError for an id
+    that does not exist.
     """
     row = sampler.edited(logits)
     if not 0 <= token < len(row):

@@ -57,9 +57,7 @@ class NumericsProfile:
 
     @property
     def is_shadow(self) -> bool:
-        """Nothing was calibrated: deviations are measured and told, and nobody is accused of
-        one.
-        """
+        """Nothing was calibrated: deviations are measured, and no machine is accused of one."""
         return not self.tolerance_by_depth
 
     def tolerance(self, depth: int, rows: int | None = None) -> float:
@@ -113,10 +111,8 @@ _PARTS = 10**12
 def profile_of(program: Program) -> NumericsProfile:
     """What a model's operator program promises, as an auditor tests it.
 
-    Without tolerances: a shadow profile.
-
-    A program that lets tokens be a nat off is of bfloat16 machines, whose own noise is what coarser
-    weights are told by.
+    Without tolerances: a shadow profile. A program that lets tokens be a nat off is of bfloat16
+    machines, whose own noise is what coarser weights are told by.
     """
     kind = BF16 if program.delta_micro >= BF16_DELTA_MICRO else FP32
     entries = sorted(program.tolerances, key=lambda t: t.max_depth)
@@ -215,8 +211,9 @@ def _deviation(error: Floats, size: Floats) -> Deviation:
 
 
 class StudentVerdict(Enum):
-    """What a studentised deviation says: a suspicious job is audited again and not paid until it is
-    cleared; nobody is slashed for it.
+    """What a studentised deviation says.
+
+    A suspicious job is audited again and not paid until it is cleared; no stage is slashed for it.
     """
 
     CLEAN = "clean"
@@ -265,8 +262,8 @@ def judge_rows(
 
     The whole request and every `window_rows` rows of it are held to T(depth); requests shorter than
     `least_rows` only to the single-row rules, which also catch a single tampered step in a long
-    one. Rows from the first non-finite reference row on are not judged: their inputs are somebody
-    else's fault.
+    one. Rows from the first non-finite reference row on are not judged: their inputs are
+    another stage's fault.
     """
     y, s = _matrix(served), _matrix(reference)
     tolerance = profile.tolerance(depth, len(s))
@@ -302,11 +299,9 @@ def judge_rows(
 class TokenMargins:
     """How far behind the best produced tokens are, by the auditor's logits.
 
-    A `Draw`: it takes them a few rows at a time.
-
-    A machine that samples from a cheap model and then runs the real one over its tokens has perfect
-    activations: only this finds it. Tokens from the first non-finite row of logits on are not
-    judged.
+    A `Draw`: it takes them a few rows at a time. A machine that samples from a cheap model and then
+    runs the real one over its tokens has perfect activations: only this finds it. Tokens from the
+    first non-finite row of logits on are not judged.
     """
 
     def __init__(

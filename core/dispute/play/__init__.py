@@ -8,7 +8,7 @@
 `model`         a model folder's tensors, read for a trace and opened under the registered roots
 `build`         the trace of one request through one shard, section by section
 `operators`     each operator in float64, in any order of summation
-`nearest`       each operator rounded to the nearest float64 (`docs/trust.md` §6)
+`nearest`       each operator rounded to the nearest float64 (`docs/trust.md` §5)
 `doubles`       arithmetic with twice a float64's digits, over whole arrays
 `values`        the values in the order of the trace, in memory or in a mapped file
 `tree`          a trace of millions of chunks, committed and opened

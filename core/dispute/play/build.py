@@ -12,9 +12,8 @@ import numpy as np
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.play.values import TraceValues
-from core.dispute.referee import Kind
-from core.dispute.trace.derive import EMBED_PART, TABLES_PART
-from core.dispute.trace.layout import Layout
+from core.dispute.referee import LeafKind
+from core.dispute.trace.layout import TABLES_PART, TraceLayout
 from core.dispute.trace.program import INPUT, NONE, Form, Op
 
 Array = Callable[[int, int], Floats]
@@ -22,9 +21,10 @@ Array = Callable[[int, int], Floats]
 
 @dataclass(frozen=True)
 class Boundaries:
-    """What a stage signed: token ids [N] or rows [N, D] that went in, rows [N, D] that came out (a window's end at least).
+    """What a stage signed: ids [N] or rows [N, D] that entered, rows [N, D] that left.
 
-    The first of these is of position `first_out`: a last stage signs no rows of a prompt but its last one's.
+    The first of these is of position `first_out`: a last stage signs no rows of a prompt but its
+    last one's.
     """
 
     inputs: np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ class Builder:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TraceLayout,
         model: TraceModel,
         boundaries: Boundaries,
         arithmetic: Plain,
@@ -55,68 +55,68 @@ class Builder:
             progress(section)
 
     def evaluate(self, section: int, number: int, array: Array, out: Floats) -> None:
-        """What operator `number` makes of the operands in `array`, into `out` [rows, segments, length]."""
+        """What operator `number` makes of its operands, into `out` [rows, segments, length]."""
         op = self._at.op(section, number)
         do = self._do
         match op.kind:
-            case Kind.INPUT:
+            case LeafKind.INPUT:
                 out[:, 0] = self._rows.inputs[: self._at.positions]
-            case Kind.EMBED:
+            case LeafKind.EMBED:
                 table = self._tensor(section, op.tensor)
                 ids = np.asarray(self._rows.inputs[: self._at.positions], dtype=np.int64)
                 out[:, 0] = do.scale(table[ids].astype(np.float64), self._number(op))
-            case Kind.LINEAR:
+            case LeafKind.LINEAR:
                 bias = None if op.bias == NONE else self._tensor(section, op.bias)[0]
                 x = self._positions(section, op, op.a, array)
                 _put(out, do.linear(x, self._tensor(section, op.tensor), bias))
-            case Kind.SQUARES:
+            case LeafKind.SQUARES:
                 x = self._positions(section, op, op.a, array)
                 _put(out, do.squares(self._grouped(section, op, x)))
-            case Kind.SUM:
+            case LeafKind.SUM:
                 found = do.total(array(section, op.a))
                 _put(out, found)
-            case Kind.NORM_SCALE:
+            case LeafKind.NORM_SCALE:
                 n = self._at.group(section, self._at.op(section, op.a))
                 _put(out, do.norm_scale(array(section, op.a), n, self._number(op)))
-            case Kind.NORM:
+            case LeafKind.NORM:
                 self._norm(section, op, array, out)
-            case Kind.ROPE:
+            case LeafKind.ROPE:
                 self._rope(section, op, array, out)
-            case Kind.COPY:
+            case LeafKind.COPY:
                 out[0] = array(section, op.a)[:, 0].T
-            case Kind.SCORE:
+            case LeafKind.SCORE:
                 self._score(section, op, array, out)
-            case Kind.STABILISER:
+            case LeafKind.STABILISER:
                 out[:, 0] = array(section, op.a).max(axis=2)
-            case Kind.EXP:
+            case LeafKind.EXP:
                 m, s = array(section, op.a), array(section, op.b)
                 for head in range(self._p.heads):
                     out[:, head] = do.exp(s[:, head], m[:, 0, head, None])
-            case Kind.PROBABILITY:
+            case LeafKind.PROBABILITY:
                 e, z = array(section, op.a), array(section, op.b)
                 for head in range(self._p.heads):
                     out[:, head] = do.probability(e[:, head], z[:, 0, head, None])
-            case Kind.MIX:
+            case LeafKind.MIX:
                 self._mix(section, op, array, out)
-            case Kind.SILU:
+            case LeafKind.SILU:
                 out[:] = do.silu(array(section, op.a))
-            case Kind.GELU_TANH:
+            case LeafKind.GELU_TANH:
                 out[:] = do.gelu_tanh(array(section, op.a))
-            case Kind.PRODUCT:
+            case LeafKind.PRODUCT:
                 out[:] = do.product(self._of(section, op.a, array), self._of(section, op.b, array))
-            case Kind.ADD:
+            case LeafKind.ADD:
                 out[:] = do.add(self._of(section, op.a, array), self._of(section, op.b, array))
-            case Kind.SCALE:
+            case LeafKind.SCALE:
                 out[:] = do.scale(array(section, op.a), self._number(op))
-            case Kind.SOFTCAP:
+            case LeafKind.SOFTCAP:
                 x = array(section, op.a)
                 for segment in range(x.shape[1]):
                     out[:, segment] = do.softcap(x[:, segment], self._number(op))
-            case Kind.WHITEN_DIFFERENCE | Kind.WHITEN_REFERENCE:
+            case LeafKind.WHITEN_DIFFERENCE | LeafKind.WHITEN_REFERENCE:
                 first = self._at.window_from
                 s = self._of(section, op.a, array)[first:, 0]
                 served = None
-                if op.kind == Kind.WHITEN_DIFFERENCE:
+                if op.kind == LeafKind.WHITEN_DIFFERENCE:
                     assert self._rows.outputs is not None, "a deviation needs served rows"
                     skipped, end = self._rows.first_out, self._at.positions
                     served = self._rows.outputs[first - skipped : end - skipped].astype(np.float64)
@@ -142,13 +142,7 @@ class Builder:
         return x.reshape(len(x), -1, n) if self._at.length(op.form) > 1 else x
 
     def _tensor(self, section: int, number: int) -> Any:
-        last = len(self._at.section_types) - 1
-        layers = len(self._p.layer_types)
-        if section == 0:
-            part = EMBED_PART
-        else:
-            part = self._at.layer_from + section - 1 if section < last else layers
-        return self._model.tensor(part, number)
+        return self._model.tensor(self._at.part(section), number)
 
     def _sigma(self) -> Floats:
         row = self._model.tensor(TABLES_PART, self._p.sigma)[self._at.layer_to]
@@ -205,7 +199,7 @@ def _put(out: Floats, found: Floats) -> None:
 
 
 def run_section(
-    builder: Builder, layout: Layout, section: int, entering: Floats
+    builder: Builder, layout: TraceLayout, section: int, entering: Floats
 ) -> Mapping[int, Floats]:
     """What one section makes of its input [N, D], held in memory: operator number → values."""
     made: dict[int, Floats] = {}

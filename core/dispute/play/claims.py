@@ -1,4 +1,4 @@
-"""What exactly is an accuser to claim: which window, under which tolerance, or which token instead of which?"""
+"""What is an accuser to claim: which window under which tolerance, or which token?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from eth_utils.crypto import keccak
 
-from core.dispute.judging.numerics import whitened_relative_l2
+from core.dispute.trace.answer import likeliest, to_tokens
 from core.dispute.trace.derive import Choice, How, delta_of
-from core.dispute.trace.draw import DrawError, prescribed
+from core.dispute.trace.draw import prescribed
 from core.dispute.trace.judge import Claim
 from core.dispute.trace.layout import MAX_WINDOW_ROWS
 from core.dispute.trace.program import Program
@@ -42,11 +42,12 @@ def deviation_claim(
     sigma: Any,
     first: int = 0,
 ) -> Excess | None:
-    """A claim whose window lies above its tolerance, its trace's root still open; None where none does.
+    """A claim whose window lies above its tolerance, its trace's root still open.
 
-    The window that ends first among those at twice the tolerance or more, because both sides compute a trace up to there; where none is
-    so clear, the one that lies furthest above.
-    `served` and `reference` are rows [T, D] of the stage from position `first` on; `sigma` [D] are the registered sizes of its channels.
+    None where none does. The window that ends first among those at twice the tolerance or more,
+    because both sides compute a trace up to there; where none is so clear, the one that lies
+    furthest above. `served` and `reference` are rows [T, D] of the stage from position `first` on;
+    `sigma` [D] are the registered sizes of its channels.
     """
     depth, total = layers[1] - layers[0], len(served)
     scale = np.asarray(sigma, np.float64)
@@ -95,8 +96,9 @@ def token_claim(
 ) -> Claim:
     """The claim that token number `produced` of a request should have been `due`.
 
-    Where float64 `logits` [V] say that a filter surely leaves the served token out, it claims that: a token outside may have drawn the
-    luckiest number of all. Raises DrawError for a token that no referee judges.
+    Where float64 `logits` [V] say that a filter surely leaves the served token out, it claims that:
+    a token outside may have drawn the luckiest number of all. Raises DrawError for a token that no
+    referee judges.
     """
     choice = Choice(due, tokens[produced], 0, 0, (0, 0))
     choice = prescribed(sampling.canonical(), leaf.request_index, produced, choice)
@@ -119,48 +121,24 @@ def _outside(program: Program, choice: Choice, logits: Any) -> Choice:
         if behind > delta:
             return replace(choice, how=How.OUTSIDE_MIN_P, preferred=largest)
     if choice.top_k:
-        ahead = likelier(logits, choice)
-        if len(ahead) == choice.top_k and min(scores[ahead]) - served > delta:
-            return replace(
-                choice, how=How.OUTSIDE_TOP_K, preferred=largest, listed=keccak(listed(ahead))
-            )
+        ahead = likeliest(logits, choice.served, choice.top_k)
+        if ahead and min(scores[ahead]) - served > delta:
+            listed = keccak(to_tokens(ahead))
+            return replace(choice, how=How.OUTSIDE_TOP_K, preferred=largest, listed=listed)
     return choice
-
-
-def likelier(logits: Any, choice: Choice) -> list[int]:
-    """The likeliest tokens beside the served one, as many as top-k lets pass, in ascending order."""
-    order = np.argsort(-np.asarray(logits, np.float64), kind="stable")
-    others = [int(i) for i in order[: choice.top_k + 1] if i != choice.served]
-    return sorted(others[: choice.top_k])
-
-
-def listed(tokens: Sequence[int]) -> bytes:
-    """A list of tokens as a claim has its hash."""
-    return b"".join(token.to_bytes(4, "big") for token in tokens)
 
 
 def token_due(
     logits: Any, sampling: SamplingParams, request_index: int, tokens: Sequence[int], **history: Any
 ) -> int:
-    """The token that these float64 logits [V] and the order's parameters make after `tokens` of an answer."""
+    """The token that float64 logits [V] and the order's parameters make after `tokens`."""
+    import torch
+
     from core.engine.sampling.sampling import sample_batch
 
     sampler = Sampler(sampling, request_index, **history)
     for token in tokens:
         sampler.take(token)
-    (choice,) = sample_batch(np_rows(logits), [sampler])
+    row = torch.as_tensor(np.asarray(logits, np.float64)).reshape(1, -1)
+    (choice,) = sample_batch(row, [sampler])
     return int(choice.token)
-
-
-def np_rows(logits: Any) -> Any:
-    import torch
-
-    return torch.as_tensor(np.asarray(logits, np.float64)).reshape(1, -1)
-
-
-def worst_rows(served: Any, reference: Any, sigma: Any) -> Any:
-    """dev_t of each row, whitened by the registered sizes."""
-    return whitened_relative_l2(served, reference, sigma).rows
-
-
-__all__ = ["DrawError", "Excess", "deviation_claim", "token_claim", "token_due", "worst_rows"]

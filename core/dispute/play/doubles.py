@@ -1,8 +1,9 @@
-"""How are numbers of twice a float64's digits added, multiplied, divided and exponentiated over whole arrays?
+"""How is arithmetic done over arrays of numbers with twice a float64's digits?
 
-A number is a pair (high, low) whose sum it is. Results are good to about 2^-100 of themselves: far enough below a float64's last
-bit to know the nearest float64 nearly always, and to know when it is not known. Sources: Dekker, "A floating-point technique for
-extending the available precision" (1971); Shewchuk, "Adaptive precision floating-point arithmetic" (1997).
+A number is a pair (high, low) whose sum it is. Results are good to about 2^-100 of themselves: far
+enough below a float64's last bit to know the nearest float64 nearly always, and to know when it is
+not known. Sources: Dekker, "A floating-point technique for extending the available precision"
+(1971); Shewchuk, "Adaptive precision floating-point arithmetic" (1997).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def exp_pair(x: Pair) -> tuple[Pair, npt.NDArray[np.int64]]:
 
 @cache
 def _ln2() -> tuple[float, ...]:
-    """ln 2 rounded, then in parts of 32 bits that stay exact when multiplied by whole numbers, and what is left."""
+    """ln 2 rounded, its parts of 32 bits, whose multiples are exact, and what is left."""
     with localcontext() as context:
         context.prec = 80
         left = Decimal(2).ln()
@@ -133,7 +134,7 @@ def _table() -> Floats:
 
 
 class Running:
-    """A running sum over arrays that loses nothing worth knowing, and knows where it lost nothing at all."""
+    """A running sum over arrays, and where it is exact."""
 
     def __init__(self, first: Floats) -> None:
         self._sums = [np.array(first), np.zeros_like(first), np.zeros_like(first)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,67 +15,37 @@ from core.dispute.play.model import TraceModel
 from core.dispute.play.nearest import Nearest
 from core.dispute.play.tree import TraceTree
 from core.dispute.play.values import TraceValues
-from core.dispute.trace.derive import Boundary, Run, Weights
-from core.dispute.trace.evidence import Opening, RowOpening, WeightOpening, run_chunks
-from core.dispute.trace.held import HeldTrace
-from core.dispute.trace.layout import VALUE_BYTES, Layout, Place
+from core.dispute.trace.derive import Boundary, TraceRun, Weights
+from core.dispute.trace.evidence import RowOpening, RunOpening, WeightOpening, run_chunks
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 
 VALUES_FILE, NODES_FILE = "values.f64", "nodes.sha256"
 
 
-class ShardTrace(HeldTrace):
+class ShardTrace:
     """Values and tree of one shard's trace, in memory or in a folder."""
 
     def __init__(self, values: TraceValues, folder: Path | None = None) -> None:
-        super().__init__(values.layout, {})
+        self.layout = values.layout
         self.values = values
         self._folder = folder
 
     @cached_property
-    def tree(self) -> TraceTree:  # type: ignore[override]
+    def tree(self) -> TraceTree:
         return TraceTree(self.values, self._folder / NODES_FILE if self._folder else None)
 
     def __getitem__(self, place: Place) -> float:
         return float(self.values.flat[self.values.offset(place)])
 
-    def replaced(self, place: Place, value: float) -> ShardTrace:
-        copy = TraceValues(self.layout)
-        copy.flat[:] = self.values.flat
-        copy.flat[copy.offset(place)] = value
-        return ShardTrace(copy)
-
-    def run(self, run: Run) -> bytes:
+    def run(self, run: TraceRun) -> bytes:
         start = self.values.offset(run.place)
-        return bytes(
-            self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes()
-        )
+        return self.values.flat[start : start + run.count].astype("<f8", copy=False).tobytes()
 
-    @property
-    def chunks(self) -> Any:
-        return _Chunks(self.values)
-
-    def open(self, run: Run) -> Opening:
+    def open(self, run: TraceRun) -> RunOpening:
         first, last = run_chunks(self.layout, run)
-        return Opening(
-            self.values.chunk_bytes(first, last), tuple(self.tree.proof(first, last))
-        )  # fmt: skip
-
-
-class _Chunks(Sequence[bytes]):
-    """Chunks by number, read when they are asked for."""
-
-    def __init__(self, values: TraceValues) -> None:
-        self._values = values
-
-    def __len__(self) -> int:
-        return self._values.layout.chunks
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            first, last, _ = at.indices(len(self))
-            return self._values.chunks(first, last)
-        return self._values.chunks(at, at + 1)[0]
+        data, siblings = self.values.chunk_bytes(first, last), self.tree.proof(first, last)
+        return RunOpening(data, tuple(siblings))
 
 
 @dataclass(frozen=True)
@@ -96,7 +65,10 @@ class ShardSources:
         outputs: Sequence[bytes],
         states: Sequence[bytes] = (),
     ) -> ShardSources:
-        """Over rows as they were signed; `states` of a last stage, under one root with its token ids."""
+        """Over rows as they were signed.
+
+        `states` of a last stage, under one root with its token ids.
+        """
         entering = CommittedRows(inputs)
         if not states:
             return cls(model, entering, CommittedRows(outputs))
@@ -121,8 +93,13 @@ class ShardSources:
         return self.inputs if boundary == Boundary.IN else self.outputs
 
 
-def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes, states: bytes = b"") -> Boundaries:
-    """Rows as they were signed, read as the numbers or token ids that they are; `states` of a last stage."""
+def boundaries_of(
+    layout: TraceLayout, inputs: bytes, outputs: bytes, states: bytes = b""
+) -> Boundaries:
+    """Rows as they were signed, read as the numbers or token ids that they are.
+
+    `states` of a last stage.
+    """
     width = layout.program.hidden
     entered: np.ndarray[Any, Any]
     if layout.layer_from == 0:
@@ -138,7 +115,7 @@ def boundaries_of(layout: Layout, inputs: bytes, outputs: bytes, states: bytes =
 
 
 def sources_of(
-    layout: Layout, model: TraceModel, inputs: bytes, outputs: bytes, states: bytes = b""
+    layout: TraceLayout, model: TraceModel, inputs: bytes, outputs: bytes, states: bytes = b""
 ) -> ShardSources:
     """Sources over rows as they were signed; `states` of a last stage."""
     width = 4 * layout.program.hidden
@@ -152,7 +129,7 @@ def sources_of(
 
 
 def build_trace(
-    layout: Layout,
+    layout: TraceLayout,
     model: TraceModel,
     boundaries: Boundaries,
     *,
@@ -161,8 +138,9 @@ def build_trace(
 ) -> ShardTrace:
     """The trace of one request through one shard.
 
-    With a `folder` values and nodes are kept there, outside memory, and what a finished earlier time left there is taken up.
-    Raises ValueError for boundaries of fewer rows than the layout has positions.
+    With a `folder` values and nodes are kept there, outside memory, and what a finished earlier
+    time left there is taken up. Raises ValueError for boundaries of fewer rows than the layout has
+    positions.
     """
     if len(boundaries.inputs) < layout.positions:
         raise ValueError(f"{len(boundaries.inputs)} input rows for {layout.positions} positions")
@@ -175,13 +153,3 @@ def build_trace(
         if isinstance(values.flat, np.memmap):
             values.flat.flush()
     return ShardTrace(values, folder)
-
-
-def pack(values: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
-
-
-__all__ = [
-    "NODES_FILE", "ShardSources", "ShardTrace", "VALUES_FILE", "VALUE_BYTES", "boundaries_of", "build_trace",
-    "pack", "sources_of",
-]  # fmt: skip

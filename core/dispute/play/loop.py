@@ -36,8 +36,9 @@ class Played:
 
 
 class Party(ABC):
-    """One party of one game. What it must know stands on chain or with the party, so it may begin again
-    at any time.
+    """One party of one game.
+
+    What it must know stands on chain or with the party, so it may begin again at any time.
     """
 
     turns: ClassVar[frozenset[Phase]]
@@ -77,8 +78,8 @@ class Party(ABC):
 
     async def step(self, seen: Seen) -> bool:
         """Make the move that is due, if one is. Returns whether one was mined."""
-        # Without transactions a local chain makes no blocks, and its clock stands; a call too early is
-        # refused before it is sent.
+        # Without transactions a local chain makes no blocks, and its clock stands; a call too early
+        # is refused before it is sent.
         now = max(await self._chain.now(), int(self._clock.now()))
         if seen.phase == Phase.RULED:
             if now < seen.ends_at or not self.executes(seen.verdict):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.dispute.referee.formats import LAYOUTS
-from core.dispute.trace.derive import EMBED_PART, TABLES_PART, Weights
+from core.dispute.trace.derive import Weights
 from core.dispute.trace.evidence import RowOpening, WeightOpening
+from core.dispute.trace.layout import EMBED_PART, TABLES_PART
 from core.dispute.trace.sources import open_part
 from core.engine.model.naming import Parts
 from core.engine.weights.shape import model_parts
@@ -28,7 +28,7 @@ _CACHE_BYTES = 512 * 2**20
 
 @dataclass
 class TraceModel:
-    """A model's tensors by part (`core.dispute.trace.derive.Weights.part`) and number, as float32 rows."""
+    """A model's tensors by part (`derive.Weights.part`) and number, as float32 rows."""
 
     folder: TensorFolder
     parts: Parts
@@ -68,7 +68,7 @@ class TraceModel:
         return found
 
     def weights(self, want: Weights) -> bytes:
-        width = LAYOUTS[want.format].width_bytes
+        width = want.format.width_bytes
         row = self.tensor(want.part, want.tensor)[want.row]
         return _bytes(row)[want.column * width : (want.column + want.count) * width]
 
@@ -85,7 +85,7 @@ class TraceModel:
             rows.open(
                 self.tensor(want.part, want.tensor),
                 want.row,
-                want.column * LAYOUTS[want.format].width_bytes,
+                want.column * want.format.width_bytes,
             ),
             names[want.tensor].encode(),
             roots[want.tensor],

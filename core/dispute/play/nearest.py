@@ -1,8 +1,9 @@
-"""What is the nearest float64 to each operator's value? The arithmetic of traces, over whole arrays.
+"""What is the nearest float64 to each operator's value?
 
-Each value is computed to some 2^-80 of its operands' size; where that does not settle how it rounds, the
-referee's own algorithm is asked, element by element. So every machine gets the bits that
-`core.dispute.referee.exact` defines (`docs/trust.md` §5).
+The arithmetic of traces, over whole arrays. Each value is computed to some 2^-80 of its operands'
+size; where that does not settle how it rounds, the referee's own algorithm is asked, element by
+element. So every machine gets the bits that `core.dispute.referee.exact` defines (`docs/trust.md`
+§5).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from core.dispute.play.doubles import (
     two_sum,
 )
 from core.dispute.play.operators import Floats, Plain
-from core.dispute.referee import Format, Kind, Leaf
+from core.dispute.referee import Format, Leaf, LeafKind
 from core.dispute.referee.exact import CUBIC, TWO_ROOT, exact_value
 
 _SLICE_BITS = 22  # two slices' products of 128 terms, and four of those together, fit 53 bits
@@ -62,17 +63,13 @@ class Nearest(Plain):
             a, w = x[:, at : at + self._terms], weight[:, at : at + self._terms]
 
             def ask(i: tuple[int, ...], a: Any = a, w: Any = w) -> float:
-                return _asked(Kind.LINEAR, (Format.FP32, a.shape[1]), a[i[0]], w[i[1]])
+                return _asked(LeafKind.LINEAR, (Format.FP32, a.shape[1]), a[i[0]], w[i[1]])
 
             parts.append(self._dot(a, w.astype(np.float64), ask))
         if bias is None:
             return self._sum(parts)
         wide = np.broadcast_to(bias.astype(np.float64), parts[0].shape)
-
-        def ask_sum(i: tuple[int, ...]) -> float:
-            stated = np.array([part[i] for part in parts])
-            return _asked(Kind.BIAS_SUM, (Format.FP32, len(parts)), stated, bias[i[1] : i[1] + 1])
-
+        ask_sum = _each(LeafKind.BIAS_SUM, (Format.FP32, len(parts)), parts, [wide])
         return self._sum_of([*parts, wide], ask_sum)
 
     def squares(self, x: Floats) -> Floats:
@@ -83,7 +80,7 @@ class Nearest(Plain):
             high, low = two_product(part, part)
 
             def ask(i: tuple[int, ...], part: Any = part) -> float:
-                return _asked(Kind.SQUARES, (part.shape[-1],), part[i])
+                return _asked(LeafKind.SQUARES, (part.shape[-1],), part[i])
 
             running = Running(high[..., 0])
             running.add(low[..., 0])
@@ -105,7 +102,7 @@ class Nearest(Plain):
     def norm_scale(self, q: Floats, n: int, epsilon: float) -> Floats:
         (bits,) = struct.unpack("<Q", _NUMBER.pack(epsilon))
         params = (n, bits)
-        found = [_asked(Kind.NORM_SCALE, params, np.array([v])) for v in q.reshape(-1)]
+        found = [_asked(LeafKind.NORM_SCALE, params, np.array([v])) for v in q.reshape(-1)]
         return np.array(found).reshape(q.shape)
 
     def norm(self, x: Floats, r: Floats, gain: Floats, plus: int) -> Floats:
@@ -113,16 +110,9 @@ class Nearest(Plain):
         wide = np.broadcast_to(gain, sizes.shape)
         x, r = np.broadcast_to(x, sizes.shape), np.broadcast_to(r, sizes.shape)
         product = times(two_product(x, r), two_sum(np.full(sizes.shape, float(plus)), wide))
-
-        def ask(i: tuple[int, ...]) -> float:
-            operands = np.array([x[i], r[i]])
-            return _asked(
-                Kind.NORM, (Format.FP32, plus), operands, wide[i].astype("<f4").reshape(1)
-            )
-
-        return self._settled(
-            product, np.abs(product[0]) * PAIR_ERROR, ask, zero=(x == 0) | (plus + wide == 0)
-        )
+        ask = _each(LeafKind.NORM, (Format.FP32, plus), [x, r], [wide])
+        zero = (x == 0) | (plus + wide == 0)
+        return self._settled(product, np.abs(product[0]) * PAIR_ERROR, ask, zero=zero)
 
     def rotate(self, a: Floats, b: Floats, c: Floats, s: Floats, minus: bool) -> Floats:
         c, s = np.broadcast_to(c, a.shape), np.broadcast_to(s, a.shape)
@@ -130,11 +120,7 @@ class Nearest(Plain):
         if minus:
             second = (-second[0], -second[1])
         found = add_pairs(first, second)
-
-        def ask(i: tuple[int, ...]) -> float:
-            table = np.array([c[i], s[i]], dtype="<f4")
-            return _asked(Kind.ROPE, (Format.FP32, int(minus)), np.array([a[i], b[i]]), table)
-
+        ask = _each(LeafKind.ROPE, (Format.FP32, int(minus)), [a, b], [c, s])
         off = (np.abs(first[0]) + np.abs(second[0])) * 2.0**-100
         return self._settled(found, off, ask, zero=(first[0] == 0) & (second[0] == 0))
 
@@ -143,11 +129,12 @@ class Nearest(Plain):
 
         def ask(i: tuple[int, ...]) -> float:
             params = (q.shape[1], bits, 0, 0, 0)
-            return _asked(Kind.SCORE, params, np.concatenate([q[i[0]], k[i[1]]]))
+            return _asked(LeafKind.SCORE, params, np.concatenate([q[i[0]], k[i[1]]]))
 
         if q.shape[1] <= 128:
             return self._dot(q, k, ask, factor=scale)
-        # One leaf, but more terms than slices have room for: two halves, added before anything is rounded.
+        # One leaf, but more terms than slices have room for: two halves, added before anything is
+        # rounded.
         halves = [_sliced_dot(q[:, h], k[:, h]) for h in (slice(0, 128), slice(128, None))]
         found = add_pairs(halves[0][0], halves[1][0])
         off = (halves[0][1] + halves[1][1]) * 2
@@ -159,15 +146,10 @@ class Nearest(Plain):
         x = two_sum(np.where(hidden, m, s), -m)
         far = x[0] < -600
         found, power = exp_pair((np.where(far, 0.0, x[0]), np.where(far, 0.0, x[1])))
-
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.EXP, (), np.array([m[i], s[i]]))
-
         pair = (np.ldexp(found[0], power), np.ldexp(found[1], power))
         one = (x[0] == 0) & (x[1] == 0)
-        out = self._settled(
-            pair, np.abs(pair[0]) * PAIR_ERROR, ask, zero=hidden, doubt=far, known=one
-        )
+        ask, off = _each(LeafKind.EXP, (), [m, s]), np.abs(pair[0]) * PAIR_ERROR
+        out = self._settled(pair, off, ask, zero=hidden, doubt=far, known=one)
         return np.where(one & ~hidden, 1.0, out)
 
     def probability(self, e: Floats, z: Floats) -> Floats:
@@ -179,25 +161,20 @@ class Nearest(Plain):
             a, w = p[:, at : at + self._terms], v[:, at : at + self._terms]
 
             def ask(i: tuple[int, ...], a: Any = a, w: Any = w) -> float:
-                return _asked(Kind.MIX, (a.shape[1],), np.concatenate([a[i[0]], w[i[1]]]))
+                return _asked(LeafKind.MIX, (a.shape[1],), np.concatenate([a[i[0]], w[i[1]]]))
 
             parts.append(self._dot(a, w, ask))
         return self._sum(parts)
 
     def silu(self, g: Floats) -> Floats:
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.SILU, (), g[i].reshape(1))
-
-        return self._gated(g, (g, np.zeros_like(g)), ask)
+        return self._gated(g, (g, np.zeros_like(g)), _each(LeafKind.SILU, (), [g]))
 
     def gelu_tanh(self, g: Floats) -> Floats:
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.GELU_TANH, (), g[i].reshape(1))
-
         clipped = np.clip(g, -1e3, 1e3)
         whole: Pair = (clipped, np.zeros_like(g))
         cubed = times(times(times(whole, whole), whole), _constant(CUBIC, g))
-        return self._gated(g, times(add_pairs(whole, cubed), _constant(TWO_ROOT, g)), ask)
+        x = times(add_pairs(whole, cubed), _constant(TWO_ROOT, g))
+        return self._gated(g, x, _each(LeafKind.GELU_TANH, (), [g]))
 
     def product(self, a: Floats, b: Floats) -> Floats:
         return _positive(a * b)
@@ -210,10 +187,6 @@ class Nearest(Plain):
 
     def softcap(self, x: Floats, cap: float) -> Floats:
         (bits,) = struct.unpack("<Q", _NUMBER.pack(cap))
-
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.SOFTCAP, (bits,), x[i].reshape(1))
-
         infinite = np.isneginf(x)
         size = np.where(infinite, 0.0, np.abs(x))
         capped = np.full_like(x, cap)
@@ -229,9 +202,9 @@ class Nearest(Plain):
         sign = np.where(x < 0, -1.0, 1.0)
         # 1 − e loses digits where x is small, in the referee's algorithm as here.
         off = np.abs(pair[0]) * PAIR_ERROR + cap * PAIR_ERROR
-        out = self._settled(
-            (sign * pair[0], sign * pair[1]), off, ask, zero=x == 0, doubt=far & ~infinite, known=infinite
-        )  # fmt: skip
+        signed, doubt = (sign * pair[0], sign * pair[1]), far & ~infinite
+        ask = _each(LeafKind.SOFTCAP, (bits,), [x])
+        out = self._settled(signed, off, ask, zero=x == 0, doubt=doubt, known=infinite)
         return np.where(infinite, x, out)
 
     def whiten(self, served: Floats | None, s: Floats, sigma: Floats) -> Floats:
@@ -240,23 +213,15 @@ class Nearest(Plain):
             return _positive(s / wide)
         difference = two_sum(served, -s)
         found = divided(difference, (np.array(wide), np.zeros_like(s)))
-
-        def ask(i: tuple[int, ...]) -> float:
-            model = wide[i].astype("<f4").tobytes() + served[i].astype("<f4").tobytes()
-            return _asked(
-                Kind.WHITEN_DIFFERENCE, (Format.FP32, Format.FP32), s[i].reshape(1), model
-            )
-
+        formats = (Format.FP32, Format.FP32)
+        ask = _each(LeafKind.WHITEN_DIFFERENCE, formats, [s], [wide, served])
         zero = (difference[0] == 0) & (difference[1] == 0)
         return self._settled(found, np.abs(found[0]) * PAIR_ERROR, ask, zero=zero)
 
     # --- sums ---
 
     def _sum(self, parts: Sequence[Floats]) -> Floats:
-        def ask(i: tuple[int, ...]) -> float:
-            return _asked(Kind.SUM, (len(parts),), np.array([part[i] for part in parts]))
-
-        return self._sum_of(parts, ask)
+        return self._sum_of(parts, _each(LeafKind.SUM, (len(parts),), parts))
 
     def _sum_of(self, parts: Sequence[Floats], ask: Fallback) -> Floats:
         if len(parts) == 1:
@@ -283,9 +248,7 @@ class Nearest(Plain):
         """g / (1 + e^-x), with the exponential of −|x|."""
         sign = np.where(x[0] < 0, 1.0, -1.0)
         far = np.abs(x[0]) > 600
-        e, power = exp_pair(
-            (np.where(far, 0.0, sign * x[0]), np.where(far, 0.0, sign * x[1]))
-        )  # fmt: skip
+        e, power = exp_pair((np.where(far, 0.0, sign * x[0]), np.where(far, 0.0, sign * x[1])))
         e = (np.ldexp(e[0], power), np.ldexp(e[1], power))
         zero = np.zeros_like(g)
         above = times((g, zero), e)
@@ -303,7 +266,10 @@ class Nearest(Plain):
         doubt: Any = False,
         known: Any = False,
     ) -> Floats:
-        """The float64 nearest to `found`, which may be `off`; where that is not settled, what `ask` says."""
+        """The float64 nearest to `found`, which may be `off`.
+
+        Where that is not settled, what `ask` says.
+        """
         high, low = two_sum(found[0], found[1])
         size = np.abs(high)
         gap = (size - np.nextafter(size, 0.0)) / 2
@@ -320,8 +286,8 @@ class Nearest(Plain):
 def _sliced_dot(x: Floats, w: Floats) -> tuple[Pair, Floats]:
     """x [N, n] · w [M, n] as pairs [N, M] and how far they may be off, for n ≤ 128.
 
-    Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication" (2012): operands are cut into
-    slices whose products add up without rounding.
+    Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication" (2012):
+    operands are cut into slices whose products add up without rounding.
     """
     xs, x_power = _slices(x)
     ws, w_power = _slices(w)
@@ -347,7 +313,7 @@ def _sliced_dot(x: Floats, w: Floats) -> tuple[Pair, Floats]:
 
 
 def _slices(x: Floats) -> tuple[list[Floats], npt.NDArray[np.int64]]:
-    """Whole numbers of 22 bits that make up the rows of `x`, most significant first, and the power of two each row counts in."""
+    """Slices of 22 bits of `x` [N, n], most significant first, and the rows' powers of two [N]."""
     _, power = np.frexp(np.abs(x).max(axis=1))
     left = np.ldexp(x, -power[:, None])
     found: list[Floats] = []
@@ -368,9 +334,22 @@ def _constant(value: Any, like: Floats) -> Pair:
     return np.full_like(like, high), np.full_like(like, low)
 
 
-def _asked(kind: Kind, params: Sequence[int], trace: Floats, model: Any = b"") -> float:
+def _each(
+    kind: LeafKind, params: Sequence[int], trace: Sequence[Any], model: Sequence[Any] = ()
+) -> Fallback:
+    """Asks the referee's algorithm for one element of arrays of one shape."""
+
+    def ask(i: tuple[int, ...]) -> float:
+        return _asked(kind, params, np.array([x[i] for x in trace]), [x[i] for x in model])
+
+    return ask
+
+
+def _asked(
+    kind: LeafKind, params: Sequence[int], trace: Floats, model: Sequence[Any] | Floats = ()
+) -> float:
     """What the referee's algorithm makes of these operands. NaN where no number is right."""
-    tail = model if isinstance(model, bytes) else np.asarray(model, dtype="<f4").tobytes()
+    tail = np.asarray(model, dtype="<f4").tobytes()
     operands = bytes(8) + np.asarray(trace, dtype="<f8").tobytes() + tail
     found = exact_value(Leaf(kind, tuple(params), operands))
     return float("nan") if found is None else float(_NUMBER.unpack(found)[0])

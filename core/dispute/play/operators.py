@@ -1,7 +1,8 @@
-"""What does each operator of a program make of its operands, in float64? Numpy's own sums and exponentials.
+"""What does each operator of a program make of its operands, in float64?
 
-σ is measured with these operators: it is rounded to eight bits, and `core/dispute/play/nearest.py`,
-which makes the one set of bits that a trace has, takes some twenty times as long.
+Numpy's own sums and exponentials. σ is measured with these operators: it is rounded to eight bits,
+and `core/dispute/play/nearest.py`, which makes the one set of bits that a trace has, takes some
+twenty times as long.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ _CUBIC = 0.044715
 
 
 class Plain:
-    """Operators on arrays. Reductions run over the last axis, in parts of `part_terms`."""
+    """Operators on arrays. Reductions run over the last axis, in parts of `part_terms`.
+
+    N counts rows; arrays without a shape here are of one shape, or broadcast to one.
+    """
 
     def __init__(self, part_terms: int) -> None:
         self._terms = part_terms
@@ -31,12 +35,15 @@ class Plain:
         return found if bias is None else found + bias.astype(np.float64)
 
     def squares(self, x: Floats) -> Floats:
+        """x [..., n] → [...], Σ x²."""
         return np.einsum("...i,...i->...", x, x)
 
     def total(self, x: Floats) -> Floats:
+        """x [..., n] → [...], Σ x."""
         return np.asarray(x.sum(axis=-1))
 
     def norm_scale(self, q: Floats, n: int, epsilon: float) -> Floats:
+        """(q / n + ε)^-½, of sums of `n` squares."""
         return np.asarray(1.0 / np.sqrt(q / n + epsilon))
 
     def norm(self, x: Floats, r: Floats, gain: Floats, plus: int) -> Floats:

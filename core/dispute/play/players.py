@@ -1,14 +1,13 @@
-"""What is the next move of an accuser that has the trace of its claim, and of an accused that has it too?
+"""What is the next move of an accuser, and of an accused, that has the trace of the claim?
 
-Both compute the same trace from what was signed, so the accused needs nothing from the accuser: it goes
-down to the first hash that is not its own, and points at the first value that differs. Everything before
-it is equal, so its operands are right and it is not.
+Both compute the same trace from what was signed, so the accused needs nothing from the accuser: it
+goes down to the first hash that is not its own, and points at the first value that differs.
+Everything before it is equal, so its operands are right and it is not.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,21 +19,26 @@ from core.dispute.game.dispute import Phase
 from core.dispute.game.game_log import Seen
 from core.dispute.play.held import ShardSources, ShardTrace
 from core.dispute.play.loop import Move
-from core.dispute.referee import Ruling, check
+from core.dispute.play.values import Floats
+from core.dispute.referee import LeafKind, Ruling, rule
 from core.dispute.trace import chunks
-from core.dispute.trace.answer import place_among, wrong_part
+from core.dispute.trace.answer import (
+    differing,
+    likeliest,
+    place_among,
+    to_ids,
+    to_tokens,
+    wrong_part,
+)
 from core.dispute.trace.calls import claim_tuple, evidence_tuple, opening_tuple, row_tuple
 from core.dispute.trace.check import Checker
-from core.dispute.trace.derive import Boundary, How
-from core.dispute.trace.evaluate import Evaluator
+from core.dispute.trace.derive import Boundary, Choice, How
 from core.dispute.trace.evidence import Evidence, show_stated
-from core.dispute.trace.held import evidence_for, referee_leaf
 from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import VALUE_BYTES, Place
+from core.dispute.trace.operands import evidence_for, referee_leaf
 from core.dispute.trace.program import Form
 from core.protocol import commit
-
-_TOKEN = struct.Struct(">I")
 
 
 @dataclass(frozen=True)
@@ -48,17 +52,7 @@ class Player:
 
     @cached_property
     def checker(self) -> Checker:
-        return Checker(self.case.derivation, self.case.layout, self.sources)
-
-    @cached_property
-    def evaluator(self) -> Evaluator:
-        return Evaluator(self.case.derivation, self.case.layout, self.sources)
-
-    @property
-    def verdict(self) -> Place:
-        """Where the claim's comparison stands."""
-        last = len(self.case.layout.section_types) - 1
-        return Place(last, len(self.case.layout.section(last).ops) - 1)
+        return Checker(self.case.derivation, self.sources)
 
     @property
     def below_root(self) -> list[bytes]:
@@ -70,46 +64,40 @@ class Player:
         return self.answer_to_verdict() is None
 
     def answer_to_verdict(self) -> Move | None:
-        """The pointing at the verdict by which a false claim about these values falls; None where it stands."""
-        choice, place = self.case.claim.choice, self.verdict
-        if choice is None:
-            holds = self.checker.ruling(self.trace, place) == Ruling.HOLDS
-            return None if holds else Move("point", (tuple(place),))
-        if choice.how == How.OUTSIDE_TOP_K:
-            return self._answer_to_list()
+        """The pointing by which a false claim about these values falls; None where it stands."""
+        choice, place = self.case.claim.choice, self.case.layout.verdict
+        if choice is not None and choice.how == How.OUTSIDE_TOP_K:
+            return self._answer_to_list(choice, place)
+        if choice is None or choice.how != How.AHEAD:
+            return None if self._holds(place) else _point(place)
         logits = self._logits()
-        largest = int(np.argmax(logits))
-        if choice.how == How.AHEAD and choice.min_p_micro:
-            place = place._replace(item=largest)
-        if not self._holds(place, None):
-            return Move("point", (tuple(place),))
-        if choice.how != How.AHEAD or not choice.top_k:
+        if choice.min_p_micro:
+            place = place._replace(item=int(np.argmax(logits)))
+        if not self._holds(place):
+            return _point(place)
+        named = likeliest(logits, choice.preferred, choice.top_k)
+        if not named or any(self._holds(place, token) for token in named):
             return None
-        order = [int(i) for i in np.argsort(-logits, kind="stable") if i != choice.preferred]
-        named = sorted(order[: choice.top_k])
-        if len(named) < choice.top_k or any(self._holds(place, token) for token in named):
-            return None
-        return Move("pointWith", (tuple(place), b"".join(map(_TOKEN.pack, named))))
+        return Move("pointWith", (tuple(place), to_tokens(named)))
 
-    def _answer_to_list(self) -> Move | None:
-        """A token of the claim's list that is not ahead of the served one, or a list that proves nothing."""
-        choice, place = self.case.claim.choice, self.verdict
-        assert choice is not None
-        ids = [_TOKEN.unpack_from(self.listed, at)[0] for at in range(0, len(self.listed), 4)]
+    def _answer_to_list(self, choice: Choice, place: Place) -> Move | None:
+        """Names a token of the claim's list that is not ahead of the served one."""
+        ids = to_ids(self.listed)
         rising = len(ids) == choice.top_k and all(a < b for a, b in pairwise(ids))
         if not rising or ids[-1] >= self.case.program.vocab or choice.served in ids:
-            return Move("point", (tuple(place),))
-        for number, token in enumerate(ids):
-            if not self._holds(place, token):
-                return Move("point", (tuple(place._replace(item=number)),))
-        return None
+            return _point(place)
+        behind = (n for n, token in enumerate(ids) if not self._holds(place, token))
+        number = next(behind, None)
+        return None if number is None else _point(place._replace(item=number))
 
-    def _holds(self, place: Place, named: int | None) -> bool:
+    def _holds(self, place: Place, named: int | None = None) -> bool:
+        """Whether the verdict at `place` holds, of token `named` of a list if there is one."""
         leaf = self.case.derivation.trial(place, 0, named).whole
-        return check(referee_leaf(self.trace, leaf, self.sources, b"")) == Ruling.HOLDS
+        return rule(referee_leaf(self.trace, leaf, self.sources, b"")) == Ruling.HOLDS
 
-    def _logits(self) -> Any:
-        place = self.verdict
+    def _logits(self) -> Floats:
+        """[V], of the position whose token is accused."""
+        place = self.case.layout.verdict
         op = self.case.layout.op(place.section, place.op)
         return self.trace.values.array(place.section, op.a)[0, 0]
 
@@ -120,36 +108,30 @@ class Player:
             return None
         return self.trace[place]
 
-    def partial_sums(self, place: Place) -> bytes:
-        return self.evaluator.partial_sums(self.trace, place)
-
 
 class Accuser(Player):
     """Opens what it is asked for."""
 
     def answer(self, seen: Seen) -> Move | None:
         """The accuser's move where it is its turn after the accusation."""
-        claim = claim_tuple(self.case.claim)
-        match seen.phase:
-            case Phase.OPENING:
-                return self._open(seen)
-            case Phase.PROVING:
-                assert seen.place is not None
-                return self._prove(seen, seen.place, claim)
-            case Phase.PROVING_PART:
-                assert seen.place is not None
-                if seen.part == len(seen.stated) // VALUE_BYTES:
-                    found = evidence_for(self.trace, self.case.derivation, self.sources, seen.place)
-                    return Move(
-                        "proveSum", (seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), seen.stated)
-                    )  # fmt: skip
-                found = evidence_for(
-                    self.trace, self.case.derivation, self.sources, seen.place, seen.part
-                )
-                return Move(
-                    "provePart", (seen.opened.model, claim, tuple(seen.place), evidence_tuple(found), opening_tuple(show_stated(seen.stated, seen.part)))
-                )  # fmt: skip
-        return None
+        if seen.phase == Phase.OPENING:
+            return self._open(seen)
+        model, claim, place = seen.opened.model, claim_tuple(self.case.claim), seen.place
+        if seen.phase == Phase.PROVING:
+            assert place is not None
+            if self.case.layout.contains(place) and self.case.derivation.trial(place).parts:
+                return Move("expand", (self.checker.partial_sums(self.trace, place),))
+            return Move("prove", (model, claim, evidence_tuple(self._evidence(seen, place))))
+        if seen.phase != Phase.PROVING_PART:
+            return None
+        assert place is not None
+        is_sum = seen.part == len(seen.stated) // VALUE_BYTES
+        part = None if is_sum else seen.part
+        found = evidence_for(self.trace, self.case.derivation, self.sources, place, part)
+        proof = (model, claim, tuple(place), evidence_tuple(found))
+        if is_sum:
+            return Move("proveSum", (*proof, seen.stated))
+        return Move("provePart", (*proof, opening_tuple(show_stated(seen.stated, seen.part))))
 
     def _open(self, seen: Seen) -> Move:
         level, index = seen.node
@@ -163,55 +145,54 @@ class Accuser(Player):
         sizes = bytes(self.case.layout.chunk_bytes(chunk) for chunk in range(first, last))
         return Move("openChunks", (self.trace.values.chunk_bytes(first, last), sizes, proof))
 
-    def _prove(self, seen: Seen, place: Place, claim: tuple[Any, ...]) -> Move:
-        model = seen.opened.model
-        if not self.case.layout.contains(place):
-            return Move("prove", (model, claim, evidence_tuple(Evidence(tokens=seen.tokens))))
-        if self.case.layout.op(place.section, place.op).form == Form.VERDICT and seen.tokens:
-            return Move("prove", (model, claim, evidence_tuple(self._against_list(seen, place))))
-        if self.case.trial(place).parts:
-            return Move("expand", (self.partial_sums(place),))
-        found = evidence_for(self.trace, self.case.derivation, self.sources, place)
-        return Move("prove", (model, claim, evidence_tuple(found)))
+    def _evidence(self, seen: Seen, place: Place) -> Evidence:
+        """For the value at `place`, with the list that it is judged with.
 
-    def _against_list(self, seen: Seen, place: Place) -> Evidence:
-        """One token of the accused's list that does not keep the preferred one out."""
-        ids = [_TOKEN.unpack_from(seen.tokens, at)[0] for at in range(0, len(seen.tokens), 4)]
-        vocab = self.case.program.vocab
-        number = next((i for i, t in enumerate(ids) if t < vocab and self._holds(place, t)), 0)
-        if not ids or ids[number] >= vocab:
-            return Evidence(tokens=seen.tokens)
-        leaf = self.case.derivation.trial(place, 0, ids[number]).whole
-        runs = tuple(self.trace.open(run) for run in leaf.runs)
-        return Evidence(runs=runs, witness=number, tokens=seen.tokens)
+        The contract takes no proof without the accused's own list, wherever it pointed with it.
+        """
+        layout, choice = self.case.layout, self.case.claim.choice
+        tokens, number = seen.tokens, 0
+        if not layout.contains(place):
+            return Evidence(tokens=tokens)
+        if choice is not None and choice.how == How.OUTSIDE_TOP_K:
+            tokens, number = self.listed, place.item
+        elif layout.op(place.section, place.op).kind == LeafKind.GREEDY:
+            # One that does not keep the preferred token out. Without one, any list loses or wins.
+            known = ((n, token) for n, token in enumerate(to_ids(tokens)))
+            vocab = self.case.program.vocab
+            fitting = (n for n, token in known if token < vocab and self._holds(place, token))
+            number = next(fitting, 0)
+        derivation = self.case.derivation
+        return evidence_for(self.trace, derivation, self.sources, place, None, tokens, number)
 
 
 class Accused(Player):
     """Finds the first value that is not its own."""
 
     def answer(self, seen: Seen) -> Move | None:
-        """The accused's move where it is its turn. None: nothing is wrong with the accusation, and no move can win."""
+        """The accused's move where it is its turn.
+
+        None: nothing is wrong with the accusation, and no move can win.
+        """
         if seen.phase == Phase.PICKING_PART:
             assert seen.place is not None
-            return Move("pickPart", (wrong_part(self.partial_sums(seen.place), seen.stated),))
+            own = self.checker.partial_sums(self.trace, seen.place)
+            return Move("pickPart", (wrong_part(own, seen.stated),))
         if seen.phase != Phase.PICKING:
             return None
         if seen.claim is not None and seen.claim.trace_root == self.trace.tree.root:
             return self.answer_to_verdict()
         level, index = seen.node
         if level == 0:
-            return Move("point", (tuple(place_among(self.trace, index, seen.chunks)),))
-        mine_below = self.trace.tree.below(level, index)
-        for child, (ours, theirs) in enumerate(zip(mine_below, seen.below, strict=True)):
-            if ours != theirs:
-                return Move("pick", (child,))
-        return self.answer_to_verdict()
+            return _point(place_among(self.trace, index, seen.chunks))
+        child = differing(self.trace.tree.below(level, index), seen.below)
+        return self.answer_to_verdict() if child is None else Move("pick", (child,))
 
 
 def reveal(asked: Mapping[str, Any], sources: ShardSources) -> Move:
     """The answer to a question for rows: the parts that it names."""
     spots = [(spot["side"], spot["row"], spot["part"]) for spot in asked["spots"]]
-    openings = [
+    openings: Sequence[Any] = [
         row_tuple(sources.open_row(Boundary(side), row, part * commit.PART_BYTES))
         for side, row, part in spots
     ]
@@ -221,3 +202,7 @@ def reveal(asked: Mapping[str, Any], sources: ShardSources) -> Move:
 def with_trace(case: Case, trace: ShardTrace) -> Case:
     """The case with this trace's root as its claim's."""
     return replace(case, claim=replace(case.claim, trace_root=trace.tree.root))
+
+
+def _point(place: Place) -> Move:
+    return Move("point", (tuple(place),))

@@ -31,9 +31,9 @@ def traced(
 ) -> tuple[ShardTrace, ShardSources]:
     """The trace of a claim's rows, and what its leaves read beside it.
 
-    `inputs`, `outputs` and a last stage's `states` are all rows that the stage signed for this request.
-    With a `folder` the trace is kept there and taken up again. Raises CheckFailed when the rows are not
-    those that the claim's request leaf commits to.
+    `inputs`, `outputs` and a last stage's `states` are all rows that the stage signed for this
+    request. With a `folder` the trace is kept there and taken up again. Raises CheckFailed when the
+    rows are not those that the claim's request leaf commits to.
     """
     layout = case.layout
     sources = sources_of(layout, model, inputs, outputs, states)

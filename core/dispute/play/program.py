@@ -1,7 +1,8 @@
-"""What are the operator program and the tables of a model folder? Made once and kept beside the model.
+"""What are the operator program and the tables of a model folder?
 
-The program's hash is the model's numerics profile, so what is kept is data of the model: a machine whose library computes
-other tables finds that at once, by the hash.
+Made once and kept beside the model. The program's hash is the model's numerics profile, so what is
+kept is data of the model: a machine whose library computes other tables finds that at once, by the
+hash.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from core.dispute.play.build import Boundaries, Builder, run_section
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Plain
 from core.dispute.trace.families import FP32_DELTA_MICRO, SIGMA, Traits, compile_program, traits_of
-from core.dispute.trace.layout import Layout
+from core.dispute.trace.layout import TraceLayout
 from core.dispute.trace.program import Program, Tolerance
 from core.engine.weights.shape import read_config
 from core.engine.weights.weights import Manifest, model_manifest
@@ -58,10 +59,11 @@ def model_program(
     tolerances: Sequence[Tolerance] = (),
     delta_micro: int = FP32_DELTA_MICRO,
 ) -> ModelProgram:
-    """The program of a model folder with these tolerances and δ; none promised means that nobody is accused of deviating.
+    """The program of a model folder with these tolerances and δ.
 
-    Measures σ the first time (one float64 execution over some hundred tokens) and keeps it beside the model. Raises
-    ModelUnsupported for a model that no program describes.
+    Without tolerances no machine is accused of deviating. Measures σ the first time (one float64
+    execution over some hundred tokens) and keeps it beside the model. Raises ModelUnsupported for a
+    model that no program describes.
     """
     model_dir = Path(model_dir)
     traits, manifest = traits_of(read_config(model_dir)), model_manifest(model_dir)
@@ -104,9 +106,12 @@ def _corpus(model_dir: Path, traits: Traits) -> list[list[int]]:
 def _sizes(
     program: Program, model: TraceModel, corpus: Sequence[Sequence[int]]
 ) -> list[tables.Float64s]:
-    """Rms of each channel at every boundary. First positions are left out: a decoder's first row is a giant."""
+    """Rms of each channel at every boundary.
+
+    First positions are left out: a decoder's first row is a giant.
+    """
     layers = len(program.layer_types)
-    layouts = [Layout(program, 0, layers, len(ids), 0, True) for ids in corpus]
+    layouts = [TraceLayout(program, 0, layers, len(ids), 0, True) for ids in corpus]
     builders = [
         Builder(
             layout, model, Boundaries(np.array(ids, dtype=np.uint32)), Plain(program.part_terms)

@@ -1,4 +1,7 @@
-"""Does a trace hold to the bit where it is looked at? What either side asks before it stakes money on one."""
+"""Does a trace hold to the bit where it is looked at?
+
+What either side asks before it stakes money on one.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from collections.abc import Iterator
 
 from core.dispute.play.players import Player
 from core.dispute.referee import Ruling
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import Form
 
 
-def sampled(layout: Layout, each: int, rng: random.Random) -> Iterator[Place]:
+def sampled(layout: TraceLayout, each: int, rng: random.Random) -> Iterator[Place]:
     """`each` random places of every operator, verdicts left out."""
     for section in range(len(layout.section_types)):
         for number, op in enumerate(layout.section(section).ops):

@@ -1,7 +1,8 @@
-"""Which rotary tables and which channel scales belong to a model, so that every machine has the same bytes?
+"""Which rotary tables and channel scales has a model, the same bytes on every machine?
 
-Rotary tables are cosines and sines of the float32 angles that the model's library computes, correctly rounded to float32. σ is the
-rms of each channel before each layer over a fixed corpus, from a float64 execution, kept to 8 significant bits.
+Rotary tables are cosines and sines of the float32 angles that the model's library computes,
+correctly rounded to float32. σ is the rms of each channel before each layer over a fixed corpus,
+from a float64 execution, kept to 8 significant bits.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.dispute.trace.families import ROPE_FULL, ROPE_SLIDING, SIGMA
-from core.protocol.errors import ModelUnsupported
+from core.dispute.trace.families import ROPE_FULL, ROPE_SLIDING, SIGMA, unsupported
 
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 #: Rotations whose angles do not depend on how long the request is.
 _FIXED = ("default", "linear", "llama3", "yarn")
 _SIGNIFICANT_BITS = 8
-#: Results this near the middle between two float32 (in float64 steps of 2^29 a float32 step) are settled with more digits.
+#: Results this near the middle between two float32 (in float64 steps of 2^29 a float32 step) are
+#: settled with more digits.
 _UNSURE_STEPS = 64
 _DIGITS = 60
 CORPUS_FILE = "corpus.jsonl"
@@ -50,10 +51,10 @@ def rotary_angles(config_json: str) -> dict[str, tuple[Float32s, float]]:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     kind = type(getattr(model.base_model, "rotary_emb", None))
     if kind is type(None):
-        raise _unsupported("no rotary embedding")
+        raise unsupported("no rotary embedding")
     found = _angles(kind(parse_config(config_json)))
     if not found:
-        raise _unsupported("a rotary embedding of another kind")
+        raise unsupported("a rotary embedding of another kind")
     return found
 
 
@@ -82,15 +83,7 @@ def _numbers(tensor: Any) -> Float32s:
 
 def _check_fixed(kind: str) -> None:
     if kind not in _FIXED:
-        raise _unsupported(f"a rotation of the kind {kind}")
-
-
-def _unsupported(why: str) -> ModelUnsupported:
-    return ModelUnsupported(
-        "the tolerance game cannot judge this model",
-        why=why,
-        next_step="name the jury as the order's arbitrator",
-    )
+        raise unsupported(f"a rotation of the kind {kind}")
 
 
 def rotary_table(inverse: Float32s, factor: float, context: int) -> Float32s:
@@ -105,7 +98,7 @@ def rotary_table(inverse: Float32s, factor: float, context: int) -> Float32s:
 
 
 def _rounded(found: Float64s, angles: Float64s, factor: float, exact: Any) -> Float32s:
-    """float32 of real values that float64 knows to a few steps: where a step would change the rounding, with more digits."""
+    """The nearest float32, with more digits where float64 does not settle the rounding."""
     near = found.astype(np.float32)
     slack = np.abs(found) * (_UNSURE_STEPS * 2.0**-53) + 2.0**-60
     unsure = (found - slack).astype(np.float32) != (found + slack).astype(np.float32)
@@ -155,7 +148,10 @@ def _arctan(inverse: int) -> Decimal:
 
 
 def sigma_table(sizes: Sequence[Float64s]) -> Float32s:
-    """σ [boundaries, D] from the rms of each channel at each boundary; a silent channel counts unscaled."""
+    """σ [boundaries, D] from the rms of each channel at each boundary.
+
+    A silent channel counts unscaled.
+    """
     rms = np.stack(sizes)
     rms = np.where(rms > 0, rms, 1.0)
     fraction, exponent = np.frexp(rms)

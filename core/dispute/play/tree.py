@@ -1,6 +1,7 @@
 """How is a trace of millions of chunks committed and opened without holding a hash of each?
 
-The nodes from level 5 on are kept; what is below them is hashed again from the 32 chunks concerned when it is asked for.
+The nodes from level 5 on are kept; what is below them is hashed again from the 32 chunks concerned
+when it is asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from core.dispute.play.values import TraceValues
 from core.dispute.trace import chunks
 from core.protocol import commit
 
-_BLOCK_CHUNKS = 1 << 16
 _HASH_BYTES = 32
 
 
@@ -23,10 +23,8 @@ class TraceTree(chunks.HashTree):
 
     def __init__(self, values: TraceValues, file: Path | None = None) -> None:
         """Hashes every chunk, unless `file` keeps the nodes of an earlier time."""
+        super().__init__(values.layout.chunks)
         self._values = values
-        self.count = values.layout.chunks
-        if not self.count:
-            raise ValueError("a trace of no chunks")
         self._kept = min(chunks.STEP_LEVELS, self.height)
         self._levels = [self._read(file) or self._hash(file)]
         while len(self._levels[-1]) > _HASH_BYTES:
@@ -65,7 +63,7 @@ class TraceTree(chunks.HashTree):
         group = _HASH_BYTES << self._kept
         found, waiting = bytearray(), b""
         for section, op in self._values.keys:
-            for buffer, each, tail in self._values.tagged(section, op, 0, _BLOCK_CHUNKS):
+            for buffer, each, tail in self._values.tagged(section, op):
                 waiting += _leaves(buffer.data.cast("B"), buffer.shape[1], each, tail)
                 whole = len(waiting) - len(waiting) % group
                 found += _up(waiting[:whole], self._kept)

@@ -1,39 +1,40 @@
-"""Where are a trace's values kept? In one row of float64, exactly in the order of the trace: in memory, or in a mapped file.
+"""Where are a trace's values kept?
 
-A chunk that ends a segment is only shorter, so the row holds the bytes of all chunks one after another.
+In one row of float64, in the order of the trace, in memory or in a mapped file. A chunk that ends a
+segment is only shorter, so the row holds the bytes of all chunks one after another.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, Layout, Place
+from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, Place, TraceLayout
 
 Floats = npt.NDArray[np.float64]
+_BLOCK_CHUNKS = 1 << 16
 
 
 class TraceValues:
-    """The values of a layout. Freshly made they are zero; opened from a file they are what was written there."""
+    """The values of a layout.
 
-    def __init__(self, layout: Layout, file: Path | None = None) -> None:
+    Freshly made they are zero; opened from a file they are what was written there.
+    """
+
+    def __init__(self, layout: TraceLayout, file: Path | None = None) -> None:
         """`file` holds the values outside memory; one of the right size is taken up as it is."""
         self.layout = layout
-        self._keys = [
-            (section, op)
-            for section in range(len(layout.section_types))
-            for op in range(len(layout.section(section).ops))
-        ]
         self._starts: dict[tuple[int, int], int] = {}
         total = 0
-        for key in self._keys:
-            self._starts[key] = total
-            rows, segments, length = layout.shape(layout.op(*key).form)
-            total += rows * segments * length
+        for section in range(len(layout.section_types)):
+            for number, op in enumerate(layout.section(section).ops):
+                self._starts[section, number] = total
+                total += math.prod(layout.shape(op.form))
         self.count = total
         if file is None:
             self.flat: Floats = np.zeros(total)
@@ -44,14 +45,13 @@ class TraceValues:
     @property
     def keys(self) -> list[tuple[int, int]]:
         """(section, operator) of every operator in the order of the trace."""
-        return list(self._keys)
+        return list(self._starts)
 
     def array(self, section: int, op: int) -> Floats:
         """What an operator made, rows × segments × length: a view."""
         shape = self.layout.shape(self.layout.op(section, op).form)
         start = self._starts[section, op]
-        size = shape.rows * shape.segments * shape.length
-        return self.flat[start : start + size].reshape(tuple(shape))
+        return self.flat[start : start + math.prod(shape)].reshape(tuple(shape))
 
     def offset(self, place: Place) -> int:
         """Number of a value in the row."""
@@ -63,46 +63,39 @@ class TraceValues:
         """The bytes of the chunks [first, last), one after another."""
         if first >= last:
             return b""
-        start, stop = self.chunk_start(first), self.chunk_start(last)
+        start, stop = self._first_of(first), self._first_of(last)
         return self.flat[start:stop].astype("<f8", copy=False).tobytes()
 
-    def chunk_start(self, chunk: int) -> int:
+    def _first_of(self, chunk: int) -> int:
         """Number of the first value of a chunk; of all values for the chunk after the last."""
         if chunk >= self.layout.chunks:
             return self.count
-        (place, *_) = self.layout.places(chunk)
-        return self.offset(place)
-
-    def chunk_ends(self, first: int, last: int) -> list[int]:
-        """Byte offsets at which the chunks [first, last) begin and end, counted from the first one's begin."""
-        at, found = 0, [0]
-        for chunk in range(first, last):
-            at += self.layout.chunk_bytes(chunk)
-            found.append(at)
-        return found
+        return self.offset(self.layout.places(chunk)[0])
 
     def chunks(self, first: int, last: int) -> list[bytes]:
         """The chunks [first, last)."""
         data = self.chunk_bytes(first, last)
-        return [data[a:b] for a, b in pairwise(self.chunk_ends(first, last))]
+        ends = accumulate(map(self.layout.chunk_bytes, range(first, last)), initial=0)
+        return [data[a:b] for a, b in pairwise(ends)]
 
-    def tagged(self, section: int, op: int, tag: int, block: int) -> Any:
-        """The chunks of an operator, `block` at most at a time: each as (buffer of tag and chunk, row by row; widths).
+    def tagged(self, section: int, op: int) -> Iterator[tuple[npt.NDArray[np.uint8], int, int]]:
+        """The chunks of an operator, some at a time, each behind the byte that tags a leaf.
 
-        Yields arrays [chunks, 1 + 64] of bytes and the number of bytes that count in each row.
+        Yields arrays [chunks, 1 + 64], of how many chunks the last of each segment is one, and how
+        many bytes that one has.
         """
         shape = self.layout.shape(self.layout.op(section, op).form)
-        lines = self.array(section, op).reshape(-1, shape.length or 1)
         if not shape.chunks:
             return
+        lines = self.array(section, op).reshape(-1, shape.length)
         each = shape.segment_chunks
         tail = shape.length - (each - 1) * CHUNK_VALUES
-        step = max(1, block // each)
+        step = max(1, _BLOCK_CHUNKS // each)
         for at in range(0, len(lines), step):
             part = lines[at : at + step]
             padded = np.zeros((len(part), each * CHUNK_VALUES), dtype="<f8")
             padded[:, : shape.length] = part
             data = padded.view(np.uint8).reshape(-1, CHUNK_VALUES * VALUE_BYTES)
-            buffer = np.full((len(data), 1 + CHUNK_VALUES * VALUE_BYTES), tag, dtype=np.uint8)
+            buffer = np.zeros((len(data), 1 + CHUNK_VALUES * VALUE_BYTES), dtype=np.uint8)
             buffer[:, 1:] = data
             yield buffer, each, 1 + tail * VALUE_BYTES

@@ -1,7 +1,7 @@
 """Whether one element of a trace is right, in integers alone, bit for bit as on chain.
 
 `leaf`        one leaf of a trace: operator, parameters, committed operands
-`check`       the predicate of each operator kind, and who is at fault for malformed bytes
+`check`       whether a leaf holds, and who is at fault for malformed bytes
 `exact`       whether a value of a canonical trace is the only one (`docs/trust.md` §5)
 `formats`     which number committed bytes hold, exactly
 `selection`   whether another token was ahead, greedy or seeded, and inside the filters
@@ -13,9 +13,9 @@
 `nearest`     the nearest float64 to a number, a quotient, an inverse root
 """
 
-from core.dispute.referee.check import check
+from core.dispute.referee.check import rule
 from core.dispute.referee.exact import exact_value
 from core.dispute.referee.formats import Format
-from core.dispute.referee.leaf import Kind, Leaf, LeafError, Ruling
+from core.dispute.referee.leaf import Leaf, LeafError, LeafKind, Ruling
 
-__all__ = ["Format", "Kind", "Leaf", "LeafError", "Ruling", "check", "exact_value"]
+__all__ = ["Format", "LeafKind", "Leaf", "LeafError", "Ruling", "exact_value", "rule"]

@@ -1,8 +1,9 @@
 """Which value does each operator have on its own operands? (`docs/trust.md` §5)
 
-Every value of a trace is the nearest float64 to its operator's value, zero is +0, a stabiliser is the
-largest score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to
-the definition. So a trace has one set of bits on every machine. Twin: contracts/src/referee/Referee.sol.
+Every value of a trace is the nearest float64 to its operator's value, zero is +0, a stabiliser is
+the largest score, and what the referee computes with (the grid of sums, exponentials in Q120)
+belongs to the definition. So a trace has one set of bits on every machine. Twin:
+contracts/src/referee/Referee.sol.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Callable
 
 from core.dispute.referee.formats import MINUS_INFINITY
 from core.dispute.referee.leaf import (
-    Kind,
     Leaf,
     LeafError,
-    Malformed,
+    LeafKind,
+    MalformedOperand,
     Ruling,
     split,
     to_constant,
@@ -57,7 +58,7 @@ def exact_value(leaf: Leaf) -> bytes | None:
     """The right result of this leaf: eight bytes, or None if no number is right.
 
     The leaf's operands begin with any finite result. Raises LeafError for a leaf that there is not,
-    Malformed for an operand that is no number, KeyError for a verdict.
+    MalformedOperand for an operand that is no number, KeyError for a verdict.
     """
     return VALUES[leaf.kind](leaf.params, leaf.operands)
 
@@ -155,7 +156,10 @@ def is_visible(query: int, key: int, window: int) -> bool:
 
 
 def _stabiliser(params: Params, operands: bytes) -> bytes | None:
-    """One of the scores, which the accuser names; that none is larger stands or falls with their exponentials."""
+    """One of the scores, which the accuser names.
+
+    That none is larger stands or falls with their exponentials.
+    """
     return _copy(params, operands)
 
 
@@ -238,32 +242,32 @@ def _whiten_reference(params: Params, operands: bytes) -> bytes | None:
 
 def _whitened(dividend: Real, sigma: Real) -> bytes | None:
     if sigma.m <= 0:
-        raise Malformed(Ruling.MODEL_MALFORMED)
+        raise MalformedOperand(Ruling.MODEL_MALFORMED)
     return nearest(quotient(dividend, sigma))
 
 
-VALUES: dict[Kind, Value] = {
-    Kind.COPY: _copy,
-    Kind.INPUT: _input,
-    Kind.EMBED: _embed,
-    Kind.LINEAR: _linear,
-    Kind.SUM: _sum,
-    Kind.BIAS_SUM: _bias_sum,
-    Kind.SQUARES: _squares,
-    Kind.NORM_SCALE: _norm_scale,
-    Kind.NORM: _norm,
-    Kind.ROPE: _rope,
-    Kind.SCORE: _score,
-    Kind.STABILISER: _stabiliser,
-    Kind.EXP: _exponential,
-    Kind.PROBABILITY: _probability,
-    Kind.MIX: _mix,
-    Kind.SILU: _silu,
-    Kind.GELU_TANH: _gelu_tanh,
-    Kind.PRODUCT: _product,
-    Kind.ADD: _add,
-    Kind.SCALE: _scale,
-    Kind.SOFTCAP: _softcap,
-    Kind.WHITEN_DIFFERENCE: _whiten_difference,
-    Kind.WHITEN_REFERENCE: _whiten_reference,
+VALUES: dict[LeafKind, Value] = {
+    LeafKind.COPY: _copy,
+    LeafKind.INPUT: _input,
+    LeafKind.EMBED: _embed,
+    LeafKind.LINEAR: _linear,
+    LeafKind.SUM: _sum,
+    LeafKind.BIAS_SUM: _bias_sum,
+    LeafKind.SQUARES: _squares,
+    LeafKind.NORM_SCALE: _norm_scale,
+    LeafKind.NORM: _norm,
+    LeafKind.ROPE: _rope,
+    LeafKind.SCORE: _score,
+    LeafKind.STABILISER: _stabiliser,
+    LeafKind.EXP: _exponential,
+    LeafKind.PROBABILITY: _probability,
+    LeafKind.MIX: _mix,
+    LeafKind.SILU: _silu,
+    LeafKind.GELU_TANH: _gelu_tanh,
+    LeafKind.PRODUCT: _product,
+    LeafKind.ADD: _add,
+    LeafKind.SCALE: _scale,
+    LeafKind.SOFTCAP: _softcap,
+    LeafKind.WHITEN_DIFFERENCE: _whiten_difference,
+    LeafKind.WHITEN_REFERENCE: _whiten_reference,
 }

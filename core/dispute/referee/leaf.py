@@ -1,8 +1,9 @@
 """What is one leaf of a trace: which operator, under which parameters, over which committed bytes?
 
-A leaf's operands are three runs of little-endian values: of the trace (float64, the result first), of the model's
-tensors, and of a row that a machine signed. What is wrong with the bytes themselves is the fault of whoever committed
-them: `Ruling` says who. Twin: contracts/src/interfaces/IReferee.sol.
+A leaf's operands are three runs of little-endian values: of the trace (float64, the result first),
+of the model's tensors, and of a row that a machine signed. What is wrong with the bytes themselves
+is the fault of the party that committed them: `Ruling` says which. Twin:
+contracts/src/interfaces/IReferee.sol.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from core.dispute.referee.formats import LAYOUTS, Format, decode
+from core.dispute.referee.formats import Format, decode
 from core.dispute.referee.real import Real
 from core.dispute.referee.sums import MAX_TERMS
 
 
-class Kind(IntEnum):
-    """Operator of a leaf. The numbers are part of the protocol; see `exact.py` for each one's value."""
+class LeafKind(IntEnum):
+    """Operator of a leaf. The numbers are part of the protocol; `exact.py` has each one's value.
+
+    No program holds COUNT, MAXIMUM or OUTSIDE_TOP_K: the contract's referee alone knows these.
+    """
 
     COPY = 0
     INPUT = 1
@@ -56,7 +60,7 @@ class Ruling(IntEnum):
     FAILS = 0  # the trace is wrong here, or holds a number that is not finite
     HOLDS = 1
     ROW_MALFORMED = 2  # a signed row holds an infinity or NaN: its signer's fault
-    MODEL_MALFORMED = 3  # the registered model does: nobody's fault who served it
+    MODEL_MALFORMED = 3  # the registered model does: no fault of its server
 
 
 class LeafError(ValueError):
@@ -67,14 +71,9 @@ class LeafError(ValueError):
 class Leaf:
     """One element on trial."""
 
-    kind: Kind
+    kind: LeafKind
     params: tuple[int, ...]
     operands: bytes
-
-    @property
-    def params_bytes(self) -> bytes:
-        """Parameters as the contract takes them: one 32-byte word each."""
-        return b"".join(word.to_bytes(32, "big") for word in self.params)
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,8 @@ class Operands:
     row: list[Real]
 
 
-class Malformed(Exception):
-    """An operand is not a finite number. `check` answers with the ruling."""
+class MalformedOperand(Exception):
+    """An operand is not a finite number. `rule` answers with the ruling."""
 
     def __init__(self, ruling: Ruling) -> None:
         super().__init__(ruling.name)
@@ -127,23 +126,30 @@ def to_constant(bits: int) -> Real:
     return found[0]
 
 
-Run = tuple[Format, int]
+#: Format and number of the values that a leaf reads of a tensor, or of a signed row.
+Numbers = tuple[Format, int]
+_NOTHING: Numbers = (Format.F64, 0)
 
 
-def split(data: bytes, trace: int, model: Run | None = None, row: Run | None = None) -> Operands:
-    """Cut operands into their runs. Raises LeafError for another length, Malformed for a value that is not finite."""
-    runs = [(Format.F64, trace), model or (Format.F64, 0), row or (Format.F64, 0)]
-    sizes = [LAYOUTS[fmt].width_bytes * count for fmt, count in runs]
-    if len(data) != sum(sizes):
-        raise LeafError(f"{len(data)} bytes of operands instead of {sum(sizes)}")
-    model_at, row_at = sizes[0], sizes[0] + sizes[1]
-    found_row = decode(data[row_at:], runs[2][0])
-    if found_row is None:
-        raise Malformed(Ruling.ROW_MALFORMED)
-    found_model = decode(data[model_at:row_at], runs[1][0])
-    if found_model is None:
-        raise Malformed(Ruling.MODEL_MALFORMED)
-    found_trace = decode(data[:model_at], Format.F64)
-    if found_trace is None:
-        raise Malformed(Ruling.FAILS)
-    return Operands(found_trace, found_model, found_row)
+def split(data: bytes, trace: int, model: Numbers = _NOTHING, row: Numbers = _NOTHING) -> Operands:
+    """Cut operands into their three runs.
+
+    Raises LeafError for another length, MalformedOperand for a value that is not finite.
+    """
+    model_at = 8 * trace
+    row_at = model_at + model[0].width_bytes * model[1]
+    end = row_at + row[0].width_bytes * row[1]
+    if len(data) != end:
+        raise LeafError(f"{len(data)} bytes of operands instead of {end}")
+    return Operands(
+        row=_finite(data[row_at:], row[0], Ruling.ROW_MALFORMED),
+        model=_finite(data[model_at:row_at], model[0], Ruling.MODEL_MALFORMED),
+        trace=_finite(data[:model_at], Format.F64, Ruling.FAILS),
+    )
+
+
+def _finite(data: bytes, fmt: Format, otherwise: Ruling) -> list[Real]:
+    found = decode(data, fmt)
+    if found is None:
+        raise MalformedOperand(otherwise)
+    return found

@@ -1,7 +1,8 @@
-"""Which float64 is nearest to a number, ties to even, and which is nearest to a quotient or to an inverse root?
+"""Which float64 is nearest to a number, to a quotient, to an inverse root? Ties to even.
 
-Zero is +0 whatever its sign was. A quotient and a root are cut at 124 bits or more before they are rounded: enough for quotients
-of float64 values to round as IEEE-754 has it. Twin: contracts/src/referee/Nearest.sol.
+Zero is +0 whatever its sign was. A quotient and a root are cut at 124 bits or more before they are
+rounded: enough for quotients of float64 values to round as IEEE-754 has it. Twin:
+contracts/src/referee/Nearest.sol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which noise does a seed give a token, so that a chain can draw it again? (`docs/protocol.md` §5)
 
-Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) and two logarithms in fixed point.
-Twin: contracts/src/referee/Philox.sol.
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) and two
+logarithms in fixed point. Twin: contracts/src/referee/Philox.sol.
 """
 
 from __future__ import annotations

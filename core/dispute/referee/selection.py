@@ -1,14 +1,15 @@
-"""Was another token ahead? What an accuser must show of a greedy or a seeded choice, and of the filters before it.
+"""Was another token ahead, greedy or seeded, and inside the filters?
 
-A logit divided by the temperature plus the token's noise is its score (`docs/protocol.md` §5). Margins δ and the temperature τ are
-whole numbers of 10^-6, and every inequality is multiplied through by 10^12·τ. A filter is narrowed by δ for the token that
-the accuser prefers, and widened by δ for the token that was served, so the filters never turn on an honest machine's
-rounding. Twin: contracts/src/referee/SelectCheck.sol.
+A logit divided by the temperature plus the token's noise is its score (`docs/protocol.md` §5).
+Margins δ and the temperature τ are whole numbers of 10^-6, and every inequality is multiplied
+through by 10^12·τ. A filter is narrowed by δ for the token that the accuser prefers, and widened by
+δ for the token that was served, so the filters never turn on an honest machine's rounding. Twin:
+contracts/src/referee/SelectCheck.sol.
 """
 
 from __future__ import annotations
 
-from core.dispute.referee.leaf import LeafError, split, to_terms, words
+from core.dispute.referee.leaf import LeafError, split, words
 from core.dispute.referee.noise import gumbel
 from core.dispute.referee.real import Real, add, at_most, sub, times
 from core.dispute.referee.transcend import POINT, ln_fixed
@@ -17,37 +18,20 @@ MICRO = 10**6
 _MAX_WORD = 2**32 - 1
 
 
-def count(params: tuple[int, ...], operands: bytes) -> bool:
-    """c = #{l ≥ θ}, exactly. Parameters: n. Operands: c, θ, l[n]."""
-    (n,) = words(params, 1)
-    counted, threshold, *logits = split(operands, 2 + to_terms(n)).trace
-    found = sum(at_most(threshold, logit) for logit in logits)
-    return sub(counted, Real(found, 0)).m == 0
-
-
-def maximum(params: tuple[int, ...], operands: bytes) -> bool:
-    """l ≤ L, for one logit that the accused names. Operands: L, l.
-
-    A larger L than the largest logit only makes the accuser's case harder.
-    """
-    words(params, 0)
-    largest, logit = split(operands, 2).trace
-    return at_most(logit, largest)
-
-
 def greedy(params: tuple[int, ...], operands: bytes) -> bool:
     """l_j − l_tok > δ. Parameters: δ. Operands: l_j, l_tok."""
     (delta,) = words(params, 1)
     margin = to_micro(delta)
     preferred, served = split(operands, 2).trace
-    return _exceeds(times(sub(preferred, served), MICRO), margin)
+    return exceeds(times(sub(preferred, served), MICRO), margin)
 
 
 def gumbel_max(params: tuple[int, ...], operands: bytes) -> bool:
     """score_j − score_tok > δ, with j inside the filters even after narrowing them by δ.
 
-    Parameters: δ, τ > 0, Philox key (2 words), step, j, tok, min-p (0: off), top-k (0: off). Operands: l_j, l_tok,
-    L, θ, c: with min-p, (l_j − L)/τ − ln p > δ; with top-k, (l_j − θ)/τ ≥ δ and c ≤ k, where c counts logits of at least θ.
+    Parameters: δ, τ > 0, Philox key (2 words), step, j, tok, min-p (0: off), top-k (0: off).
+    Operands: l_j, l_tok, L, θ, c: with min-p, (l_j − L)/τ − ln p > δ; with top-k, (l_j − θ)/τ ≥ δ
+    and c ≤ k, where c counts logits of at least θ.
     """
     delta, tau, key0, key1, step, j, token, min_p, top_k = words(params, 9)
     margin = to_micro(delta) * to_temperature(tau)
@@ -58,35 +42,27 @@ def gumbel_max(params: tuple[int, ...], operands: bytes) -> bool:
     preferred, served, largest, threshold, counted = split(operands, 5).trace
     key = (key0, key1)
     noise = gumbel(key, step, j) - gumbel(key, step, token)
-    if not _exceeds(_scores(sub(preferred, served), noise, tau), margin):
+    if not exceeds(scores(sub(preferred, served), noise, tau), margin):
         return False
-    if least and not _exceeds(_scores(sub(preferred, largest), depth(least), tau), margin):
+    if least and not exceeds(scores(sub(preferred, largest), depth(least), tau), margin):
         return False
     if top_k == 0:
         return True
-    above = at_most(Real(margin, 0), _scores(sub(preferred, threshold), 0, tau))
+    above = at_most(Real(margin, 0), scores(sub(preferred, threshold), 0, tau))
     return above and at_most(counted, Real(top_k, 0))
 
 
 def outside_min_p(params: tuple[int, ...], operands: bytes) -> bool:
-    """(l_k − l_tok)/τ + ln p > δ: the served token is outside. Parameters: δ, τ > 0, p > 0. Operands: l_k, l_tok."""
+    """(l_k − l_tok)/τ + ln p > δ: the served token is outside.
+
+    Parameters: δ, τ > 0, p > 0. Operands: l_k, l_tok.
+    """
     delta, tau, min_p = words(params, 3)
     margin = to_micro(delta) * to_temperature(tau)
     if to_micro(min_p) == 0:
         raise LeafError("min-p is off")
     likelier, served = split(operands, 2).trace
-    return _exceeds(_scores(sub(likelier, served), -depth(min_p), tau), margin)
-
-
-def outside_top_k(params: tuple[int, ...], operands: bytes) -> bool:
-    """(θ − l_tok)/τ > δ and c ≥ k, where c counts logits of at least θ. Parameters: δ, τ > 0, k > 0. Operands: l_tok, θ, c."""
-    delta, tau, top_k = words(params, 3)
-    margin = to_micro(delta) * to_temperature(tau)
-    if not 1 <= top_k <= _MAX_WORD:
-        raise LeafError(f"a top-k of {top_k}")
-    served, threshold, counted = split(operands, 3).trace
-    below = _exceeds(_scores(sub(threshold, served), 0, tau), margin)
-    return below and at_most(Real(top_k, 0), counted)
+    return exceeds(scores(sub(likelier, served), -depth(min_p), tau), margin)
 
 
 def depth(min_p: int) -> int:
@@ -106,10 +82,10 @@ def to_temperature(tau: int) -> int:
     return tau
 
 
-def _scores(logits: Real, noise: int, tau: int) -> Real:
+def scores(logits: Real, noise: int, tau: int) -> Real:
     """Difference of scores times 10^12·τ, from a difference of logits and one of noise."""
     return add(times(logits, MICRO * MICRO), times(Real(noise, -POINT), tau * MICRO))
 
 
-def _exceeds(value: Real, margin: int) -> bool:
+def exceeds(value: Real, margin: int) -> bool:
     return not at_most(value, Real(margin, 0))

@@ -1,8 +1,8 @@
 """What is the sum of at most 256 numbers?
 
 All terms are laid on one grid whose step is 2^-80 of the largest term's unit, never finer than the
-smallest float64, and are summed there. What lies below the grid is dropped towards zero, less than one
-step a term. Twin: contracts/src/referee/ExactSum.sol.
+smallest float64, and are summed there. What lies below the grid is dropped towards zero, less than
+one step a term. Twin: contracts/src/referee/ExactSum.sol.
 """
 
 from __future__ import annotations

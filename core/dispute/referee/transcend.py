@@ -1,7 +1,8 @@
 """What are e^x and ln x, to far more bits than a float64 has, in integers only?
 
-Fixed point with 120 bits after the point ("Q120"). Errors, measured against 400-bit arithmetic in the tests: e^x relative 2^-104
-for |x| ≤ 4096, ln x absolute 2^-107 (2^-112 near one). Twins: contracts/src/referee/Exp.sol and Log.sol.
+Fixed point with 120 bits after the point ("Q120"). Errors, measured against 400-bit arithmetic in
+the tests: e^x relative 2^-104 for |x| ≤ 4096, ln x absolute 2^-107 (2^-112 near one). Twins:
+contracts/src/referee/Exp.sol and Log.sol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Is the served output too far from the reference? The one comparison that accuses.
 
-D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² are trees of SQUARES and SUM over the elements judged here; σ is
-the model's scale of each channel. Twin: contracts/src/referee/Verdicts.sol.
+D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² are trees of SQUARES and SUM over the elements judged here; σ
+is the model's scale of each channel. Twin: contracts/src/referee/Verdicts.sol.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from core.dispute.referee.real import Real, at_most
 #: A tolerance is a whole number of 10^-12.
 TOLERANCE_UNIT = 10**12
 _MAX_TOLERANCE = 2**50
-#: A window whose D² is below 2^-512 convicts nobody: there, underflow decides and not the machine.
+#: A window whose D² is below 2^-512 convicts no machine: there, underflow decides.
 _SMALLEST_EVIDENCE = Real(1, -512)
 
 

@@ -1,19 +1,18 @@
 """What a float64 trace is: its operators, their order, how it is committed, opened, judged.
 
 `families`     the operator program of each model family
-`program`      operators in bytes that a program's id commits to (`docs/trust.md` §1)
-`calibration`  when a model's machines may be slashed for deviating
-`layout`       where each value of a trace stands (`docs/trust.md` §2)
-`derive`       which leaf the value at a place stands or falls by (`docs/trust.md` §1)
+`program`      operators in bytes that a program's id commits to
+`calibration`  how large a tolerance must be, for what honest machines do
+`layout`       where each value of a trace stands
+`derive`       which leaf the value at a place stands or falls by
+`draw`         the draw that an order's sampling bytes prescribe
 `sources`      what a trace reads: the model's tensors and the signed rows
-`evaluate`     the values of a trace, operator by operator, for small shapes
-`held`         a whole trace in memory, with the evidence for any leaf
-`chunks`       how chunks are committed, opened in runs, descended to (`docs/trust.md` §2)
-`check`        whether every leaf holds: what both sides run before a move
-`calls`        claims and evidence in a transaction, in the field order of `ITraceJudge.sol`
-`draw`         the draw that an order prescribes, and whether the accused token was served
-`rows`         what signed rows say when they are opened by themselves
-`answer`       where an accused points
+`rows`         which rows a stage signed for, and how long they are
+`chunks`       how chunks are committed, opened in runs, descended to
 `evidence`     whether opened bytes are the committed operands of a leaf
-`judge`        what the chain rules on opened evidence
+`operands`     the operands of a leaf, and what an accuser opens for it
+`check`        whether a leaf holds: what both sides run before a move
+`answer`       where an accused points, and lists of tokens
+`judge`        what is claimed, and the leaf that opened evidence makes
+`calls`        claims and evidence in a transaction, in the field order of `ITraceJudge.sol`
 """

@@ -1,4 +1,7 @@
-"""How do claims and evidence go into a transaction, and how are they read out of one? The field order of `ITraceJudge.sol`."""
+"""How do claims and evidence go into a transaction, and how are they read out of one?
+
+The field order of `ITraceJudge.sol`.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,21 @@ from typing import Any
 import msgspec
 
 from core.dispute.trace.derive import Choice, How
-from core.dispute.trace.evidence import Evidence, Opening, RowOpening, WeightOpening
+from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.judge import Claim
 from core.dispute.trace.layout import Place
 from core.protocol import commit
-from core.protocol.hashing import keccak
 from core.protocol.types import RequestLeaf
 
 
 def leaf_tuple(leaf: RequestLeaf) -> tuple[Any, ...]:
     return (
-        leaf.request_index, commit.unhex(leaf.in_root), commit.unhex(leaf.out_root), leaf.tokens_in, leaf.tokens_out
-    )  # fmt: skip
+        leaf.request_index,
+        commit.unhex(leaf.in_root),
+        commit.unhex(leaf.out_root),
+        leaf.tokens_in,
+        leaf.tokens_out,
+    )
 
 
 def claim_tuple(claim: Claim) -> tuple[Any, ...]:
@@ -27,21 +33,25 @@ def claim_tuple(claim: Claim) -> tuple[Any, ...]:
     drawn: tuple[Any, ...] = (*(0,) * 9, bytes(32))
     if choice is not None:
         drawn = (
-            int(choice.how), choice.preferred, choice.served, choice.step, choice.temperature_micro,
-            choice.min_p_micro, choice.top_k, *choice.key, choice.listed,
-        )  # fmt: skip
+            int(choice.how),
+            choice.preferred,
+            choice.served,
+            choice.step,
+            choice.temperature_micro,
+            choice.min_p_micro,
+            choice.top_k,
+            *choice.key,
+            choice.listed,
+        )
     return (
-        leaf_tuple(claim.leaf), claim.layer_from, claim.layer_to, claim.positions, claim.window_from,
-        claim.tolerance_entry, *drawn, claim.trace_root,
-    )  # fmt: skip
-
-
-def binding(model: bytes, claim: Claim) -> bytes:
-    """What is on trial, as `ToleranceGame` keeps it: the hash of a model's id and a claim's words."""
-    leaf, *others = claim_tuple(claim)
-    words = (model, *leaf, *others)
-    return keccak(
-        b"".join(w if isinstance(w, bytes) else int(w).to_bytes(32, "big") for w in words)
+        leaf_tuple(claim.leaf),
+        claim.layer_from,
+        claim.layer_to,
+        claim.positions,
+        claim.window_from,
+        claim.tolerance_entry,
+        *drawn,
+        claim.trace_root,
     )
 
 
@@ -95,8 +105,8 @@ def evidence_of(found: Mapping[str, Any]) -> Evidence:
     )
 
 
-def _opening_of(found: Mapping[str, Any]) -> Opening:
-    return Opening(commit.unhex(found["data"]), tuple(map(commit.unhex, found["siblings"])))
+def _opening_of(found: Mapping[str, Any]) -> RunOpening:
+    return RunOpening(commit.unhex(found["data"]), tuple(map(commit.unhex, found["siblings"])))
 
 
 def _row_of(found: Mapping[str, Any]) -> RowOpening:
@@ -107,7 +117,7 @@ def _row_of(found: Mapping[str, Any]) -> RowOpening:
     )
 
 
-def opening_tuple(found: Opening) -> tuple[Any, ...]:
+def opening_tuple(found: RunOpening) -> tuple[Any, ...]:
     return (found.data, list(found.siblings))
 
 
@@ -121,6 +131,10 @@ def weight_tuple(found: WeightOpening) -> tuple[Any, ...]:
 
 def evidence_tuple(found: Evidence) -> tuple[Any, ...]:
     return (
-        opening_tuple(found.result), [opening_tuple(run) for run in found.runs], weight_tuple(found.weights),
-        row_tuple(found.row), found.witness, found.tokens,
-    )  # fmt: skip
+        opening_tuple(found.result),
+        [opening_tuple(run) for run in found.runs],
+        weight_tuple(found.weights),
+        row_tuple(found.row),
+        found.witness,
+        found.tokens,
+    )

@@ -1,11 +1,12 @@
-"""How are a trace's chunks committed, opened in runs, and descended to from the root? (`docs/trust.md` §2)
+"""How are a trace's chunks committed, opened in runs, and descended to? (`docs/trust.md` §2)
 
-leaf = H(0x00 ‖ chunk), node = H(0x01 ‖ left ‖ right), an unpaired last node moves up unchanged. The root has no count: the
-layout gives it. Twin: contracts/src/trace/Chunks.sol.
+leaf = H(0x00 ‖ chunk), node = H(0x01 ‖ left ‖ right), an unpaired last node moves up unchanged. The
+root has no count: the layout gives it. Twin: contracts/src/trace/Chunks.sol.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -44,7 +45,10 @@ def fold(hashes: Sequence[bytes], levels: int) -> bytes:
 def climb(
     hashes: Sequence[bytes], first: int, count: int, levels: int, proof: Sequence[bytes]
 ) -> bytes | None:
-    """The node `levels` above the run of nodes from `first` on a level of `count`; None unless `proof` fits exactly."""
+    """The node `levels` above the run of nodes from `first` on a level of `count`.
+
+    None unless `proof` fits exactly.
+    """
     found, siblings = list(hashes), list(proof)
     for _ in range(levels):
         if first % 2:
@@ -60,14 +64,17 @@ def climb(
     return found[0] if len(found) == 1 and not siblings else None
 
 
-class HashTree:
+class HashTree(ABC):
     """A tree over `count` leaves that knows, or can find, each of its nodes."""
 
-    count: int
+    def __init__(self, count: int) -> None:
+        if not count:
+            raise ValueError("a trace of no chunks")
+        self.count = count
 
+    @abstractmethod
     def node(self, level: int, index: int) -> bytes:
         """Node `index` of `level`, the leaves being level 0."""
-        raise NotImplementedError
 
     @property
     def height(self) -> int:
@@ -82,7 +89,7 @@ class HashTree:
     def proof(
         self, first: int, last: int, level: int = 0, levels: int | None = None
     ) -> list[bytes]:
-        """Siblings for `climb` from the run of nodes [first, last) of `level` up `levels`, or to the root."""
+        """Siblings for `climb` from nodes [first, last) of `level` up `levels`, or to the root."""
         top = self.height if levels is None else level + levels
         found = []
         for here in range(level, top):
@@ -98,9 +105,7 @@ class ChunkTree(HashTree):
     """All nodes of one trace's tree, from the hashes of its chunks."""
 
     def __init__(self, leaves: Sequence[bytes]) -> None:
-        if not leaves:
-            raise ValueError("a trace of no chunks")
-        self.count = len(leaves)
+        super().__init__(len(leaves))
         self._levels = [list(leaves)]
         while len(self._levels[-1]) > 1:
             self._levels.append(parents(self._levels[-1]))

@@ -1,7 +1,8 @@
 """Which leaf does the value at a place stand or fall by? (`docs/trust.md` §1)
 
-From the operator program and a place alone: the referee's kind and parameters, the operands' places in the trace, the
-weights, the element of a signed row. No party says any of it. Twin: contracts/src/trace/Derive.sol.
+From the operator program and a place alone: the referee's kind and parameters, the operands' places
+in the trace, the weights, the element of a signed row. No party says any of it. Twin:
+contracts/src/trace/Derive.sol.
 """
 
 from __future__ import annotations
@@ -9,16 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from core.dispute.referee import Format, Kind
-from core.dispute.trace.layout import Layout, Place
+from core.dispute.referee import Format, LeafKind
+from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
 from core.dispute.trace.program import INPUT, NONE, Form, Op
-
-#: Sections of the model that hold tensors, beside its layers.
-EMBED_PART, TABLES_PART = -1, -2
 
 
 class Boundary(IntEnum):
-    """Which signed rows: those that entered, those that left (of a last stage token ids), or the state rows of a last stage."""
+    """Which signed rows: those that entered, that left (ids of a last stage), or state rows."""
 
     IN = 0
     OUT = 1
@@ -26,7 +24,7 @@ class Boundary(IntEnum):
 
 
 @dataclass(frozen=True)
-class Run:
+class TraceRun:
     """`count` neighbours in one segment of the trace, from `place` on."""
 
     place: Place
@@ -35,7 +33,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Weights:
-    """`count` neighbours in one row of a tensor. `part`: −1 embedding, a layer's number, the number of layers for the head, −2 tables."""
+    """`count` neighbours in one row of a tensor.
+
+    `part` is a layer's number, the number of layers for the head, −1 for the embedding, −2 for
+    tables.
+    """
 
     part: int
     tensors: int  # of that part
@@ -58,12 +60,15 @@ class RowElement:
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """What the referee is asked, with operands still to be opened. The result comes first: `y`, or a stated partial sum."""
+class DerivedLeaf:
+    """What the referee is asked, with operands still to be opened.
 
-    kind: Kind
+    The result comes first: `y`, or a stated partial sum.
+    """
+
+    kind: LeafKind
     params: tuple[int, ...]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[TraceRun, ...] = ()
     weights: Weights | None = None
     row: RowElement | None = None
     by_token: bool = False  # the weights' row is the token id of the signed row `row`
@@ -72,11 +77,11 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Trial:
-    """A place on trial: judged at once (`parts` is 0), or by `parts` partial sums and how they add up."""
+    """A place on trial: judged at once (`parts` is 0), or by partial sums and how they add up."""
 
     place: Place
     parts: int
-    whole: Leaf
+    whole: DerivedLeaf
 
 
 class How(IntEnum):
@@ -89,7 +94,10 @@ class How(IntEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a served token is judged by: everything but the logits. `listed` is the hash of the tokens that OUTSIDE_TOP_K names."""
+    """What a served token is judged by: everything but the logits.
+
+    `listed` is the hash of the tokens that OUTSIDE_TOP_K names.
+    """
 
     preferred: int
     served: int
@@ -108,21 +116,24 @@ _CERTAIN = 10**6  # a min-p of one: who is ahead at all
 
 
 def delta_of(delta_micro: int, temperature_micro: int) -> int:
-    """δ in scores: that of logits times the gain by which a temperature below one spreads them, rounded up."""
+    """δ in scores: that of logits, spread by a temperature below one, rounded up."""
     if not 0 < temperature_micro < 10**6:
         return delta_micro
     return -(-delta_micro * 10**6 // temperature_micro)
 
 
 class Derivation:
-    """Derives trials from a layout; `choice` if the trace ends in logits, `tolerance` in 10^-12 if in a deviation.
+    """Derives trials from a layout.
 
-    `first_out` is the position of the first row that the stage signed as its work: a last stage has none of the prompt but the last.
+    `choice` if the trace ends in logits, `tolerance` in 10^-12 if in a deviation.
+
+    `first_out` is the position of the first row that the stage signed as its work: a last stage has
+    none of the prompt but the last.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TraceLayout,
         tolerance: int = 0,
         choice: Choice | None = None,
         first_out: int = 0,
@@ -135,9 +146,10 @@ class Derivation:
         self._out = Boundary.STATES if self._p.ends_at(layout.layer_to) else Boundary.OUT
 
     def trial(self, place: Place, witness: int = 0, named: int | None = None) -> Trial:
-        """How the value at `place` is judged; `witness` is the key that a stabiliser's author points at, `named` a token of a list.
+        """How the value at `place` is judged.
 
-        Raises IndexError if there is no such place.
+        `witness` is the key that a stabiliser's author points at, `named` a token of a list. Raises
+        IndexError if there is no such place.
         """
         if not self._at.contains(place):
             raise IndexError(f"no such place: {place}")
@@ -145,31 +157,33 @@ class Derivation:
         parts = self._parts(place.section, op)
         if parts:
             return Trial(place, parts, self._sum_of_parts(op, place, parts))
-        if op.kind == Kind.GREEDY:
+        if op.kind == LeafKind.GREEDY:
             return Trial(place, 0, self._chosen(op, place, named))
         return Trial(place, 0, self._leaf(op, place, witness, 0, self._terms(place.section, op)))
 
-    def part(self, place: Place, part: int) -> Leaf:
-        """The leaf of partial sum number `part` of the value at `place`. Raises IndexError for another number."""
+    def part(self, place: Place, part: int) -> DerivedLeaf:
+        """The leaf of partial sum number `part` of the value at `place`.
+
+        Raises IndexError for another number.
+        """
         op = self._at.op(place.section, place.op)
         if not 0 <= part < self._parts(place.section, op):
             raise IndexError(f"no partial sum {part}")
-        start = part * self._p.part_terms
-        return self._leaf(
-            op, place, 0, start, min(self._p.part_terms, self._terms(place.section, op) - start)
-        )
+        start, each = part * self._p.part_terms, self._p.part_terms
+        terms = min(each, self._terms(place.section, op) - start)
+        return self._leaf(op, place, 0, start, terms)
 
     # --- sizes ---
 
     def _terms(self, section: int, op: Op) -> int:
         """Terms of a reduction; 0 for operators of one element."""
-        if op.kind == Kind.LINEAR:
-            return self._at.length(self._at.operand_form(section, op.a))
-        if op.kind == Kind.SQUARES:
+        if op.kind == LeafKind.LINEAR:
+            return self._width(section, op.a)
+        if op.kind == LeafKind.SQUARES:
             return self._at.group(section, op)
-        if op.kind == Kind.MIX:
+        if op.kind == LeafKind.MIX:
             return self._at.positions
-        if op.kind == Kind.SUM:
+        if op.kind == LeafKind.SUM:
             return self._at.window_rows if op.form == Form.TOTAL else self._at.positions
         return 0
 
@@ -177,6 +191,10 @@ class Derivation:
         terms = self._terms(section, op)
         each = self._p.part_terms
         return -(-terms // each) if terms > each or op.bias != NONE else 0
+
+    def _width(self, section: int, source: int) -> int:
+        """Numbers a position has in an operand."""
+        return self._at.length(self._at.operand_form(section, source))
 
     # --- places of operands ---
 
@@ -196,134 +214,121 @@ class Derivation:
             return section - 1, len(self._at.section(section - 1).ops) - 1, Form.HIDDEN
         return section, source, self._at.op(section, source).form
 
-    def _run(self, section: int, source: int, position: int, column: int, count: int = 1) -> Run:
+    def _run(
+        self, section: int, source: int, position: int, column: int, count: int = 1
+    ) -> TraceRun:
         """`count` of an operand's numbers for one position, from `column` on."""
         where, op, form = self._source(section, source)
         if form == Form.SCALAR:
-            return Run(Place(where, op, 0, 0, position), count)
+            return TraceRun(Place(where, op, 0, 0, position), count)
         if form == Form.WINDOW_SCALAR:
-            return Run(Place(where, op, 0, 0, position - self._at.window_from), count)
+            return TraceRun(Place(where, op, 0, 0, position - self._at.window_from), count)
         if form == Form.WINDOW:
-            return Run(Place(where, op, position - self._at.window_from, 0, column), count)
+            return TraceRun(Place(where, op, position - self._at.window_from, 0, column), count)
         if form in (Form.TOTAL, Form.LAST, Form.LAST_SCALAR, Form.LOGITS):
-            return Run(Place(where, op, 0, 0, column), count)
-        return Run(Place(where, op, position, 0, column), count)
+            return TraceRun(Place(where, op, 0, 0, column), count)
+        return TraceRun(Place(where, op, position, 0, column), count)
 
     # --- leaves ---
 
-    def _sum_of_parts(self, op: Op, place: Place, parts: int) -> Leaf:
+    def _sum_of_parts(self, op: Op, place: Place, parts: int) -> DerivedLeaf:
         if op.bias == NONE:
-            return Leaf(Kind.SUM, (parts,))
+            return DerivedLeaf(LeafKind.SUM, (parts,))
         bias = self._vector(place.section, op.bias, self._at.length(op.form), place.item)
-        return Leaf(Kind.BIAS_SUM, (self._p.weight_format, parts), weights=bias)
+        return DerivedLeaf(LeafKind.BIAS_SUM, (self._p.weight_format, parts), weights=bias)
 
-    def _leaf(self, op: Op, place: Place, witness: int, start: int, n: int) -> Leaf:
-        section, form = place.section, op.form
-        position = self._position(form, place)
-        scalar = form in (Form.SCALAR, Form.WINDOW_SCALAR)
-        column = 0 if scalar else place.item
+    def _leaf(self, op: Op, place: Place, witness: int, start: int, n: int) -> DerivedLeaf:
+        section, row, segment, item = place.section, place.row, place.segment, place.item
+        position = self._position(op.form, place)
+        column = 0 if op.form in (Form.SCALAR, Form.WINDOW_SCALAR) else item
         kind, weight_format = op.kind, self._p.weight_format
+
+        def of(source: int, column: int = column, count: int = 1) -> TraceRun:
+            return self._run(section, source, position, column, count)
+
+        def score(source: int) -> TraceRun:
+            return TraceRun(Place(section, source, row, segment, item), 1)
+
+        def same(source: int) -> TraceRun:
+            """The operand's number at the same place."""
+            is_score = self._at.operand_form(section, source) == Form.SCORES
+            return score(source) if is_score else of(source)
+
         match kind:
-            case Kind.INPUT:
+            case LeafKind.INPUT:
                 element = RowElement(Boundary.IN, position, column)
-                return Leaf(kind, (self._p.row_format,), row=element)
-            case Kind.EMBED:
-                rows, columns = self._p.vocab, self._p.hidden
-                weights = self._matrix(section, op.tensor, rows, columns, 0, column, 1)
+                return DerivedLeaf(kind, (self._p.row_format,), row=element)
+            case LeafKind.EMBED:
+                size = self._p.vocab, self._p.hidden
+                weights = self._matrix(section, op.tensor, *size, 0, column)
                 token = RowElement(Boundary.IN, position, 0)
                 params = (weight_format, self._constant(op))
-                return Leaf(kind, params, weights=weights, row=token, by_token=True)
-            case Kind.LINEAR:
-                rows, columns = (
-                    self._at.length(form),
-                    self._at.length(self._at.operand_form(section, op.a)),
-                )
-                weights = self._matrix(section, op.tensor, rows, columns, column, start, n)
-                run = self._run(section, op.a, position, start, n)
-                return Leaf(kind, (weight_format, n), (run,), weights)
-            case Kind.SQUARES:
+                return DerivedLeaf(kind, params, weights=weights, row=token, by_token=True)
+            case LeafKind.LINEAR:
+                size = self._at.length(op.form), self._width(section, op.a)
+                weights = self._matrix(section, op.tensor, *size, column, start, n)
+                return DerivedLeaf(kind, (weight_format, n), (of(op.a, start, n),), weights)
+            case LeafKind.SQUARES:
                 first = column * self._at.group(section, op) + start
-                return Leaf(kind, (n,), (self._run(section, op.a, position, first, n),))
-            case Kind.SUM:
-                return Leaf(kind, (n,), (self._summed(section, op, place, start, n),))
-            case Kind.NORM_SCALE:
-                q = self._at.op(section, op.a)
-                run = self._run(section, op.a, position, column)
-                return Leaf(kind, (self._at.group(section, q), self._constant(op)), (run,))
-            case Kind.NORM:
-                group = self._at.length(self._at.operand_form(section, op.a)) // self._at.length(
-                    self._at.operand_form(section, op.b)
-                )
-                runs = (
-                    self._run(section, op.a, position, column),
-                    self._run(section, op.b, position, column // group),
-                )
+                return DerivedLeaf(kind, (n,), (of(op.a, first, n),))
+            case LeafKind.SUM:
+                first_term = Place(section, op.a, row, item, start)
+                if op.form == Form.TOTAL:
+                    first_term = Place(section, op.a, 0, 0, start)
+                return DerivedLeaf(kind, (n,), (TraceRun(first_term, n),))
+            case LeafKind.NORM_SCALE:
+                group = self._at.group(section, self._at.op(section, op.a))
+                return DerivedLeaf(kind, (group, self._constant(op)), (of(op.a),))
+            case LeafKind.NORM:
+                group = self._width(section, op.a) // self._width(section, op.b)
                 gain = self._vector(section, op.tensor, group, column % group)
-                return Leaf(kind, (weight_format, op.flag), runs, gain)
-            case Kind.ROPE:
+                runs = (of(op.a), of(op.b, column // group))
+                return DerivedLeaf(kind, (weight_format, op.flag), runs, gain)
+            case LeafKind.ROPE:
                 return self._rope(op, section, position, column)
-            case Kind.COPY:
-                return Leaf(kind, (), (self._run(section, op.a, place.item, place.segment),))
-            case Kind.SCORE:
+            case LeafKind.COPY:
+                return DerivedLeaf(kind, (), (self._run(section, op.a, item, segment),))
+            case LeafKind.SCORE:
                 return self._score(op, place)
-            case Kind.STABILISER:
-                return Leaf(
-                    kind, (), (self._attended(section, op.a, place.row, place.item, witness, 1),)
-                )
-            case Kind.EXP:
-                runs = (
-                    self._run(section, op.a, place.row, place.segment),
-                    self._attended(section, op.b, place.row, place.segment, place.item, 1),
-                )
-                return Leaf(kind, (), runs)
-            case Kind.PROBABILITY:
-                runs = (
-                    self._attended(section, op.a, place.row, place.segment, place.item, 1),
-                    self._run(section, op.b, place.row, place.segment),
-                )
-                return Leaf(kind, (), runs)
-            case Kind.MIX:
+            case LeafKind.STABILISER:
+                named = TraceRun(Place(section, op.a, row, item, witness), 1)
+                return DerivedLeaf(kind, (), (named,))
+            case LeafKind.EXP:
+                return DerivedLeaf(kind, (), (of(op.a, segment), score(op.b)))
+            case LeafKind.PROBABILITY:
+                return DerivedLeaf(kind, (), (score(op.a), of(op.b, segment)))
+            case LeafKind.MIX:
                 return self._mix(op, section, place, start, n)
-            case Kind.SILU | Kind.GELU_TANH:
-                return Leaf(kind, (), (self._same(section, op.a, place, position, column),))
-            case Kind.PRODUCT | Kind.ADD:
-                runs = (
-                    self._same(section, op.a, place, position, column),
-                    self._same(section, op.b, place, position, column),
-                )
-                return Leaf(kind, (), runs)
-            case Kind.SCALE | Kind.SOFTCAP:
-                run = self._same(section, op.a, place, position, column)
-                return Leaf(kind, (self._constant(op),), (run,))
-            case Kind.WHITEN_DIFFERENCE:
+            case LeafKind.SILU | LeafKind.GELU_TANH:
+                return DerivedLeaf(kind, (), (same(op.a),))
+            case LeafKind.PRODUCT | LeafKind.ADD:
+                return DerivedLeaf(kind, (), (same(op.a), same(op.b)))
+            case LeafKind.SCALE | LeafKind.SOFTCAP:
+                return DerivedLeaf(kind, (self._constant(op),), (same(op.a),))
+            case LeafKind.WHITEN_DIFFERENCE:
                 served = RowElement(self._out, position - self._first_out, column)
-                run = self._run(section, op.a, position, column)
                 params = (self._p.row_format, self._p.table_format)
-                return Leaf(kind, params, (run,), self._sigma(column), served)
-            case Kind.WHITEN_REFERENCE:
-                run = self._run(section, op.a, position, column)
-                return Leaf(kind, (self._p.table_format,), (run,), self._sigma(column))
-            case Kind.EXCEEDS:
+                return DerivedLeaf(kind, params, (of(op.a),), self._sigma(column), served)
+            case LeafKind.WHITEN_REFERENCE:
+                sigma = self._sigma(column)
+                return DerivedLeaf(kind, (sigma.format,), (of(op.a),), sigma)
+            case LeafKind.EXCEEDS:
                 runs = (self._run(section, op.a, 0, 0), self._run(section, op.b, 0, 0))
-                return Leaf(kind, (self._tolerance,), runs)
+                return DerivedLeaf(kind, (self._tolerance,), runs)
             case _:
                 raise ValueError(f"{kind.name} in an operator program")
 
-    def _rope(self, op: Op, section: int, position: int, column: int) -> Leaf:
-        """y_i = x_i cos_i − x_{i+d/2} sin_i in the first half of a head, x_i cos + x_{i−d/2} sin in the second."""
+    def _rope(self, op: Op, section: int, position: int, column: int) -> DerivedLeaf:
+        """x_i cos − x_{i+d/2} sin in a head's first half, x_i cos + x_{i−d/2} sin in the second."""
         half = self._p.head_dim // 2
         second = column % self._p.head_dim >= half
-        angle = column % half
-        runs = (
-            self._run(section, op.a, position, column),
-            self._run(section, op.a, position, column - half if second else column + half),
-        )
-        table = Weights(
-            TABLES_PART, self._p.tables, op.tensor, self._p.context, 2 * half, position, 2 * angle, 2, self._p.table_format
-        )  # fmt: skip
-        return Leaf(Kind.ROPE, (self._p.table_format, 0 if second else 1), runs, table)
+        other = column - half if second else column + half
+        runs = tuple(self._run(section, op.a, position, at) for at in (column, other))
+        size, angle = (self._p.context, 2 * half), column % half
+        table = self._table(op.tensor, *size, position, 2 * angle, 2)
+        return DerivedLeaf(LeafKind.ROPE, (self._p.table_format, 0 if second else 1), runs, table)
 
-    def _score(self, op: Op, place: Place) -> Leaf:
+    def _score(self, op: Op, place: Place) -> DerivedLeaf:
         d, share = self._p.head_dim, self._p.heads // self._p.key_heads
         runs = (
             self._run(place.section, op.a, place.row, place.segment * d, d),
@@ -331,92 +336,70 @@ class Derivation:
         )
         window = 0 if op.bias == NONE else self._p.constants[op.bias]
         params = (d, self._constant(op), place.row, place.item, window)
-        return Leaf(Kind.SCORE, params, runs)
+        return DerivedLeaf(LeafKind.SCORE, params, runs)
 
-    def _mix(self, op: Op, section: int, place: Place, start: int, n: int) -> Leaf:
+    def _mix(self, op: Op, section: int, place: Place, start: int, n: int) -> DerivedLeaf:
         d, share = self._p.head_dim, self._p.heads // self._p.key_heads
         head, inside = divmod(place.item, d)
         where, turned, _ = self._source(section, op.b)
         runs = (
-            self._attended(section, op.a, place.row, head, start, n),
-            Run(Place(where, turned, 0, head // share * d + inside, start), n),
+            TraceRun(Place(section, op.a, place.row, head, start), n),
+            TraceRun(Place(where, turned, 0, head // share * d + inside, start), n),
         )
-        return Leaf(Kind.MIX, (n,), runs)
+        return DerivedLeaf(LeafKind.MIX, (n,), runs)
 
-    def _summed(self, section: int, op: Op, place: Place, start: int, n: int) -> Run:
-        if op.form == Form.TOTAL:
-            return Run(Place(section, op.a, 0, 0, start), n)
-        return self._attended(section, op.a, place.row, place.item, start, n)
+    def _chosen(self, op: Op, place: Place, named: int | None) -> DerivedLeaf:
+        """A token's verdict.
 
-    def _attended(
-        self, section: int, source: int, row: int, head: int, key: int, count: int
-    ) -> Run:
-        return Run(Place(section, source, row, head, key), count)
-
-    def _same(self, section: int, source: int, place: Place, position: int, column: int) -> Run:
-        """The operand's number at the same place."""
-        if self._at.operand_form(section, source) == Form.SCORES:
-            return self._attended(section, source, place.row, place.segment, place.item, 1)
-        return self._run(section, source, position, column)
-
-    def _chosen(self, op: Op, place: Place, named: int | None) -> Leaf:
-        """A token's verdict. Where min-p is on, the accused may name a token by `place.item` that keeps the preferred one out; where top-k
-        is, a list of them, of which the accuser names one that is not ahead. Without them the filter passes.
+        Where min-p is on, the accused may name a token by `place.item` that keeps the preferred one
+        out; where top-k is, a list of them, of which the accuser names one that is not ahead.
+        Without them the filter passes.
         """
         choice = self._choice
         if choice is None:
             raise ValueError("a token is judged by a choice")
-        preferred, served = (
-            self._run(place.section, op.a, 0, token) for token in (choice.preferred, choice.served)
-        )
-        tau, delta = (
-            choice.temperature_micro,
-            delta_of(self._p.delta_micro, choice.temperature_micro),
-        )
+        tau, likelier = choice.temperature_micro, choice.preferred if named is None else named
+        delta = delta_of(self._p.delta_micro, tau)
+
+        def logits(*tokens: int) -> tuple[TraceRun, ...]:
+            return tuple(self._run(place.section, op.a, 0, token) for token in tokens)
+
+        pair = logits(choice.preferred, choice.served)
         if choice.how == How.OUTSIDE_MIN_P:
-            return Leaf(Kind.OUTSIDE_MIN_P, (delta, tau, choice.min_p_micro), (preferred, served))
+            return DerivedLeaf(LeafKind.OUTSIDE_MIN_P, (delta, tau, choice.min_p_micro), pair)
         if choice.how == How.OUTSIDE_TOP_K:
-            likelier = self._run(
-                place.section, op.a, 0, choice.preferred if named is None else named
-            )
-            return Leaf(Kind.OUTSIDE_MIN_P, (delta, tau, _CERTAIN), (likelier, served))
+            pair = logits(likelier, choice.served)
+            return DerivedLeaf(LeafKind.OUTSIDE_MIN_P, (delta, tau, _CERTAIN), pair)
         if tau == 0:
-            return Leaf(Kind.GREEDY, (delta,), (preferred, served))
-        top_k = 0 if named is None else choice.top_k
-        params = (
-            delta, tau, *choice.key, choice.step, choice.preferred, choice.served, choice.min_p_micro, top_k
-        )  # fmt: skip
+            return DerivedLeaf(LeafKind.GREEDY, (delta,), pair)
+        draw = (*choice.key, choice.step, choice.preferred, choice.served)
+        params = (delta, tau, *draw, choice.min_p_micro, 0 if named is None else choice.top_k)
         if not choice.min_p_micro and named is None:
-            return Leaf(Kind.GUMBEL, params, (preferred, served), padding=3)
-        others = (place.item, choice.preferred if named is None else named)
-        filters = tuple(self._run(place.section, op.a, 0, token) for token in others)
-        return Leaf(Kind.GUMBEL, params, (preferred, served, *filters), padding=1)
+            return DerivedLeaf(LeafKind.GUMBEL, params, pair, padding=3)
+        filters = logits(place.item, likelier)
+        return DerivedLeaf(LeafKind.GUMBEL, params, (*pair, *filters), padding=1)
 
     # --- weights ---
 
-    def _part_of(self, section: int) -> int:
-        last = len(self._at.section_types) - 1
-        if section == 0:
-            return EMBED_PART
-        return self._at.layer_from + section - 1 if section < last else len(self._p.layer_types)
-
     def _matrix(
-        self, section: int, tensor: int, rows: int, columns: int, row: int, column: int, count: int
+        self, section: int, tensor: int, rows: int, columns: int, row: int, at: int, count: int = 1
     ) -> Weights:
-        tensors = self._at.section(section).tensors
-        return Weights(
-            self._part_of(section), tensors, tensor, rows, columns, row, column, count, self._p.weight_format
-        )  # fmt: skip
+        part, tensors = self._at.part(section), self._at.section(section).tensors
+        form = self._p.weight_format
+        return Weights(part, tensors, tensor, rows, columns, row, at, count, form)
+
+    def _table(
+        self, tensor: int, rows: int, columns: int, row: int, column: int, count: int
+    ) -> Weights:
+        of, form = (TABLES_PART, self._p.tables), self._p.table_format
+        return Weights(*of, tensor, rows, columns, row, column, count, form)
 
     def _vector(self, section: int, tensor: int, length: int, column: int) -> Weights:
-        return self._matrix(section, tensor, 1, length, 0, column, 1)
+        return self._matrix(section, tensor, 1, length, 0, column)
 
     def _sigma(self, column: int) -> Weights:
-        boundaries = len(self._p.layer_types) + 1
-        return Weights(
-            TABLES_PART, self._p.tables, self._p.sigma, boundaries, self._p.hidden, self._at.layer_to, column, 1,
-            self._p.table_format,
-        )  # fmt: skip
+        size = len(self._p.layer_types) + 1, self._p.hidden
+        return self._table(self._p.sigma, *size, self._at.layer_to, column, 1)
 
     def _constant(self, op: Op) -> int:
         return self._p.constants[op.constant]

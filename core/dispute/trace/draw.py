@@ -1,28 +1,22 @@
-"""Which draw do an order's sampling bytes prescribe, and was the accused token served? (`docs/protocol.md` §5)
+"""Which draw do an order's sampling bytes prescribe? (`docs/protocol.md` §5)
 
-An accuser of a token chooses which request, which token and which other should have come; everything else is read from bytes
-that the requester signed before the work, and from rows that the stage signed after it. Twin: contracts/src/trace/RowJudge.sol.
+An accuser of a token chooses which request, which token and which other should have come;
+everything else is read from bytes that the requester signed before the work, and from rows that the
+stage signed after it. Twin: contracts/src/trace/RowJudge.sol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 
-from eth_utils.crypto import keccak
-
-from core.dispute.trace.derive import Choice, How
-from core.dispute.trace.evidence import EvidenceError, RowOpening, open_row
-from core.dispute.trace.judge import Claim
-from core.dispute.trace.rows import TOKEN_BYTES
-from core.protocol import commit
-from core.protocol.types import RequestOpening
+from core.dispute.trace.derive import Choice
 
 _VERSION = 2
 _HEAD_BYTES = 58
 _OWN_INDEX = 2**32 - 1
-#: (offset, bytes, value that leaves logits and candidates alone): anything else is for an audit and a jury.
+#: (offset, bytes, value that leaves logits and candidates alone): anything else is for an audit and
+#: a jury.
 _PLAIN = (
     (25, 4, 10**6),  # top-p
     (37, 4, 10**6),  # repetition penalty
@@ -41,27 +35,11 @@ class DrawError(Exception):
         self.name = name
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """How a token was ordered and served: the request's sampling bytes, their place in the order, and the served token's row.
-
-    `opening` is there for open orders, whose two roots are zero, and `is_signed` says whether its signature is good.
-    """
-
-    sampling: bytes
-    sampling_root: bytes
-    requests: int
-    proof: Sequence[bytes]
-    served: RowOpening
-    opening: RequestOpening | None = None
-    is_signed: bool = False
-    tokens: bytes = b""  # that are ahead of one outside top-k: the accused must know them
-
-
 def prescribed(sampling: bytes, request_index: int, produced: int, choice: Choice) -> Choice:
-    """`choice` with step, temperature, key and filters as these bytes have them for token number `produced` of the request.
+    """`choice` with step, temperature, key and filters as sampling bytes have them.
 
-    Raises DrawError for parameters that the referee does not judge.
+    `produced` is the number of the token in the request's answer. Raises DrawError for parameters
+    that the referee does not judge.
     """
 
     def word(at: int, size: int = 4) -> int:
@@ -83,36 +61,3 @@ def prescribed(sampling: bytes, request_index: int, produced: int, choice: Choic
         top_k=word(5),
         min_p_micro=word(9),
     )
-
-
-def check_drawn(claim: Claim, order_hash: str, drawn: Drawn) -> None:
-    """Raises DrawError or EvidenceError unless the claim's token was served, and is judged as it was ordered."""
-    choice, leaf = claim.choice, claim.leaf
-    assert choice is not None
-    produced = claim.positions - leaf.tokens_in
-    sampling_leaf = commit.leaf_hash(leaf.request_index.to_bytes(4, "big") + drawn.sampling)
-    if drawn.sampling_root != bytes(32):
-        if not commit.verify_proof(
-            drawn.sampling_root, drawn.requests, leaf.request_index, sampling_leaf, drawn.proof
-        ):
-            raise DrawError("SamplingUnproven")
-    elif drawn.opening is None or (
-        drawn.opening.order_hash,
-        drawn.opening.request_index,
-        commit.unhex(drawn.opening.sampling_leaf),
-    ) != (order_hash, leaf.request_index, sampling_leaf):
-        raise DrawError("SamplingUnproven")
-    elif not drawn.is_signed:
-        raise DrawError("OpeningUnsigned")
-    if prescribed(drawn.sampling, leaf.request_index, produced, choice) != choice:
-        raise DrawError("DrawMismatch")
-    if choice.how == How.OUTSIDE_TOP_K and keccak(drawn.tokens) != choice.listed:
-        raise DrawError("DrawMismatch")
-    if produced >= leaf.tokens_out:
-        raise EvidenceError("a token that was not served")
-    served = open_row(
-        commit.unhex(leaf.out_root), leaf.tokens_out, produced, TOKEN_BYTES, 0, TOKEN_BYTES, drawn.served,
-        commit.Half.TOKENS,
-    )  # fmt: skip
-    if int.from_bytes(served, "little") != choice.served:
-        raise DrawError("DrawMismatch")

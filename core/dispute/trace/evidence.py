@@ -1,7 +1,8 @@
-"""Are these the committed operands of a leaf? What an accuser opens, and how it is checked against the roots.
+"""Are these the committed operands of a leaf?
 
-Everything enters through a root: runs through the trace's, weights through the registered part's, rows through the receipt's
-request leaf. Twin: contracts/src/trace/Evidence.sol.
+What an accuser opens, and how it is checked against the roots. Everything enters through a root:
+runs through the trace's, weights through the registered part's, rows through the receipt's request
+leaf. Twin: contracts/src/trace/Openings.sol.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from dataclasses import dataclass, field
 
 from eth_utils.crypto import keccak
 
-from core.dispute.referee.formats import LAYOUTS
 from core.dispute.trace import chunks
-from core.dispute.trace.derive import Run, Weights
-from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, Layout
+from core.dispute.trace.derive import TraceRun, Weights
+from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, TraceLayout
 from core.protocol import commit
 
 CHUNK_BYTES = CHUNK_VALUES * VALUE_BYTES
-_GROUP_BYTES = 16 * VALUE_BYTES
+TOKEN_BYTES = 4
+GROUP_BYTES = 16 * VALUE_BYTES
 
 
 class EvidenceError(ValueError):
@@ -25,7 +26,7 @@ class EvidenceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Opening:
+class RunOpening:
     """Whole chunks of a trace, in one run, and the siblings on their way up."""
 
     data: bytes = b""
@@ -36,7 +37,8 @@ class Opening:
 class RowOpening:
     """One part of a row, the siblings of the part in its row, and of the row among the rows.
 
-    Of what a last stage signed, the last of these is the other half of its root: of its state rows, or of its tokens.
+    Of what a last stage signed, the last of these is the other half of its root: of its state rows,
+    or of its tokens.
     """
 
     part: bytes = b""
@@ -58,8 +60,8 @@ class WeightOpening:
 class Evidence:
     """Everything that one leaf needs; what a leaf does not use stays empty."""
 
-    result: Opening = field(default_factory=Opening)
-    runs: tuple[Opening, ...] = ()
+    result: RunOpening = field(default_factory=RunOpening)
+    runs: tuple[RunOpening, ...] = ()
     weights: WeightOpening = field(default_factory=WeightOpening)
     row: RowOpening = field(default_factory=RowOpening)
     witness: int = 0  # the key of a stabiliser, or which token of the accused's list
@@ -73,38 +75,25 @@ def chunk_hashes(data: bytes) -> list[bytes]:
     ]
 
 
-def statement(place: bytes, stated: bytes) -> bytes:
-    """The hash of what is stated of a packed place: partial sums, sixteen a group."""
-    return keccak(place + b"".join(_group_hashes(stated)))
+def show_stated(stated: bytes, part: int) -> RunOpening:
+    """Partial sum `part` and the others of its group, beside the hashes of the other groups."""
+    number, hashes = part * VALUE_BYTES // GROUP_BYTES, group_hashes(stated)
+    data = stated[number * GROUP_BYTES : (number + 1) * GROUP_BYTES]
+    return RunOpening(data, (*hashes[:number], *hashes[number + 1 :]))
 
 
-def show_stated(stated: bytes, part: int) -> Opening:
-    """Partial sum number `part` and the others of its group, beside the hashes of all other groups."""
-    number, hashes = part * VALUE_BYTES // _GROUP_BYTES, _group_hashes(stated)
-    data = stated[number * _GROUP_BYTES : (number + 1) * _GROUP_BYTES]
-    return Opening(data, (*hashes[:number], *hashes[number + 1 :]))
+def group_hashes(stated: bytes) -> list[bytes]:
+    return [keccak(stated[at : at + GROUP_BYTES]) for at in range(0, len(stated), GROUP_BYTES)]
 
 
-def shown_statement(place: bytes, part: int, shown: Opening) -> bytes | None:
-    """The statement that the shown group is of, if it is the one with this partial sum; None where there is no such group."""
-    number, others = part * VALUE_BYTES // _GROUP_BYTES, shown.siblings
-    if number > len(others):
-        return None
-    return keccak(place + b"".join((*others[:number], keccak(shown.data), *others[number:])))
-
-
-def _group_hashes(stated: bytes) -> list[bytes]:
-    return [keccak(stated[at : at + _GROUP_BYTES]) for at in range(0, len(stated), _GROUP_BYTES)]
-
-
-def run_chunks(layout: Layout, run: Run) -> tuple[int, int]:
+def run_chunks(layout: TraceLayout, run: TraceRun) -> tuple[int, int]:
     """First chunk of a run, and the chunk after its last."""
     first = layout.first_chunk(run.place)
     start = run.place.item
     return first + start // CHUNK_VALUES, first + (start + run.count - 1) // CHUNK_VALUES + 1
 
 
-def open_run(layout: Layout, root: bytes, run: Run, opening: Opening) -> bytes:
+def open_run(layout: TraceLayout, root: bytes, run: TraceRun, opening: RunOpening) -> bytes:
     """The run's values. Raises EvidenceError unless the opening leads to the root."""
     first, last = run_chunks(layout, run)
     length = layout.shape(layout.op(run.place.section, run.place.op).form).length
@@ -113,8 +102,12 @@ def open_run(layout: Layout, root: bytes, run: Run, opening: Opening) -> bytes:
     if len(opening.data) != values * VALUE_BYTES:
         raise EvidenceError(f"{len(opening.data)} bytes of a run of {values} values")
     top = chunks.climb(
-        chunk_hashes(opening.data), first, layout.chunks, chunks.height(layout.chunks), opening.siblings
-    )  # fmt: skip
+        chunk_hashes(opening.data),
+        first,
+        layout.chunks,
+        chunks.height(layout.chunks),
+        opening.siblings,
+    )
     if top != root:
         raise EvidenceError("a run that is not in the trace")
     skipped = (run.place.item - begin) * VALUE_BYTES
@@ -131,7 +124,7 @@ def open_row(
     opening: RowOpening,
     half: commit.Half = commit.Half.NONE,
 ) -> bytes:
-    """Bytes [start, start + count) of row number `row` under a root of `rows` rows, or a `half` of one. Raises EvidenceError."""
+    """Bytes [start, start + count) of row `row` of `rows` under a root. Raises EvidenceError."""
     part = start // commit.PART_BYTES
     size = min(commit.PART_BYTES, row_bytes - part * commit.PART_BYTES)
     if len(opening.part) != size:
@@ -143,8 +136,12 @@ def open_row(
     if row_bytes > commit.PART_BYTES:
         parts = -(-row_bytes // commit.PART_BYTES)
         top = chunks.climb(
-            [commit.leaf_hash(opening.part)], part, parts, chunks.height(parts), opening.part_siblings
-        )  # fmt: skip
+            [commit.leaf_hash(opening.part)],
+            part,
+            parts,
+            chunks.height(parts),
+            opening.part_siblings,
+        )
         if top is None:
             raise EvidenceError("a part that is not in its row")
         payload = top
@@ -161,7 +158,13 @@ def open_weights(part_root: bytes, want: Weights, opening: WeightOpening) -> byt
     leaf = commit.leaf_hash(opening.name + b"\x00" + opening.tensor_root)
     if not commit.verify_proof(part_root, want.tensors, want.tensor, leaf, opening.tensor_siblings):
         raise EvidenceError("a tensor that is not in its part of the model")
-    width = LAYOUTS[want.format].width_bytes
+    width = want.format.width_bytes
     return open_row(
-        opening.tensor_root, want.rows, want.row, want.columns * width, want.column * width, want.count * width, opening.row
-    )  # fmt: skip
+        opening.tensor_root,
+        want.rows,
+        want.row,
+        want.columns * width,
+        want.column * width,
+        want.count * width,
+        opening.row,
+    )

@@ -1,7 +1,7 @@
 """What is the operator program of a llama, qwen2, qwen3, mistral, gemma2 or gemma3 model?
 
-Read from the model's `config.json` and the names of its tensors; the reference is the float64 reading of what the model's
-library computes.
+Read from the model's `config.json` and the names of its tensors; the reference is the float64
+reading of what the model's library computes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.dispute.referee import Kind
+from core.dispute.referee import LeafKind
 from core.dispute.trace.program import INPUT, NONE, Form, Op, Program, Section, Tolerance
 from core.protocol.errors import ModelUnsupported
 
-#: T by depth and window for float32 activations, accumulation and wire; windows under 64 rows have twice the room.
+#: T by depth and window for float32 activations, accumulation and wire; windows under 64 rows have
+#: twice the room.
 FP32_TOLERANCES = (
     Tolerance(1, 64, 10 * 10**6),
     Tolerance(6, 64, 30 * 10**6),
@@ -26,7 +27,8 @@ FP32_TOLERANCES = (
     Tolerance(30, 16, 200 * 10**6),
 )
 FP32_DELTA_MICRO = 10_000
-#: The same for bfloat16 weights and activations with sums in float32. No model may be deeper a stage: honest noise reaches what coarser weights do.
+#: The same for bfloat16 weights and activations with sums in float32. No model may be deeper a
+#: stage: honest noise reaches what coarser weights do.
 BF16_TOLERANCES = (
     Tolerance(1, 64, 15 * 10**9),
     Tolerance(6, 64, 33 * 10**9),
@@ -73,17 +75,17 @@ def traits_of(config: Mapping[str, Any]) -> Traits:
     """Raises ModelUnsupported for a family or a setting that no program is written for."""
     family = str(config.get("model_type"))
     if family not in FAMILIES:
-        raise _unsupported(f"no operator program for the family {family}")
+        raise unsupported(f"no operator program for the family {family}")
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     gemma = family in _GEMMAS
     activation = config.get("hidden_activation") or config.get("hidden_act") or "silu"
     if activation not in ("silu", "gelu_pytorch_tanh"):
-        raise _unsupported(f"the activation {activation}")
+        raise unsupported(f"the activation {activation}")
     if float(config.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise _unsupported("a rotation of part of a head")
+        raise unsupported("a rotation of part of a head")
     head_dim = int(config.get("head_dim") or hidden // heads)
     if head_dim > 256 or head_dim % 2:
-        raise _unsupported(f"heads of {head_dim} numbers")
+        raise unsupported(f"heads of {head_dim} numbers")
     before_scale = (
         float(config.get("query_pre_attn_scalar") or head_dim) if gemma else float(head_dim)
     )
@@ -117,7 +119,9 @@ def compile_program(
     tolerances: Sequence[Tolerance] = FP32_TOLERANCES,
     delta_micro: int = FP32_DELTA_MICRO,
 ) -> Program:
-    """The program of a model; `tensors` names its tensors under `embed`, `layer i` and `head` as its manifest does.
+    """The program of a model.
+
+    `tensors` names its tensors under `embed`, `layer i` and `head` as its manifest does.
 
     Raises ModelUnsupported where a tensor is missing, or one is there that no operator reads.
     """
@@ -129,8 +133,11 @@ def compile_program(
         layers.append(_layer(traits, tensors[f"layer {number}"], book, sliding, window))
     embed = _Names(tensors["embed"])
     enter = Op(
-        Kind.EMBED, Form.HIDDEN, tensor=embed["embed_tokens.weight"], constant=book.number(traits.embed_scale)
-    )  # fmt: skip
+        LeafKind.EMBED,
+        Form.HIDDEN,
+        tensor=embed["embed_tokens.weight"],
+        constant=book.number(traits.embed_scale),
+    )
     head = _head(traits, tensors["head"], book)
     two = traits.two_ropes
     return Program(
@@ -150,7 +157,7 @@ def compile_program(
         sigma=2 if two else 1,
         tolerances=tuple(tolerances),
         sections=(
-            Section(0, (Op(Kind.INPUT, Form.HIDDEN),)),
+            Section(0, (Op(LeafKind.INPUT, Form.HIDDEN),)),
             Section(len(embed), (enter,)),
             Section(0, _LEAVE),
             head,
@@ -162,13 +169,13 @@ def compile_program(
 
 
 _LEAVE = (
-    Op(Kind.WHITEN_DIFFERENCE, Form.WINDOW, INPUT),
-    Op(Kind.WHITEN_REFERENCE, Form.WINDOW, INPUT),
-    Op(Kind.SQUARES, Form.WINDOW_SCALAR, 0),
-    Op(Kind.SQUARES, Form.WINDOW_SCALAR, 1),
-    Op(Kind.SUM, Form.TOTAL, 2),
-    Op(Kind.SUM, Form.TOTAL, 3),
-    Op(Kind.EXCEEDS, Form.VERDICT, 4, 5),
+    Op(LeafKind.WHITEN_DIFFERENCE, Form.WINDOW, INPUT),
+    Op(LeafKind.WHITEN_REFERENCE, Form.WINDOW, INPUT),
+    Op(LeafKind.SQUARES, Form.WINDOW_SCALAR, 0),
+    Op(LeafKind.SQUARES, Form.WINDOW_SCALAR, 1),
+    Op(LeafKind.SUM, Form.TOTAL, 2),
+    Op(LeafKind.SUM, Form.TOTAL, 3),
+    Op(LeafKind.EXCEEDS, Form.VERDICT, 4, 5),
 )
 
 
@@ -195,7 +202,7 @@ class _Names:
     def __getitem__(self, end: str) -> int:
         found = self.get(end)
         if found == NONE:
-            raise _unsupported(f"there is no tensor {end}")
+            raise unsupported(f"there is no tensor {end}")
         return found
 
     def get(self, end: str) -> int:
@@ -211,7 +218,7 @@ class _Names:
     def check_all_asked(self) -> None:
         left = [name for i, name in enumerate(self._names) if i not in self._asked]
         if left:
-            raise _unsupported(f"no operator reads {', '.join(left)}")
+            raise unsupported(f"no operator reads {', '.join(left)}")
 
 
 class _Ops:
@@ -219,20 +226,20 @@ class _Ops:
         self.found: list[Op] = []
         self._names, self._traits, self._book = names, traits, book
 
-    def add(self, kind: Kind, form: Form, a: int = NONE, b: int = NONE, **more: int) -> int:
+    def add(self, kind: LeafKind, form: Form, a: int = NONE, b: int = NONE, **more: int) -> int:
         self.found.append(Op(kind, form, a, b, **more))
         return len(self.found) - 1
 
     def linear(self, form: Form, a: int, module: str) -> int:
         weight, bias = self._names[f"{module}.weight"], self._names.get(f"{module}.bias")
-        return self.add(Kind.LINEAR, form, a, tensor=weight, bias=bias)
+        return self.add(LeafKind.LINEAR, form, a, tensor=weight, bias=bias)
 
     def norm(self, form: Form, scalar: Form, a: int, module: str) -> int:
-        q = self.add(Kind.SQUARES, scalar, a)
+        q = self.add(LeafKind.SQUARES, scalar, a)
         epsilon = self._book.number(self._traits.epsilon)
-        r = self.add(Kind.NORM_SCALE, scalar, q, constant=epsilon)
+        r = self.add(LeafKind.NORM_SCALE, scalar, q, constant=epsilon)
         weight, plus = self._names[f"{module}.weight"], int(self._traits.gain_plus_one)
-        return self.add(Kind.NORM, form, a, r, tensor=weight, flag=plus)
+        return self.add(LeafKind.NORM, form, a, r, tensor=weight, flag=plus)
 
     def section(self) -> Section:
         self._names.check_all_asked()
@@ -251,32 +258,32 @@ def _layer(
         q = ops.norm(Form.QUERY, Form.PER_HEAD, q, "self_attn.q_norm")
         k = ops.norm(Form.KEYS, Form.PER_KEY_HEAD, k, "self_attn.k_norm")
     rope = 1 if traits.two_ropes and sliding else 0
-    q = ops.add(Kind.ROPE, Form.QUERY, q, tensor=rope)
-    k = ops.add(Kind.ROPE, Form.KEYS, k, tensor=rope)
-    turned = ops.add(Kind.COPY, Form.TURNED, v)
+    q = ops.add(LeafKind.ROPE, Form.QUERY, q, tensor=rope)
+    k = ops.add(LeafKind.ROPE, Form.KEYS, k, tensor=rope)
+    turned = ops.add(LeafKind.COPY, Form.TURNED, v)
     hides = book.word(window) if window else NONE
-    s = ops.add(Kind.SCORE, Form.SCORES, q, k, bias=hides, constant=book.number(traits.scale))
+    s = ops.add(LeafKind.SCORE, Form.SCORES, q, k, bias=hides, constant=book.number(traits.scale))
     if traits.attention_cap:
-        s = ops.add(Kind.SOFTCAP, Form.SCORES, s, constant=book.number(traits.attention_cap))
-    m = ops.add(Kind.STABILISER, Form.PER_HEAD, s)
-    e = ops.add(Kind.EXP, Form.SCORES, m, s)
-    z = ops.add(Kind.SUM, Form.PER_HEAD, e)
-    p = ops.add(Kind.PROBABILITY, Form.SCORES, e, z)
-    mixed = ops.add(Kind.MIX, Form.QUERY, p, turned)
+        s = ops.add(LeafKind.SOFTCAP, Form.SCORES, s, constant=book.number(traits.attention_cap))
+    m = ops.add(LeafKind.STABILISER, Form.PER_HEAD, s)
+    e = ops.add(LeafKind.EXP, Form.SCORES, m, s)
+    z = ops.add(LeafKind.SUM, Form.PER_HEAD, e)
+    p = ops.add(LeafKind.PROBABILITY, Form.SCORES, e, z)
+    mixed = ops.add(LeafKind.MIX, Form.QUERY, p, turned)
     o = ops.linear(Form.HIDDEN, mixed, "self_attn.o_proj")
     if traits.post_norms:
         o = ops.norm(Form.HIDDEN, Form.SCALAR, o, "post_attention_layernorm")
-    h = ops.add(Kind.ADD, Form.HIDDEN, INPUT, o)
+    h = ops.add(LeafKind.ADD, Form.HIDDEN, INPUT, o)
     before = "pre_feedforward_layernorm" if traits.post_norms else "post_attention_layernorm"
     x = ops.norm(Form.HIDDEN, Form.SCALAR, h, before)
     gate = ops.linear(Form.INNER, x, "mlp.gate_proj")
     up = ops.linear(Form.INNER, x, "mlp.up_proj")
-    acted = ops.add(Kind.GELU_TANH if traits.gelu else Kind.SILU, Form.INNER, gate)
-    gated = ops.add(Kind.PRODUCT, Form.INNER, acted, up)
+    acted = ops.add(LeafKind.GELU_TANH if traits.gelu else LeafKind.SILU, Form.INNER, gate)
+    gated = ops.add(LeafKind.PRODUCT, Form.INNER, acted, up)
     down = ops.linear(Form.HIDDEN, gated, "mlp.down_proj")
     if traits.post_norms:
         down = ops.norm(Form.HIDDEN, Form.SCALAR, down, "post_feedforward_layernorm")
-    ops.add(Kind.ADD, Form.HIDDEN, h, down)
+    ops.add(LeafKind.ADD, Form.HIDDEN, h, down)
     return ops.section()
 
 
@@ -287,11 +294,11 @@ def _head(traits: Traits, tensors: Sequence[str], book: _Constants) -> Section:
     weight = names.get("lm_head.weight")
     if weight == NONE:
         weight = names["embed_tokens.weight"]
-    logits = ops.add(Kind.LINEAR, Form.LOGITS, x, tensor=weight, bias=names.get("lm_head.bias"))
+    logits = ops.add(LeafKind.LINEAR, Form.LOGITS, x, tensor=weight, bias=names.get("lm_head.bias"))
     if traits.logit_cap:
         cap = book.number(traits.logit_cap)
-        logits = ops.add(Kind.SOFTCAP, Form.LOGITS, logits, constant=cap)
-    ops.add(Kind.GREEDY, Form.VERDICT, logits)
+        logits = ops.add(LeafKind.SOFTCAP, Form.LOGITS, logits, constant=cap)
+    ops.add(LeafKind.GREEDY, Form.VERDICT, logits)
     return ops.section()
 
 
@@ -316,10 +323,13 @@ def _windows(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _part_terms(traits: Traits) -> int:
-    """A move is cheapest with 128 terms; 255 partial sums of them, and a bias, must make the widest row."""
+    """A move is cheapest with 128 terms.
+
+    255 partial sums of them, and a bias, must make the widest row.
+    """
     widest = max(traits.hidden, traits.inner, traits.heads * traits.head_dim)
     if widest > 255 * 256:
-        raise _unsupported(f"rows of {widest} weights")
+        raise unsupported(f"rows of {widest} weights")
     return 128 if widest <= 255 * 128 else 256
 
 
@@ -328,7 +338,8 @@ def _float32(value: float) -> float:
     return float(found)
 
 
-def _unsupported(why: str) -> ModelUnsupported:
+def unsupported(why: str) -> ModelUnsupported:
+    """No program describes the model, so no tolerance game is about it."""
     return ModelUnsupported(
         "the tolerance game cannot judge this model",
         why=why,

@@ -1,7 +1,8 @@
 """Where does each value of a trace stand? (`docs/trust.md` §2)
 
-All values are one row of 64-byte chunks, eight float64 each: section after section, operator after operator, row by
-row, segment by segment; a segment begins with a chunk of its own. Twin: contracts/src/trace/Layout.sol.
+All values are one row of 64-byte chunks, eight float64 each: section after section, operator after
+operator, row by row, segment by segment; a segment begins with a chunk of its own. Twin:
+contracts/src/trace/Layout.sol.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from core.dispute.trace.program import (
     Section,
 )
 
+#: Parts of the model that hold tensors, beside its layers.
+EMBED_PART, TABLES_PART = -1, -2
 CHUNK_VALUES = 8
 VALUE_BYTES = 8
 #: Windows are summed in one leaf, and chunk numbers stay below 2^35: seven rounds of 32.
@@ -56,7 +59,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class TraceLayout:
     """What a stage's layers, a number of positions and a window make of a program."""
 
     program: Program
@@ -87,8 +90,21 @@ class Layout:
     def section(self, number: int) -> Section:
         return self.program.sections[self.section_types[number]]
 
+    def part(self, section: int) -> int:
+        """The part of the model whose tensors a section reads, as in `Weights.part`."""
+        last = len(self.section_types) - 1
+        if section == 0:
+            return EMBED_PART
+        return self.layer_from + section - 1 if section < last else len(self.program.layer_types)
+
     def op(self, section: int, op: int) -> Op:
         return self.section(section).ops[op]
+
+    @property
+    def verdict(self) -> Place:
+        """Where the trace's comparison stands."""
+        last = len(self.section_types) - 1
+        return Place(last, len(self.section(last).ops) - 1)
 
     def operand_form(self, section: int, source: int) -> Form:
         """Form of an operand; the section's input is a row of D a position."""
@@ -164,12 +180,7 @@ class Layout:
 
     def chunk_bytes(self, chunk: int) -> int:
         """Length of a chunk: 64 unless it ends a segment."""
-        length = self.shape(self.op(*self._op_of(chunk)[:2]).form).length
-        _, _, offset = self._op_of(chunk)
-        last = -(-length // CHUNK_VALUES) - 1
-        if offset % (last + 1) != last:
-            return CHUNK_VALUES * VALUE_BYTES
-        return (length - last * CHUNK_VALUES) * VALUE_BYTES
+        return VALUE_BYTES * len(self.places(chunk))
 
     def places(self, chunk: int) -> list[Place]:
         """The values of a chunk."""

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
+from typing import Any
 
-from core.dispute.referee import Format, Kind
+from core.dispute.referee import Format, LeafKind
 
 VERSION = 1
 #: An operand that is the section's input; no operand, tensor or constant.
@@ -18,6 +19,22 @@ INPUT, NONE = 254, 255
 FROM_ROWS, FROM_TOKENS, LEAVE, HEAD, FIRST_LAYER_TYPE = range(5)
 
 _HEADER = struct.Struct(">BBBBIIIIIIHHHHIBB32s")
+#: Fields of a program in the order of the header, behind version and formats.
+_NUMBERS = [
+    "hidden",
+    "query",
+    "keys",
+    "inner",
+    "vocab",
+    "context",
+    "heads",
+    "key_heads",
+    "head_dim",
+    "part_terms",
+    "delta_micro",
+    "tables",
+    "sigma",
+]
 _TOLERANCE = struct.Struct(">BHQ")
 
 
@@ -44,9 +61,13 @@ class Form(IntEnum):
 
 @dataclass(frozen=True)
 class Op:
-    """One operator. `a` and `b` count the operators of the section; `tensor` and `bias` count tensors in order of name."""
+    """One operator.
 
-    kind: Kind
+    `a` and `b` count the operators of the section; `tensor` and `bias` count tensors in order of
+    name.
+    """
+
+    kind: LeafKind
     form: Form
     a: int = NONE
     b: int = NONE
@@ -56,23 +77,15 @@ class Op:
     flag: int = 0
 
     def to_bytes(self) -> bytes:
-        return bytes(
-            (
-                self.kind,
-                self.form,
-                self.a,
-                self.b,
-                self.tensor,
-                self.bias,
-                self.constant,
-                self.flag,
-            )
-        )
+        return bytes(astuple(self))
 
 
 @dataclass(frozen=True)
 class Section:
-    """Operators in the order of computation; `tensors` is how many tensors the part of the model has that they use."""
+    """Operators in the order of computation.
+
+    `tensors` is how many tensors the part of the model has that they use.
+    """
 
     tensors: int
     ops: tuple[Op, ...]
@@ -80,7 +93,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """T in 10^-12, promised for stages of at most `max_depth` layers and windows of at least `min_rows` rows."""
+    """T in 10^-12, for at most `max_depth` layers and windows of at least `min_rows` rows."""
 
     max_depth: int
     min_rows: int
@@ -114,32 +127,15 @@ class Program:
     table_format: Format = Format.FP32
 
     def ends_at(self, layer_to: int) -> bool:
-        """Whether a stage up to this layer is its chain's last one, which signs token ids and state rows."""
+        """Whether a stage up to this layer is the last, which signs token ids and state rows."""
         return layer_to == len(self.layer_types)
 
     def to_bytes(self) -> bytes:
         """The bytes whose Keccak hash is the numerics profile."""
+        formats = self.row_format, self.weight_format, self.table_format
+        numbers = (getattr(self, name) for name in _NUMBERS)
         out = [
-            _HEADER.pack(
-                VERSION,
-                self.row_format,
-                self.weight_format,
-                self.table_format,
-                self.hidden,
-                self.query,
-                self.keys,
-                self.inner,
-                self.vocab,
-                self.context,
-                self.heads,
-                self.key_heads,
-                self.head_dim,
-                self.part_terms,
-                self.delta_micro,
-                self.tables,
-                self.sigma,
-                self.tables_root,
-            ),
+            _HEADER.pack(VERSION, *formats, *numbers, self.tables_root),
             bytes((len(self.tolerances),)),
             *(
                 _TOLERANCE.pack(t.max_depth, t.min_rows, t.parts_per_trillion)
@@ -159,7 +155,7 @@ class Program:
     def from_bytes(cls, data: bytes) -> Program:
         """Raises ValueError unless `data` is exactly one program."""
         reader = _Reader(data)
-        version, row, weight, table, *numbers = _HEADER.unpack(reader.take(_HEADER.size))
+        version, row, weight, table, *numbers, root = _HEADER.unpack(reader.take(_HEADER.size))
         if version != VERSION:
             raise ValueError(f"operator program of version {version}")
         tolerances = tuple(
@@ -173,27 +169,18 @@ class Program:
             sections.append(Section(tensors, tuple(_op(reader.take(8)) for _ in range(ops))))
         layer_types = reader.take(int.from_bytes(reader.take(2), "big"))
         reader.end()
-        (
-            hidden,
-            query,
-            keys,
-            inner,
-            vocab,
-            context,
-            heads,
-            key_heads,
-            head_dim,
-            terms,
-            delta,
-            tables,
-            sigma,
-            root,
-        ) = numbers
+        known: dict[str, Any] = dict(zip(_NUMBERS, numbers, strict=True))
         return cls(
-            hidden, query, keys, inner, vocab, context, heads, key_heads, head_dim, terms, delta, root, tables, sigma,
-            tolerances, constants, tuple(sections), layer_types,
-            Format(row), Format(weight), Format(table),
-        )  # fmt: skip
+            **known,
+            tables_root=root,
+            tolerances=tolerances,
+            constants=constants,
+            sections=tuple(sections),
+            layer_types=layer_types,
+            row_format=Format(row),
+            weight_format=Format(weight),
+            table_format=Format(table),
+        )
 
 
 class _Reader:
@@ -217,4 +204,4 @@ class _Reader:
 
 def _op(data: bytes) -> Op:
     kind, form, *rest = data
-    return Op(Kind(kind), Form(form), *rest)
+    return Op(LeafKind(kind), Form(form), *rest)

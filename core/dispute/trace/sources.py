@@ -1,13 +1,12 @@
-"""What does a trace read, and how are those bytes opened: the model's tensors, and the rows that were signed?"""
+"""What does a trace read, and how is it opened: the model's tensors, and signed rows?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from core.dispute.referee.formats import LAYOUTS
 from core.dispute.trace import chunks
 from core.dispute.trace.derive import Boundary, Weights
 from core.dispute.trace.evidence import RowOpening, WeightOpening
@@ -23,16 +22,24 @@ class Sources(Protocol):
     def open_row(self, boundary: Boundary, row: int, start: int) -> RowOpening: ...
 
 
+@dataclass(frozen=True, eq=False)
 class CommittedRows:
     """Numbered rows and their tree: a tensor's, or a boundary's.
 
-    `beside` is the root that a last stage signed together with this one, of its state rows or of its tokens.
+    `beside` is the root that a last stage signed together with this one, of its state rows or of its
+    tokens.
     """
 
-    def __init__(self, rows: Sequence[bytes], beside: bytes = b"") -> None:
-        self.rows, self.beside = list(rows), beside
-        self._hashes = [commit.row_hash(i, row) for i, row in enumerate(self.rows)]
-        self.root = commit.root_of_hashes(self._hashes)
+    rows: Sequence[bytes]
+    beside: bytes = b""
+
+    @cached_property
+    def _hashes(self) -> list[bytes]:
+        return [commit.row_hash(i, row) for i, row in enumerate(self.rows)]
+
+    @cached_property
+    def root(self) -> bytes:
+        return commit.root_of_hashes(self._hashes)
 
     def open(self, row: int, start: int) -> RowOpening:
         """The part of a row that holds byte `start`."""
@@ -52,12 +59,11 @@ def answer_rows(
 ) -> tuple[CommittedRows, CommittedRows]:
     """What a last stage signed under one root: its token ids, and its state rows."""
     ids, rows = CommittedRows(tokens), CommittedRows(states)
-    ids.beside, rows.beside = rows.root, ids.root
-    return ids, rows
+    return replace(ids, beside=rows.root), replace(rows, beside=ids.root)
 
 
 def open_part(hashes: Sequence[bytes], row: int, data: bytes, start: int) -> RowOpening:
-    """The part that holds byte `start` of row number `row`, whose bytes are `data`, among rows of these hashes."""
+    """The part with byte `start` of row `row`, which is `data`, among rows of these hashes."""
     part = start // commit.PART_BYTES
     siblings: tuple[bytes, ...] = ()
     if len(data) > commit.PART_BYTES:
@@ -67,57 +73,3 @@ def open_part(hashes: Sequence[bytes], row: int, data: bytes, start: int) -> Row
         siblings,
         tuple(commit.merkle_proof(hashes, row)),
     )
-
-
-class CommittedTensors:
-    """One part of a model: its tensors in order of name."""
-
-    def __init__(self, tensors: Mapping[str, Sequence[bytes]]) -> None:
-        self.names = sorted(tensors)
-        self.tensors = [CommittedRows(tensors[name]) for name in self.names]
-        self._hashes = [
-            commit.leaf_hash(name.encode() + b"\x00" + tensor.root)
-            for name, tensor in zip(self.names, self.tensors, strict=True)
-        ]
-        self.root = commit.root_of_hashes(self._hashes)
-
-    def open(self, want: Weights) -> WeightOpening:
-        tensor = self.tensors[want.tensor]
-        return WeightOpening(
-            tensor.open(want.row, want.column * LAYOUTS[want.format].width_bytes),
-            self.names[want.tensor].encode(),
-            tensor.root,
-            tuple(commit.merkle_proof(self._hashes, want.tensor)),
-        )
-
-
-@dataclass(frozen=True)
-class HeldSources:
-    """Everything in memory. `parts` counts layers from 0, −1 the embedding, the number of layers the head, −2 the tables.
-
-    `states` are of a last stage.
-    """
-
-    parts: Mapping[int, CommittedTensors]
-    inputs: CommittedRows
-    outputs: CommittedRows
-    states: CommittedRows | None = None
-
-    def weights(self, want: Weights) -> bytes:
-        width = LAYOUTS[want.format].width_bytes
-        row = self.parts[want.part].tensors[want.tensor].rows[want.row]
-        return row[want.column * width : (want.column + want.count) * width]
-
-    def row(self, boundary: Boundary, row: int, start: int, count: int) -> bytes:
-        return self._boundaries[boundary].rows[row][start : start + count]
-
-    def open_weights(self, want: Weights) -> WeightOpening:
-        return self.parts[want.part].open(want)
-
-    def open_row(self, boundary: Boundary, row: int, start: int) -> RowOpening:
-        return self._boundaries[boundary].open(row, start)
-
-    @cached_property
-    def _boundaries(self) -> dict[Boundary, CommittedRows]:
-        found = {Boundary.IN: self.inputs, Boundary.OUT: self.outputs}
-        return found if self.states is None else found | {Boundary.STATES: self.states}

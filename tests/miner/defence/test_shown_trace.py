@@ -16,7 +16,7 @@ from core.dispute.trace import chunks
 from core.protocol import wire
 from core.protocol.errors import CheckFailed
 from miner.defence.shown_trace import MAX_SHOWN, ShownNodes
-from tests.core.dispute.play.models import Tiny
+from tests.core.dispute.play.models import Tiny, with_value
 from tests.frames import encode
 from tests.game.test_players import Scene
 
@@ -55,7 +55,7 @@ async def test_what_is_shown_leads_to_the_first_value_that_differs(scene: Scene)
         value = honest.trace[place]
         if not np.isfinite(value):
             continue
-        forged = honest.trace.replaced(place, float(np.nextafter(value, -np.inf)))
+        forged = with_value(honest.trace, place, float(np.nextafter(value, -np.inf)))
         liar = Accuser(with_trace(honest.case, forged), forged, honest.sources)
         nodes = ShownNodes(forged.tree.root, accused.trace)
         line = Wire(nodes)
@@ -84,7 +84,7 @@ async def test_an_equal_trace_shows_nothing(scene: Scene) -> None:
 def test_what_is_not_under_the_root_is_not_looked_at(scene: Scene) -> None:
     honest, accused = scene.players()
     place = next(sampled(honest.case.layout, 1, random.Random(1)))
-    forged = honest.trace.replaced(place, honest.trace[place] + 1.0)
+    forged = with_value(honest.trace, place, honest.trace[place] + 1.0)
     tree = forged.tree
     nodes = ShownNodes(tree.root, accused.trace)
     right = b"".join(tree.below(tree.height, 0))

@@ -15,7 +15,11 @@ PLACE = {"section": 3, "op": 4, "row": 0, "segment": 0, "index": 0}
 
 
 class NodeMakingABlock:
-    """Block 7 points at a place. It is the newest one after so many calls; until then states of block 6 are already those it leaves."""
+    """Block 7 points at a place.
+
+    It is the newest one after so many calls; until then states of block 6 are already those it
+    leaves.
+    """
 
     def __init__(self, calls: int) -> None:
         self.left = calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,18 @@ from core.dispute.play.program import ModelProgram, model_program
 from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Choice, Derivation
 from core.dispute.trace.families import FP32_TOLERANCES
-from core.dispute.trace.layout import Layout
+from core.dispute.trace.layout import Place, TraceLayout
 from devnet.models.tiny_models import write_tiny_model
 
 #: Widths on both sides of 128 terms, so that reductions go by partial sums in some.
 FAMILIES = {
-    "llama": 64, "qwen2": 160, "qwen3": 64, "mistral": 160, "gemma2": 64, "gemma3": 160,
-}  # fmt: skip
+    "llama": 64,
+    "qwen2": 160,
+    "qwen3": 64,
+    "mistral": 160,
+    "gemma2": 64,
+    "gemma3": 160,
+}
 #: (layer_from, layer_to, positions, whether it ends in a deviation)
 SHARDS = ((0, 2, 40, True), (1, 2, 150, True), (2, 3, 133, False))
 CHOICE = Choice(3, 5, 0, 0, (0, 0))
@@ -56,10 +60,10 @@ class Tiny:
             sizes[1].tobytes() if deviates else ids[:16]
         )
 
-    def layout(self, shard: tuple[int, int, int, bool]) -> Layout:
+    def layout(self, shard: tuple[int, int, int, bool]) -> TraceLayout:
         start, end, positions, deviates = shard
         window = max(0, positions - 20) if deviates else 0
-        return Layout(self.ours.program, start, end, positions, window, deviates)
+        return TraceLayout(self.ours.program, start, end, positions, window, deviates)
 
     def signed(self, shard: tuple[int, int, int, bool]) -> tuple[bytes, ...]:
         """The shard's rows; what comes out of a last one are state rows, here of every position."""
@@ -86,5 +90,9 @@ class Tiny:
         return trace, sources_of(layout, model, *rows), derivation
 
 
-def bits(value: float) -> bytes:
-    return struct.pack("<d", value)
+def with_value(trace: ShardTrace, place: Place, value: float) -> ShardTrace:
+    """The trace with one other value."""
+    values = TraceValues(trace.layout)
+    values.flat[:] = trace.values.flat
+    values.flat[values.offset(place)] = value
+    return ShardTrace(values)

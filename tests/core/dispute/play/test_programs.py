@@ -1,4 +1,4 @@
-"""A model's program and tables are the same bytes wherever they are made, and name every operator of six families."""
+"""A model's program and tables are the same bytes wherever they are made."""
 
 from __future__ import annotations
 

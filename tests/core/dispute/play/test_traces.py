@@ -1,4 +1,4 @@
-"""A real shard's trace is what its model computes, every leaf of it holds, and every opening leads to its root."""
+"""A shard's trace is what its model computes, its leaves hold, its openings lead to the root."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from core.dispute.play.operators import Plain
 from core.dispute.play.selfcheck import sampled
 from core.dispute.play.tree import TraceTree
 from core.dispute.play.values import TraceValues
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace import chunks
 from core.dispute.trace.check import Checker
-from core.dispute.trace.derive import Run
+from core.dispute.trace.derive import TraceRun
 from core.dispute.trace.evidence import open_run
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
 from core.engine.weights.load_shard import load_shard
+from core.protocol import commit
 from core.protocol.types import LayerRange
-from tests.core.dispute.play.models import FAMILIES, SHARDS, Tiny
+from tests.core.dispute.play.models import FAMILIES, SHARDS, Tiny, with_value
 
 EACH = 12
 
@@ -61,10 +62,10 @@ def test_the_head_of_the_trace_is_what_the_model_computes(tiny: Tiny) -> None:
 
 def test_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
     rng = random.Random(1)
-    kinds: set[Kind] = set()
+    kinds: set[LeafKind] = set()
     for shard in SHARDS:
         trace, sources, derivation = tiny.trace(shard)
-        checker = Checker(derivation, trace.layout, sources)
+        checker = Checker(derivation, sources)
         places = list(sampled(trace.layout, EACH, rng))
         assert [p for p in places if checker.ruling(trace, p) != Ruling.HOLDS] == []
         kinds |= {trace.layout.op(p.section, p.op).kind for p in places}
@@ -72,7 +73,15 @@ def test_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
         again = tiny.values(shard, arithmetic)
         assert np.array_equal(again.flat, trace.values.flat)
         assert arithmetic.asked < again.count / 1000, "nearly all without asking"
-    assert {Kind.INPUT, Kind.EMBED, Kind.LINEAR, Kind.ROPE, Kind.SCORE, Kind.EXP, Kind.MIX} < kinds
+    assert {
+        LeafKind.INPUT,
+        LeafKind.EMBED,
+        LeafKind.LINEAR,
+        LeafKind.ROPE,
+        LeafKind.SCORE,
+        LeafKind.EXP,
+        LeafKind.MIX,
+    } < kinds
 
 
 def test_these_and_plain_values_differ_in_last_digits_only(tiny: Tiny) -> None:
@@ -86,14 +95,14 @@ def test_these_and_plain_values_differ_in_last_digits_only(tiny: Tiny) -> None:
 
 def test_one_bit_more_is_found(tiny: Tiny) -> None:
     trace, sources, derivation = tiny.trace(SHARDS[0])
-    checker = Checker(derivation, trace.layout, sources)
+    checker = Checker(derivation, sources)
     rng = random.Random(2)
     for place in rng.sample(list(sampled(trace.layout, 1, rng)), 12):
         value = trace[place]
         if not np.isfinite(value):
             continue
-        forged = trace.replaced(place, float(np.nextafter(value, np.inf)))
-        if trace.layout.op(place.section, place.op).kind == Kind.STABILISER:
+        forged = with_value(trace, place, float(np.nextafter(value, np.inf)))
+        if trace.layout.op(place.section, place.op).kind == LeafKind.STABILISER:
             continue  # named by a witness
         assert checker.ruling(forged, place) != Ruling.HOLDS, place
 
@@ -102,11 +111,13 @@ def test_one_bit_more_is_found(tiny: Tiny) -> None:
 def test_every_opening_leads_to_the_root(tiny: Tiny, shard: tuple[int, int, int, bool]) -> None:
     trace, _, _ = tiny.trace(shard)
     tree, layout, rng = trace.tree, trace.layout, random.Random(3)
-    plain = chunks.ChunkTree(list(map(_leaf, trace.chunks)))
+    plain = chunks.ChunkTree(
+        [commit.leaf_hash(chunk) for chunk in trace.values.chunks(0, layout.chunks)]
+    )
     assert (tree.root, tree.height) == (plain.root, plain.height)
     for place in sampled(layout, 1, rng):
         length = layout.shape(layout.op(place.section, place.op).form).length
-        run = Run(place, rng.randint(1, length - place.item))
+        run = TraceRun(place, rng.randint(1, length - place.item))
         assert open_run(layout, tree.root, run, trace.open(run)) == trace.run(run)
     for _ in range(30):
         level = rng.randint(0, tree.height)
@@ -118,12 +129,6 @@ def test_every_opening_leads_to_the_root(tiny: Tiny, shard: tuple[int, int, int,
         assert tree.proof(index, index + wide, level, up) == plain.proof(
             index, index + wide, level, up
         )
-
-
-def _leaf(chunk: bytes) -> bytes:
-    from core.protocol import commit
-
-    return commit.leaf_hash(chunk)
 
 
 def test_a_trace_in_a_folder_is_taken_up_as_it_is(

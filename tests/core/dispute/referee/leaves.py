@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from core.dispute.referee import Format, Kind, Leaf
+from core.dispute.referee import Format, Leaf, LeafKind
 
 FORMATS = {"float16": Format.FP16, "float32": Format.FP32, "float64": Format.F64}
 
@@ -23,7 +23,7 @@ def f64(*values: Any) -> bytes:
 
 
 def leaf(
-    kind: Kind, params: tuple[int, ...], *trace: Any, model: Any = None, row: Any = None
+    kind: LeafKind, params: tuple[int, ...], *trace: Any, model: Any = None, row: Any = None
 ) -> Leaf:
     """A leaf of trace values, and arrays of model and row values in their own formats."""
     tail = b"".join(np.asarray(part).tobytes() for part in (model, row) if part is not None)

@@ -1,7 +1,7 @@
 """Each kind's value is the one that IReferee states, rounded once: recomputed here in fractions.
 
-The referee drops bits far below the last one of a float64. Where a rounding turns on such bits, either
-neighbour may be the right one, and the leaf is not judged here.
+The referee drops bits far below the last one of a float64. Where a rounding turns on such bits,
+either neighbour may be the right one, and the leaf is not judged here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from fractions import Fraction
 
 import pytest
 
-from core.dispute.referee import Format, Kind, Leaf, LeafError, Ruling, check
+from core.dispute.referee import Format, Leaf, LeafError, LeafKind, Ruling
 from core.dispute.referee.exact import VALUES, is_visible
-from core.dispute.referee.formats import LAYOUTS, decode
+from core.dispute.referee.formats import decode
 from core.dispute.referee.real import Real
 from tests.core.dispute.referee.leaves import f64
 from tests.twins.referee_cases import Cases, float_of
+from tests.twins.whole_referee import rule
 
 ETA = Fraction(1, 2**1074)
 LEAVES = 300
@@ -36,7 +37,10 @@ class Value:
     off: Fraction = Fraction(0)
 
     def result(self) -> bytes | None:
-        """The nearest float64, none if that is an infinity. Raises ValueError where `off` decides."""
+        """The nearest float64, none if that is an infinity.
+
+        Raises ValueError where `off` decides.
+        """
         low, high = _nearest(self.exact - self.off), _nearest(self.exact + self.off)
         if low != high:
             raise ValueError("either neighbour may be right")
@@ -62,7 +66,7 @@ def constant(bits: int) -> Fraction:
 
 
 def _sum(terms: Sequence[Fraction]) -> Value:
-    """A sum drops less than a step a term: 2^-80 of the largest term's unit, or the smallest float64."""
+    """A sum drops less than a step a term: 2^-80 of the largest one's unit."""
     largest = max(map(abs, terms))
     return Value(sum(terms, Fraction(0)), len(terms) * (largest / 2**130 + ETA))
 
@@ -143,42 +147,42 @@ def _softcap(x: Fraction, cap: Fraction) -> Fraction:
     return size if x > 0 else -size
 
 
-EXACT: dict[Kind, Exact] = {
-    Kind.COPY: lambda p, t, m, r: Value(t[1]),
-    Kind.STABILISER: lambda p, t, m, r: Value(t[1]),
-    Kind.INPUT: lambda p, t, m, r: Value(r[0]),
-    Kind.EMBED: lambda p, t, m, r: Value(constant(p[1]) * m[0]),
-    Kind.LINEAR: lambda p, t, m, r: _dot(m, t[1:]),
-    Kind.SUM: lambda p, t, m, r: _sum(t[1:]),
-    Kind.BIAS_SUM: lambda p, t, m, r: _sum([*t[1:], *m]),
-    Kind.SQUARES: lambda p, t, m, r: _dot(t[1:], t[1:]),
-    Kind.NORM_SCALE: _norm_scale,
-    Kind.NORM: lambda p, t, m, r: _close(t[1] * t[2] * (m[0] + p[1])),
-    Kind.ROPE: _rope,
-    Kind.SCORE: _score,
-    Kind.EXP: _exponential,
-    Kind.PROBABILITY: lambda p, t, m, r: None if t[1] < 0 or t[2] <= 0 else _close(t[1] / t[2]),
-    Kind.MIX: lambda p, t, m, r: _dot(t[1 : p[0] + 1], t[p[0] + 1 :]),
-    Kind.SILU: lambda p, t, m, r: _close(_logistic(t[1], t[1])),
-    Kind.GELU_TANH: lambda p, t, m, r: _close(_gelu(t[1])),
-    Kind.PRODUCT: lambda p, t, m, r: Value(t[1] * t[2]),
-    Kind.ADD: lambda p, t, m, r: _added(t[1], t[2]),
-    Kind.SCALE: lambda p, t, m, r: Value(constant(p[0]) * t[1]),
-    Kind.SOFTCAP: _capped,
-    Kind.WHITEN_DIFFERENCE: lambda p, t, m, r: _close((r[0] - t[1]) / m[0]),
-    Kind.WHITEN_REFERENCE: lambda p, t, m, r: _close(t[1] / m[0]),
+EXACT: dict[LeafKind, Exact] = {
+    LeafKind.COPY: lambda p, t, m, r: Value(t[1]),
+    LeafKind.STABILISER: lambda p, t, m, r: Value(t[1]),
+    LeafKind.INPUT: lambda p, t, m, r: Value(r[0]),
+    LeafKind.EMBED: lambda p, t, m, r: Value(constant(p[1]) * m[0]),
+    LeafKind.LINEAR: lambda p, t, m, r: _dot(m, t[1:]),
+    LeafKind.SUM: lambda p, t, m, r: _sum(t[1:]),
+    LeafKind.BIAS_SUM: lambda p, t, m, r: _sum([*t[1:], *m]),
+    LeafKind.SQUARES: lambda p, t, m, r: _dot(t[1:], t[1:]),
+    LeafKind.NORM_SCALE: _norm_scale,
+    LeafKind.NORM: lambda p, t, m, r: _close(t[1] * t[2] * (m[0] + p[1])),
+    LeafKind.ROPE: _rope,
+    LeafKind.SCORE: _score,
+    LeafKind.EXP: _exponential,
+    LeafKind.PROBABILITY: lambda p, t, m, r: None if t[1] < 0 or t[2] <= 0 else _close(t[1] / t[2]),
+    LeafKind.MIX: lambda p, t, m, r: _dot(t[1 : p[0] + 1], t[p[0] + 1 :]),
+    LeafKind.SILU: lambda p, t, m, r: _close(_logistic(t[1], t[1])),
+    LeafKind.GELU_TANH: lambda p, t, m, r: _close(_gelu(t[1])),
+    LeafKind.PRODUCT: lambda p, t, m, r: Value(t[1] * t[2]),
+    LeafKind.ADD: lambda p, t, m, r: _added(t[1], t[2]),
+    LeafKind.SCALE: lambda p, t, m, r: Value(constant(p[0]) * t[1]),
+    LeafKind.SOFTCAP: _capped,
+    LeafKind.WHITEN_DIFFERENCE: lambda p, t, m, r: _close((r[0] - t[1]) / m[0]),
+    LeafKind.WHITEN_REFERENCE: lambda p, t, m, r: _close(t[1] / m[0]),
 }
 
 
 def judged(leaf: Leaf) -> tuple[Values, Values, Values] | None:
     """Operands of a leaf of the right shape, whose values are all finite; else nothing."""
     try:
-        if check(leaf) not in (Ruling.FAILS, Ruling.HOLDS):
+        if rule(leaf) not in (Ruling.FAILS, Ruling.HOLDS):
             return None
     except LeafError:
         return None
     model, row = _runs(leaf)
-    sizes = [LAYOUTS[fmt].width_bytes * count for fmt, count in (model, row)]
+    sizes = [fmt.width_bytes * count for fmt, count in (model, row)]
     end = len(leaf.operands) - sizes[0] - sizes[1]
     trace = decode(leaf.operands[:end], Format.F64)
     if trace is None:
@@ -191,15 +195,15 @@ def judged(leaf: Leaf) -> tuple[Values, Values, Values] | None:
 def _runs(leaf: Leaf) -> tuple[tuple[Format, int], tuple[Format, int]]:
     none = (Format.F64, 0)
     p = leaf.params
-    if leaf.kind is Kind.LINEAR:
+    if leaf.kind is LeafKind.LINEAR:
         return (Format(p[0]), p[1]), none
-    if leaf.kind is Kind.ROPE:
+    if leaf.kind is LeafKind.ROPE:
         return (Format(p[0]), 2), none
-    if leaf.kind in (Kind.EMBED, Kind.BIAS_SUM, Kind.NORM, Kind.WHITEN_REFERENCE):
+    if leaf.kind in (LeafKind.EMBED, LeafKind.BIAS_SUM, LeafKind.NORM, LeafKind.WHITEN_REFERENCE):
         return (Format(p[0]), 1), none
-    if leaf.kind is Kind.INPUT:
+    if leaf.kind is LeafKind.INPUT:
         return none, (Format(p[0]), 1)
-    if leaf.kind is Kind.WHITEN_DIFFERENCE:
+    if leaf.kind is LeafKind.WHITEN_DIFFERENCE:
         return (Format(p[1]), 1), (Format(p[0]), 1)
     return none, none
 
@@ -209,15 +213,18 @@ def test_every_value_has_its_statement() -> None:
 
 
 @pytest.mark.parametrize("kind", EXACT, ids=lambda kind: kind.name)
-def test_the_right_result_is_the_stated_value_rounded_once(kind: Kind) -> None:
+def test_the_right_result_is_the_stated_value_rounded_once(kind: LeafKind) -> None:
     right = wrong = doubtful = 0
     with localcontext() as context:
         context.prec = DIGITS
         for leaf in Cases(40 + kind).leaves(kind, LEAVES):
             found = judged(leaf)
-            if found is None or (kind is Kind.SCORE and not is_visible(*leaf.params[2:])):
+            if found is None or (kind is LeafKind.SCORE and not is_visible(*leaf.params[2:])):
                 continue
-            if kind in (Kind.COPY, Kind.STABILISER) and leaf.operands[8:] == bytes(7) + b"\x80":
+            if (
+                kind in (LeafKind.COPY, LeafKind.STABILISER)
+                and leaf.operands[8:] == bytes(7) + b"\x80"
+            ):
                 continue  # -0 is copied as it is
             value = EXACT[kind](leaf.params, *found)
             try:
@@ -226,7 +233,7 @@ def test_the_right_result_is_the_stated_value_rounded_once(kind: Kind) -> None:
                 doubtful += 1
                 continue
             is_right = leaf.operands[:8] == want
-            assert check(leaf) == (Ruling.HOLDS if is_right else Ruling.FAILS), leaf
+            assert rule(leaf) == (Ruling.HOLDS if is_right else Ruling.FAILS), leaf
             right, wrong = right + is_right, wrong + (not is_right)
     assert right > 20
     assert wrong > 20
@@ -235,14 +242,14 @@ def test_the_right_result_is_the_stated_value_rounded_once(kind: Kind) -> None:
 
 def test_exceeds_is_the_exact_comparison() -> None:
     seen = set()
-    for leaf in Cases(91).leaves(Kind.EXCEEDS, 600):
+    for leaf in Cases(91).leaves(LeafKind.EXCEEDS, 600):
         found = judged(leaf)
         if found is None:
             continue
         d2, s2 = found[0]
         tolerance = Fraction(leaf.params[0], 10**12)
         expected = s2 >= 0 and d2 >= Fraction(1, 2**512) and d2 > tolerance**2 * s2
-        assert (check(leaf) == Ruling.HOLDS) == expected, leaf
+        assert (rule(leaf) == Ruling.HOLDS) == expected, leaf
         seen.add(expected)
     assert seen == {True, False}
 
@@ -250,5 +257,5 @@ def test_exceeds_is_the_exact_comparison() -> None:
 def test_a_tolerance_is_strict_at_its_last_bit() -> None:
     """T = 1/2, S² = 4: D² = 1 does not exceed, the next float64 does."""
     for deviation, expected in ((1.0, Ruling.FAILS), (math.nextafter(1.0, 2), Ruling.HOLDS)):
-        found = Leaf(Kind.EXCEEDS, (5 * 10**11,), f64(deviation, 4.0))
-        assert check(found) == expected
+        found = Leaf(LeafKind.EXCEEDS, (5 * 10**11,), f64(deviation, 4.0))
+        assert rule(found) == expected

@@ -1,4 +1,7 @@
-"""A leaf that no program would ask for is refused; bytes that are no numbers are the fault of whoever committed them."""
+"""A leaf that no program would ask for is refused.
+
+Bytes that are no numbers are the fault of whoever committed them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import math
 import numpy as np
 import pytest
 
-from core.dispute.referee import Kind, Leaf, LeafError, Ruling, check
-from core.dispute.referee.check import VERDICTS
+from core.dispute.referee import Leaf, LeafError, LeafKind, Ruling
 from core.dispute.referee.exact import VALUES
 from tests.core.dispute.referee.leaves import bits, f64, leaf
+from tests.twins.whole_referee import VERDICTS, rule
 
 
 def single(value: float) -> np.ndarray:
@@ -18,7 +21,7 @@ def single(value: float) -> np.ndarray:
 
 
 def test_every_kind_is_a_value_or_a_verdict() -> None:
-    assert set(VERDICTS) | set(VALUES) == set(Kind)
+    assert set(VERDICTS) | set(VALUES) == set(LeafKind)
     assert not set(VERDICTS) & set(VALUES)
 
 
@@ -36,48 +39,50 @@ def test_every_kind_is_a_value_or_a_verdict() -> None:
 def test_a_row_comes_before_a_model_and_a_model_before_a_trace(
     trace: float, sigma: float, row: float, ruling: Ruling
 ) -> None:
-    found = leaf(Kind.WHITEN_DIFFERENCE, (2, 2), 3.0, trace, model=single(sigma), row=single(row))
-    assert check(found) == ruling
+    found = leaf(
+        LeafKind.WHITEN_DIFFERENCE, (2, 2), 3.0, trace, model=single(sigma), row=single(row)
+    )
+    assert rule(found) == ruling
 
 
 REFUSED = [
-    Leaf(Kind.COPY, (1,), f64(1, 1)),
-    Leaf(Kind.COPY, (), f64(1, 1) + b"\0"),
-    Leaf(Kind.COPY, (), f64(1)),
-    Leaf(Kind.INPUT, (4,), f64(1) + bytes(4)),
-    Leaf(Kind.SUM, (0,), f64(1)),
-    Leaf(Kind.SUM, (257,), f64(*range(258))),
-    Leaf(Kind.BIAS_SUM, (2, 256), f64(*range(257)) + bytes(4)),
-    Leaf(Kind.BIAS_SUM, (2, 0), f64(0) + bytes(4)),
-    Leaf(Kind.NORM, (2, 2), f64(1, 1, 1) + bytes(4)),
-    Leaf(Kind.NORM_SCALE, (0, bits(1e-6)), f64(1, 1)),
-    Leaf(Kind.SCALE, (bits(math.inf),), f64(1, 1)),
-    Leaf(Kind.SCALE, (2**64,), f64(1, 1)),
-    Leaf(Kind.SOFTCAP, (bits(-1.0),), f64(1, 1)),
-    Leaf(Kind.EXCEEDS, (2**50 + 1,), f64(1, 1)),
-    Leaf(Kind.GREEDY, (2**32,), f64(1, 1)),
-    Leaf(Kind.GUMBEL, (1, 0, 1, 2, 3, 4, 5, 0, 0), f64(1, 1, 1, 1, 1)),
-    Leaf(Kind.OUTSIDE_MIN_P, (1, 1, 0), f64(1, 1)),
-    Leaf(Kind.OUTSIDE_TOP_K, (1, 1, 0), f64(1, 1, 1)),
+    Leaf(LeafKind.COPY, (1,), f64(1, 1)),
+    Leaf(LeafKind.COPY, (), f64(1, 1) + b"\0"),
+    Leaf(LeafKind.COPY, (), f64(1)),
+    Leaf(LeafKind.INPUT, (4,), f64(1) + bytes(4)),
+    Leaf(LeafKind.SUM, (0,), f64(1)),
+    Leaf(LeafKind.SUM, (257,), f64(*range(258))),
+    Leaf(LeafKind.BIAS_SUM, (2, 256), f64(*range(257)) + bytes(4)),
+    Leaf(LeafKind.BIAS_SUM, (2, 0), f64(0) + bytes(4)),
+    Leaf(LeafKind.NORM, (2, 2), f64(1, 1, 1) + bytes(4)),
+    Leaf(LeafKind.NORM_SCALE, (0, bits(1e-6)), f64(1, 1)),
+    Leaf(LeafKind.SCALE, (bits(math.inf),), f64(1, 1)),
+    Leaf(LeafKind.SCALE, (2**64,), f64(1, 1)),
+    Leaf(LeafKind.SOFTCAP, (bits(-1.0),), f64(1, 1)),
+    Leaf(LeafKind.EXCEEDS, (2**50 + 1,), f64(1, 1)),
+    Leaf(LeafKind.GREEDY, (2**32,), f64(1, 1)),
+    Leaf(LeafKind.GUMBEL, (1, 0, 1, 2, 3, 4, 5, 0, 0), f64(1, 1, 1, 1, 1)),
+    Leaf(LeafKind.OUTSIDE_MIN_P, (1, 1, 0), f64(1, 1)),
+    Leaf(LeafKind.OUTSIDE_TOP_K, (1, 1, 0), f64(1, 1, 1)),
 ]
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda found: f"{found.kind.name}{found.params}")
 def test_what_no_program_asks_for_is_refused(refused: Leaf) -> None:
     with pytest.raises(LeafError):
-        check(refused)
+        rule(refused)
 
 
 def test_a_masked_key_has_the_score_minus_infinity_and_no_weight() -> None:
     hidden, seen = (1, bits(0.5), 5, 6, 0), (1, bits(0.5), 5, 5, 0)
-    assert check(leaf(Kind.SCORE, hidden, -math.inf, 3, 4)) == Ruling.HOLDS
-    assert check(leaf(Kind.SCORE, hidden, 6.0, 3, 4)) == Ruling.FAILS
-    assert check(leaf(Kind.SCORE, seen, -math.inf, 3, 4)) == Ruling.FAILS
-    assert check(leaf(Kind.SCORE, seen, 6.0, 3, 4)) == Ruling.HOLDS
-    assert check(leaf(Kind.EXP, (), 0.0, 9.0, -math.inf)) == Ruling.HOLDS
-    assert check(leaf(Kind.EXP, (), 5e-324, 9.0, -math.inf)) == Ruling.FAILS
+    assert rule(leaf(LeafKind.SCORE, hidden, -math.inf, 3, 4)) == Ruling.HOLDS
+    assert rule(leaf(LeafKind.SCORE, hidden, 6.0, 3, 4)) == Ruling.FAILS
+    assert rule(leaf(LeafKind.SCORE, seen, -math.inf, 3, 4)) == Ruling.FAILS
+    assert rule(leaf(LeafKind.SCORE, seen, 6.0, 3, 4)) == Ruling.HOLDS
+    assert rule(leaf(LeafKind.EXP, (), 0.0, 9.0, -math.inf)) == Ruling.HOLDS
+    assert rule(leaf(LeafKind.EXP, (), 5e-324, 9.0, -math.inf)) == Ruling.FAILS
 
 
 def test_a_window_hides_what_lies_too_far_back() -> None:
     for key, ruling in ((3, Ruling.HOLDS), (4, Ruling.FAILS)):
-        assert check(leaf(Kind.SCORE, (1, bits(1.0), 5, key, 2), -math.inf, 1, 1)) == ruling
+        assert rule(leaf(LeafKind.SCORE, (1, bits(1.0), 5, key, 2), -math.inf, 1, 1)) == ruling

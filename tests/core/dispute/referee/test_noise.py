@@ -1,4 +1,4 @@
-"""The referee draws the noise that the engine serves with: the same words, the same scores to 2^-40."""
+"""The referee draws the engine's noise: the same words, the same scores to 2^-40."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An accuser with true logits has a leaf that holds exactly when the engine's own margin is above δ, filters included."""
+"""With true logits a leaf holds exactly when the engine's margin, filters included, is above δ."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import random
 import numpy as np
 import pytest
 
-from core.dispute.referee import Kind, Leaf, Ruling, check
+from core.dispute.referee import Leaf, LeafKind, Ruling
 from core.engine.sampling.noise import request_key
 from core.protocol.types import SamplingParams
 from tests.core.dispute.referee.leaves import f64
 from tests.core.engine.draws import margin
+from tests.twins.whole_referee import rule
 
 VOCABULARY = 40
 STEP, REQUEST = 17, 3
 
 
 def _leaves(logits: np.ndarray, token: int, params: SamplingParams, delta: int) -> list[Leaf]:
-    """Every leaf that true logits allow: each rival against the token, and the token against each filter."""
+    """Every leaf of true logits: each rival against the token, and the token against filters."""
     tau = params.temperature_micro
     found: list[Leaf] = []
     if tau == 0:
-        return [Leaf(Kind.GREEDY, (delta,), f64(rival, logits[token])) for rival in logits]
+        return [Leaf(LeafKind.GREEDY, (delta,), f64(rival, logits[token])) for rival in logits]
     margin_logits = delta * tau / 1e12
     key = request_key(params.seed, REQUEST)
     for j, rival in enumerate(logits):
@@ -31,15 +32,15 @@ def _leaves(logits: np.ndarray, token: int, params: SamplingParams, delta: int) 
         counted = float(np.count_nonzero(logits >= theta))
         words = (delta, tau, *key, STEP, j, token, params.min_p_micro, params.top_k)
         operands = f64(rival, logits[token], logits.max(), theta, counted)
-        found.append(Leaf(Kind.GUMBEL, words, operands))
+        found.append(Leaf(LeafKind.GUMBEL, words, operands))
     if params.min_p_micro:
         words = (delta, tau, params.min_p_micro)
-        found.append(Leaf(Kind.OUTSIDE_MIN_P, words, f64(logits.max(), logits[token])))
+        found.append(Leaf(LeafKind.OUTSIDE_MIN_P, words, f64(logits.max(), logits[token])))
     if params.top_k:
         for theta in logits:
             counted = float(np.count_nonzero(logits >= theta))
             operands = f64(logits[token], theta, counted)
-            found.append(Leaf(Kind.OUTSIDE_TOP_K, (delta, tau, params.top_k), operands))
+            found.append(Leaf(LeafKind.OUTSIDE_TOP_K, (delta, tau, params.top_k), operands))
     return found
 
 
@@ -65,9 +66,7 @@ def test_an_accusation_stands_exactly_above_the_margin(
         ahead = margin(logits, token, params, REQUEST, STEP)
         if math.isclose(ahead, delta / 1e6, rel_tol=1e-9):
             continue
-        stands = [
-            one for one in _leaves(logits, token, params, delta) if check(one) == Ruling.HOLDS
-        ]
+        stands = [one for one in _leaves(logits, token, params, delta) if rule(one) == Ruling.HOLDS]
         assert bool(stands) == (ahead > delta / 1e6)
         seen.add(bool(stands))
     assert seen == {True, False}
@@ -76,11 +75,11 @@ def test_an_accusation_stands_exactly_above_the_margin(
 def test_counting_is_exact_and_takes_both_zeros_for_one() -> None:
     logits = [-3.0, -0.0, 5.0]
     for threshold, counted in ((0.0, 2), (-3.0, 3), (math.nextafter(5, 6), 0), (5e-324, 1)):
-        assert check(Leaf(Kind.COUNT, (3,), f64(counted, threshold, logits))) == Ruling.HOLDS
-        assert check(Leaf(Kind.COUNT, (3,), f64(counted + 1, threshold, logits))) == Ruling.FAILS
+        assert rule(Leaf(LeafKind.COUNT, (3,), f64(counted, threshold, logits))) == Ruling.HOLDS
+        assert rule(Leaf(LeafKind.COUNT, (3,), f64(counted + 1, threshold, logits))) == Ruling.FAILS
 
 
 def test_the_largest_logit_may_be_overstated_but_not_understated() -> None:
-    assert check(Leaf(Kind.MAXIMUM, (), f64(5.0, 5.0))) == Ruling.HOLDS
-    assert check(Leaf(Kind.MAXIMUM, (), f64(6.0, 5.0))) == Ruling.HOLDS
-    assert check(Leaf(Kind.MAXIMUM, (), f64(math.nextafter(5, 0), 5.0))) == Ruling.FAILS
+    assert rule(Leaf(LeafKind.MAXIMUM, (), f64(5.0, 5.0))) == Ruling.HOLDS
+    assert rule(Leaf(LeafKind.MAXIMUM, (), f64(6.0, 5.0))) == Ruling.HOLDS
+    assert rule(Leaf(LeafKind.MAXIMUM, (), f64(math.nextafter(5, 0), 5.0))) == Ruling.FAILS

@@ -1,4 +1,4 @@
-"""A tolerance is held against nobody before enough honest windows on enough kinds of machines leave it room."""
+"""A tolerance counts once enough honest windows on enough kinds of machines leave it room."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.dispute.trace.calibration import (
+from core.dispute.trace.calibration import LEAST_ROOM, tolerance_for
+from tests.core.dispute.trace.shadow import (
     LEAST_MACHINES,
-    LEAST_ROOM,
     LEAST_WINDOWS,
     Measured,
     in_shadow_because,
-    tolerance_for,
 )
 
 PARTS = 10**12

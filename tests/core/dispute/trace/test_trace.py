@@ -1,4 +1,4 @@
-"""A program says everything, a layout places everything, and every leaf of an honest trace holds."""
+"""A program survives its bytes, a layout places everything, every honest leaf holds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.dispute.referee import Kind, Ruling
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace import chunks
-from core.dispute.trace.check import Checker, all_places
-from core.dispute.trace.derive import Choice, Run
+from core.dispute.trace.check import Checker
+from core.dispute.trace.derive import Choice, TraceRun
 from core.dispute.trace.evidence import EvidenceError, open_row, open_run
 from core.dispute.trace.families import compile_program, traits_of
-from core.dispute.trace.held import evidence_for
 from core.dispute.trace.layout import Place
+from core.dispute.trace.operands import evidence_for
 from core.dispute.trace.program import Form, Program
 from core.dispute.trace.sources import CommittedRows
 from core.protocol import commit
 from core.protocol.errors import ModelUnsupported
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import Accusation
+from tests.twins.game import toy as toys
+from tests.twins.game.judge import rule_value
+from tests.twins.game.players import Accusation
+from tests.twins.game.traces import all_places, faults
 
 SMALL = [name for name in toys.FAMILIES if name != "wide"]
 
@@ -51,18 +53,18 @@ def test_every_leaf_of_an_honest_trace_holds_and_its_verdict_does_not(
     stage = stage_of(name, layer_from)
     outputs = stage.honest_outputs
     trace = stage.evaluate(outputs)
-    checker = Checker(stage.derivation, stage.layout, stage.sources(outputs))
+    checker = Checker(stage.derivation, stage.sources(outputs))
     places = list(all_places(stage.layout))
-    assert list(checker.faults(trace, places)) == [places[-1]]
-    assert stage.layout.op(places[-1].section, places[-1].op).kind == Kind.EXCEEDS
+    assert list(faults(checker, trace, places)) == [places[-1]]
+    assert stage.layout.op(places[-1].section, places[-1].op).kind == LeafKind.EXCEEDS
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_every_leaf_about_a_liar_holds(name: str) -> None:
     stage = stage_of(name)
     outputs = stage.lying_outputs(1.01)
-    checker = Checker(stage.derivation, stage.layout, stage.sources(outputs))
-    assert list(checker.faults(stage.evaluate(outputs))) == []
+    checker = Checker(stage.derivation, stage.sources(outputs))
+    assert list(faults(checker, stage.evaluate(outputs))) == []
 
 
 @pytest.mark.parametrize("temperature_micro", [0, 700_000])
@@ -77,11 +79,11 @@ def test_a_token_is_judged_by_the_logits_of_the_last_position(
         stage = toy.last_stage(1, 3, choice)
         outputs = CommittedRows([b"\0\0\0\0"])
         trace = stage.evaluate(outputs)
-        checker = Checker(stage.derivation, stage.layout, stage.sources(outputs))
+        checker = Checker(stage.derivation, stage.sources(outputs))
         places = list(all_places(stage.layout))
-        faults = list(checker.faults(trace, places))
-        assert faults in ([], [places[-1]])
-        verdicts.append(not faults)
+        found = list(faults(checker, trace, places))
+        assert found in ([], [places[-1]])
+        verdicts.append(not found)
     assert verdicts.count(True) == 1  # one of two tokens is ahead by more than the margin
 
 
@@ -107,9 +109,13 @@ def test_places_that_are_not_there_are_known() -> None:
     verdict = Place(len(layout.section_types) - 1, 6)
     assert layout.contains(verdict)
     for place in (
-        Place(0, 0, 3, 0, 0), Place(0, 0, 0, 1, 0), Place(0, 0, 0, 0, 8), Place(0, 1), Place(3, 0),
+        Place(0, 0, 3, 0, 0),
+        Place(0, 0, 0, 1, 0),
+        Place(0, 0, 0, 0, 8),
+        Place(0, 1),
+        Place(3, 0),
         verdict._replace(item=1),
-    ):  # fmt: skip
+    ):
         assert not layout.contains(place)
 
 
@@ -148,7 +154,7 @@ def test_openings_go_down_to_every_leaf(count: int) -> None:
 def test_a_run_is_opened_as_committed_or_not_at_all() -> None:
     stage = stage_of("llama")
     trace = stage.evaluate(stage.honest_outputs)
-    run = Run(Place(1, 3, 1, 0, 3), 9)
+    run = TraceRun(Place(1, 3, 1, 0, 3), 9)
     opening = trace.open(run)
     root = trace.tree.root
     assert open_run(stage.layout, root, run, opening) == trace.run(run)
@@ -160,7 +166,7 @@ def test_a_run_is_opened_as_committed_or_not_at_all() -> None:
         with pytest.raises(EvidenceError):
             open_run(stage.layout, root, run, wrong)
     with pytest.raises(EvidenceError):
-        open_run(stage.layout, root, Run(Place(1, 3, 2, 0, 3), 9), opening)
+        open_run(stage.layout, root, TraceRun(Place(1, 3, 2, 0, 3), 9), opening)
 
 
 @pytest.mark.parametrize("row_bytes", [4, 1024, 1028, 5000])
@@ -194,21 +200,31 @@ def test_evidence_of_one_place_proves_no_other() -> None:
     places = [p for p in all_places(stage.layout) if not stage.derivation.trial(p).parts]
     for place in rng.sample(places, 40):
         found = evidence_for(accusation.trace, stage.derivation, sources, place)
-        assert case.rule(place, found) == Ruling.HOLDS
+        assert rule_value(case, place, found) == Ruling.HOLDS
         other = rng.choice(places)
         op, wanted = (stage.layout.op(p.section, p.op) for p in (other, place))
         if other == place or (op.form == wanted.form == Form.VERDICT):
             continue
         with pytest.raises((EvidenceError, IndexError)):
-            case.rule(other, found)
+            rule_value(case, other, found)
 
 
 def config(family: str, **changed: object) -> dict[str, object]:
     return {
-        "model_type": family, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "intermediate_size": 96, "vocab_size": 99, "num_hidden_layers": 6, "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-6, "hidden_act": "silu", "query_pre_attn_scalar": 16, "sliding_window": 8,
-    } | changed  # fmt: skip
+        "model_type": family,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 96,
+        "vocab_size": 99,
+        "num_hidden_layers": 6,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 8,
+    } | changed
 
 
 def test_families_differ_where_their_models_do() -> None:

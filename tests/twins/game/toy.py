@@ -9,32 +9,52 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from core.dispute.trace.derive import Choice, Derivation
-from core.dispute.trace.evaluate import Evaluator, Tamper
 from core.dispute.trace.families import SIGMA, Traits, compile_program
-from core.dispute.trace.held import HeldTrace
-from core.dispute.trace.layout import Layout, Place
-from core.dispute.trace.program import Form, Program
-from core.dispute.trace.sources import CommittedRows, CommittedTensors, HeldSources
+from core.dispute.trace.layout import Place, TraceLayout
+from core.dispute.trace.program import Program
+from core.dispute.trace.sources import CommittedRows
 from core.protocol.commit import Half
+from tests.twins.game.sources import CommittedTensors, HeldSources
+from tests.twins.game.traces import Evaluator, HeldTrace, Tamper
 
 LLAMA = Traits(
-    hidden=8, inner=12, vocab=19, layers=3, heads=4, key_heads=2, head_dim=4, context=16,
-    epsilon=1e-5, scale=0.5, sliding=(0, 0, 0),
-)  # fmt: skip
+    hidden=8,
+    inner=12,
+    vocab=19,
+    layers=3,
+    heads=4,
+    key_heads=2,
+    head_dim=4,
+    context=16,
+    epsilon=1e-5,
+    scale=0.5,
+    sliding=(0, 0, 0),
+)
 QWEN2 = LLAMA
 QWEN3 = replace(LLAMA, head_norms=True)
 GEMMA2 = replace(
-    LLAMA, gain_plus_one=True, post_norms=True, gelu=True, attention_cap=50.0, logit_cap=30.0,
-    embed_scale=2.5, sliding=(3, 0, 3),
-)  # fmt: skip
+    LLAMA,
+    gain_plus_one=True,
+    post_norms=True,
+    gelu=True,
+    attention_cap=50.0,
+    logit_cap=30.0,
+    embed_scale=2.5,
+    sliding=(3, 0, 3),
+)
 GEMMA3 = replace(
     GEMMA2, attention_cap=0.0, logit_cap=0.0, head_norms=True, two_ropes=True, sliding=(3, 3, 0)
 )
 #: Wide enough that reductions go by partial sums.
 WIDE = replace(LLAMA, hidden=264, inner=300, layers=1, sliding=(0,))
 FAMILIES = {
-    "llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3, "gemma2": GEMMA2, "gemma3": GEMMA3, "wide": WIDE,
-}  # fmt: skip
+    "llama": LLAMA,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "wide": WIDE,
+}
 
 
 def f32(values: list[float]) -> bytes:
@@ -131,11 +151,11 @@ class Toy:
     def stage(
         self, layer_from: int, layer_to: int, positions: int, window_from: int = 0, seed: int = 1
     ) -> Stage:
-        layout = Layout(self.program, layer_from, layer_to, positions, window_from, True)
+        layout = TraceLayout(self.program, layer_from, layer_to, positions, window_from, True)
         return Stage(self, layout, self.inputs(layer_from, positions, seed))
 
     def last_stage(self, layer_from: int, positions: int, choice: Choice, seed: int = 1) -> Stage:
-        layout = Layout(self.program, layer_from, self.traits.layers, positions, 0, False)
+        layout = TraceLayout(self.program, layer_from, self.traits.layers, positions, 0, False)
         return Stage(self, layout, self.inputs(layer_from, positions, seed), choice)
 
 
@@ -150,13 +170,13 @@ class Stage:
     """One request through one stage."""
 
     toy: Toy
-    layout: Layout
+    layout: TraceLayout
     inputs: CommittedRows
     choice: Choice | None = None
 
     @property
     def half(self) -> Half:
-        """What of the stage's `outRoot` is accused: all of it, or a last stage's tokens or state rows."""
+        """What of the stage's `outRoot` is accused: all, or a last stage's tokens or state rows."""
         if self.layout.layer_to < self.toy.traits.layers:
             return Half.NONE
         return Half.STATES if self.choice is None else Half.TOKENS
@@ -205,23 +225,4 @@ class Stage:
 
     def evaluate(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
         """The one trace that there is with these outputs, but for what `tamper` does to it."""
-        return self.evaluator(outputs).evaluate(tamper)
-
-    def evaluator(self, outputs: CommittedRows) -> Evaluator:
-        return Evaluator(self.derivation, self.layout, self.sources(outputs))
-
-    def all_places(self) -> list[Place]:
-        found = []
-        for section in range(len(self.layout.section_types)):
-            for op, described in enumerate(self.layout.section(section).ops):
-                if described.form == Form.VERDICT:
-                    found.append(Place(section, op))
-                    continue
-                shape = self.layout.shape(described.form)
-                found += [
-                    Place(section, op, row, segment, index)
-                    for row in range(shape.rows)
-                    for segment in range(shape.segments)
-                    for index in range(shape.length)
-                ]
-        return found
+        return Evaluator(self.derivation, self.sources(outputs)).evaluate(self.layout, tamper)

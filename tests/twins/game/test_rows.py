@@ -1,4 +1,4 @@
-"""Withheld rows are shown on chain or lost for, and rows that are none convict their signer by themselves."""
+"""A stage shows withheld rows on chain or loses, and malformed ones convict it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from core.dispute.game.dispute import MAX_ASKS, Game, GameError, Phase, Verdict
+from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import RowOpening
 from core.dispute.trace.rows import MAX_SPOTS, SignedRows, Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows
 from core.protocol import commit
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.game import MAX_ASKS, Game, GameError, opened
+from tests.twins.game.players import (
     ACCUSER,
     OPERATOR,
+    PARAMETERS,
     REQUESTER,
-    TERMS,
     Accusation,
     ended,
     request_leaf,
@@ -60,9 +61,7 @@ class Withheld:
     def game(self) -> Game:
         hashed = commit.leaf_hash(commit.request_leaf_bytes(self.rows.leaf))
         root = commit.root_of_hashes([hashed])
-        from core.dispute.game.dispute import opened
-
-        return opened(TERMS, 0, ACCUSER, frozenset((OPERATOR,)), REQUESTER, root, 1)
+        return opened(PARAMETERS, 0, ACCUSER, frozenset((OPERATOR,)), REQUESTER, root, 1)
 
     def ask(self, game: Game, *spots: Spot, now: int = 0) -> Game:
         return game.ask(now, ACCUSER, self.rows, 0, [], spots)
@@ -88,8 +87,8 @@ def test_a_stage_that_still_holds_its_rows_shows_them_and_the_accuser_goes_on() 
     game = w.ask(w.game(), *SPOTS)
     assert game.phase == Phase.ASKED
     game = game.reveal(0, OPERATOR, [w.show(spot) for spot in SPOTS])
-    assert (game.phase, game.ends_at) == (Phase.OPENED, TERMS.turn_s)
-    assert game.timeout(TERMS.turn_s + 1).execute(10**6)[1] == {"accused": TERMS.bond}
+    assert (game.phase, game.ends_at) == (Phase.OPENED, PARAMETERS.turn_s)
+    assert game.timeout(PARAMETERS.turn_s + 1).execute(10**6)[1] == {"accused": PARAMETERS.bond}
 
 
 @pytest.mark.parametrize("late_s", [0, 1])
@@ -98,11 +97,11 @@ def test_a_row_that_is_shown_late_is_withheld(late_s: int) -> None:
     game = w.ask(w.game(), *SPOTS)
     shown = [w.show(spot) for spot in SPOTS]
     if late_s == 0:
-        assert game.reveal(TERMS.turn_s, OPERATOR, shown).phase == Phase.OPENED
+        assert game.reveal(PARAMETERS.turn_s, OPERATOR, shown).phase == Phase.OPENED
         return
     with pytest.raises(GameError, match="ClockOver"):
-        game.reveal(TERMS.turn_s + late_s, OPERATOR, shown)
-    assert ended(game.timeout(TERMS.turn_s + late_s)) == Verdict.FAULT
+        game.reveal(PARAMETERS.turn_s + late_s, OPERATOR, shown)
+    assert ended(game.timeout(PARAMETERS.turn_s + late_s)) == Verdict.FAULT
 
 
 def test_neither_some_rows_nor_others_nor_bytes_that_do_not_hash_will_do() -> None:
@@ -124,7 +123,7 @@ def test_neither_some_rows_nor_others_nor_bytes_that_do_not_hash_will_do() -> No
 
 
 def test_who_lost_a_row_is_found_by_chance_and_who_lost_all_at_once() -> None:
-    """A stage that holds a share of its rows escapes a random question with that share to the power of its places."""
+    """A stage with a share s of its rows escapes a random question of n places with s^n."""
     rng = random.Random(3)
     w = Withheld()
     lost = {Spot(Boundary.OUT, 2, part) for part in (0, 1)}
@@ -134,7 +133,7 @@ def test_who_lost_a_row_is_found_by_chance_and_who_lost_all_at_once() -> None:
         spots = rng.sample(every, 3)
         game = w.ask(w.game(), *spots)
         if lost & set(spots):
-            caught += ended(game.timeout(TERMS.turn_s + 1)) == Verdict.FAULT
+            caught += ended(game.timeout(PARAMETERS.turn_s + 1)) == Verdict.FAULT
         else:
             assert game.reveal(0, OPERATOR, [w.show(s) for s in spots]).phase == Phase.OPENED
     assert 220 < caught < 300  # 1 − C(6,3)/C(8,3) = 64 %
@@ -250,7 +249,7 @@ def test_a_state_row_of_another_length_convicts_the_last_stage() -> None:
 
 
 def test_what_a_last_stage_signed_alone_is_under_no_answer() -> None:
-    """A root of tokens that stands alone opens nothing: whoever signs it cannot show what it is asked for."""
+    """A root of tokens alone opens nothing: its signer cannot show what it is asked for."""
     w = Withheld(toys.LLAMA, 2)
     alone = replace_leaf(w.rows, commit.to_hex(w.outputs.root))
     hashed = commit.leaf_hash(commit.request_leaf_bytes(alone.leaf))
@@ -261,7 +260,7 @@ def test_what_a_last_stage_signed_alone_is_under_no_answer() -> None:
         opening = replace(w.show(Spot(Boundary.OUT, 1)), row_siblings=shown)
         with pytest.raises(GameError, match="EvidenceWrong"):
             game.reveal(0, OPERATOR, [opening])
-    assert ended(game.timeout(TERMS.turn_s + 1)) == Verdict.FAULT
+    assert ended(game.timeout(PARAMETERS.turn_s + 1)) == Verdict.FAULT
 
 
 def replace_leaf(rows: SignedRows, out_root: str) -> SignedRows:

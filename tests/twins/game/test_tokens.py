@@ -1,4 +1,4 @@
-"""A served token is judged by what was ordered: an honest draw cannot be convicted, another token cannot be defended."""
+"""An honest draw cannot be convicted, and another token cannot be defended."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import msgspec
 import pytest
 from eth_utils.crypto import keccak
 
-from core.dispute.game.dispute import Game, GameError, Phase, Verdict
+from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.referee.noise import gumbel
 from core.dispute.trace import answer
 from core.dispute.trace.derive import Choice, How, delta_of
-from core.dispute.trace.draw import DrawError, Drawn, prescribed
-from core.dispute.trace.held import HeldTrace
+from core.dispute.trace.draw import DrawError, prescribed
 from core.dispute.trace.sources import CommittedRows
 from core.protocol import commit
 from core.protocol.types import RequestOpening, SamplingParams
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.draw import Drawn
+from tests.twins.game.game import Game, GameError
+from tests.twins.game.players import (
     ACCUSER,
     OPERATOR,
     Accusation,
@@ -28,6 +29,8 @@ from tests.core.dispute.trace.players import (
     logits_of,
     request_leaf,
 )
+from tests.twins.game.tokens import point_of_token
+from tests.twins.game.traces import HeldTrace
 
 ORDER_HASH = "0x" + "77" * 32
 INDEX = 0
@@ -119,17 +122,21 @@ class Served:
         tree = accusation.trace.tree
         game = replace(accusation.open(), order_hash=ORDER_HASH)
         return game.accuse_token(
-            0, ACCUSER, accusation.case, 0, [], tree.below(tree.height, 0), drawn or self.drawn(accusation)
-        )  # fmt: skip
+            0,
+            ACCUSER,
+            accusation.case,
+            0,
+            [],
+            tree.below(tree.height, 0),
+            drawn or self.drawn(accusation),
+        )
 
     def play(self) -> Verdict:
         """The best that both can do."""
         accusation = self.accusation
         game = self.open(accusation)
         logits = logits_of(accusation.trace)
-        place, tokens = answer.point_of_token(
-            accusation.stage.layout, self.choice, logits, self.tokens
-        )
+        place, tokens = point_of_token(accusation.stage.layout, self.choice, logits, self.tokens)
         if tokens:
             game = game.point_with(0, OPERATOR, place, tokens)
         else:
@@ -185,7 +192,7 @@ def test_another_token_is_convicted_when_it_is_behind_by_the_margin(kind: str) -
 
 
 def test_a_token_that_the_filters_leave_out_is_convicted_whatever_its_noise() -> None:
-    """The cheat of ignoring top-k: the served token has the highest score of all, and no allowed one is ahead of it."""
+    """The cheat of ignoring top-k: no allowed token is ahead of the served one."""
     found = 0
     for seed in range(1, 5):
         for number in range(60):
@@ -216,7 +223,7 @@ def test_lists_that_prove_nothing_lose() -> None:
     other = next(i for i in range(19) if i != right)
     served = Served(own, ordered(own, right, other), 1)
     accusation = served.accusation
-    verdict = answer.verdict_of(accusation.stage.layout)
+    verdict = accusation.stage.layout.verdict
     for ids in ((1, 2), (2, 1, 3), (1, 1, 2), (1, 2, 19), (right, 18, 17), (1, 2, 3, 4)):
         tokens = answer.to_tokens(ids)
         game = served.open(accusation).point_with(0, OPERATOR, verdict, tokens)
@@ -278,8 +285,12 @@ def test_what_the_referee_does_not_judge_is_refused() -> None:
 
 def test_a_margin_grows_as_it_gets_colder() -> None:
     assert [delta_of(10_000, t) for t in (0, 10**6, 2 * 10**6, 500_000, 3)] == [
-        10_000, 10_000, 10_000, 20_000, 3_333_333_334,
-    ]  # fmt: skip
+        10_000,
+        10_000,
+        10_000,
+        20_000,
+        3_333_333_334,
+    ]
 
 
 def test_an_open_orders_request_is_bound_by_its_opening_and_to_one() -> None:
@@ -294,10 +305,19 @@ def test_an_open_orders_request_is_bound_by_its_opening_and_to_one() -> None:
     for drawn, name in (
         (replace(right, opening=None), "SamplingUnproven"),
         (replace(right, is_signed=False), "OpeningUnsigned"),
-        (replace(right, opening=msgspec.structs.replace(opening, request_index=1)), "SamplingUnproven"),
-        (replace(right, opening=msgspec.structs.replace(opening, order_hash=leaf)), "SamplingUnproven"),
-        (replace(right, opening=msgspec.structs.replace(opening, sampling_leaf=ORDER_HASH)), "SamplingUnproven"),
-    ):  # fmt: skip
+        (
+            replace(right, opening=msgspec.structs.replace(opening, request_index=1)),
+            "SamplingUnproven",
+        ),
+        (
+            replace(right, opening=msgspec.structs.replace(opening, order_hash=leaf)),
+            "SamplingUnproven",
+        ),
+        (
+            replace(right, opening=msgspec.structs.replace(opening, sampling_leaf=ORDER_HASH)),
+            "SamplingUnproven",
+        ),
+    ):
         with pytest.raises(GameError, match=name):
             served.open(accusation, drawn)
     game = served.open(accusation, right)

@@ -1,29 +1,28 @@
-"""A trace too large to hold, of which only a few runs exist: the rest of its tree are hashes of nothing.
+"""A trace too large to hold, of which a few runs exist: other hashes are of nothing.
 
-What a game costs on a model of 70 billion weights depends on its shapes alone; so the values on trial are made and the weights of
-one row, and every sibling is a hash of its place.
+What a game costs on a model of 70 billion weights depends on its shapes alone; so the values on
+trial are made and the weights of one row, and every sibling is a hash of its place.
 """
 
 from __future__ import annotations
 
 import random
 import struct
-from dataclasses import dataclass, field
 from hashlib import sha256
 
 from core.dispute.referee import Format
 from core.dispute.trace import chunks
-from core.dispute.trace.derive import Derivation, Leaf, Run, Weights
+from core.dispute.trace.derive import Derivation, DerivedLeaf, TraceRun, Weights
 from core.dispute.trace.evidence import (
     CHUNK_BYTES,
     Evidence,
-    Opening,
     RowOpening,
+    RunOpening,
     WeightOpening,
     chunk_hashes,
     run_chunks,
 )
-from core.dispute.trace.layout import Layout
+from core.dispute.trace.layout import TraceLayout
 from core.protocol import commit
 
 
@@ -31,14 +30,13 @@ def nothing(*place: object) -> bytes:
     return sha256(repr(place).encode()).digest()
 
 
-@dataclass
 class SparseTree(chunks.HashTree):
     """A tree over `count` leaves of which some are known."""
 
-    tag: object
-    count: int
-    known: dict[int, bytes] = field(default_factory=dict)
-    _nodes: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    def __init__(self, tag: object, count: int, known: dict[int, bytes]) -> None:
+        super().__init__(count)
+        self.tag, self.known = tag, known
+        self._nodes: dict[tuple[int, int], bytes] = {}
 
     def node(self, level: int, index: int) -> bytes:
         if (level, index) in self._nodes:
@@ -70,9 +68,12 @@ def seal(count: int, top: bytes) -> bytes:
 
 
 class SparseTrace:
-    """Values of given runs, so that their leaves can be opened; the shown group of 32 chunks around `shown` too."""
+    """Values of given runs, so that their leaves can be opened.
 
-    def __init__(self, layout: Layout, runs: dict[Run, list[float]]) -> None:
+    The shown group of 32 chunks around `shown` too.
+    """
+
+    def __init__(self, layout: TraceLayout, runs: dict[TraceRun, list[float]]) -> None:
         self.layout = layout
         self.data: dict[int, bytearray] = {}
         for run, values in runs.items():
@@ -100,13 +101,13 @@ class SparseTrace:
         self.tree = SparseTree("trace", self.layout.chunks, known)
         return self.tree
 
-    def open(self, run: Run) -> Opening:
+    def open(self, run: TraceRun) -> RunOpening:
         assert self.tree is not None
         first, last = run_chunks(self.layout, run)
         data = b"".join(bytes(self.data[chunk]) for chunk in range(first, last))
         assert [self.tree.node(0, c) for c in range(first, last)] == chunk_hashes(data)
         assert len(data) <= (last - first) * CHUNK_BYTES
-        return Opening(data, tuple(self.tree.proof(first, last)))
+        return RunOpening(data, tuple(self.tree.proof(first, last)))
 
 
 def open_weights(want: Weights, values: list[float]) -> tuple[WeightOpening, bytes]:
@@ -144,10 +145,10 @@ def open_weights(want: Weights, values: list[float]) -> tuple[WeightOpening, byt
 
 
 def evidence(
-    trace: SparseTrace, leaf: Leaf, weights: WeightOpening | None, result: Run | None
+    trace: SparseTrace, leaf: DerivedLeaf, weights: WeightOpening | None, result: TraceRun | None
 ) -> Evidence:
     return Evidence(
-        trace.open(result) if result else Opening(),
+        trace.open(result) if result else RunOpening(),
         tuple(trace.open(run) for run in leaf.runs),
         weights or WeightOpening(),
     )

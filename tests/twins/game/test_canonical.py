@@ -10,17 +10,15 @@ from functools import lru_cache
 
 import pytest
 
-from core.dispute.game.dispute import MAX_TURNS, GameError, Phase, Verdict
-from core.dispute.referee import Kind, Ruling
-from core.dispute.trace.answer import verdict_of
-from core.dispute.trace.check import all_places
-from core.dispute.trace.held import HeldTrace
+from core.dispute.game.dispute import Phase, Verdict
+from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.game import MAX_TURNS, GameError
+from tests.twins.game.players import (
     OPERATOR,
-    TERMS,
+    PARAMETERS,
     Accusation,
     Blind,
     ended,
@@ -28,6 +26,7 @@ from tests.core.dispute.trace.players import (
     play_blind,
     shown_in,
 )
+from tests.twins.game.traces import HeldTrace, all_places
 
 FAMILIES = ("llama", "qwen2", "gemma3")
 FORGERIES = 400
@@ -76,7 +75,7 @@ def test_no_other_bits_hold_where_its_operands_are_right(name: str) -> None:
     blind, stage = honest(name), stage_of(name)
     for place in rng.sample(values_of(name), 150):
         kind = stage.layout.op(place.section, place.op).kind
-        if kind == Kind.STABILISER:
+        if kind == LeafKind.STABILISER:
             continue  # another score is one too; its exponentials say so
         value = other_bits(blind.own[place], rng)
         assert blind.checker.ruling(blind.own.replaced(place, value), place) == Ruling.FAILS
@@ -96,7 +95,7 @@ def test_an_accused_that_is_shown_nothing_finds_any_forged_number(name: str) -> 
             forged = forged.replaced(place, other_bits(forged[place], rng))
         game, moves = play_blind(Accusation(stage, stage.honest_outputs, forged), blind)
         assert ended(game) == Verdict.NO_FAULT
-        assert game.execute(game.payout_at)[1] == {"accused": TERMS.bond}
+        assert game.execute(game.payout_at)[1] == {"accused": PARAMETERS.bond}
         most = max(most, moves)
     assert most <= 20
 
@@ -155,7 +154,7 @@ def test_a_stabiliser_below_the_largest_score_falls_by_an_exponential() -> None:
     rows = [
         p
         for p in values_of("llama")
-        if stage.layout.op(p.section, p.op).kind == Kind.STABILISER and p.row > 0
+        if stage.layout.op(p.section, p.op).kind == LeafKind.STABILISER and p.row > 0
     ]
     assert rows
     for place in rows:
@@ -169,7 +168,7 @@ def test_a_stabiliser_below_the_largest_score_falls_by_an_exponential() -> None:
         game, _ = play_blind(Accusation(stage, stage.honest_outputs, trace), blind)
         assert ended(game) == Verdict.NO_FAULT
         assert game.place is not None
-        assert stage.layout.op(game.place.section, game.place.op).kind == Kind.EXP
+        assert stage.layout.op(game.place.section, game.place.op).kind == LeafKind.EXP
 
 
 def test_a_chunk_of_another_length_loses() -> None:
@@ -199,7 +198,7 @@ def test_a_chunk_of_another_length_loses() -> None:
 def test_the_truth_about_an_honest_stage_loses_by_its_verdict() -> None:
     stage, blind = stage_of("llama"), honest("llama")
     game, moves = play_blind(Accusation(stage, stage.honest_outputs, blind.own), blind)
-    assert (ended(game), moves, game.place) == (Verdict.NO_FAULT, 3, verdict_of(stage.layout))
+    assert (ended(game), moves, game.place) == (Verdict.NO_FAULT, 3, stage.layout.verdict)
 
 
 # --- an honest accuser against every griefer ---
@@ -234,7 +233,7 @@ def test_an_honest_accuser_wins_against_whoever_wanders(seed: int) -> None:
             if choice < 0.1:
                 game = game.timeout(now + 1)
             elif choice < 0.8 and game.node is not None and game.node.level:
-                game = game.pick(now, OPERATOR, rng.choice(game._children()))
+                game = game.pick(now, OPERATOR, rng.choice(game.children()))
             else:
                 game = game.point(now, OPERATOR, rng.choice(places))
         elif game.phase == Phase.PICKING_PART:

@@ -6,23 +6,24 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from core.dispute.game import dispute
-from core.dispute.game.dispute import Game, Phase, Terms, Verdict
+from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.trace import answer, chunks
-from core.dispute.trace.check import Checker, all_places
-from core.dispute.trace.derive import How, Run
-from core.dispute.trace.evaluate import Evaluator
+from core.dispute.trace.check import Checker
+from core.dispute.trace.derive import How, TraceRun
 from core.dispute.trace.evidence import Evidence, show_stated
-from core.dispute.trace.held import HeldTrace, evidence_for
 from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.layout import Place
+from core.dispute.trace.operands import evidence_for
 from core.dispute.trace.sources import CommittedRows
 from core.protocol import commit
 from core.protocol.commit import Half
 from core.protocol.types import RequestLeaf
-from tests.core.dispute.trace.toy import TOKENS_IN, Stage
+from tests.twins.game.game import Game, GameParameters, opened
+from tests.twins.game.tokens import token_behind
+from tests.twins.game.toy import TOKENS_IN, Stage
+from tests.twins.game.traces import Evaluator, HeldTrace, all_places, faults
 
-TERMS = Terms(bond=20, turn_s=60, payout_delay_s=5)
+PARAMETERS = GameParameters(bond=20, turn_s=60, payout_delay_s=5)
 ACCUSER, OWNER, OPERATOR, REQUESTER = "accuser", "owner", "operator", "requester"
 
 
@@ -71,7 +72,7 @@ class Accusation:
         leaf = commit.leaf_hash(commit.request_leaf_bytes(self.case.claim.leaf))
         root = commit.root_of_hashes([leaf])
         accused = frozenset((OWNER, OPERATOR))
-        return dispute.opened(TERMS, now, ACCUSER, accused, REQUESTER, root, 1)
+        return opened(PARAMETERS, now, ACCUSER, accused, REQUESTER, root, 1)
 
     @property
     def below_root(self) -> list[bytes]:
@@ -86,7 +87,7 @@ class Accusation:
         """The accuser's move: open what was picked, prove or expand what was pointed at."""
         sources = self.stage.sources(self.outputs)
         if game.phase == Phase.OPENING:
-            child = game._child()
+            child = game.picked_node()
             assert game.node is not None
             proof = self.trace.tree.proof(
                 child.index, child.index + 1, child.level, game.node.level - child.level
@@ -105,29 +106,25 @@ class Accusation:
             return game.prove_part(now, ACCUSER, found, show_stated(game.stated, game.part))
         if self.stage.layout.contains(game.place) and self.stage.derivation.trial(game.place).parts:
             return game.expand(now, ACCUSER, self.partial_sums(game.place))
+        tokens, number = self.listed(game)
         found = evidence_for(
-            self.trace, self.stage.derivation, sources, game.place, listed=self.listed(game)
+            self.trace, self.stage.derivation, sources, game.place, None, tokens, number
         )
         return game.prove(now, ACCUSER, found)
 
-    def listed(self, game: Game) -> tuple[bytes, int] | None:
-        """The list of a token's verdict, and the number of the token that is looked at."""
-        choice = self.stage.choice
-        assert game.place is not None
-        if choice is None or game.place != answer.verdict_of(self.stage.layout)._replace(
-            item=game.place.item
-        ):
-            return None
-        if choice.how == How.OUTSIDE_TOP_K:
-            return self.tokens, game.place.item
-        if not game.tokens:
-            return None
-        return game.tokens, answer.token_behind(game.tokens, logits_of(self.trace))
+    def listed(self, game: Game) -> tuple[bytes, int]:
+        """The list that a place is judged with, and the number of the token that is looked at."""
+        choice, layout, place = self.stage.choice, self.stage.layout, game.place
+        assert place is not None
+        if choice is not None and choice.how == How.OUTSIDE_TOP_K:
+            return self.tokens, place.item
+        if choice is None or place != layout.verdict._replace(item=place.item):
+            return game.tokens, 0
+        return game.tokens, token_behind(game.tokens, logits_of(self.trace))
 
     def partial_sums(self, place: Place) -> bytes:
         sources = self.stage.sources(self.outputs)
-        evaluator = Evaluator(self.stage.derivation, self.stage.layout, sources)
-        return evaluator.partial_sums(self.trace, place)
+        return Checker(self.stage.derivation, sources).partial_sums(self.trace, place)
 
 
 @dataclass(frozen=True)
@@ -149,18 +146,18 @@ class LyingInParts(Accusation):
 
 @dataclass(frozen=True)
 class Defence:
-    """An accused that has the accuser's trace, checks every predicate on the accuser's operands, and points."""
+    """An accused that has the accuser's trace and checks every leaf of it."""
 
     accusation: Accusation
 
     def first_fault(self, places: Iterable[Place] | None = None) -> Place | None:
         a = self.accusation
-        checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
-        return next(checker.faults(a.trace, places), None)
+        checker = Checker(a.stage.derivation, a.stage.sources(a.outputs))
+        return next(faults(checker, a.trace, places), None)
 
     def bad_part(self, place: Place, stated: bytes) -> int:
         a = self.accusation
-        checker = Checker(a.stage.derivation, a.stage.layout, a.stage.sources(a.outputs))
+        checker = Evaluator(a.stage.derivation, a.stage.sources(a.outputs))
         parts = range(len(stated) // 8)
         wrong = (k for k in parts if checker.part_ruling(a.trace, place, k, stated) != 1)
         return next(wrong, len(parts))
@@ -176,7 +173,7 @@ class Blind:
     @classmethod
     def of(cls, stage: Stage, outputs: CommittedRows) -> Blind:
         own = stage.evaluate(outputs)
-        return cls(own, Checker(stage.derivation, stage.layout, stage.sources(outputs)))
+        return cls(own, Checker(stage.derivation, stage.sources(outputs)))
 
     def move(self, game: Game, now: int, shown: list[bytes]) -> Game:
         """`shown` are the hashes below the node that was opened last, or the chunks."""
@@ -186,7 +183,7 @@ class Blind:
             return game.point(now, OPERATOR, answer.place_among(self.own, node.index, shown))
         child = answer.differing(self.own.tree.below(node.level, node.index), shown)
         if child is None:
-            return game.point(now, OPERATOR, answer.verdict_of(self.own.layout))
+            return game.point(now, OPERATOR, self.own.layout.verdict)
         return game.pick(now, OPERATOR, child)
 
     def pick_part(self, game: Game, now: int) -> Game:
@@ -199,7 +196,7 @@ class Blind:
 def logits_of(trace: HeldTrace) -> list[float]:
     """The numbers that a token's verdict is about."""
     layout = trace.layout
-    verdict = answer.verdict_of(layout)
+    verdict = layout.verdict
     op = layout.op(verdict.section, verdict.op).a
     return [trace[Place(verdict.section, op, 0, 0, i)] for i in range(layout.program.vocab)]
 
@@ -207,7 +204,10 @@ def logits_of(trace: HeldTrace) -> list[float]:
 def play_blind(
     accusation: Accusation, blind: Blind, silent_after: int | None = None
 ) -> tuple[Game, int]:
-    """A game against an accused that is handed nothing off chain. The accuser falls silent after some moves, if at all."""
+    """A game against an accused that is handed nothing off chain.
+
+    The accuser falls silent after some moves, if at all.
+    """
     now, moves, answers = 0, 1, 0
     game = accusation.accuse(accusation.open(now), now)
     while game.phase not in (Phase.RULED, Phase.EXECUTED):
@@ -255,7 +255,10 @@ def play(
     defence: Defence | None = None,
     rng: random.Random | None = None,
 ) -> tuple[Game, int]:
-    """A game in which the accused points at `place`, straight away or after a descent to it. Returns its end and its moves."""
+    """A game in which the accused points at `place`, straight away or after a descent to it.
+
+    Returns its end and its moves.
+    """
     now, moves = 0, 1
     game = accusation.accuse(accusation.open(now), now)
     if descend:
@@ -285,6 +288,21 @@ def ended(game: Game) -> Verdict:
 
 
 __all__ = [
-    "ACCUSER", "Accusation", "Blind", "Defence", "Evidence", "LyingInParts", "OPERATOR", "OWNER", "REQUESTER",
-    "Run", "TERMS", "all_places", "ended", "play", "play_blind", "replace", "request_leaf",
-]  # fmt: skip
+    "ACCUSER",
+    "Accusation",
+    "Blind",
+    "Defence",
+    "Evidence",
+    "LyingInParts",
+    "OPERATOR",
+    "OWNER",
+    "REQUESTER",
+    "TraceRun",
+    "PARAMETERS",
+    "all_places",
+    "ended",
+    "play",
+    "play_blind",
+    "replace",
+    "request_leaf",
+]

@@ -1,4 +1,4 @@
-"""Honest players cannot lose: whole games on a toy model, against liars of every kind and players without a plan."""
+"""Honest players cannot lose a game, against liars of every kind and random players."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from functools import lru_cache
 
 import pytest
 
-from core.dispute.game.dispute import GameError, Phase, Verdict
-from core.dispute.referee import Kind
-from core.dispute.trace.check import all_places
+from core.dispute.game.dispute import Phase, Verdict
+from core.dispute.referee import LeafKind
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
-from tests.core.dispute.trace import toy as toys
-from tests.core.dispute.trace.players import (
+from tests.twins.game import toy as toys
+from tests.twins.game.game import GameError
+from tests.twins.game.players import (
     ACCUSER,
     OPERATOR,
     OWNER,
-    TERMS,
+    PARAMETERS,
     Accusation,
     Defence,
     LyingInParts,
     ended,
     play,
 )
+from tests.twins.game.traces import all_places
 
 GAMES = 300
 
@@ -64,7 +65,7 @@ def test_an_honest_accuser_wins_whatever_the_accused_does(name: str) -> None:
         assert ended(game) == Verdict.FAULT
         assert moves <= 20
         done, paid = game.execute(game.payout_at)
-        assert paid == {"accuser": TERMS.bond}
+        assert paid == {"accuser": PARAMETERS.bond}
         with pytest.raises(GameError, match="WrongPhase"):
             done.execute(game.payout_at)
 
@@ -78,7 +79,7 @@ def forgeries(name: str, rng: random.Random) -> Iterator[Accusation]:
     judged = [
         p
         for p in values
-        if math.isfinite(honest[p]) and stage.layout.op(p.section, p.op).kind != Kind.STABILISER
+        if math.isfinite(honest[p]) and stage.layout.op(p.section, p.op).kind != LeafKind.STABILISER
     ]
     for _ in range(12):  # one number, and nothing that follows from it
         place = rng.choice(judged)
@@ -101,7 +102,7 @@ def forgeries(name: str, rng: random.Random) -> Iterator[Accusation]:
     )  # a little everywhere, and still every score at most its row's M
 
     def smeared(place: Place, value: float) -> float:
-        if stage.layout.op(place.section, place.op).kind == Kind.STABILISER:
+        if stage.layout.op(place.section, place.op).kind == LeafKind.STABILISER:
             return value
         return value * (1 + smear * rng.uniform(-1, 1))
 
@@ -118,7 +119,7 @@ def test_an_honest_accused_finds_the_lie_and_wins(name: str) -> None:
         game, _ = play(accusation, found, defence=defence)
         assert ended(game) == Verdict.NO_FAULT
         _, paid = game.execute(game.payout_at)
-        assert paid == {"accused": TERMS.bond}
+        assert paid == {"accused": PARAMETERS.bond}
 
 
 def test_partial_sums_that_only_add_up_do_not_help() -> None:
@@ -150,14 +151,14 @@ def test_whoever_falls_silent_loses_and_clocks_never_overlap(seed: int) -> None:
     accusation, places = true_accusation("qwen2"), places_of("qwen2")
     now, game = 0, accusation.open()
     for _ in range(rng.randrange(8)):
-        now = game.ends_at - rng.randrange(TERMS.turn_s)
+        now = game.ends_at - rng.randrange(PARAMETERS.turn_s)
         if game.phase == Phase.OPENED:
             game = accusation.accuse(game, now)
         elif game.phase == Phase.PICKING:
             node = game.node
             assert node is not None
             if node.level and rng.random() < 0.5:
-                game = game.pick(now, rng.choice((OWNER, OPERATOR)), rng.choice(game._children()))
+                game = game.pick(now, rng.choice((OWNER, OPERATOR)), rng.choice(game.children()))
             else:
                 game = game.point(now, OWNER, rng.choice(places))
         elif game.phase == Phase.PICKING_PART:
