@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import posixpath
 import re
 import sys
 import tomllib
@@ -84,8 +85,8 @@ def imports_of(path: str, text: str, remappings: list[str]) -> list[str]:
     found = []
     for target in IMPORT.findall(text):
         if target.startswith("."):
-            resolved = (ROOT / path).parent.joinpath(target).resolve()
-            found.append(resolved.relative_to(ROOT).as_posix())
+            # Not `resolve`: node_modules may be a link out of the repository.
+            found.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), target)))
             continue
         for remapping in remappings:
             prefix, _, real = remapping.partition("=")
