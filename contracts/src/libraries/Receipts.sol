@@ -80,7 +80,7 @@ library Receipts {
         RequestLeaf[2] calldata leaves,
         uint256[2] calldata positions,
         bytes32[][2] calldata proofs
-    ) internal pure {
+    ) internal view {
         bytes32[2] memory hashes;
         for (uint256 i; i < 2; ++i) {
             hashes[i] = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaves[i]));

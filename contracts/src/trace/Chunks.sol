@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 
 import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
+import {ShaTree} from "../libraries/ShaTree.sol";
 
 /// Do these hashes lead to that node? SHA-256 trees opened in runs (docs/trust.md §2). Twin: core/dispute/trace/chunks.py.
 ///
@@ -26,20 +27,21 @@ library Chunks {
         }
     }
 
-    /// The node `levels` above the run of nodes from `first` on a level of `count`. The hashes are overwritten.
+    /// The top over the run of nodes from `first` on a level of `count`. The hashes are overwritten.
     ///
-    /// INVARIANT: run, count and levels alone fix which siblings are read, and exactly those must be there: how many were read is compared at
-    /// the end, and what was read beyond them is of a call that reverts.
-    function climb(bytes32[] memory hashes, uint256 first, uint256 count, uint256 levels, bytes32[] calldata siblings)
-        internal
-        view
-        returns (bytes32)
-    {
+    /// INVARIANT: run and count alone fix which siblings are read, and exactly those must be there: how
+    /// many were read is compared at the end, and what was read beyond them is of a call that reverts.
+    function climb(
+        bytes32[] memory hashes,
+        uint256 first,
+        uint256 count,
+        bytes32[] calldata siblings
+    ) internal view returns (bytes32) {
         uint256 length = hashes.length;
         uint256 used;
         if (length == 0 || first + length > count) revert ITraceJudge.SiblingsWrong();
         unchecked {
-            for (; length != 1 && levels != 0; --levels) {
+            while (length != 1) {
                 uint256 left = first & 1;
                 uint256 right = (first + length) & 1;
                 if (first + length == count) right = 0;
@@ -49,43 +51,19 @@ library Chunks {
                 count = (count + 1) >> 1;
             }
         }
-        if (length != 1 || used > siblings.length) revert ITraceJudge.SiblingsWrong();
-        return climb(hashes[0], first, count, levels, siblings[used:]);
+        if (used > siblings.length) revert ITraceJudge.SiblingsWrong();
+        return climb(hashes[0], first, count, siblings[used:]);
     }
 
-    /// The same above one node.
-    function climb(bytes32 hash, uint256 index, uint256 count, uint256 levels, bytes32[] calldata siblings)
+    /// The same over one node.
+    function climb(bytes32 hash, uint256 index, uint256 count, bytes32[] calldata siblings)
         internal
         view
         returns (bytes32)
     {
-        if (index >= count) revert ITraceJudge.SiblingsWrong();
-        bool ok = true;
-        uint256 from;
-        assembly ("memory-safe") {
-            // node = H(0x01 ‖ a ‖ b), in the 65 bytes at `place`.
-            let place := mload(0x40)
-            mstore8(place, 1)
-            from := siblings.offset
-            let pair := add(place, 1)
-            for {} levels { levels := sub(levels, 1) } {
-                // The last of an odd number stays as it is: then no other node has its parent.
-                if lt(or(index, 1), count) {
-                    let at := shl(5, and(index, 1))
-                    mstore(add(pair, at), hash)
-                    mstore(add(pair, xor(at, 32)), calldataload(from))
-                    ok := and(ok, staticcall(gas(), 2, place, 65, 0, 32))
-                    hash := mload(0)
-                    from := add(from, 32)
-                }
-                index := shr(1, index)
-                count := shr(1, add(count, 1))
-            }
-            from := shr(5, sub(from, siblings.offset))
-        }
-        if (!ok) revert ITraceJudge.HashFailed();
-        if (from != siblings.length) revert ITraceJudge.SiblingsWrong();
-        return hash;
+        (bytes32 top, bool proven) = ShaTree.climb(hash, index, count, siblings);
+        if (!proven) revert ITraceJudge.SiblingsWrong();
+        return top;
     }
 
     /// The node `levels` above nodes that are all below it. The hashes are overwritten.

@@ -41,7 +41,7 @@ library Openings {
             if (left < values) values = left;
             if (opening.data.length != values * VALUE_BYTES) revert ITraceJudge.EvidenceInvalid();
             bytes32[] memory hashes = Chunks.leaves(opening.data, Layouts.CHUNK_BYTES);
-            bytes32 top = Chunks.climb(hashes, r.firstChunk + begin, chunks, Chunks.height(chunks), opening.siblings);
+            bytes32 top = Chunks.climb(hashes, r.firstChunk + begin, chunks, opening.siblings);
             if (top != root) revert ITraceJudge.EvidenceInvalid();
             uint256 skipped = (r.start - begin * Layouts.CHUNK_VALUES) * VALUE_BYTES;
             return opening.data[skipped:skipped + r.count * VALUE_BYTES];
@@ -65,7 +65,7 @@ library Openings {
         bytes32 hash;
         if (spot.rowBytes > PART_BYTES) {
             uint256 parts = (spot.rowBytes + PART_BYTES - 1) / PART_BYTES;
-            bytes32 top = Chunks.climb(Chunks.leaf(opening.part), number, parts, Chunks.height(parts), opening.partSiblings);
+            bytes32 top = Chunks.climb(Chunks.leaf(opening.part), number, parts, opening.partSiblings);
             hash = sha256(abi.encodePacked(bytes1(0x00), uint32(spot.row), top));
         } else {
             if (opening.partSiblings.length != 0) revert ITraceJudge.EvidenceInvalid();
@@ -94,7 +94,7 @@ library Openings {
             other = siblings[siblings.length - 1];
             siblings = siblings[:siblings.length - 1];
         }
-        bytes32 top = Chunks.climb(hash, index, count, Chunks.height(count), siblings);
+        bytes32 top = Chunks.climb(hash, index, count, siblings);
         top = sha256(abi.encodePacked(bytes1(0x02), uint32(count), top));
         if (half == Half.Tokens) top = sha256(abi.encodePacked(bytes1(0x04), top, other));
         else if (half == Half.States) top = sha256(abi.encodePacked(bytes1(0x04), other, top));

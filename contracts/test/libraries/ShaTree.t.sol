@@ -14,7 +14,7 @@ contract ShaTreeHarness {
         return ShaTree.leafHash(data);
     }
 
-    function verify(bytes32 treeRoot, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) external pure returns (bool) {
+    function verify(bytes32 treeRoot, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) external view returns (bool) {
         return ShaTree.verify(treeRoot, count, index, leaf, proof);
     }
 }

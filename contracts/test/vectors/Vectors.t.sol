@@ -223,7 +223,7 @@ contract VectorsTest is Test {
         vm.assertGt(i, 0);
     }
 
-    function verify(bytes32 root, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) external pure returns (bool) {
+    function verify(bytes32 root, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) external view returns (bool) {
         return ShaTree.verify(root, count, index, leaf, proof);
     }
 
