@@ -94,16 +94,21 @@ library Chunks {
         hashes = new bytes32[]((data.length + chunkBytes - 1) / chunkBytes);
         bool ok = true;
         assembly ("memory-safe") {
-            let place := mload(0x40)
-            mstore8(place, 0)
+            // A chunk's tag overwrites the last byte of the one before it, which is hashed by then.
+            let tag := mload(0x40)
+            calldatacopy(add(tag, 1), data.offset, data.length)
             let to := add(hashes, 32)
-            let end := add(data.offset, data.length)
-            for { let from := data.offset } lt(from, end) { from := add(from, chunkBytes) } {
-                let size := sub(end, from)
-                if gt(size, chunkBytes) { size := chunkBytes }
-                calldatacopy(add(place, 1), from, size)
-                ok := and(ok, staticcall(gas(), 2, place, add(size, 1), to, 32))
+            let size := add(chunkBytes, 1)
+            let last := sub(add(tag, data.length), chunkBytes)
+            for {} iszero(sgt(tag, last)) { tag := add(tag, chunkBytes) } {
+                mstore8(tag, 0)
+                ok := and(ok, staticcall(gas(), 2, tag, size, to, 32))
                 to := add(to, 32)
+            }
+            size := sub(add(last, size), tag)
+            if gt(size, 1) {
+                mstore8(tag, 0)
+                ok := and(ok, staticcall(gas(), 2, tag, size, to, 32))
             }
         }
         if (!ok) revert ITraceJudge.HashFailed();
@@ -162,9 +167,18 @@ library Chunks {
                 pair := add(pair, 32)
                 write := add(write, 32)
             }
-            for {} lt(add(pair, 32), end) { pair := add(pair, 64) } {
+            for {} lt(add(pair, 96), end) { pair := add(pair, 128) } {
+                let next := add(pair, 64)
                 mstore8(pair, 1)
                 ok := and(ok, staticcall(gas(), 2, pair, 65, write, 32))
+                mstore8(next, 1)
+                ok := and(ok, staticcall(gas(), 2, next, 65, add(write, 32), 32))
+                write := add(write, 64)
+            }
+            if lt(add(pair, 32), end) {
+                mstore8(pair, 1)
+                ok := and(ok, staticcall(gas(), 2, pair, 65, write, 32))
+                pair := add(pair, 64)
                 write := add(write, 32)
             }
             if lt(pair, end) {

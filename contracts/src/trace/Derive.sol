@@ -158,7 +158,8 @@ library Derive {
     }
 
     function _form(Scene memory s, uint256 source) private pure returns (uint256) {
-        return source == Programs.INPUT ? Layouts.HIDDEN : s.frame.program.op(s.sectionType, source).form;
+        if (source == Programs.INPUT) return Layouts.HIDDEN;
+        return s.frame.program.formOf(s.sectionType, source);
     }
 
     /// Numbers that a position has in this form.
@@ -177,13 +178,8 @@ library Derive {
     function _segment(Scene memory s, uint256 source, uint256 row, uint256 segment) private pure returns (Run memory r) {
         uint256 section = s.place.section;
         uint256 op = source;
-        uint256 form = Layouts.HIDDEN;
-        if (source == Programs.INPUT) {
-            op = s.frame.program.ops(s.frame.typeOf(--section)) - 1;
-        } else {
-            form = s.frame.program.op(s.sectionType, source).form;
-        }
-        Layouts.Shape memory shape = s.frame.shapeOf(form);
+        if (source == Programs.INPUT) op = s.frame.program.ops(s.frame.typeOf(--section)) - 1;
+        Layouts.Shape memory shape = s.frame.shapeOf(_form(s, source));
         r.length = shape.length;
         r.firstChunk = s.frame.baseOf(section, op) + (row * shape.segments + segment) * Layouts.segmentChunks(shape.length);
     }

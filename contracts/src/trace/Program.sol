@@ -162,6 +162,7 @@ library Programs {
 
     function formOf(Program memory p, uint256 sectionType, uint256 number) internal pure returns (uint256) {
         unchecked {
+            if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
             return _read(p.raw, p.sectionsAt[sectionType] + 3 + OP_BYTES * number, 1);
         }
     }

@@ -39,9 +39,10 @@ contract TraceJudge is ITraceJudge {
         Layouts.Layout memory l;
         Programs.Program memory p = l.program;
         Programs.parse(p, _bytesOf(model));
-        uint256 rows = _rows(claim);
-        bool sound = claim.layerFrom < claim.layerTo && claim.layerTo <= p.layers && claim.positions != 0 && claim.positions <= rows
-            && claim.positions <= Layouts.MAX_POSITIONS && claim.positions <= p.context;
+        (uint256 positions, uint256 layerTo) = (claim.positions, claim.layerTo);
+        bool sound = claim.layerFrom < layerTo && layerTo <= p.layers && positions != 0
+            && positions <= _rows(claim) && positions <= Layouts.MAX_POSITIONS
+            && positions <= p.context;
         if (!sound) revert ClaimInvalid();
         if (claim.how == 0) _checkWindow(p, claim);
         else _checkChoice(p, claim);
@@ -108,12 +109,16 @@ contract TraceJudge is ITraceJudge {
     }
 
     function _checkWindow(Programs.Program memory p, Claim calldata claim) private pure {
+        (uint256 from, uint256 positions, uint256 layerTo) =
+            (claim.windowFrom, claim.positions, claim.layerTo);
+        uint256 entry = claim.tolerance;
         // The last stage signs rows only of the positions that it drew at, from the last one of the prompt on.
-        bool signed = claim.layerTo != p.layers || uint256(claim.windowFrom) + 1 >= claim.leaf.tokensIn;
-        if (!signed || claim.windowFrom >= claim.positions || claim.tolerance >= p.tolerances) revert ClaimInvalid();
-        uint256 window = claim.positions - claim.windowFrom;
-        (uint256 maxDepth, uint256 minRows,) = p.tolerance(claim.tolerance);
-        if (window > Layouts.MAX_WINDOW_ROWS || window < minRows || claim.layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
+        bool signed = layerTo != p.layers || from + 1 >= claim.leaf.tokensIn;
+        if (!signed || from >= positions || entry >= p.tolerances) revert ClaimInvalid();
+        uint256 window = positions - from;
+        (uint256 maxDepth, uint256 minRows,) = p.tolerance(entry);
+        bool fits = window <= Layouts.MAX_WINDOW_ROWS && window >= minRows;
+        if (!fits || layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
     }
 
     function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
