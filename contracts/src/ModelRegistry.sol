@@ -13,7 +13,10 @@ contract ModelRegistry is IModelRegistry {
     mapping(ModelId id => bytes32[]) private _roots; // [embed, layer 0 … L−1, head]
 
     /// @inheritdoc IModelRegistry
-    function register(ModelSpec calldata spec, bytes32[] calldata roots) external returns (ModelId id) {
+    function register(ModelSpec calldata spec, bytes32[] calldata roots)
+        external
+        returns (ModelId id)
+    {
         id = ModelId.wrap(keccak256(abi.encode(spec)));
         if (exists(id)) revert ModelExists(id);
         if (!_isShapeValid(spec)) revert ModelShapeInvalid();
@@ -43,7 +46,11 @@ contract ModelRegistry is IModelRegistry {
     }
 
     /// @inheritdoc IModelRegistry
-    function shapeOf(ModelId id) external view returns (uint16 layers, uint8 embedUnits, uint8 headUnits) {
+    function shapeOf(ModelId id)
+        external
+        view
+        returns (uint16 layers, uint8 embedUnits, uint8 headUnits)
+    {
         ModelSpec storage spec = _known(id);
         return (spec.layers, spec.embedUnits, spec.headUnits);
     }
@@ -81,7 +88,8 @@ contract ModelRegistry is IModelRegistry {
     }
 
     function _isShapeValid(ModelSpec calldata spec) private pure returns (bool) {
-        return spec.layers != 0 && spec.hidden != 0 && spec.heads != 0 && spec.kvHeads != 0 && spec.heads % spec.kvHeads == 0
-            && spec.ffn != 0 && spec.vocab != 0 && spec.context != 0;
+        return spec.layers != 0 && spec.hidden != 0 && spec.heads != 0 && spec.kvHeads != 0
+            && spec.heads % spec.kvHeads == 0 && spec.ffn != 0 && spec.vocab != 0
+            && spec.context != 0;
     }
 }

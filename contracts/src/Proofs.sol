@@ -7,7 +7,14 @@ import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
-import {Acceptance, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
+import {
+    Acceptance,
+    AuditorDelegation,
+    Order,
+    RequestLeaf,
+    Stage,
+    StageReceipt
+} from "./types/Signed.sol";
 
 /// Is what came with a call what it must be: a pipeline and its acceptances; all receipts of a job, to deliver it; one stage's own, to
 /// dispute it or to convict it without a judge?
@@ -38,15 +45,22 @@ contract Proofs {
     }
 
     /// As `openMatched`.
-    function matchJob(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
-        external
-        view
-    {
+    function matchJob(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external view {
         _checkPlan(order, plan, acceptances, acceptanceSigs);
     }
 
     /// One receipt of every stage, over every request of the order.
-    function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external view {
+    function deliver(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[] calldata receipts,
+        bytes[] calldata sigs
+    ) external view {
         Receipts.checkAll(order, plan, receipts, sigs, _binding(order, plan));
     }
 
@@ -81,19 +95,27 @@ contract Proofs {
         Receipts.checkEquivocation(receipts, leaves, positions, proofs);
     }
 
-    function _checkPlan(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
-        private
-        view
-    {
+    function _checkPlan(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) private view {
         (uint16 layers,,) = _models.shapeOf(order.modelId);
         Plans.checkTiling(plan, layers);
         Plans.checkWorkers(plan, _miners, order.minStake);
         Plans.checkAcceptances(plan, acceptances, acceptanceSigs, _binding(order, plan));
     }
 
-    function _binding(Order calldata order, Stage[] calldata plan) private view returns (Plans.Binding memory) {
+    function _binding(Order calldata order, Stage[] calldata plan)
+        private
+        view
+        returns (Plans.Binding memory)
+    {
         return Plans.Binding({
-            orderHash: Eip712Types.orderHash(order), planHash: Eip712Types.planHash(plan), separator: Eip712Types.domainSeparator(_tasks)
+            orderHash: Eip712Types.orderHash(order),
+            planHash: Eip712Types.planHash(plan),
+            separator: Eip712Types.domainSeparator(_tasks)
         });
     }
 }

@@ -16,7 +16,15 @@ import {Receipts} from "./libraries/Receipts.sol";
 import {Split} from "./libraries/Split.sol";
 import {Proofs} from "./Proofs.sol";
 import {JobId, ModelId} from "./types/Ids.sol";
-import {Acceptance, Ack, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
+import {
+    Acceptance,
+    Ack,
+    AuditorDelegation,
+    Order,
+    RequestLeaf,
+    Stage,
+    StageReceipt
+} from "./types/Signed.sol";
 
 /// What is the life of a job, from signed order to payment? See ITaskRegistry.
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
@@ -45,12 +53,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         address guardian_
     ) EntryPause(owner_, guardian_) {
         // INVARIANT: escrow obeys this registry alone, signatures mean the same to all, and this registry may slash what it proves.
-        bool wired = escrow_.taskRegistry() == address(this) && minerRegistry_.taskRegistry() == address(this)
+        bool wired = escrow_.taskRegistry() == address(this)
+            && minerRegistry_.taskRegistry() == address(this)
             && minerRegistry_.isArbitrator(address(this));
         // INVARIANT: stake cannot have left before the last dispute about the last receipt it answers for is over.
-        uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds + minerRegistry_.maxDisputeSeconds();
+        uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds
+            + minerRegistry_.maxDisputeSeconds();
         if (!wired || minerRegistry_.unbondSeconds() < longest) revert WiringMismatch();
-        if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
+        if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) {
+            revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
+        }
         if (params_.feeRecipient == address(0)) revert AccountZero();
         // INVARIANT: nobody who holds a session's Ack finds it worthless without a warning.
         if (params_.closeDelaySeconds == 0) revert CloseDelayZero();
@@ -86,11 +98,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc ITaskRegistry
-    function matchJob(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
-        external
-        whenEntriesOpen
-        nonReentrant
-    {
+    function matchJob(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external whenEntriesOpen nonReentrant {
         (JobId id,) = _ids(order);
         Job storage job = _jobs[id];
         if (job.state != State.Open) _rejectState(job.state);
@@ -102,18 +115,27 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     // --- a job ends well ---
 
     /// @inheritdoc ITaskRegistry
-    function settleAck(Order calldata order, Ack calldata ack, bytes calldata requesterSig, Stage[] calldata plan) external nonReentrant {
+    function settleAck(
+        Order calldata order,
+        Ack calldata ack,
+        bytes calldata requesterSig,
+        Stage[] calldata plan
+    ) external nonReentrant {
         (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         Job storage job = _jobs[id];
         State state = job.state;
         if (state != State.Matched && state != State.Delivered) _rejectState(state);
-        if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) revert AckMismatch();
+        if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) {
+            revert AckMismatch();
+        }
         bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.ackHash(ack));
         _requireSigner(id, order, digest, requesterSig);
 
         if (state == State.Delivered) {
             // INVARIANT: the stages have shown what they did; an Ack can end the wait for their pay, not change it.
-            if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) revert TokenCountMismatch(0);
+            if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) {
+                revert TokenCountMismatch(0);
+            }
             if (ack.resultRoot != job.resultRoot) revert AckMismatch();
             _settle(id, order, plan);
             return;
@@ -127,14 +149,21 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             return;
         }
         // SAFETY: without one of them a requester could Ack nothing after the work was done and take all its money back.
-        if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) revert NotParty(msg.sender);
+        if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) {
+            revert NotParty(msg.sender);
+        }
         job.tokensIn = ack.tokensIn;
         job.tokensOut = ack.tokensOut;
         _settle(id, order, plan);
     }
 
     /// @inheritdoc ITaskRegistry
-    function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external {
+    function deliver(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[] calldata receipts,
+        bytes[] calldata sigs
+    ) external {
         (JobId id,) = _bind(order, plan);
         Job storage job = _jobs[id];
         if (job.state != State.Matched) _rejectState(job.state);
@@ -196,7 +225,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         Job storage job = _jobs[id];
         if (job.state != State.Matched) _rejectState(job.state);
         if (!job.isSession) revert NotSession();
-        if (msg.sender != order.requester && msg.sender != order.matcher && msg.sender != escrow.jobSpenderOf(id)) {
+        if (
+            msg.sender != order.requester && msg.sender != order.matcher
+                && msg.sender != escrow.jobSpenderOf(id)
+        ) {
             revert NotParty(msg.sender);
         }
         // INVARIANT: a session's deadline only ever moves to an earlier second that has come: no Ack in hand loses the delay.
@@ -227,7 +259,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     /// @inheritdoc ITaskRegistry
     function resolve(JobId id, uint16 stage, bool fault) external {
         Job storage job = _jobs[id];
-        if (job.arbitrator == address(0) || msg.sender != job.arbitrator) revert NotArbitrator(msg.sender, job.arbitrator);
+        if (job.arbitrator == address(0) || msg.sender != job.arbitrator) {
+            revert NotArbitrator(msg.sender, job.arbitrator);
+        }
         uint64 bit = stage < Plans.MAX_STAGES ? uint64(1) << stage : 0;
         if (job.openMask & bit == 0) revert NoOpenDispute(stage);
         job.openMask &= ~bit;
@@ -288,7 +322,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
         external
         view
-        returns (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee)
+        returns (
+            uint256[] memory gross,
+            uint256[] memory pay,
+            uint256 matcherFee,
+            uint256 protocolFee
+        )
     {
         (uint16 layers,,) = _shapeOf(order);
         Plans.checkTiling(plan, layers);
@@ -309,7 +348,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     // --- internals ---
 
     /// The job's id and what every message about it carries; the plan's hash is filled in once a plan is bound.
-    function _ids(Order calldata order) private view returns (JobId id, Plans.Binding memory binding) {
+    function _ids(Order calldata order)
+        private
+        view
+        returns (JobId id, Plans.Binding memory binding)
+    {
         binding.orderHash = Eip712Types.orderHash(order);
         binding.separator = Eip712Types.domainSeparator(address(this));
         id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
@@ -318,7 +361,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function _maxAmount(Order calldata order) private view returns (uint256) {
         (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
         uint256 units = uint256(layers) + embedUnits + headUnits;
-        return Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+        return
+            Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
     }
 
     /// Check an order by itself and enter it in the books; the caller sets the state and locks `amount`.
@@ -331,15 +375,21 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         // INVARIANT: no receipt can be disputed later than maxJob + maxWindow from now; MinerRegistry's unbonding is longer.
         uint256 lastDeadline = block.timestamp + _params.maxJobSeconds;
         if (order.deadline > lastDeadline) revert DeadlineOutOfRange(order.deadline, lastDeadline);
-        if (order.window > _params.maxWindowSeconds) revert WindowOutOfRange(order.window, _params.maxWindowSeconds);
+        if (order.window > _params.maxWindowSeconds) {
+            revert WindowOutOfRange(order.window, _params.maxWindowSeconds);
+        }
         if (order.requests == 0) revert RequestsZero();
         // INVARIANT: both fees together are under 6 %, so pay = gross − fees never underflows; a fee has somebody to go to.
         uint256 maxFeeBps = order.matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
         if (order.matcherFeeBps > maxFeeBps) revert FeeTooHigh(order.matcherFeeBps, maxFeeBps);
         // INVARIANT: whoever may rule is on the list that MinerRegistry lets slash, from which nobody is removed.
-        if (!minerRegistry.isArbitrator(order.arbitrator)) revert ArbitratorUnknown(order.arbitrator);
+        if (!minerRegistry.isArbitrator(order.arbitrator)) {
+            revert ArbitratorUnknown(order.arbitrator);
+        }
         bytes32 profile = modelRegistry.numericsProfileOf(order.modelId);
-        if (order.numericsProfile != profile) revert NumericsProfileMismatch(order.numericsProfile, profile);
+        if (order.numericsProfile != profile) {
+            revert NumericsProfileMismatch(order.numericsProfile, profile);
+        }
         amount = _maxAmount(order);
 
         job.deadline = uint40(order.deadline);
@@ -363,7 +413,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: from here on `plan` is the one that was checked and accepted when the job was matched.
-    function _bind(Order calldata order, Stage[] calldata plan) private view returns (JobId id, Plans.Binding memory binding) {
+    function _bind(Order calldata order, Stage[] calldata plan)
+        private
+        view
+        returns (JobId id, Plans.Binding memory binding)
+    {
         (id, binding) = _ids(order);
         Job storage job = _jobs[id];
         bytes32 need = job.planHash;
@@ -378,7 +432,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// As `_create`, and lock the requester's balance: on its own word, or on that of a key it lets spend.
-    function _createSigned(Order calldata order, bytes calldata signature) private returns (JobId id) {
+    function _createSigned(Order calldata order, bytes calldata signature)
+        private
+        returns (JobId id)
+    {
         (id,) = _ids(order);
         uint256 amount = _create(id, order);
         address spender;
@@ -391,9 +448,18 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// INVARIANT: what happens to a job is said by its requester or by the key that opened it, and by no other spender: each is
     /// held to its own limit. It may for as long as the job is spoken of, so that nobody's pay is undone by taking it back.
-    function _requireSigner(JobId id, Order calldata order, bytes32 digest, bytes calldata signature) private view {
-        if (Eip712Types.isValidSigner(order.requester, digest, signature)) return;
-        if (!Eip712Types.isSignedBy(escrow.jobSpenderOf(id), digest, signature)) revert BadSignature(order.requester);
+    function _requireSigner(
+        JobId id,
+        Order calldata order,
+        bytes32 digest,
+        bytes calldata signature
+    ) private view {
+        if (Eip712Types.isValidSigner(order.requester, digest, signature)) {
+            return;
+        }
+        if (!Eip712Types.isSignedBy(escrow.jobSpenderOf(id), digest, signature)) {
+            revert BadSignature(order.requester);
+        }
     }
 
     /// What else this call brought: Proofs reads it from the call's own bytes, and says no by reverting.
@@ -407,7 +473,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return minerRegistry.ownerOf(stage.operator);
     }
 
-    function _shapeOf(Order calldata order) private view returns (uint16 layers, uint8 embedUnits, uint8 headUnits) {
+    function _shapeOf(Order calldata order)
+        private
+        view
+        returns (uint16 layers, uint8 embedUnits, uint8 headUnits)
+    {
         return modelRegistry.shapeOf(order.modelId);
     }
 
@@ -415,9 +485,13 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return escrow.releaseJob(id, new IEscrow.Payout[](0));
     }
 
-    function _openDispute(JobId id, Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes32 receiptHash)
-        private
-    {
+    function _openDispute(
+        JobId id,
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes32 receiptHash
+    ) private {
         Job storage job = _jobs[id];
         uint16 stage = receipt.stage;
         uint64 bit = uint64(1) << stage;
@@ -464,11 +538,21 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes calldata signature,
         Plans.Binding memory binding
     ) private view {
-        if (msg.sender == order.requester || msg.sender == order.auditor) return;
-        if (delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash || block.timestamp > delegation.expiry) {
+        if (msg.sender == order.requester || msg.sender == order.auditor) {
+            return;
+        }
+        if (
+            delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash
+                || block.timestamp > delegation.expiry
+        ) {
             revert NotParty(msg.sender);
         }
-        _requireSigner(id, order, Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)), signature);
+        _requireSigner(
+            id,
+            order,
+            Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)),
+            signature
+        );
     }
 
     function _operators(Stage[] calldata plan) private pure returns (address[] memory operators) {
@@ -480,7 +564,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// Who else has an interest in the job. Without zero addresses; may repeat.
     function _parties(Order calldata order) private view returns (address[] memory parties) {
-        parties = new address[]((order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1));
+        parties = new address[](
+            (order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1)
+        );
         uint256 next = 2;
         (parties[0], parties[1]) = (order.requester, msg.sender);
         if (order.matcher != address(0)) parties[next++] = order.matcher;
@@ -500,7 +586,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (job.faultMask & bit != 0) revert StageAlreadyAtFault(stage);
         job.faultMask |= bit;
         owner = _ownerOf(plan[stage]);
-        slashed = minerRegistry.slash(owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester);
+        slashed = minerRegistry.slash(
+            owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester
+        );
     }
 
     function _isStage(Stage[] calldata plan, address account) private view returns (bool) {
@@ -514,7 +602,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function _settle(JobId id, Order calldata order, Stage[] calldata plan) private {
         Job storage job = _jobs[id];
         job.state = State.Settled;
-        Split.Shares memory shares = _shares(order, plan, 0, 0, job.tokensIn, job.tokensOut, job.faultMask);
+        Split.Shares memory shares =
+            _shares(order, plan, 0, 0, job.tokensIn, job.tokensOut, job.faultMask);
         (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
         emit JobSettled(id, paid, escrow.releaseJob(id, payouts), shares.withheld);
     }
@@ -523,14 +612,19 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     ///
     /// INVARIANT: counts never fall, so nothing is ever taken back; counts that do not grow change nothing, not even the window.
     /// A stage that was found at fault meanwhile is not paid from then on, and its gross stays with the requester.
-    function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack) private {
+    function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack)
+        private
+    {
         Job storage job = _jobs[id];
         (uint32 paidIn, uint32 paidOut) = (job.tokensIn, job.tokensOut);
         bool falls = ack.tokensIn < paidIn || ack.tokensOut < paidOut;
-        if (falls || (ack.tokensIn == paidIn && ack.tokensOut == paidOut)) revert AckStale(paidIn, paidOut);
+        if (falls || (ack.tokensIn == paidIn && ack.tokensOut == paidOut)) {
+            revert AckStale(paidIn, paidOut);
+        }
         job.tokensIn = ack.tokensIn;
         job.tokensOut = ack.tokensOut;
-        Split.Shares memory shares = _shares(order, plan, paidIn, paidOut, ack.tokensIn, ack.tokensOut, job.faultMask);
+        Split.Shares memory shares =
+            _shares(order, plan, paidIn, paidOut, ack.tokensIn, ack.tokensOut, job.faultMask);
         (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
         emit JobPaid(id, ack.tokensIn, ack.tokensOut, paid);
         escrow.payJob(id, payouts);

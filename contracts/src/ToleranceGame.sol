@@ -79,7 +79,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         IRowJudge rowJudge_,
         Params memory p
     ) {
-        if (p.turnSeconds == 0 || p.slashBps > BPS) revert ParamsInvalid();
+        if (p.turnSeconds == 0 || p.slashBps > BPS) {
+            revert ParamsInvalid();
+        }
         token = token_;
         taskRegistry = taskRegistry_;
         minerRegistry = minerRegistry_;
@@ -90,7 +92,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         payoutDelaySeconds = p.payoutDelaySeconds;
         slashBps = p.slashBps;
         uint256 longest = MAX_TURNS * p.turnSeconds + p.payoutDelaySeconds;
-        if (longest > minerRegistry_.maxDisputeSeconds()) revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
+        if (longest > minerRegistry_.maxDisputeSeconds()) {
+            revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
+        }
     }
 
     // --- TaskRegistry ---
@@ -105,7 +109,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         g.accuser = ref.challenger;
         g.binding = keccak256(abi.encode(ref.modelId, ref.receiptHash));
         emit GameOpened(
-            id, ref.job, ref.accused, ref.stage, ref.challenger, ref.requester, ref.modelId, ref.receiptHash, ref.requestsRoot, bond
+            id,
+            ref.job,
+            ref.accused,
+            ref.stage,
+            ref.challenger,
+            ref.requester,
+            ref.modelId,
+            ref.receiptHash,
+            ref.requestsRoot,
+            bond
         );
 
         minerRegistry.freeze(ref.accused);
@@ -146,7 +159,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         if (claim.how == 0) revert ITraceJudge.ClaimInvalid();
         _accuse(id, model, receipt, claim, position, proof, below);
         rowJudge.checkDrawn(claim, receipt.orderHash, drawn);
-        if (drawn.order.samplingRoot == 0) _games[id].opening = keccak256(abi.encode(drawn.opening));
+        if (drawn.order.samplingRoot == 0) {
+            _games[id].opening = keccak256(abi.encode(drawn.opening));
+        }
     }
 
     /// @inheritdoc IToleranceGame
@@ -184,7 +199,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external {
+    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings)
+        external
+    {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opening);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, turn.level(), turn.index());
         if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
@@ -195,7 +212,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external {
+    function openChunks(
+        DisputeId id,
+        bytes calldata data,
+        bytes calldata sizes,
+        bytes32[] calldata siblings
+    ) external {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opening);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, turn.level(), turn.index());
         if (level > Chunks.STEP_LEVELS) revert HashesDue();
@@ -209,13 +231,19 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
+    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external
+    {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Proving);
         _requireClaim(g, model, claim);
         // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
         bytes32 place = g.node;
-        if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) revert ListMismatch();
-        _ruleBy(id, g, turn, abi.decode(_judged(ITraceJudge.rule.selector, place), (ITraceJudge.Fault)));
+        if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) {
+            revert ListMismatch();
+        }
+        _ruleBy(
+            id, g, turn, abi.decode(_judged(ITraceJudge.rule.selector, place), (ITraceJudge.Fault))
+        );
     }
 
     /// @inheritdoc IToleranceGame
@@ -223,7 +251,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Proving);
         // Not checked here: of sums that are not those of the place, none can be proven, nor that they add up.
         uint256 parts = stated.length / Layouts.VALUE_BYTES;
-        if (parts == 0 || parts > MAX_PARTS || stated.length % Layouts.VALUE_BYTES != 0) revert NoParts();
+        if (parts == 0 || parts > MAX_PARTS || stated.length % Layouts.VALUE_BYTES != 0) {
+            revert NoParts();
+        }
         g.node = _statement(g.node & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
         emit Expanded(id, _turn(g, turn, Phase.PickingPart, Turns.atSums(parts, 0)));
     }
@@ -242,7 +272,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         evidence; // read by the judge
         if (turn.part() != turn.parts()) revert PartDue(turn.part());
         if (_statement(Places.packed(place), stated) != g.node) revert StatedMismatch();
-        _ruleBy(id, g, turn, abi.decode(_judged(ITraceJudge.ruleSum.selector, 0), (ITraceJudge.Fault)));
+        _ruleBy(
+            id, g, turn, abi.decode(_judged(ITraceJudge.ruleSum.selector, 0), (ITraceJudge.Fault))
+        );
     }
 
     /// @inheritdoc IToleranceGame
@@ -261,7 +293,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         // INVARIANT: behind the last sum that was stated there is none, whatever the place has.
         if (number == turn.parts()) revert SumDue();
         bytes32 part = bytes32(_stated(g, number, place, stated)) | bytes32(number);
-        _ruleBy(id, g, turn, abi.decode(_judged(ITraceJudge.rulePart.selector, part), (ITraceJudge.Fault)));
+        _ruleBy(
+            id,
+            g,
+            turn,
+            abi.decode(_judged(ITraceJudge.rulePart.selector, part), (ITraceJudge.Fault))
+        );
     }
 
     // --- the accused ---
@@ -316,7 +353,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external {
+    function reveal(
+        DisputeId id,
+        SignedRows calldata rows,
+        RowSpot[] calldata spots,
+        RowOpening[] calldata openings
+    ) external {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Asked);
         if (keccak256(abi.encode(rows, spots)) != g.node) revert AskMismatch();
         rowJudge.checkShown(rows, spots, openings);
@@ -332,12 +374,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Phase phase = turn.phase();
         if (phase == Phase.None || phase >= Phase.Ruled) revert WrongPhase(phase);
         if (block.timestamp <= turn.endsAt()) revert ClockRunning(turn.endsAt());
-        bool accusedSilent = phase == Phase.Asked || phase == Phase.Picking || phase == Phase.PickingPart;
+        bool accusedSilent =
+            phase == Phase.Asked || phase == Phase.Picking || phase == Phase.PickingPart;
         _rule(id, g, turn, accusedSilent ? Status.Fault : Status.NoFault);
     }
 
     /// @inheritdoc IToleranceGame
-    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external nonReentrant {
+    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+        external
+        nonReentrant
+    {
         // INVARIANT: the id is of exactly this job, stage and requester: `resolve` hears of what was opened, and the victim is the requester.
         DisputeId id = disputeIdOf(job, stage, requestsRoot, requester);
         Dispute storage g = _games[id];
@@ -413,8 +459,14 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// @inheritdoc IToleranceGame
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) public view returns (DisputeId) {
-        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot, requester)));
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+        public
+        view
+        returns (DisputeId)
+    {
+        return DisputeId.wrap(
+            keccak256(abi.encode(address(this), job, stage, requestsRoot, requester))
+        );
     }
 
     // --- internals: turns ---
@@ -521,12 +573,17 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     // --- internals: what is on trial ---
 
     /// INVARIANT: layers, requests and rows are those that the accused signed.
-    function _requireReceipt(Dispute storage g, ModelId model, StageReceipt calldata receipt, uint16 layerFrom, uint16 layerTo)
-        private
-        view
-    {
+    function _requireReceipt(
+        Dispute storage g,
+        ModelId model,
+        StageReceipt calldata receipt,
+        uint16 layerFrom,
+        uint16 layerTo
+    ) private view {
         bool same = _receiptHash(model, receipt) == g.binding;
-        if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) revert ReceiptMismatch();
+        if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) {
+            revert ReceiptMismatch();
+        }
     }
 
     /// keccak256(abi.encode(model, hash of the receipt)). The receipt's words are hashed as they stand in
@@ -547,12 +604,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    function _requireRequest(StageReceipt calldata receipt, RequestLeaf calldata leaf, uint256 position, bytes32[] calldata proof)
-        private
-        view
-    {
+    function _requireRequest(
+        StageReceipt calldata receipt,
+        RequestLeaf calldata leaf,
+        uint256 position,
+        bytes32[] calldata proof
+    ) private view {
         bytes32 hash = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaf));
-        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, hash, proof)) revert RequestUnproven();
+        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, hash, proof)) {
+            revert RequestUnproven();
+        }
     }
 
     function _requireRows(
@@ -602,12 +663,21 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: the partial sum is the one that the accused picked, and stands where it was stated: the statement's hash is over all groups.
-    function _stated(Dispute storage g, uint256 part, Place calldata place, Opening calldata opening) private view returns (bytes8) {
+    function _stated(
+        Dispute storage g,
+        uint256 part,
+        Place calldata place,
+        Opening calldata opening
+    ) private view returns (bytes8) {
         uint256 start = part * Layouts.VALUE_BYTES;
         uint256 group = start / GROUP_BYTES;
         bytes32[] calldata others = opening.siblings;
         if (group > others.length) revert StatedMismatch();
-        bytes32 found = keccak256(abi.encodePacked(Places.packed(place), others[:group], keccak256(opening.data), others[group:]));
+        bytes32 found = keccak256(
+            abi.encodePacked(
+                Places.packed(place), others[:group], keccak256(opening.data), others[group:]
+            )
+        );
         if (found != g.node) revert StatedMismatch();
         return bytes8(opening.data[start % GROUP_BYTES:]);
     }
@@ -661,7 +731,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// How many nodes of level `below` there are, `step` levels beneath node number `index`.
-    function _nodes(uint256 chunks, uint256 below, uint256 step, uint256 index) private pure returns (uint256) {
+    function _nodes(uint256 chunks, uint256 below, uint256 step, uint256 index)
+        private
+        pure
+        returns (uint256)
+    {
         unchecked {
             uint256 left = Chunks.width(chunks, below) - (index << step); // there is such a node
             return left < 1 << step ? left : 1 << step;
@@ -674,16 +748,25 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// The hash of a node by what is said to be below it.
-    function _folded(uint256 chunks, uint256 level, uint256 index, bytes32[] calldata below) private view returns (bytes32) {
+    function _folded(uint256 chunks, uint256 level, uint256 index, bytes32[] calldata below)
+        private
+        view
+        returns (bytes32)
+    {
         uint256 step = _step(level);
         if (below.length != _nodes(chunks, level - step, step, index)) revert OpeningWrong();
         return Chunks.fold(below, step);
     }
 
     /// INVARIANT: what is opened is under the node that was opened before, at the place that the accused picked.
-    function _openChild(Dispute storage g, uint256 chunks, uint256 level, uint256 index, bytes32 hash, bytes32[] calldata siblings)
-        private
-    {
+    function _openChild(
+        Dispute storage g,
+        uint256 chunks,
+        uint256 level,
+        uint256 index,
+        bytes32 hash,
+        bytes32[] calldata siblings
+    ) private {
         uint256 step = _stepTo(chunks, level);
         uint256 count = _nodes(chunks, level, step, index >> step);
         bytes32 top = Chunks.climb(hash, index & ((1 << step) - 1), count, siblings);

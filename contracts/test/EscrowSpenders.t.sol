@@ -54,7 +54,9 @@ contract EscrowSpendersTest is Suite {
     function expectRevertOnOpen(Deal memory deal, bytes memory reason) private {
         vm.prank(matcher);
         vm.expectRevert(reason);
-        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        tasks.openMatched(
+            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
+        );
     }
 
     // --- setting ---
@@ -115,7 +117,9 @@ contract EscrowSpendersTest is Suite {
         allow(spender, 10 * USD, expiry);
         Deal memory deal = signedBy(spenderKey, newOrder());
         vm.warp(expiry + 1);
-        expectRevertOnOpen(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        expectRevertOnOpen(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
         vm.warp(expiry);
         openMatched(deal);
         deal = signedBy(spenderKey, newOrder());
@@ -130,7 +134,9 @@ contract EscrowSpendersTest is Suite {
         allow(spender, 2 * amount - 1, NEVER);
         openMatched(deal);
         Deal memory next = signedBy(spenderKey, newOrder());
-        bytes memory over = abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * amount, 2 * amount - 1);
+        bytes memory over = abi.encodeWithSelector(
+            IEscrow.SpenderOverLimit.selector, spender, 2 * amount, 2 * amount - 1
+        );
         expectRevertOnOpen(next, over);
         allow(spender, 2 * amount, NEVER);
         openMatched(next);
@@ -150,7 +156,10 @@ contract EscrowSpendersTest is Suite {
         uint256 had = used(spender);
         allow(spender, had - 1, NEVER);
         Deal memory deal = signedBy(spenderKey, newOrder());
-        expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * had, had - 1));
+        expectRevertOnOpen(
+            deal,
+            abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * had, had - 1)
+        );
         vm.assertEq(used(spender), had);
     }
 
@@ -161,7 +170,9 @@ contract EscrowSpendersTest is Suite {
         escrow.requestWithdraw(free);
         Deal memory deal = signedBy(spenderKey, newOrder());
         uint256 amount = maxAmountOf(deal.order);
-        expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount));
+        expectRevertOnOpen(
+            deal, abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount)
+        );
     }
 
     // --- what a spender cannot do ---
@@ -228,7 +239,9 @@ contract EscrowSpendersTest is Suite {
         allow(spender, 0, 0);
         ackBy(spenderKey, deal, IN, OUT);
         vm.assertGt(escrow.creditOf(minerOwners[0]), 0);
-        expectRevertOnOpen(late, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        expectRevertOnOpen(
+            late, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(deal.id); // frees what it used, though its limit is zero by now
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
@@ -256,10 +269,14 @@ contract EscrowSpendersTest is Suite {
         bytes memory sig = sign(otherKey, digest(delegation.hash()));
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
         sig = sign(spenderKey, digest(delegation.hash()));
         vm.prank(stranger);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
     }
 
     // --- contract accounts ---
@@ -290,15 +307,23 @@ contract EscrowSpendersTest is Suite {
             Deal memory deal = signedBy(spenderKey, seed % 2 == 0 ? sessionOrder() : newOrder());
             uint256 amount = maxAmountOf(deal.order);
             if (paid + locked + amount > limit) {
-                expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, paid + locked + amount, limit));
+                expectRevertOnOpen(
+                    deal,
+                    abi.encodeWithSelector(
+                        IEscrow.SpenderOverLimit.selector, spender, paid + locked + amount, limit
+                    )
+                );
                 continue;
             }
             openMatched(deal);
-            if (seed >> 8 & 1 == 1) ackBy(spenderKey, deal, uint32(seed % IN) + 1, uint32(seed % OUT));
+            if (seed >> 8 & 1 == 1) {
+                ackBy(spenderKey, deal, uint32(seed % IN) + 1, uint32(seed % OUT));
+            }
             (, uint256 left) = escrow.lockOf(deal.id);
             locked += left;
             if (seed >> 8 & 1 == 1) {
-                (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, uint32(seed % IN) + 1, uint32(seed % OUT));
+                (uint256[] memory gross,,,) =
+                    tasks.split(deal.order, deal.plan, uint32(seed % IN) + 1, uint32(seed % OUT));
                 paid += gross[0] + gross[1];
             }
             vm.assertEq(used(spender), paid + locked);

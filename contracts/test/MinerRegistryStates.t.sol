@@ -68,9 +68,15 @@ contract MinerRegistryStatesTest is StakeFixture {
     function checkArbitrator(bytes memory freeze) private {
         expectCall(address(tasks), abi.encodeCall(miners.freeze, (owner)), freeze);
         expectCall(
-            address(tasks), abi.encodeCall(miners.release, (owner)), abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner)
+            address(tasks),
+            abi.encodeCall(miners.release, (owner)),
+            abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner)
         );
-        expectCall(address(tasks), abi.encodeCall(miners.slash, (owner, 5000, challenger, 1, requester)), legal());
+        expectCall(
+            address(tasks),
+            abi.encodeCall(miners.slash, (owner, 5000, challenger, 1, requester)),
+            legal()
+        );
     }
 
     function test_matrix_none() public {
@@ -112,7 +118,8 @@ contract MinerRegistryStatesTest is StakeFixture {
     function test_matrix_cooldownAndJailed() public {
         bring(COOLDOWN, true);
         bytes memory no = wrongState(COOLDOWN);
-        bytes memory jailed = abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp());
+        bytes memory jailed =
+            abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp());
         bytes memory ok = legal();
         checkOwner([no, no, ok, no, no, ok, jailed, no, ok]);
         checkArbitrator(legal());
@@ -142,7 +149,9 @@ contract MinerRegistryStatesTest is StakeFixture {
                     vm.assertEq(amount, before.leaving);
                     vm.assertGe(vm.getBlockTimestamp(), lastRequest + UNBOND_SECONDS);
                 } catch {
-                    vm.assertTrue(before.leaving == 0 || vm.getBlockTimestamp() < lastRequest + UNBOND_SECONDS);
+                    vm.assertTrue(
+                        before.leaving == 0 || vm.getBlockTimestamp() < lastRequest + UNBOND_SECONDS
+                    );
                 }
             } else if (random % 4 == 1) {
                 try miners.cancelExit() {
@@ -163,7 +172,9 @@ contract MinerRegistryStatesTest is StakeFixture {
 
     /// #12: a receipt signed at any time while the miner may work can be disputed for the longest job and window after; until
     /// then the stake it was judged by is still here.
-    function testFuzz_stakeOutlastsEveryDisputableReceipt(uint32 waitBefore, uint32 signedBefore) public {
+    function testFuzz_stakeOutlastsEveryDisputableReceipt(uint32 waitBefore, uint32 signedBefore)
+        public
+    {
         bring(ACTIVE, false);
         skipTime(bound(waitBefore, 0, 30 days));
         uint256 signedAt = vm.getBlockTimestamp() - bound(signedBefore, 0, 1 days); // before the exit was asked for

@@ -28,7 +28,9 @@ contract ProgramStoreTest is Test {
             vm.assertTrue(programs.store(program) == id);
             vm.assertTrue(programs.has(id));
             vm.assertEq(programs.load(id), program);
-            vm.assertEq(ProgramHomes.homeOf(address(programs), id).code, bytes.concat(hex"00", program));
+            vm.assertEq(
+                ProgramHomes.homeOf(address(programs), id).code, bytes.concat(hex"00", program)
+            );
         }
     }
 
@@ -61,7 +63,9 @@ contract ProgramStoreTest is Test {
 
     function test_aProgramTooLong_isRefused() public {
         bytes memory program = new bytes(24_001);
-        vm.expectRevert(abi.encodeWithSelector(ProgramStore.ProgramTooLong.selector, 24_001, 24_000));
+        vm.expectRevert(
+            abi.encodeWithSelector(ProgramStore.ProgramTooLong.selector, 24_001, 24_000)
+        );
         programs.store(program);
     }
 
@@ -70,7 +74,8 @@ contract ProgramStoreTest is Test {
         bytes memory program = bytesOf(3000);
         bytes32 id = keccak256(program);
         for (uint256 gas_ = 50_000; gas_ < 650_000; gas_ += 25_000) {
-            (bool ok,) = address(programs).call{gas: gas_}(abi.encodeCall(programs.store, (program)));
+            (bool ok,) =
+                address(programs).call{gas: gas_}(abi.encodeCall(programs.store, (program)));
             if (ok) break;
             vm.assertFalse(programs.has(id));
             vm.assertEq(makerOf(id).code.length, 0);

@@ -42,7 +42,10 @@ contract ReentrancyTest is Suite {
     function assertGuarded(string memory what) private view {
         vm.assertTrue(hook.called(), what);
         vm.assertFalse(hook.succeeded(), what);
-        vm.assertEq(hook.answer(), abi.encodeWithSelector(ReentrancyGuardTransient.ReentrancyGuardReentrantCall.selector));
+        vm.assertEq(
+            hook.answer(),
+            abi.encodeWithSelector(ReentrancyGuardTransient.ReentrancyGuardReentrantCall.selector)
+        );
     }
 
     /// All of Escrow that moves tokens or pays out.
@@ -59,19 +62,28 @@ contract ReentrancyTest is Suite {
         Delivery memory delivery = newDelivery(deal, 1, 1);
         (Ack memory ack, bytes memory sig) = newAck(deal, 1, 1);
         calls[0] = abi.encodeCall(tasks.open, (deal.order));
-        calls[1] = abi.encodeCall(tasks.openMatched, (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs));
-        calls[2] = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs));
+        calls[1] = abi.encodeCall(
+            tasks.openMatched,
+            (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs)
+        );
+        calls[2] = abi.encodeCall(
+            tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs)
+        );
         calls[3] = abi.encodeCall(tasks.settleAck, (deal.order, ack, sig, deal.plan));
         calls[4] = abi.encodeCall(tasks.finalize, (deal.order, deal.plan));
         calls[5] = abi.encodeCall(tasks.cancel, (deal.id));
         calls[6] = abi.encodeCall(tasks.expire, (deal.id));
-        calls[7] = abi.encodeCall(tasks.dispute, (deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), ""));
+        calls[7] = abi.encodeCall(
+            tasks.dispute,
+            (deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), "")
+        );
     }
 
     function assertBooksBalance() private view {
         (, uint256 locked) = escrow.lockOf(lastJob);
-        uint256 books = escrow.balanceOf(requester) + escrow.thawOf(requester).amount + escrow.creditOf(matcher) + escrow.creditOf(treasury)
-            + escrow.balanceOf(address(hook)) + escrow.thawOf(address(hook)).amount + locked;
+        uint256 books = escrow.balanceOf(requester) + escrow.thawOf(requester).amount
+            + escrow.creditOf(matcher) + escrow.creditOf(treasury) + escrow.balanceOf(address(hook))
+            + escrow.thawOf(address(hook)).amount + locked;
         for (uint256 i; i < minerOwners.length; ++i) {
             books += escrow.creditOf(minerOwners[i]);
         }
@@ -148,7 +160,9 @@ contract ReentrancyTest is Suite {
             fund(requester, address(jury), uint256(BOND) + FEE);
             arm(address(tasks), calls[i]);
             vm.prank(requester);
-            tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+            tasks.dispute(
+                deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), ""
+            );
             assertGuarded("dispute");
             vm.revertToState(state);
             state = vm.snapshotState();

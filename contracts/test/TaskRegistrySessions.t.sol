@@ -21,7 +21,12 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
-    function expectRevertOnAck(Deal memory deal, uint32 tokensIn, uint32 tokensOut, bytes memory reason) private {
+    function expectRevertOnAck(
+        Deal memory deal,
+        uint32 tokensIn,
+        uint32 tokensOut,
+        bytes memory reason
+    ) private {
         (Ack memory ack, bytes memory sig) = newAck(deal, tokensIn, tokensOut);
         vm.expectRevert(reason);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
@@ -56,7 +61,9 @@ contract TaskRegistrySessionsTest is Suite {
         vm.assertEq(escrow.creditOf(matcher), matcherFee);
         vm.assertEq(escrow.creditOf(treasury), protocolFee);
         vm.assertEq(lockedOf(deal) + escrow.balanceOf(requester), 100 * USD - spent);
-        if (stateOf(deal.id) == ITaskRegistry.State.Matched) vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - spent);
+        if (stateOf(deal.id) == ITaskRegistry.State.Matched) {
+            vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - spent);
+        }
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
     }
 
@@ -114,11 +121,15 @@ contract TaskRegistrySessionsTest is Suite {
     }
 
     /// Any split of Acks pays everybody what one Ack does, to the unit, at prices where every step has a rest.
-    function testFuzz_acks_inAnySteps_payWhatOneDoes(uint8 stages, uint32[6] memory ins, uint32[6] memory outs, uint32[2] memory prices)
-        public
-    {
+    function testFuzz_acks_inAnySteps_payWhatOneDoes(
+        uint8 stages,
+        uint32[6] memory ins,
+        uint32[6] memory outs,
+        uint32[2] memory prices
+    ) public {
         Order memory order = sessionOrder();
-        (order.priceIn, order.priceOut) = (uint64(bound(prices[0], 1, 1e9)), uint64(bound(prices[1], 1, 1e9)));
+        (order.priceIn, order.priceOut) =
+        (uint64(bound(prices[0], 1, 1e9)), uint64(bound(prices[1], 1, 1e9)));
         (order.maxTokensIn, order.maxTokensOut) = (300_000, 300_000);
         Deal memory deal = dealOf(order, evenPlan(bound(stages, 1, 8)));
         openMatched(deal);
@@ -169,8 +180,18 @@ contract TaskRegistrySessionsTest is Suite {
 
     function test_ack_overCap_reverts() public {
         Deal memory deal = matchedSession(2);
-        expectRevertOnAck(deal, 1_000_001, OUT, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000));
-        expectRevertOnAck(deal, IN, 500_001, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000));
+        expectRevertOnAck(
+            deal,
+            1_000_001,
+            OUT,
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
+        );
+        expectRevertOnAck(
+            deal,
+            IN,
+            500_001,
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
+        );
         bring(deal, 1_000_000, 500_000);
         assertPaid(deal, 1_000_000, 500_000);
     }
@@ -211,7 +232,12 @@ contract TaskRegistrySessionsTest is Suite {
         openMatched(deal);
         bring(deal, 1000, 1000);
         wallet.setSigner(stranger);
-        expectRevertOnAck(deal, IN, OUT, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet)));
+        expectRevertOnAck(
+            deal,
+            IN,
+            OUT,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet))
+        );
     }
 
     /// Between two Acks the protocol's fee falls: nobody is paid less than before, the requester pays the same.
@@ -235,7 +261,8 @@ contract TaskRegistrySessionsTest is Suite {
         proveEquivocation(deal, contradiction(deal, 1));
         bring(deal, IN, OUT);
         vm.assertEq(escrow.creditOf(minerOwners[1]), had);
-        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        (uint256[] memory gross, uint256[] memory pay,,) =
+            tasks.split(deal.order, deal.plan, IN, OUT);
         (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
         vm.assertEq(escrow.creditOf(minerOwners[0]), pay[0]);
         vm.assertEq(escrow.creditOf(minerOwners[2]), pay[2]);
@@ -317,7 +344,8 @@ contract TaskRegistrySessionsTest is Suite {
     function test_requestClose_again_reverts() public {
         Deal memory deal = matchedSession(2);
         requestClose(deal);
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, vm.getBlockTimestamp());
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, vm.getBlockTimestamp());
         for (uint256 i; i < 2; ++i) {
             vm.prank(requester);
             vm.expectRevert(reason);
@@ -331,7 +359,9 @@ contract TaskRegistrySessionsTest is Suite {
         for (uint256 i; i < 2; ++i) {
             vm.warp(deal.order.deadline + i);
             vm.prank(requester);
-            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline));
+            vm.expectRevert(
+                abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
+            );
             tasks.requestClose(deal.order);
         }
         vm.warp(deal.order.deadline - 1);
@@ -372,7 +402,9 @@ contract TaskRegistrySessionsTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.prank(requester);
         vm.expectRevert(wrongState(ITaskRegistry.State.Matched));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), ""
+        );
         bring(deal, 1000, 500);
         dispute(deal, delivery, 1);
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
@@ -401,7 +433,9 @@ contract TaskRegistrySessionsTest is Suite {
         vm.warp(finalAt + 1);
         vm.prank(requester);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[2], delivery.sigs[2], noDelegation(), "");
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[2], delivery.sigs[2], noDelegation(), ""
+        );
     }
 
     /// A stale Ack cannot be brought again to keep the window open.
@@ -428,7 +462,9 @@ contract TaskRegistrySessionsTest is Suite {
         assertPaid(deal, IN, OUT);
     }
 
-    function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 moment, bool closes) public {
+    function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 moment, bool closes)
+        public
+    {
         Deal memory deal = matchedSession(2);
         bring(deal, 1, 1);
         if (closes) {

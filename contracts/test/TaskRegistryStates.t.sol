@@ -30,19 +30,30 @@ contract TaskRegistryStatesTest is Suite {
         ITaskRegistry.State none = ITaskRegistry.State.None;
         if (move == Move.Open || move == Move.OpenMatched) return have == none;
         if (move == Move.MatchJob || move == Move.Cancel) return have == ITaskRegistry.State.Open;
-        if (move == Move.SettleAck) return have == ITaskRegistry.State.Matched || have == ITaskRegistry.State.Delivered;
+        if (move == Move.SettleAck) {
+            return have == ITaskRegistry.State.Matched || have == ITaskRegistry.State.Delivered;
+        }
         if (move == Move.Deliver) return have == ITaskRegistry.State.Matched;
         if (move == Move.Finalize) return have == ITaskRegistry.State.Delivered;
-        if (move == Move.Expire) return have == ITaskRegistry.State.Open || have == ITaskRegistry.State.Matched;
+        if (move == Move.Expire) {
+            return have == ITaskRegistry.State.Open || have == ITaskRegistry.State.Matched;
+        }
         if (move == Move.Dispute) {
-            return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed || have == ITaskRegistry.State.Settled;
+            return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed
+                || have == ITaskRegistry.State.Settled;
         }
         if (move == Move.RequestClose) return false; // of a batch
-        return have != none && have != ITaskRegistry.State.Open && have != ITaskRegistry.State.Cancelled;
+        return
+            have != none && have != ITaskRegistry.State.Open
+                && have != ITaskRegistry.State.Cancelled;
     }
 
     /// What differs in a session. `paid`: it has had an Ack.
-    function isLegalOfSession(ITaskRegistry.State have, Move move, bool paid) private pure returns (bool) {
+    function isLegalOfSession(ITaskRegistry.State have, Move move, bool paid)
+        private
+        pure
+        returns (bool)
+    {
         if (move == Move.Deliver || move == Move.Finalize) return false;
         if (move == Move.RequestClose) return have == ITaskRegistry.State.Matched;
         if (move == Move.Dispute && have == ITaskRegistry.State.Matched) return paid;
@@ -61,10 +72,15 @@ contract TaskRegistryStatesTest is Suite {
         }
     }
 
-    function checkSession(ITaskRegistry.State have, bool paid, Move move) private returns (uint256 passed) {
+    function checkSession(ITaskRegistry.State have, bool paid, Move move)
+        private
+        returns (uint256 passed)
+    {
         Deal memory deal = reachSession(have, paid);
         assertState(deal.id, have);
-        string memory pair = string.concat("session, state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move)));
+        string memory pair = string.concat(
+            "session, state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move))
+        );
         bool legal = isLegalOfSession(have, move, paid);
         try this.perform(move, deal) {
             vm.assertTrue(legal, pair);
@@ -72,7 +88,9 @@ contract TaskRegistryStatesTest is Suite {
         } catch (bytes memory reason) {
             vm.assertFalse(legal, pair);
             bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
-            if (move == Move.Deliver && have == ITaskRegistry.State.Matched) why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
+            if (move == Move.Deliver && have == ITaskRegistry.State.Matched) {
+                why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
+            }
             vm.assertEq(reason, why);
             assertState(deal.id, have);
         }
@@ -163,7 +181,9 @@ contract TaskRegistryStatesTest is Suite {
     function check(ITaskRegistry.State have, Move move) private returns (uint256 passed) {
         Deal memory deal = reach(have);
         assertState(deal.id, have);
-        string memory pair = string.concat("state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move)));
+        string memory pair = string.concat(
+            "state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move))
+        );
         bool legal = isLegal(have, move);
         try this.perform(move, deal) {
             vm.assertTrue(legal, pair);
@@ -193,7 +213,9 @@ contract TaskRegistryStatesTest is Suite {
 
     /// Whatever is tried in a terminal state, in any order, it stays and no money moves.
     function testFuzz_terminal_staysTerminal(uint8 which, uint8[12] memory moves) public {
-        ITaskRegistry.State[3] memory ends = [ITaskRegistry.State.Settled, ITaskRegistry.State.Cancelled, ITaskRegistry.State.Expired];
+        ITaskRegistry.State[3] memory ends = [
+            ITaskRegistry.State.Settled, ITaskRegistry.State.Cancelled, ITaskRegistry.State.Expired
+        ];
         ITaskRegistry.State end = ends[which % 3];
         Deal memory deal = reach(end);
         uint256 balance = escrow.balanceOf(requester);

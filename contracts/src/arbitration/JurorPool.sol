@@ -104,7 +104,11 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
     }
 
     /// Slot of a party if it could be drawn by the tree of `blockNumber`.
-    function _drawableSlot(address account, uint96 blockNumber) internal view returns (bool drawable, uint256 slot) {
+    function _drawableSlot(address account, uint96 blockNumber)
+        internal
+        view
+        returns (bool drawable, uint256 slot)
+    {
         uint256 place = _jurors[account].slot;
         if (place == 0) return (false, 0);
         slot = place - 1;

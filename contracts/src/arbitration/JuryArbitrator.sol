@@ -64,12 +64,19 @@ contract JuryArbitrator is JurorPool {
     mapping(DisputeId id => uint16[] slots) private _excluded; // parties that could have been drawn
 
     /// @dev `minerRegistry_` is deployed already; `taskRegistry_` may be an address foretold.
-    constructor(IERC20 token_, address taskRegistry_, IMinerRegistry minerRegistry_, Params memory p)
-        JurorPool(token_, p.minJurorStake, p.jurorUnbondSeconds)
-    {
+    constructor(
+        IERC20 token_,
+        address taskRegistry_,
+        IMinerRegistry minerRegistry_,
+        Params memory p
+    ) JurorPool(token_, p.minJurorStake, p.jurorUnbondSeconds) {
         if (p.panelSize == 0 || p.panelSize > MAX_PANEL || p.quorum == 0 || p.quorum > p.panelSize) revert ParamsInvalid();
-        if (p.drawDelayBlocks == 0 || p.drawDelayBlocks > MAX_DRAW_DELAY_BLOCKS) revert ParamsInvalid();
-        if (p.slashBps > BPS || p.commitSeconds == 0 || p.revealSeconds == 0) revert ParamsInvalid();
+        if (p.drawDelayBlocks == 0 || p.drawDelayBlocks > MAX_DRAW_DELAY_BLOCKS) {
+            revert ParamsInvalid();
+        }
+        if (p.slashBps > BPS || p.commitSeconds == 0 || p.revealSeconds == 0) {
+            revert ParamsInvalid();
+        }
         taskRegistry = taskRegistry_;
         minerRegistry = minerRegistry_;
         bond = p.bond;
@@ -111,7 +118,9 @@ contract JuryArbitrator is JurorPool {
         d.receiptHash = ref.receiptHash;
         d.requestsRoot = ref.requestsRoot;
         _exclude(id, ref.operators, ref.parties);
-        emit DisputeOpened(id, ref.job, ref.accused, ref.stage, ref.challenger, ref.receiptHash, bond, d.drawBlock);
+        emit DisputeOpened(
+            id, ref.job, ref.accused, ref.stage, ref.challenger, ref.receiptHash, bond, d.drawBlock
+        );
 
         minerRegistry.freeze(ref.accused);
         _pull(ref.challenger, uint256(bond) + fee);
@@ -163,7 +172,9 @@ contract JuryArbitrator is JurorPool {
         Seat storage seat = _seatOf(id, msg.sender);
         if (seat.vote != Vote.None) revert AlreadyRevealed(msg.sender);
         if (vote == Vote.None) revert VoteInvalid();
-        if (seat.commitment != commitmentHash(id, msg.sender, vote, evidence, salt)) revert CommitmentMismatch();
+        if (seat.commitment != commitmentHash(id, msg.sender, vote, evidence, salt)) {
+            revert CommitmentMismatch();
+        }
         seat.vote = vote;
         if (vote == Vote.Fault) ++d.votesFault;
         emit VoteRevealed(id, msg.sender, vote, evidence);
@@ -200,7 +211,9 @@ contract JuryArbitrator is JurorPool {
 
         uint256 slashed;
         if (d.status == Status.Fault) {
-            slashed = minerRegistry.slash(d.accused, slashBps, d.challenger, REWARD_CAP_BONDS * d.bond, d.requester);
+            slashed = minerRegistry.slash(
+                d.accused, slashBps, d.challenger, REWARD_CAP_BONDS * d.bond, d.requester
+            );
         }
         emit DisputeExecuted(id, d.status, slashed);
         minerRegistry.release(d.accused);
@@ -217,7 +230,8 @@ contract JuryArbitrator is JurorPool {
     /// Longest if someone calls each step as soon as it may be called; the accused's stake stays frozen in any case.
     /// @inheritdoc IArbitrator
     function maxDisputeSeconds() external view returns (uint256) {
-        return drawDelayBlocks * SLOWEST_BLOCK_SECONDS + commitSeconds + revealSeconds + payoutDelaySeconds;
+        return drawDelayBlocks * SLOWEST_BLOCK_SECONDS + commitSeconds + revealSeconds
+            + payoutDelaySeconds;
     }
 
     /// @inheritdoc IJuryArbitrator
@@ -235,12 +249,20 @@ contract JuryArbitrator is JurorPool {
     }
 
     /// @inheritdoc IJuryArbitrator
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) public view returns (DisputeId) {
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot)
+        public
+        view
+        returns (DisputeId)
+    {
         return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot)));
     }
 
     /// @inheritdoc IJuryArbitrator
-    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt) public pure returns (bytes32) {
+    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt)
+        public
+        pure
+        returns (bytes32)
+    {
         // Names juror and dispute: a copied commitment cannot be revealed by the copier, nor elsewhere.
         return keccak256(abi.encode(id, juror, vote, evidence, salt));
     }
@@ -248,7 +270,9 @@ contract JuryArbitrator is JurorPool {
     // --- internals: the draw ---
 
     /// Remember which parties, operators and operators' owners the snapshot could draw; usually none.
-    function _exclude(DisputeId id, address[] calldata operators, address[] calldata parties) private {
+    function _exclude(DisputeId id, address[] calldata operators, address[] calldata parties)
+        private
+    {
         uint16[] storage slots = _excluded[id];
         uint96 snapshot = uint96(block.number - 1);
         for (uint256 i; i < operators.length; ++i) {
@@ -270,7 +294,11 @@ contract JuryArbitrator is JurorPool {
     }
 
     /// Up to `panelSize` distinct jurors that are no party and still here.
-    function _drawPanel(DisputeId id, uint96 snapshot, bytes32 hash) private view returns (address[] memory drawn, uint256 count) {
+    function _drawPanel(DisputeId id, uint96 snapshot, bytes32 hash)
+        private
+        view
+        returns (address[] memory drawn, uint256 count)
+    {
         uint16[] storage excluded = _excluded[id];
         uint256 total = _tree.totalAt(snapshot);
         uint256 tries = uint256(panelSize) + MAX_ABSENTEES;
@@ -282,7 +310,8 @@ contract JuryArbitrator is JurorPool {
         drawn = new address[](panelSize);
         for (uint256 i; i < tries && count < panelSize && cuts.weight < total; ++i) {
             uint256 random = uint256(keccak256(abi.encode(hash, id, i)));
-            address juror = _tree.holderAt(Sortition.draw(_tree, snapshot, total, cuts, random), snapshot);
+            address juror =
+                _tree.holderAt(Sortition.draw(_tree, snapshot, total, cuts, random), snapshot);
             if (_covers(juror, _silentFine())) drawn[count++] = juror;
         }
     }
@@ -298,7 +327,9 @@ contract JuryArbitrator is JurorPool {
     /// INVARIANT: a slash needs a quorum and a strict majority of what was revealed.
     function _tally(DisputeId id, Dispute storage d) private {
         uint256 votesNoFault = d.reveals - d.votesFault;
-        if (d.reveals < quorum || d.votesFault == votesNoFault) return _rule(id, d, Status.NoRuling);
+        if (d.reveals < quorum || d.votesFault == votesNoFault) {
+            return _rule(id, d, Status.NoRuling);
+        }
         _rule(id, d, d.votesFault > votesNoFault ? Status.Fault : Status.NoFault);
     }
 
@@ -331,7 +362,9 @@ contract JuryArbitrator is JurorPool {
         }
 
         uint256 spent = d.fee;
-        if (d.status == Status.NoRuling) spent = seats.length == 0 ? 0 : d.fee * division.paidJurors / seats.length;
+        if (d.status == Status.NoRuling) {
+            spent = seats.length == 0 ? 0 : d.fee * division.paidJurors / seats.length;
+        }
         feeBack = d.fee - spent;
 
         uint256 pot = spent + division.fines;
@@ -359,7 +392,8 @@ contract JuryArbitrator is JurorPool {
     }
 
     function _maxDisputeSeconds(Params memory p) private pure returns (uint256) {
-        return p.drawDelayBlocks * SLOWEST_BLOCK_SECONDS + p.commitSeconds + p.revealSeconds + p.payoutDelaySeconds;
+        return p.drawDelayBlocks * SLOWEST_BLOCK_SECONDS + p.commitSeconds + p.revealSeconds
+            + p.payoutDelaySeconds;
     }
 
     function _in(DisputeId id, Phase need) private view returns (Dispute storage d) {

@@ -33,8 +33,12 @@ interface IEscrow {
     event JobReleased(JobId indexed job, address indexed requester, uint256 refunded, uint256 paid);
     event Credited(address indexed account, uint256 amount, bytes32 indexed source);
     event CreditWithdrawn(address indexed account, uint256 amount);
-    event SpenderSet(address indexed account, address indexed spender, uint256 limit, uint256 expiry);
-    event SpenderLocked(address indexed account, address indexed spender, JobId indexed job, uint256 amount);
+    event SpenderSet(
+        address indexed account, address indexed spender, uint256 limit, uint256 expiry
+    );
+    event SpenderLocked(
+        address indexed account, address indexed spender, JobId indexed job, uint256 amount
+    );
 
     error AmountZero();
     error InsufficientBalance(address account, uint256 have, uint256 need);

@@ -50,10 +50,22 @@ interface IJuryArbitrator is IArbitrator {
     /// Packing, a line a slot.
     struct Dispute {
         JobId job;
-        address accused; uint16 stage; Phase phase; Status status; uint64 drawBlock;
-        address challenger; uint40 phaseEndsAt; uint40 payoutAt; uint8 panel; uint8 commits;
-        address requester; uint96 bond;
-        uint96 fee; uint64 snapshotBlock; uint8 reveals; uint8 votesFault; // weights are those at the end of snapshotBlock
+        address accused;
+        uint16 stage;
+        Phase phase;
+        Status status;
+        uint64 drawBlock;
+        address challenger;
+        uint40 phaseEndsAt;
+        uint40 payoutAt;
+        uint8 panel;
+        uint8 commits;
+        address requester;
+        uint96 bond;
+        uint96 fee; // weights are those at the end of snapshotBlock
+        uint64 snapshotBlock;
+        uint8 reveals;
+        uint8 votesFault;
         bytes32 receiptHash;
         bytes32 requestsRoot;
     }
@@ -61,16 +73,35 @@ interface IJuryArbitrator is IArbitrator {
     event JurorStaked(address indexed juror, uint256 amount, uint256 stake);
     event JurorExitRequested(address indexed juror, uint256 amount, uint256 leaveAt);
     event JurorWithdrawn(address indexed juror, uint256 amount);
-    event DisputeOpened(DisputeId indexed dispute, JobId indexed job, address indexed accused, uint16 stage, address challenger, bytes32 receiptHash, uint256 bond, uint256 drawBlock);
+    event DisputeOpened(
+        DisputeId indexed dispute,
+        JobId indexed job,
+        address indexed accused,
+        uint16 stage,
+        address challenger,
+        bytes32 receiptHash,
+        uint256 bond,
+        uint256 drawBlock
+    );
     event DrawMissed(DisputeId indexed dispute, uint256 newDrawBlock);
     event JurorDrawn(DisputeId indexed dispute, address indexed juror, uint256 commitUntil);
     event VoteCommitted(DisputeId indexed dispute, address indexed juror, bytes32 commitment);
     event RevealStarted(DisputeId indexed dispute, uint256 revealUntil);
-    event VoteRevealed(DisputeId indexed dispute, address indexed juror, Vote vote, bytes32 evidence);
-    event DisputeRuled(DisputeId indexed dispute, Status status, uint8 votesFault, uint8 votesNoFault, uint256 payoutAt);
+    event VoteRevealed(
+        DisputeId indexed dispute, address indexed juror, Vote vote, bytes32 evidence
+    );
+    event DisputeRuled(
+        DisputeId indexed dispute,
+        Status status,
+        uint8 votesFault,
+        uint8 votesNoFault,
+        uint256 payoutAt
+    );
     event DisputeExecuted(DisputeId indexed dispute, Status status, uint256 slashed);
     event JurorRewarded(DisputeId indexed dispute, address indexed juror, uint256 amount);
-    event JurorPenalised(DisputeId indexed dispute, address indexed juror, uint256 amount, bool silent);
+    event JurorPenalised(
+        DisputeId indexed dispute, address indexed juror, uint256 amount, bool silent
+    );
     event CreditWithdrawn(address indexed account, uint256 amount);
 
     error NotTaskRegistry(address caller);
@@ -119,7 +150,13 @@ interface IJuryArbitrator is IArbitrator {
     function disputeOf(DisputeId id) external view returns (Dispute memory);
     function panelOf(DisputeId id) external view returns (address[] memory);
     function jurorOf(address juror) external view returns (Juror memory);
-    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt) external pure returns (bytes32);
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) external view returns (DisputeId);
+    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt)
+        external
+        pure
+        returns (bytes32);
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot)
+        external
+        view
+        returns (DisputeId);
     function creditOf(address account) external view returns (uint256);
 }

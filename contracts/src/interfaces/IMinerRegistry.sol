@@ -43,8 +43,17 @@ interface IMinerRegistry {
     }
 
     event MinerRegistered(address indexed owner, address indexed operator, uint256 stake);
-    event OperatorRotated(address indexed owner, address indexed oldOperator, address indexed newOperator);
-    event MachineRegistered(address indexed owner, uint16 indexed index, bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash);
+    event OperatorRotated(
+        address indexed owner, address indexed oldOperator, address indexed newOperator
+    );
+    event MachineRegistered(
+        address indexed owner,
+        uint16 indexed index,
+        bytes4 class,
+        uint32 vramMiB,
+        uint64 bandwidthMBps,
+        bytes32 endpointHash
+    );
     event MachineRetired(address indexed owner, uint16 indexed index);
     event StakeAdded(address indexed owner, uint256 amount, uint256 stake);
     event ExitRequested(address indexed owner, uint256 amount, uint256 leaveAt);
@@ -52,7 +61,15 @@ interface IMinerRegistry {
     event Withdrawn(address indexed owner, uint256 amount);
     event Frozen(address indexed owner, uint16 openDisputes);
     event Released(address indexed owner, uint16 openDisputes);
-    event Slashed(address indexed owner, address indexed challenger, address indexed victim, uint256 amount, uint256 toChallenger, uint256 toVictim, uint256 burned);
+    event Slashed(
+        address indexed owner,
+        address indexed challenger,
+        address indexed victim,
+        uint256 amount,
+        uint256 toChallenger,
+        uint256 toVictim,
+        uint256 burned
+    );
     event Jailed(address indexed owner, uint256 until);
     event Unjailed(address indexed owner);
     event CreditWithdrawn(address indexed account, uint256 amount);
@@ -86,7 +103,12 @@ interface IMinerRegistry {
     /// After a full exit the same owner may register again, with the same or a new operator.
     function register(uint256 amount, address operator, bytes calldata operatorProof) external;
 
-    function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external returns (uint16 index);
+    function registerMachine(
+        bytes4 class,
+        uint32 vramMiB,
+        uint64 bandwidthMBps,
+        bytes32 endpointHash
+    ) external returns (uint16 index);
     function retireMachine(uint16 index) external;
     function addStake(uint256 amount) external;
 
@@ -109,7 +131,13 @@ interface IMinerRegistry {
     /// Take up to `bps` of stake and leaving. 20 % to `challenger` (at most `challengerCap`), 30 % to `victim`, the rest burned.
     /// Never reverts for lack of funds or a refusing recipient: it moves what is there, as credits to pull.
     /// @return amount what was taken
-    function slash(address owner, uint16 bps, address challenger, uint256 challengerCap, address victim) external returns (uint256 amount);
+    function slash(
+        address owner,
+        uint16 bps,
+        address challenger,
+        uint256 challengerCap,
+        address victim
+    ) external returns (uint256 amount);
 
     // --- anyone ---
 

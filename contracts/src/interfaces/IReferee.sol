@@ -98,5 +98,8 @@ interface IReferee {
 
     /// Rule on one leaf. Never reverts for what values the operands hold, only for parameters and lengths that no leaf of this kind
     /// has; a game takes both from the operator program, so neither party can make its opponent's move revert.
-    function check(Kind kind, bytes calldata params, bytes calldata operands) external pure returns (Ruling);
+    function check(Kind kind, bytes calldata params, bytes calldata operands)
+        external
+        pure
+        returns (Ruling);
 }

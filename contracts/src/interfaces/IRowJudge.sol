@@ -54,11 +54,19 @@ interface IRowJudge {
     function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view;
 
     /// Reverts unless the openings are what the stage signed for, at these places and whole.
-    function checkShown(SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external view;
+    function checkShown(
+        SignedRows calldata rows,
+        RowSpot[] calldata spots,
+        RowOpening[] calldata openings
+    ) external view;
 
     /// Did the stage sign, at this place of what it sent, something that is no part of a row of numbers or no token? Reverts unless that is
     /// what it signed.
-    function isMalformed(SignedRows calldata rows, RowSpot calldata spot, RowOpening calldata opening) external view returns (bool);
+    function isMalformed(
+        SignedRows calldata rows,
+        RowSpot calldata spot,
+        RowOpening calldata opening
+    ) external view returns (bool);
 
     /// Reverts unless the claim's token was served, and is judged as it was ordered.
     function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn) external view;

@@ -2,7 +2,15 @@
 pragma solidity ^0.8.30;
 
 import {JobId} from "../types/Ids.sol";
-import {Ack, Acceptance, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "../types/Signed.sol";
+import {
+    Ack,
+    Acceptance,
+    AuditorDelegation,
+    Order,
+    RequestLeaf,
+    Stage,
+    StageReceipt
+} from "../types/Signed.sol";
 
 /// The life of a job, from signed order to payment. A job is a batch of requests, or, if its order is open (both roots zero), a
 /// session: requests that are opened one by one, paid by cumulative Acks while it goes on.
@@ -52,9 +60,13 @@ interface ITaskRegistry {
         uint32 closeDelaySeconds; // after a session's deadline, in which its Acks still count
     }
 
-    event JobOpened(JobId indexed job, address indexed requester, bytes32 indexed modelId, uint256 maxAmount);
+    event JobOpened(
+        JobId indexed job, address indexed requester, bytes32 indexed modelId, uint256 maxAmount
+    );
     event JobMatched(JobId indexed job, address indexed matcher, bytes32 planHash, Stage[] plan);
-    event JobDelivered(JobId indexed job, bytes32 resultRoot, uint32 tokensIn, uint32 tokensOut, uint256 finalAt);
+    event JobDelivered(
+        JobId indexed job, bytes32 resultRoot, uint32 tokensIn, uint32 tokensOut, uint256 finalAt
+    );
     /// A session's Ack: counts in all so far, and what this one brought.
     event JobPaid(JobId indexed job, uint32 tokensIn, uint32 tokensOut, uint256 paid);
     /// No more work for this session: its Acks count until then.
@@ -63,10 +75,14 @@ interface ITaskRegistry {
     event JobSettled(JobId indexed job, uint256 paid, uint256 refunded, uint256 withheld);
     event JobCancelled(JobId indexed job, uint256 refunded);
     event JobExpired(JobId indexed job, uint256 refunded);
-    event JobDisputed(JobId indexed job, uint16 indexed stage, address indexed challenger, address arbitrator);
+    event JobDisputed(
+        JobId indexed job, uint16 indexed stage, address indexed challenger, address arbitrator
+    );
     event JobResolved(JobId indexed job, uint16 indexed stage, bool fault);
     event NonceRevoked(address indexed requester, uint64 nonce);
-    event EquivocationProven(JobId indexed job, uint16 indexed stage, address indexed owner, uint256 slashed);
+    event EquivocationProven(
+        JobId indexed job, uint16 indexed stage, address indexed owner, uint256 slashed
+    );
     event FeeRecipientChanged(address indexed feeRecipient);
     event ProtocolFeeLowered(uint256 feeBps);
 
@@ -116,10 +132,21 @@ interface ITaskRegistry {
     function open(Order calldata order) external returns (JobId);
 
     /// The normal way: prepaid balance, signed order, every stage's acceptance, one transaction. → Matched
-    function openMatched(Order calldata order, bytes calldata requesterSig, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs) external returns (JobId);
+    function openMatched(
+        Order calldata order,
+        bytes calldata requesterSig,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external returns (JobId);
 
     /// Give an open job its pipeline. → Matched
-    function matchJob(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs) external;
+    function matchJob(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external;
 
     /// Requester, Open only: full refund. → Cancelled
     function cancel(JobId job) external;
@@ -134,11 +161,21 @@ interface ITaskRegistry {
     /// INVARIANT: what a session has paid is a function of the highest Ack brought, so any way there pays the same (but for a unit
     /// of fees a stage if the protocol's fee falls on the way); an early, small Ack takes nothing from a later one, whoever brings
     /// it; refund = maxAmount − Σ paid, always.
-    function settleAck(Order calldata order, Ack calldata ack, bytes calldata requesterSig, Stage[] calldata plan) external;
+    function settleAck(
+        Order calldata order,
+        Ack calldata ack,
+        bytes calldata requesterSig,
+        Stage[] calldata plan
+    ) external;
 
     /// Silent requester: one receipt of every stage, each over all requests of the order, not after the deadline. → Delivered
     /// Not of a session: no receipt of it covers what was ordered. Who works in one lets no more go unacknowledged than it will risk.
-    function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external;
+    function deliver(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[] calldata receipts,
+        bytes[] calldata sigs
+    ) external;
 
     /// After the window, with no open dispute: pays all stages not at fault. → Settled
     function finalize(Order calldata order, Stage[] calldata plan) external;
@@ -156,14 +193,29 @@ interface ITaskRegistry {
     /// Delivered/Disputed within the window: the stage's share is frozen. Paid by Ack, within the window: only stake is at risk. Of a
     /// session that window begins anew with every Ack, and ends a window after the deadline at the latest.
     /// The receipt must be signed by that stage's operator for this order and plan.
-    function dispute(Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes calldata receiptSig, AuditorDelegation calldata delegation, bytes calldata delegationSig) external;
+    function dispute(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata receiptSig,
+        AuditorDelegation calldata delegation,
+        bytes calldata delegationSig
+    ) external;
 
     /// The order's arbitrator only.
     function resolve(JobId job, uint16 stage, bool fault) external;
 
     /// Two receipts of one operator for the same order, plan and stage whose leaves for one request differ: slashed at once, no bond.
     /// Anyone may call; the reward goes to the requester of record, so nothing is gained by front-running.
-    function proveEquivocation(Order calldata order, Stage[] calldata plan, StageReceipt[2] calldata receipts, bytes[2] calldata sigs, RequestLeaf[2] calldata leaves, uint256[2] calldata positions, bytes32[][2] calldata proofs) external;
+    function proveEquivocation(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[2] calldata receipts,
+        bytes[2] calldata sigs,
+        RequestLeaf[2] calldata leaves,
+        uint256[2] calldata positions,
+        bytes32[][2] calldata proofs
+    ) external;
 
     /// Orders with this nonce can no longer be opened; a job already open is not touched.
     function revokeNonce(uint64 nonce) external;
@@ -177,7 +229,15 @@ interface ITaskRegistry {
     function jobOf(JobId job) external view returns (Job memory);
 
     /// gross and pay of every stage for these counts: docs/protocol.md §4.
-    function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut) external view returns (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee);
+    function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
+        external
+        view
+        returns (
+            uint256[] memory gross,
+            uint256[] memory pay,
+            uint256 matcherFee,
+            uint256 protocolFee
+        );
     function isNonceRevoked(address requester, uint64 nonce) external view returns (bool);
     function params() external view returns (Params memory);
 }

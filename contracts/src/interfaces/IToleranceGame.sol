@@ -160,10 +160,16 @@ interface IToleranceGame is IArbitrator {
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external;
 
     /// Open the picked child to its values: the chunks below it, one after another, and how many bytes each of them has, a byte each.
-    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external;
+    function openChunks(
+        DisputeId id,
+        bytes calldata data,
+        bytes calldata sizes,
+        bytes32[] calldata siblings
+    ) external;
 
     /// Open the operands of the element that was pointed at. That is the ruling.
-    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
+    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external;
 
     /// State the partial sums of an element of many terms, 8 bytes each.
     function expand(DisputeId id, bytes calldata stated) external;
@@ -213,7 +219,12 @@ interface IToleranceGame is IArbitrator {
     ) external;
 
     /// Show the parts of rows that were asked for.
-    function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external;
+    function reveal(
+        DisputeId id,
+        SignedRows calldata rows,
+        RowSpot[] calldata spots,
+        RowOpening[] calldata openings
+    ) external;
 
     // --- anyone ---
 
@@ -231,5 +242,8 @@ interface IToleranceGame is IArbitrator {
     function gameOf(DisputeId id) external view returns (Game memory);
 
     function creditOf(address account) external view returns (uint256);
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external view returns (DisputeId);
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+        external
+        view
+        returns (DisputeId);
 }

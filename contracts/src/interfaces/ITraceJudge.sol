@@ -84,7 +84,10 @@ interface ITraceJudge {
 
     /// As ToleranceGame.prove: whose fault it is by the value at `place`, which stands in the first 15 bytes. A
     /// place that there is not is the accused's fault, who named it. Reverts PartsDue if the value is of many terms.
-    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence) external view returns (Fault);
+    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external
+        view
+        returns (Fault);
 
     /// As ToleranceGame.proveSum: whose fault it is by how partial sums add up to the value at `place`. `stated`
     /// are those, 8 bytes each; reverts PartsDue unless the value has as many. The first word is not looked at.

@@ -34,26 +34,39 @@ library Plans {
     }
 
     /// @dev Every operator that passes has an owner, so a share never goes to address(0).
-    function checkWorkers(Stage[] calldata plan, IMinerRegistry miners, uint256 minStake) internal view {
+    function checkWorkers(Stage[] calldata plan, IMinerRegistry miners, uint256 minStake)
+        internal
+        view
+    {
         for (uint256 i; i < plan.length; ++i) {
             address operator = plan[i].operator;
-            if (!miners.canWork(operator, minStake)) revert ITaskRegistry.MinerCannotWork(operator);
+            if (!miners.canWork(operator, minStake)) {
+                revert ITaskRegistry.MinerCannotWork(operator);
+            }
         }
     }
 
     /// INVARIANT: an acceptance counts for one order (its prices, model, arbitrator, caps), one plan (its neighbours), one place.
-    function checkAcceptances(Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata signatures, Binding memory binding)
-        internal
-        view
-    {
+    function checkAcceptances(
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata signatures,
+        Binding memory binding
+    ) internal view {
         if (acceptances.length != plan.length || signatures.length != plan.length) revert ITaskRegistry.BadPlan();
         for (uint256 i; i < plan.length; ++i) {
             Acceptance calldata acceptance = acceptances[i];
-            if (acceptance.orderHash != binding.orderHash || acceptance.planHash != binding.planHash || acceptance.stage != i) {
+            if (
+                acceptance.orderHash != binding.orderHash || acceptance.planHash != binding.planHash
+                    || acceptance.stage != i
+            ) {
                 revert ITaskRegistry.AcceptanceMismatch(i);
             }
-            if (block.timestamp > acceptance.expiry) revert ITaskRegistry.AcceptanceExpired(i, acceptance.expiry);
-            bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.acceptanceHash(acceptance));
+            if (block.timestamp > acceptance.expiry) {
+                revert ITaskRegistry.AcceptanceExpired(i, acceptance.expiry);
+            }
+            bytes32 digest =
+                Eip712Types.toDigest(binding.separator, Eip712Types.acceptanceHash(acceptance));
             if (!Eip712Types.isSignedBy(plan[i].operator, digest, signatures[i])) {
                 revert ITaskRegistry.BadSignature(plan[i].operator);
             }
@@ -68,7 +81,8 @@ library Plans {
     {
         units = new uint256[](plan.length);
         for (uint256 i; i < plan.length; ++i) {
-            units[i] = Split.unitsOf(plan[i].layerFrom, plan[i].layerTo, layers, embedUnits, headUnits);
+            units[i] =
+                Split.unitsOf(plan[i].layerFrom, plan[i].layerTo, layers, embedUnits, headUnits);
         }
     }
 }

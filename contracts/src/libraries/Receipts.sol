@@ -19,8 +19,9 @@ library Receipts {
         Plans.Binding memory binding
     ) internal pure returns (bytes32 receiptHash) {
         if (
-            receipt.orderHash != binding.orderHash || receipt.planHash != binding.planHash || receipt.stage != index
-                || receipt.layerFrom != stage.layerFrom || receipt.layerTo != stage.layerTo
+            receipt.orderHash != binding.orderHash || receipt.planHash != binding.planHash
+                || receipt.stage != index || receipt.layerFrom != stage.layerFrom
+                || receipt.layerTo != stage.layerTo
         ) revert ITaskRegistry.ReceiptMismatch(index);
         receiptHash = Eip712Types.receiptHash(receipt);
         bytes32 digest = Eip712Types.toDigest(binding.separator, receiptHash);
@@ -30,11 +31,12 @@ library Receipts {
     }
 
     /// As `check`, for the stage that the receipt itself names.
-    function checkOf(Stage[] calldata plan, StageReceipt calldata receipt, bytes calldata signature, Plans.Binding memory binding)
-        internal
-        pure
-        returns (bytes32 receiptHash)
-    {
+    function checkOf(
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata signature,
+        Plans.Binding memory binding
+    ) internal pure returns (bytes32 receiptHash) {
         uint16 stage = receipt.stage;
         if (stage >= plan.length) revert ITaskRegistry.StageOutOfRange(stage, plan.length);
         return check(receipt, signature, plan[stage], stage, binding);
@@ -62,14 +64,20 @@ library Receipts {
             if (receipt.tokensIn != first.tokensIn || receipt.tokensOut != first.tokensOut) {
                 revert ITaskRegistry.TokenCountMismatch(i);
             }
-            if (i > 0 && receipt.inputRoot != receipts[i - 1].outputRoot) revert ITaskRegistry.ReceiptChainBroken(i);
+            if (i > 0 && receipt.inputRoot != receipts[i - 1].outputRoot) {
+                revert ITaskRegistry.ReceiptChainBroken(i);
+            }
         }
     }
 
     /// INVARIANT: counts are within what the order locked money for.
     function checkCounts(Order calldata order, uint32 tokensIn, uint32 tokensOut) internal pure {
-        if (tokensIn > order.maxTokensIn) revert ITaskRegistry.OverCap(tokensIn, order.maxTokensIn);
-        if (tokensOut > order.maxTokensOut) revert ITaskRegistry.OverCap(tokensOut, order.maxTokensOut);
+        if (tokensIn > order.maxTokensIn) {
+            revert ITaskRegistry.OverCap(tokensIn, order.maxTokensIn);
+        }
+        if (tokensOut > order.maxTokensOut) {
+            revert ITaskRegistry.OverCap(tokensOut, order.maxTokensOut);
+        }
     }
 
     /// Two different leaves for one request, each under its own receipt of the same stage (both receipts already checked).
@@ -84,7 +92,9 @@ library Receipts {
         bytes32[2] memory hashes;
         for (uint256 i; i < 2; ++i) {
             hashes[i] = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaves[i]));
-            bool included = ShaTree.verify(receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]);
+            bool included = ShaTree.verify(
+                receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]
+            );
             if (!included) revert ITaskRegistry.NotEquivocation();
         }
         if (leaves[0].requestIndex != leaves[1].requestIndex || hashes[0] == hashes[1]) {

@@ -31,11 +31,13 @@ library Sortition {
     }
 
     /// Draw one slot by `random` and cut it out. Something must remain: `cuts.weight < totalAt(blockNumber)`.
-    function draw(StakeTree.Tree storage tree, uint96 blockNumber, uint256 total, Cuts memory cuts, uint256 random)
-        internal
-        view
-        returns (uint256 slot)
-    {
+    function draw(
+        StakeTree.Tree storage tree,
+        uint96 blockNumber,
+        uint256 total,
+        Cuts memory cuts,
+        uint256 random
+    ) internal view returns (uint256 slot) {
         uint256 point = random % (total - cuts.weight); // SAFETY: total < 2^106, so the bias of % is below 2^-150
         for (uint256 i; i < cuts.count && point >= cuts.spans[i].start; ++i) {
             point += cuts.spans[i].weight;

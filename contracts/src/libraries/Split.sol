@@ -30,13 +30,25 @@ library Split {
     }
 
     /// Layer units of layers [from, to) of a model with `layers`.
-    function unitsOf(uint256 from, uint256 to, uint256 layers, uint256 embedUnits, uint256 headUnits) internal pure returns (uint256) {
+    function unitsOf(
+        uint256 from,
+        uint256 to,
+        uint256 layers,
+        uint256 embedUnits,
+        uint256 headUnits
+    ) internal pure returns (uint256) {
         return (to - from) + (from == 0 ? embedUnits : 0) + (to == layers ? headUnits : 0);
     }
 
     /// ⌊units·(nIn·priceIn + nOut·priceOut) / 10⁹⌋. Below 2¹⁷·2·2³²·2⁶⁴ / 10⁹ < 2⁸⁵ for all that an order can say: it
     /// neither overflows here nor outgrows the uint96 of a lock.
-    function cost(uint256 units, uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut) internal pure returns (uint256) {
+    function cost(
+        uint256 units,
+        uint256 tokensIn,
+        uint256 tokensOut,
+        uint256 priceIn,
+        uint256 priceOut
+    ) internal pure returns (uint256) {
         return units * (tokensIn * priceIn + tokensOut * priceOut) / NANO;
     }
 
@@ -63,7 +75,11 @@ library Split {
     /// INVARIANT: every share is a difference of two functions of the totals, so any number of steps pays what one step would;
     /// Σ pay + matcherFee + protocolFee + withheld == Σ gross, and Σ gross of all steps ≤ cost(Σ units) of the totals, because
     /// Σ of floors ≤ floor of Σ.
-    function shares(uint256[] memory units, Terms memory terms, uint256 faultMask) internal pure returns (Shares memory result) {
+    function shares(uint256[] memory units, Terms memory terms, uint256 faultMask)
+        internal
+        pure
+        returns (Shares memory result)
+    {
         uint256 count = units.length;
         result.gross = new uint256[](count);
         result.pay = new uint256[](count);
@@ -77,8 +93,10 @@ library Split {
                 result.withheld += total - paid;
                 continue;
             }
-            (uint256 matcherFee, uint256 protocolFee) = feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
-            (uint256 matcherHad, uint256 protocolHad) = feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
+            (uint256 matcherFee, uint256 protocolFee) =
+                feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
+            (uint256 matcherHad, uint256 protocolHad) =
+                feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
             matcherFee -= matcherHad;
             protocolFee -= protocolHad;
             result.pay[i] = total - paid - matcherFee - protocolFee;

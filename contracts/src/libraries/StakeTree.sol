@@ -68,16 +68,28 @@ library StakeTree {
         }
     }
 
-    function weightAt(Tree storage self, uint256 slot, uint96 blockNumber) internal view returns (uint256) {
+    function weightAt(Tree storage self, uint256 slot, uint96 blockNumber)
+        internal
+        view
+        returns (uint256)
+    {
         return _sumAt(self, LEVELS, slot, blockNumber);
     }
 
-    function holderAt(Tree storage self, uint256 slot, uint96 blockNumber) internal view returns (address) {
+    function holderAt(Tree storage self, uint256 slot, uint96 blockNumber)
+        internal
+        view
+        returns (address)
+    {
         return address(self.holders[slot].upperLookupRecent(blockNumber));
     }
 
     /// Where the slot lay on the line.
-    function spanAt(Tree storage self, uint256 slot, uint96 blockNumber) internal view returns (Span memory span) {
+    function spanAt(Tree storage self, uint256 slot, uint96 blockNumber)
+        internal
+        view
+        returns (Span memory span)
+    {
         span.slot = slot;
         span.weight = weightAt(self, slot, blockNumber);
         uint256 index = slot;
@@ -90,7 +102,11 @@ library StakeTree {
     }
 
     /// The slot on which `point` fell. `point` is below `totalAt(blockNumber)`.
-    function find(Tree storage self, uint256 point, uint96 blockNumber) internal view returns (Span memory span) {
+    function find(Tree storage self, uint256 point, uint96 blockNumber)
+        internal
+        view
+        returns (Span memory span)
+    {
         uint256 index;
         for (uint256 level = 1; level <= LEVELS; ++level) {
             index <<= 2;
@@ -106,7 +122,11 @@ library StakeTree {
         span.slot = index;
     }
 
-    function _sumAt(Tree storage self, uint256 level, uint256 index, uint96 blockNumber) private view returns (uint256) {
+    function _sumAt(Tree storage self, uint256 level, uint256 index, uint96 blockNumber)
+        private
+        view
+        returns (uint256)
+    {
         return self.sums[_node(level, index)].upperLookupRecent(blockNumber);
     }
 

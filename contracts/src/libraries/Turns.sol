@@ -89,8 +89,8 @@ library Turns {
         uint256 endsAt_,
         uint256 where_
     ) internal pure returns (uint256) {
-        return turn >> OPERATOR_AT << OPERATOR_AT | uint256(phase_) << PHASE_AT
-            | uint256(status_) << STATUS_AT | endsAt_ << ENDS_AT | where_;
+        return turn >> OPERATOR_AT << OPERATOR_AT | uint256(phase_) << PHASE_AT | uint256(status_)
+            << STATUS_AT | endsAt_ << ENDS_AT | where_;
     }
 
     function first(address operator_) internal pure returns (uint256) {

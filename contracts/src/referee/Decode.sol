@@ -35,9 +35,12 @@ library Decode {
     uint256 private constant LANES_16 = type(uint256).max / type(uint16).max;
     uint256 private constant LANES_32 = type(uint256).max / type(uint32).max;
     uint256 private constant LANES_64 = type(uint256).max / type(uint64).max;
-    uint256 private constant BYTES_OF_2 = 0x00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff;
-    uint256 private constant BYTES_OF_4 = 0x0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff;
-    uint256 private constant BYTES_OF_8 = 0x00000000ffffffff00000000ffffffff00000000ffffffff00000000ffffffff;
+    uint256 private constant BYTES_OF_2 =
+        0x00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff;
+    uint256 private constant BYTES_OF_4 =
+        0x0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff;
+    uint256 private constant BYTES_OF_8 =
+        0x00000000ffffffff00000000ffffffff00000000ffffffff00000000ffffffff;
 
     /// `code` if there is such a format.
     function toFormat(uint256 code) internal pure returns (uint256) {
@@ -67,7 +70,8 @@ library Decode {
         uint256 width = widthBytes(format);
         v.count = raw.length / width;
         v.format = format;
-        uint256 unit = (1 << fractionBits(format)) * (width == 8 ? LANES_64 : width == 4 ? LANES_32 : LANES_16);
+        uint256 unit = (1 << fractionBits(format))
+            * (width == 8 ? LANES_64 : width == 4 ? LANES_32 : LANES_16);
         (v.start, v.finite) = _turn(raw, width, unit, unit * ((1 << exponentBits(format)) - 1));
     }
 
@@ -90,17 +94,28 @@ library Decode {
     }
 
     /// A term out of the bits of a value of `width` bits. Subnormals have the exponent field of the smallest normals, and no hidden bit.
-    function pack(uint256 bits, uint256 fraction, uint256 limit, uint256 width) internal pure returns (uint256 packed) {
+    function pack(uint256 bits, uint256 fraction, uint256 limit, uint256 width)
+        internal
+        pure
+        returns (uint256 packed)
+    {
         assembly ("memory-safe") {
             let field := and(shr(fraction, bits), limit)
             let hidden := iszero(iszero(field))
             let mantissa := or(and(bits, sub(shl(fraction, 1), 1)), shl(fraction, hidden))
-            packed := or(shl(255, shr(sub(width, 1), bits)), or(shl(160, add(field, iszero(hidden))), mantissa))
+            packed := or(
+                shl(255, shr(sub(width, 1), bits)),
+                or(shl(160, add(field, iszero(hidden))), mantissa)
+            )
         }
     }
 
     /// Bytes of each value in reverse order, into fresh memory; finite if no lane's exponent field is all ones.
-    function _turn(bytes calldata raw, uint256 width, uint256 unit, uint256 exponents) private pure returns (uint256 start, bool finite) {
+    function _turn(bytes calldata raw, uint256 width, uint256 unit, uint256 exponents)
+        private
+        pure
+        returns (uint256 start, bool finite)
+    {
         uint256 suspects;
         assembly ("memory-safe") {
             start := mload(0x40)
@@ -128,7 +143,9 @@ library Decode {
             for {} lt(place, end) { place := add(place, 32) } {
                 let word := mload(place)
                 word := or(and(shr(8, word), of2), shl(8, and(word, of2)))
-                if eq(width, 4) { word := or(and(shr(16, word), of4), shl(16, and(word, of4))) }
+                if eq(width, 4) {
+                    word := or(and(shr(16, word), of4), shl(16, and(word, of4)))
+                }
                 suspects := or(suspects, add(and(word, exponents), unit))
                 mstore(place, word)
             }

@@ -20,14 +20,18 @@ library ExactSum {
     int256 private constant MANTISSA_BITS = 53;
 
     // A term is one word: its sign, its exponent field plus whatever was added to it, and its mantissa.
-    uint256 private constant SIGN_BIT = 0x8000000000000000000000000000000000000000000000000000000000000000;
+    uint256 private constant SIGN_BIT =
+        0x8000000000000000000000000000000000000000000000000000000000000000;
     uint256 private constant MANTISSA_MASK = 0x00ffffffffffffffffffffffffffffffffffffffff;
 
     // Four float64 values in a word, each in its lane: signs, exponent fields, the smallest normals; and the mantissa of the last of them.
     // Loops hold such words on the stack: the compiler fetches a long constant from the end of the code each time, at ten times the price.
-    uint256 private constant SIGNS = 0x8000000000000000800000000000000080000000000000008000000000000000;
-    uint256 private constant FIELDS = 0x7ff00000000000007ff00000000000007ff00000000000007ff0000000000000;
-    uint256 private constant SMALLEST = 0x0010000000000000001000000000000000100000000000000010000000000000;
+    uint256 private constant SIGNS =
+        0x8000000000000000800000000000000080000000000000008000000000000000;
+    uint256 private constant FIELDS =
+        0x7ff00000000000007ff00000000000007ff00000000000007ff0000000000000;
+    uint256 private constant SMALLEST =
+        0x0010000000000000001000000000000000100000000000000010000000000000;
     uint256 private constant MANTISSA = 0x1fffffffffffff;
 
     /// Terms, the highest exponent field among those that are not zero, and how much too large all fields are.
@@ -38,15 +42,18 @@ library ExactSum {
     }
 
     /// Σ a[i]·b[j] over `n` terms, i from `fromA` on and j from `fromB` on. `b` holds float64 values, of which these are the last.
-    function dot(Decode.Vector memory a, uint256 fromA, Decode.Vector memory b, uint256 fromB, uint256 n)
-        internal
-        pure
-        returns (Real memory)
-    {
+    function dot(
+        Decode.Vector memory a,
+        uint256 fromA,
+        Decode.Vector memory b,
+        uint256 fromB,
+        uint256 n
+    ) internal pure returns (Real memory) {
         Terms memory terms;
         uint256 width = Decode.widthBytes(a.format);
         terms.offset = Decode.offset(a.format) + Decode.offset(Decode.F64);
-        (terms.list, terms.highest) = _products(a.start + fromA * width, a.format, b.start + fromB * 8, n);
+        (terms.list, terms.highest) =
+            _products(a.start + fromA * width, a.format, b.start + fromB * 8, n);
         return _total(terms);
     }
 
@@ -54,7 +61,11 @@ library ExactSum {
     ///
     /// As `_singles` and `_total` together, four values of a word at a time and without a term in memory for each: the sum of partial sums
     /// is most of a move's work.
-    function sum(Decode.Vector memory v, uint256 from, uint256 n) internal pure returns (Real memory) {
+    function sum(Decode.Vector memory v, uint256 from, uint256 n)
+        internal
+        pure
+        returns (Real memory)
+    {
         uint256 start = v.start + from * 8;
         uint256 end = start + n * 8;
         int256 offset = Decode.offset(Decode.F64);
@@ -64,9 +75,14 @@ library ExactSum {
     }
 
     /// Σ v[i] over `n` float64 values from `from` on, and the one value of `last`, whose format may be a smaller one.
-    function sumWith(Decode.Vector memory v, uint256 from, uint256 n, Decode.Vector memory last) internal pure returns (Real memory) {
+    function sumWith(Decode.Vector memory v, uint256 from, uint256 n, Decode.Vector memory last)
+        internal
+        pure
+        returns (Real memory)
+    {
         Terms memory terms = _singles(v, from, n, 1);
-        uint256 term = last.term(0) + (uint256(terms.offset - Decode.offset(last.format)) << Decode.EXPONENT_AT);
+        uint256 term = last.term(0)
+            + (uint256(terms.offset - Decode.offset(last.format)) << Decode.EXPONENT_AT);
         terms.list[n] = term;
         uint256 field = (term & ~SIGN_BIT) >> Decode.EXPONENT_AT;
         if (term & MANTISSA_MASK != 0 && field > terms.highest) terms.highest = field;
@@ -149,14 +165,26 @@ library ExactSum {
     }
 
     /// Products of values at `a`, of any format, and at `b`, of float64: mantissas multiply, exponent fields add, signs meet.
-    function _products(uint256 a, uint256 formatA, uint256 b, uint256 n) private pure returns (uint256[] memory list, uint256 highest) {
+    function _products(uint256 a, uint256 formatA, uint256 b, uint256 n)
+        private
+        pure
+        returns (uint256[] memory list, uint256 highest)
+    {
         list = _list(n);
         uint256 to;
         assembly ("memory-safe") {
             to := add(list, 32)
         }
         uint256 fieldAt = 256 - Decode.exponentBits(formatA);
-        highest = _multiplied(a, b, b + 8 * n, to, fieldAt, 8 * Decode.widthBytes(formatA), (1 << Decode.fractionBits(formatA)) - 1);
+        highest = _multiplied(
+            a,
+            b,
+            b + 8 * n,
+            to,
+            fieldAt,
+            8 * Decode.widthBytes(formatA),
+            (1 << Decode.fractionBits(formatA)) - 1
+        );
     }
 
     /// Terms from address `to` on, four at a time: those beyond the last are zero. `fieldAt` and `fractions` say where in `width` bits a
@@ -164,11 +192,15 @@ library ExactSum {
     ///
     /// A value at `a` stands at the top of the word read, its sign in front, so shifting left drops what lies before a part and right what
     /// follows it. Values at `b` stay in their lanes.
-    function _multiplied(uint256 a, uint256 b, uint256 end, uint256 to, uint256 fieldAt, uint256 width, uint256 fractions)
-        private
-        pure
-        returns (uint256 highest)
-    {
+    function _multiplied(
+        uint256 a,
+        uint256 b,
+        uint256 end,
+        uint256 to,
+        uint256 fieldAt,
+        uint256 width,
+        uint256 fractions
+    ) private pure returns (uint256 highest) {
         assembly ("memory-safe") {
             let mantissa := MANTISSA
             mstore(0, SIGNS)
@@ -183,7 +215,11 @@ library ExactSum {
                 let p := mload(a)
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(shr(192, m), mantissa))
                     field := add(add(field, iszero(field)), shr(192, f))
                     if gt(field, highest) { if t { highest := field } }
@@ -192,29 +228,50 @@ library ExactSum {
                 }
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(shr(128, m), mantissa))
                     field := add(add(field, iszero(field)), and(shr(128, f), mantissa))
                     if gt(field, highest) { if t { highest := field } }
-                    mstore(add(to, 32), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(64, w))))))
+                    mstore(
+                        add(to, 32),
+                        or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(64, w)))))
+                    )
                     p := shl(width, p)
                 }
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(shr(64, m), mantissa))
                     field := add(add(field, iszero(field)), and(shr(64, f), mantissa))
                     if gt(field, highest) { if t { highest := field } }
-                    mstore(add(to, 64), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(128, w))))))
+                    mstore(
+                        add(to, 64),
+                        or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(128, w)))))
+                    )
                     p := shl(width, p)
                 }
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(m, mantissa))
                     field := add(add(field, iszero(field)), and(f, mantissa))
                     if gt(field, highest) { if t { highest := field } }
-                    mstore(add(to, 96), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(192, w))))))
+                    mstore(
+                        add(to, 96),
+                        or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(192, w)))))
+                    )
                 }
                 a := add(a, shr(1, width))
                 to := add(to, 128)
@@ -231,7 +288,11 @@ library ExactSum {
     }
 
     /// Terms of float64 values, with room for `spare` more.
-    function _singles(Decode.Vector memory v, uint256 from, uint256 n, uint256 spare) private pure returns (Terms memory terms) {
+    function _singles(Decode.Vector memory v, uint256 from, uint256 n, uint256 spare)
+        private
+        pure
+        returns (Terms memory terms)
+    {
         uint256[] memory list = _list(n + spare);
         uint256 place = v.start + from * 8;
         uint256 highest;

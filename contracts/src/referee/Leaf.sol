@@ -57,7 +57,11 @@ library Leaf {
     }
 
     /// Operands of trace and model values.
-    function traceAndModel(bytes calldata operands, uint256 count, uint256 format, uint256 models) internal pure returns (Operands memory) {
+    function traceAndModel(bytes calldata operands, uint256 count, uint256 format, uint256 models)
+        internal
+        pure
+        returns (Operands memory)
+    {
         return split(operands, count, format, models, Decode.F64, 0);
     }
 

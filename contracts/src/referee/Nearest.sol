@@ -53,7 +53,8 @@ library Nearest {
         (int256 am, int256 ae) = _full(a);
         unchecked {
             int256 excess = Reals.bitLength(b.m) - WORK_BITS;
-            (int256 bm, int256 be) = excess > 0 ? (Reals.shifted(b.m, -excess), b.e + excess) : (b.m, b.e);
+            (int256 bm, int256 be) =
+                excess > 0 ? (Reals.shifted(b.m, -excess), b.e + excess) : (b.m, b.e);
             return Real((am << uint256(WORK_BITS)) / bm, ae - be - WORK_BITS);
         }
     }

@@ -43,7 +43,9 @@ library Reals {
             int256 left = SUM_BITS - bitLength(high.m);
             if (left > apart) left = apart;
             if (left < 0) left = 0;
-            (int256 m, int256 e) = _trim(shifted(high.m, left) + shifted(low.m, left - apart), high.e - left, KEPT_BITS);
+            (int256 m, int256 e) = _trim(
+                shifted(high.m, left) + shifted(low.m, left - apart), high.e - left, KEPT_BITS
+            );
             return Real(m, e);
         }
     }

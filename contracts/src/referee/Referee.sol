@@ -34,12 +34,19 @@ contract Referee is IReferee {
     }
 
     /// @inheritdoc IReferee
-    function check(Kind kind, bytes calldata params, bytes calldata operands) external pure returns (Ruling) {
+    function check(Kind kind, bytes calldata params, bytes calldata operands)
+        external
+        pure
+        returns (Ruling)
+    {
         if (kind >= Kind.Exceeds) return Verdicts.rule(kind, params, operands);
         if (kind == Kind.Score && _isHidden(params, operands)) return _isMinusInfinity(operands);
         if (kind == Kind.Softcap && _isCapped(params, operands)) return _isMinusInfinity(operands);
         if (kind == Kind.Exp && _isMasked(params, operands)) {
-            return Leaf.toRuling(Leaf.trace(operands[:16], 2).trace.finite && bytes8(operands[:8]) == 0);
+            return
+                Leaf.toRuling(
+                    Leaf.trace(operands[:16], 2).trace.finite && bytes8(operands[:8]) == 0
+                );
         }
         Found memory found;
         if (kind <= Kind.Squares) _sums(kind, params, operands, found);
@@ -52,7 +59,10 @@ contract Referee is IReferee {
 
     // --- values ---
 
-    function _sums(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _sums(Kind kind, bytes calldata params, bytes calldata operands, Found memory found)
+        private
+        pure
+    {
         Leaf.Operands memory o;
         if (kind == Kind.Copy) {
             params.expectWords(0);
@@ -71,13 +81,17 @@ contract Referee is IReferee {
             params.expectWords(2);
             uint256 n = Leaf.toTerms(params.word(1));
             o = found.o = operands.traceAndModel(1 + n, params.word(0), n);
-            if (o.flaw == Ruling.Holds) found.bits = ExactSum.dot(o.model, 0, o.trace, 1, n).toBits();
+            if (o.flaw == Ruling.Holds) {
+                found.bits = ExactSum.dot(o.model, 0, o.trace, 1, n).toBits();
+            }
         } else if (kind == Kind.BiasSum) {
             params.expectWords(2);
             uint256 n = params.word(1);
             if (n == 0 || n >= Leaf.MAX_TERMS) revert TermsOutOfRange(n);
             o = found.o = operands.traceAndModel(1 + n, params.word(0), 1);
-            if (o.flaw == Ruling.Holds) found.bits = ExactSum.sumWith(o.trace, 1, n, o.model).toBits();
+            if (o.flaw == Ruling.Holds) {
+                found.bits = ExactSum.sumWith(o.trace, 1, n, o.model).toBits();
+            }
         } else {
             params.expectWords(1);
             uint256 n = Leaf.toTerms(params.word(0));
@@ -88,7 +102,10 @@ contract Referee is IReferee {
         }
     }
 
-    function _norms(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _norms(Kind kind, bytes calldata params, bytes calldata operands, Found memory found)
+        private
+        pure
+    {
         Leaf.Operands memory o;
         params.expectWords(2);
         if (kind == Kind.NormScale) {
@@ -99,12 +116,14 @@ contract Referee is IReferee {
             if (o.flaw != Ruling.Holds) return;
             Real memory q = o.trace.real(1);
             mean = q.add(mean);
-            found.bits = q.m < 0 || mean.m <= 0 ? Nearest.NONE : Nearest.inverseRoot(n, mean).toBits();
+            found.bits =
+                q.m < 0 || mean.m <= 0 ? Nearest.NONE : Nearest.inverseRoot(n, mean).toBits();
         } else if (kind == Kind.Norm) {
             Real memory gain = Leaf.toFlag(params.word(1)) ? Reals.one() : Real(0, 0);
             o = found.o = operands.traceAndModel(3, params.word(0), 1);
             if (o.flaw != Ruling.Holds) return;
-            found.bits = o.trace.real(1).mul(o.trace.real(2)).mul(gain.add(o.model.real(0))).toBits();
+            found.bits =
+                o.trace.real(1).mul(o.trace.real(2)).mul(gain.add(o.model.real(0))).toBits();
         } else {
             bool minus = Leaf.toFlag(params.word(1));
             o = found.o = operands.traceAndModel(3, params.word(0), 2);
@@ -115,7 +134,12 @@ contract Referee is IReferee {
         }
     }
 
-    function _attention(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _attention(
+        Kind kind,
+        bytes calldata params,
+        bytes calldata operands,
+        Found memory found
+    ) private pure {
         Leaf.Operands memory o;
         if (kind == Kind.Score) {
             uint256 n = params.word(0);
@@ -144,11 +168,18 @@ contract Referee is IReferee {
             params.expectWords(1);
             uint256 n = Leaf.toTerms(params.word(0));
             o = found.o = operands.trace(1 + 2 * n);
-            if (o.flaw == Ruling.Holds) found.bits = ExactSum.dot(o.trace, 1, o.trace, 1 + n, n).toBits();
+            if (o.flaw == Ruling.Holds) {
+                found.bits = ExactSum.dot(o.trace, 1, o.trace, 1 + n, n).toBits();
+            }
         }
     }
 
-    function _elements(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _elements(
+        Kind kind,
+        bytes calldata params,
+        bytes calldata operands,
+        Found memory found
+    ) private pure {
         Leaf.Operands memory o;
         if (kind == Kind.WhitenDifference) {
             params.expectWords(2);
@@ -211,7 +242,8 @@ contract Referee is IReferee {
         uint256 n = Leaf.toTerms(params.word(0));
         Leaf.toConstant(params.word(1));
         operands.expectBytes(8 * (1 + 2 * n));
-        (uint256 query, uint256 key, uint256 window) = (params.word(2), params.word(3), params.word(4));
+        (uint256 query, uint256 key, uint256 window) =
+            (params.word(2), params.word(3), params.word(4));
         // Causal, and at most `window` positions wide if that is not 0.
         return key > query || (window != 0 && query - key >= window);
     }

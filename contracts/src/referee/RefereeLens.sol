@@ -31,7 +31,9 @@ contract RefereeLens {
     function rulings(Case[] calldata cases) external view returns (bytes memory found) {
         found = new bytes(cases.length);
         for (uint256 i; i < cases.length; ++i) {
-            try referee.check(cases[i].kind, cases[i].params, cases[i].operands) returns (IReferee.Ruling ruling) {
+            try referee.check(cases[i].kind, cases[i].params, cases[i].operands) returns (
+                IReferee.Ruling ruling
+            ) {
                 found[i] = bytes1(uint8(ruling));
             } catch {
                 found[i] = bytes1(REVERTS);
@@ -70,7 +72,11 @@ contract RefereeLens {
     }
 
     /// Values of committed bytes; nothing if one is not finite.
-    function decode(bytes calldata raw, uint256 format) external pure returns (Real[] memory found) {
+    function decode(bytes calldata raw, uint256 format)
+        external
+        pure
+        returns (Real[] memory found)
+    {
         Decode.Vector memory v = Decode.vector(raw, Decode.toFormat(format));
         if (!v.finite) return found;
         found = new Real[](v.count);
@@ -80,7 +86,11 @@ contract RefereeLens {
     }
 
     /// Σ w·x of a Linear leaf's operands, whatever its result.
-    function sums(uint256 format, uint256 n, bytes calldata operands) external pure returns (Real memory) {
+    function sums(uint256 format, uint256 n, bytes calldata operands)
+        external
+        pure
+        returns (Real memory)
+    {
         Leaf.Operands memory o = Leaf.traceAndModel(operands, 1 + Leaf.toTerms(n), format, n);
         return ExactSum.dot(o.model, 0, o.trace, 1, n);
     }

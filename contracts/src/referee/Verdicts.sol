@@ -18,7 +18,11 @@ library Verdicts {
     int256 private constant SMALLEST_EVIDENCE_EXPONENT = -512; // below, underflow decides and not the machine
 
     /// `kind` is Exceeds or one behind it.
-    function rule(IReferee.Kind kind, bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function rule(IReferee.Kind kind, bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         if (kind == IReferee.Kind.Exceeds) return _exceeds(params, operands);
         if (kind == IReferee.Kind.Count) return SelectCheck.count(params, operands);
         if (kind == IReferee.Kind.Maximum) return SelectCheck.maximum(params, operands);
@@ -30,7 +34,11 @@ library Verdicts {
 
     /// Is the served output too far from the reference? D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² over the elements judged, σ the model's scale
     /// of each channel.
-    function _exceeds(bytes calldata params, bytes calldata operands) private pure returns (IReferee.Ruling) {
+    function _exceeds(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(1);
         uint256 tolerance = params.word(0);
         if (tolerance > MAX_TOLERANCE) revert IReferee.ParamOutOfRange(tolerance);
@@ -38,7 +46,9 @@ library Verdicts {
         if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
         Real memory deviation = o.trace.real(0);
         Real memory measured = o.trace.real(1);
-        if (measured.m < 0 || !Real(1, SMALLEST_EVIDENCE_EXPONENT).atMost(deviation)) return IReferee.Ruling.Fails;
+        if (measured.m < 0 || !Real(1, SMALLEST_EVIDENCE_EXPONENT).atMost(deviation)) {
+            return IReferee.Ruling.Fails;
+        }
         deviation.m *= TOLERANCE_UNIT * TOLERANCE_UNIT;
         measured.m *= int256(tolerance * tolerance);
         return Leaf.toRuling(!deviation.atMost(measured));

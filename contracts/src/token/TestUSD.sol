@@ -7,7 +7,11 @@ import {ERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/ERC20P
 
 /// What do test networks pay with? A 6-decimals stablecoin that its owner mints at will. Worth nothing, by design.
 contract TestUSD is ERC20, ERC20Permit, Ownable {
-    constructor(address faucet) ERC20("Test US Dollar", "usd") ERC20Permit("Test US Dollar") Ownable(faucet) {}
+    constructor(address faucet)
+        ERC20("Test US Dollar", "usd")
+        ERC20Permit("Test US Dollar")
+        Ownable(faucet)
+    {}
 
     /// Faucet: owner only.
     function mint(address to, uint256 amount) external onlyOwner {

@@ -90,7 +90,11 @@ library Chunks {
     }
 
     /// Leaf hashes of consecutive chunks of `chunkBytes`, the last of which may be short.
-    function leaves(bytes calldata data, uint256 chunkBytes) internal view returns (bytes32[] memory hashes) {
+    function leaves(bytes calldata data, uint256 chunkBytes)
+        internal
+        view
+        returns (bytes32[] memory hashes)
+    {
         hashes = new bytes32[]((data.length + chunkBytes - 1) / chunkBytes);
         bool ok = true;
         assembly ("memory-safe") {
@@ -115,7 +119,11 @@ library Chunks {
     }
 
     /// Leaf hashes of chunks that stand one after another, each as long as its byte of `sizes` says.
-    function leaves(bytes calldata data, bytes calldata sizes) internal view returns (bytes32[] memory hashes) {
+    function leaves(bytes calldata data, bytes calldata sizes)
+        internal
+        view
+        returns (bytes32[] memory hashes)
+    {
         hashes = new bytes32[](sizes.length);
         bool ok;
         assembly ("memory-safe") {
@@ -126,7 +134,10 @@ library Chunks {
             for { let i := 0 } lt(i, sizes.length) { i := add(i, 1) } {
                 let size := byte(0, calldataload(add(sizes.offset, i)))
                 calldatacopy(add(place, 1), from, size)
-                ok := and(ok, staticcall(gas(), 2, place, add(size, 1), add(add(hashes, 32), shl(5, i)), 32))
+                ok := and(
+                    ok,
+                    staticcall(gas(), 2, place, add(size, 1), add(add(hashes, 32), shl(5, i)), 32)
+                )
                 from := add(from, size)
             }
             // What a size reached beyond the data is of a call that reverts.
@@ -144,11 +155,13 @@ library Chunks {
 
     /// One level up: the first `length` hashes, with one more from calldata at `from` before them if `left`, and one after if `right`.
     /// An odd one out stays as it is. How many hashes there are then, which becomes their array's length.
-    function _raise(bytes32[] memory hashes, uint256 length, uint256 left, uint256 right, uint256 from)
-        private
-        view
-        returns (uint256 made)
-    {
+    function _raise(
+        bytes32[] memory hashes,
+        uint256 length,
+        uint256 left,
+        uint256 right,
+        uint256 from
+    ) private view returns (uint256 made) {
         bool ok = true;
         assembly ("memory-safe") {
             // node = H(0x01 ‖ a ‖ b). The tag of a pair overwrites the last byte before it: of a hash that was read, or of the length.

@@ -105,11 +105,17 @@ library Derive {
         uint256 form = s.op.form;
         bool scalar = form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR;
         s.column = scalar ? 0 : place.index;
-        if (form == Layouts.SCALAR) s.position = place.index;
-        else if (form == Layouts.WINDOW) s.position = l.windowFrom + place.row;
-        else if (form == Layouts.WINDOW_SCALAR) s.position = l.windowFrom + place.index;
-        else if (form == Layouts.LAST || form == Layouts.LAST_SCALAR || form == Layouts.LOGITS) s.position = l.positions - 1;
-        else s.position = place.row;
+        if (form == Layouts.SCALAR) {
+            s.position = place.index;
+        } else if (form == Layouts.WINDOW) {
+            s.position = l.windowFrom + place.row;
+        } else if (form == Layouts.WINDOW_SCALAR) {
+            s.position = l.windowFrom + place.index;
+        } else if (form == Layouts.LAST || form == Layouts.LAST_SCALAR || form == Layouts.LOGITS) {
+            s.position = l.positions - 1;
+        } else {
+            s.position = place.row;
+        }
     }
 
     /// Partial sums that the value is judged by; 0 if it is judged at once.
@@ -120,7 +126,11 @@ library Derive {
     }
 
     /// The leaf of the whole value: of one element, or of how `parts_` partial sums add up.
-    function whole(Scene memory s, uint256 parts_, uint256 witness) internal pure returns (Leaf memory leaf) {
+    function whole(Scene memory s, uint256 parts_, uint256 witness)
+        internal
+        pure
+        returns (Leaf memory leaf)
+    {
         if (parts_ == 0) {
             _fill(s, leaf, witness, 0, _terms(s));
             return leaf;
@@ -154,7 +164,8 @@ library Derive {
         if (_is(s, IReferee.Kind.Squares)) return _group(s, s.op);
         if (_is(s, IReferee.Kind.Mix)) return s.frame.positions;
         if (!_is(s, IReferee.Kind.Sum)) return 0;
-        return s.op.form == Layouts.TOTAL ? s.frame.positions - s.frame.windowFrom : s.frame.positions;
+        return
+            s.op.form == Layouts.TOTAL ? s.frame.positions - s.frame.windowFrom : s.frame.positions;
     }
 
     function _form(Scene memory s, uint256 source) private pure returns (uint256) {
@@ -164,7 +175,10 @@ library Derive {
 
     /// Numbers that a position has in this form.
     function _length(Scene memory s, uint256 form) private pure returns (uint256) {
-        if (form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR || form == Layouts.LAST_SCALAR || form == Layouts.TOTAL) return 1;
+        if (
+            form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR || form == Layouts.LAST_SCALAR
+                || form == Layouts.TOTAL
+        ) return 1;
         return s.frame.shapeOf(form).length;
     }
 
@@ -175,17 +189,26 @@ library Derive {
 
     // --- operands of the trace ---
 
-    function _segment(Scene memory s, uint256 source, uint256 row, uint256 segment) private pure returns (Run memory r) {
+    function _segment(Scene memory s, uint256 source, uint256 row, uint256 segment)
+        private
+        pure
+        returns (Run memory r)
+    {
         uint256 section = s.place.section;
         uint256 op = source;
         if (source == Programs.INPUT) op = s.frame.program.ops(s.frame.typeOf(--section)) - 1;
         Layouts.Shape memory shape = s.frame.shapeOf(_form(s, source));
         r.length = shape.length;
-        r.firstChunk = s.frame.baseOf(section, op) + (row * shape.segments + segment) * Layouts.segmentChunks(shape.length);
+        r.firstChunk = s.frame.baseOf(section, op) + (row * shape.segments + segment)
+            * Layouts.segmentChunks(shape.length);
     }
 
     /// `count` of an operand's numbers for one position, from `column` on.
-    function _run(Scene memory s, uint256 source, uint256 position, uint256 column, uint256 count) private pure returns (Run memory r) {
+    function _run(Scene memory s, uint256 source, uint256 position, uint256 column, uint256 count)
+        private
+        pure
+        returns (Run memory r)
+    {
         uint256 form = _form(s, source);
         uint256 row = position;
         uint256 start = column;
@@ -199,11 +222,14 @@ library Derive {
     }
 
     /// `count` of what belongs to one query and head, from `key` on.
-    function _attended(Scene memory s, uint256 source, uint256 row, uint256 head, uint256 key, uint256 count)
-        private
-        pure
-        returns (Run memory r)
-    {
+    function _attended(
+        Scene memory s,
+        uint256 source,
+        uint256 row,
+        uint256 head,
+        uint256 key,
+        uint256 count
+    ) private pure returns (Run memory r) {
         r = _segment(s, source, row, head);
         r.start = key;
         r.count = count;
@@ -211,13 +237,18 @@ library Derive {
 
     /// The operand's number at the same place.
     function _same(Scene memory s, uint256 source) private pure returns (Run memory) {
-        if (_form(s, source) == Layouts.SCORES) return _attended(s, source, s.place.row, s.place.segment, s.place.index, 1);
+        if (_form(s, source) == Layouts.SCORES) {
+            return _attended(s, source, s.place.row, s.place.segment, s.place.index, 1);
+        }
         return _run(s, source, s.position, s.column, 1);
     }
 
     // --- leaves ---
 
-    function _fill(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n) private pure {
+    function _fill(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n)
+        private
+        pure
+    {
         if (s.op.kind > uint256(IReferee.Kind.Greedy)) revert ITraceJudge.ProgramInvalid();
         leaf.kind = IReferee.Kind(s.op.kind);
         if (leaf.kind <= IReferee.Kind.Embed) _enter(s, leaf);
@@ -242,7 +273,8 @@ library Derive {
         leaf.row.column = 0;
         leaf.byToken = true;
         leaf.params = abi.encode(s.frame.program.weightFormat, _constant(s));
-        leaf.weights = _matrix(s, s.op.tensor, s.frame.program.vocab, s.frame.program.hidden, 0, s.column);
+        leaf.weights =
+            _matrix(s, s.op.tensor, s.frame.program.vocab, s.frame.program.hidden, 0, s.column);
     }
 
     function _reduction(Scene memory s, Leaf memory leaf, uint256 start, uint256 n) private pure {
@@ -250,7 +282,9 @@ library Derive {
         if (leaf.kind == IReferee.Kind.Linear) {
             leaf.params = abi.encode(s.frame.program.weightFormat, n);
             leaf.runs[0] = _run(s, s.op.a, s.position, start, n);
-            leaf.weights = _matrix(s, s.op.tensor, _length(s, s.op.form), _length(s, _form(s, s.op.a)), s.column, start);
+            leaf.weights = _matrix(
+                s, s.op.tensor, _length(s, s.op.form), _length(s, _form(s, s.op.a)), s.column, start
+            );
             leaf.weights.count = n;
             return;
         }
@@ -288,11 +322,16 @@ library Derive {
         bool second = s.column % s.frame.program.headDim >= half;
         leaf.params = abi.encode(s.frame.program.tableFormat, second ? 0 : 1);
         leaf.runs[1] = _run(s, s.op.a, s.position, second ? s.column - half : s.column + half, 1);
-        leaf.weights = _table(s, s.op.tensor, s.frame.program.context, 2 * half, s.position, 2 * (s.column % half));
+        leaf.weights = _table(
+            s, s.op.tensor, s.frame.program.context, 2 * half, s.position, 2 * (s.column % half)
+        );
         leaf.weights.count = 2;
     }
 
-    function _attention(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n) private pure {
+    function _attention(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n)
+        private
+        pure
+    {
         Place memory place = s.place;
         uint256 d = s.frame.program.headDim;
         uint256 share = s.frame.program.heads / s.frame.program.keyHeads;
@@ -323,17 +362,30 @@ library Derive {
         leaf.runs = new Run[](two ? 2 : 1);
         leaf.runs[0] = _same(s, s.op.a);
         if (two) leaf.runs[1] = _same(s, s.op.b);
-        if (leaf.kind == IReferee.Kind.Scale || leaf.kind == IReferee.Kind.Softcap) leaf.params = abi.encode(_constant(s));
+        if (leaf.kind == IReferee.Kind.Scale || leaf.kind == IReferee.Kind.Softcap) {
+            leaf.params = abi.encode(_constant(s));
+        }
     }
 
     function _verdicts(Scene memory s, Leaf memory leaf) private pure {
-        if (leaf.kind == IReferee.Kind.WhitenDifference || leaf.kind == IReferee.Kind.WhitenReference) {
+        if (
+            leaf.kind == IReferee.Kind.WhitenDifference
+                || leaf.kind == IReferee.Kind.WhitenReference
+        ) {
             bool difference = leaf.kind == IReferee.Kind.WhitenDifference;
             leaf.runs = new Run[](1);
             leaf.runs[0] = _run(s, s.op.a, s.position, s.column, 1);
-            leaf.weights = _table(s, s.frame.program.sigma, s.frame.program.layers + 1, s.frame.program.hidden, s.frame.layerTo, s.column);
-            leaf.params =
-                difference ? abi.encode(s.frame.program.rowFormat, s.frame.program.tableFormat) : abi.encode(s.frame.program.tableFormat);
+            leaf.weights = _table(
+                s,
+                s.frame.program.sigma,
+                s.frame.program.layers + 1,
+                s.frame.program.hidden,
+                s.frame.layerTo,
+                s.column
+            );
+            leaf.params = difference
+                ? abi.encode(s.frame.program.rowFormat, s.frame.program.tableFormat)
+                : abi.encode(s.frame.program.tableFormat);
             if (difference) leaf.row = RowElement(true, true, s.position, s.column);
             return;
         }
@@ -377,7 +429,15 @@ library Derive {
             leaf.padding = 1;
         }
         leaf.params = abi.encodePacked(
-            delta, c.temperature, c.key0, c.key1, c.step, c.preferred, c.served, c.minP, listed ? c.topK : 0
+            delta,
+            c.temperature,
+            c.key0,
+            c.key1,
+            c.step,
+            c.preferred,
+            c.served,
+            c.minP,
+            listed ? c.topK : 0
         );
     }
 
@@ -389,14 +449,21 @@ library Derive {
 
     // --- weights ---
 
-    function _matrix(Scene memory s, uint256 tensor, uint256 rows, uint256 columns, uint256 row, uint256 column)
-        private
-        pure
-        returns (Weights memory w)
-    {
+    function _matrix(
+        Scene memory s,
+        uint256 tensor,
+        uint256 rows,
+        uint256 columns,
+        uint256 row,
+        uint256 column
+    ) private pure returns (Weights memory w) {
         uint256 depth = s.frame.layerTo - s.frame.layerFrom;
         w.used = true;
-        if (s.place.section != 0) w.part = s.place.section <= depth ? s.frame.layerFrom + s.place.section : s.frame.program.layers + 1;
+        if (s.place.section != 0) {
+            w.part = s.place.section <= depth
+                ? s.frame.layerFrom + s.place.section
+                : s.frame.program.layers + 1;
+        }
         w.tensors = s.frame.program.tensors(s.sectionType);
         w.tensor = tensor;
         w.rows = rows;
@@ -407,15 +474,22 @@ library Derive {
         w.format = s.frame.program.weightFormat;
     }
 
-    function _vector(Scene memory s, uint256 tensor, uint256 length, uint256 column) private pure returns (Weights memory) {
+    function _vector(Scene memory s, uint256 tensor, uint256 length, uint256 column)
+        private
+        pure
+        returns (Weights memory)
+    {
         return _matrix(s, tensor, 1, length, 0, column);
     }
 
-    function _table(Scene memory s, uint256 tensor, uint256 rows, uint256 columns, uint256 row, uint256 column)
-        private
-        pure
-        returns (Weights memory w)
-    {
+    function _table(
+        Scene memory s,
+        uint256 tensor,
+        uint256 rows,
+        uint256 columns,
+        uint256 row,
+        uint256 column
+    ) private pure returns (Weights memory w) {
         w = _matrix(s, tensor, rows, columns, row, column);
         w.part = TABLES;
         w.tensors = s.frame.program.tables;

@@ -65,7 +65,9 @@ library Programs {
 
     /// Into `p`, which is as fresh memory is.
     function parse(Program memory p, bytes memory raw) internal pure {
-        if (raw.length <= HEADER_BYTES || uint8(raw[0]) != VERSION) revert ITraceJudge.ProgramInvalid();
+        if (raw.length <= HEADER_BYTES || uint8(raw[0]) != VERSION) {
+            revert ITraceJudge.ProgramInvalid();
+        }
         p.raw = raw;
         // The header's 74 bytes in three words, its last 32 the third: bytes 0 to 31, 32 to 41 in front of the second, 42 to 73.
         uint256 shape;
@@ -106,15 +108,22 @@ library Programs {
             }
             p.layers = _read(raw, offset, 2);
             p.layersAt = offset + 2;
-            if (raw.length != p.layersAt + p.layers || starts.length <= FIRST_LAYER_TYPE) revert ITraceJudge.ProgramInvalid();
+            if (raw.length != p.layersAt + p.layers || starts.length <= FIRST_LAYER_TYPE) {
+                revert ITraceJudge.ProgramInvalid();
+            }
         }
     }
 
-    function tolerance(Program memory p, uint256 entry) internal pure returns (uint256 maxDepth, uint256 minRows, uint256 value) {
+    function tolerance(Program memory p, uint256 entry)
+        internal
+        pure
+        returns (uint256 maxDepth, uint256 minRows, uint256 value)
+    {
         unchecked {
             if (entry >= p.tolerances) revert ITraceJudge.ProgramInvalid();
             uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * entry;
-            return (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
+            return
+                (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
         }
     }
 
@@ -143,7 +152,11 @@ library Programs {
         }
     }
 
-    function op(Program memory p, uint256 sectionType, uint256 number) internal pure returns (Op memory) {
+    function op(Program memory p, uint256 sectionType, uint256 number)
+        internal
+        pure
+        returns (Op memory)
+    {
         unchecked {
             if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
             uint256 word = _read(p.raw, p.sectionsAt[sectionType] + 2 + OP_BYTES * number, 8);
@@ -160,7 +173,11 @@ library Programs {
         }
     }
 
-    function formOf(Program memory p, uint256 sectionType, uint256 number) internal pure returns (uint256) {
+    function formOf(Program memory p, uint256 sectionType, uint256 number)
+        internal
+        pure
+        returns (uint256)
+    {
         unchecked {
             if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
             return _read(p.raw, p.sectionsAt[sectionType] + 3 + OP_BYTES * number, 1);
@@ -186,7 +203,11 @@ library Programs {
     }
 
     /// `count` bytes from `offset`, big-endian.
-    function _read(bytes memory raw, uint256 offset, uint256 count) private pure returns (uint256 value) {
+    function _read(bytes memory raw, uint256 offset, uint256 count)
+        private
+        pure
+        returns (uint256 value)
+    {
         bool within;
         assembly ("memory-safe") {
             within := iszero(gt(add(offset, count), mload(raw))) // neither is near 2^256

@@ -53,7 +53,12 @@ contract ProgramStore {
         id = keccak256(program);
         if (has(id)) return id;
         // PUSH2 length, DUP1, PUSH1 10, PUSH0, CODECOPY, PUSH0, RETURN: ten bytes that return what follows them.
-        bytes memory creation = abi.encodePacked(hex"61", uint16(program.length + ProgramHomes.STOP_BYTES), hex"80600a5f395ff300", program);
+        bytes memory creation = abi.encodePacked(
+            hex"61",
+            uint16(program.length + ProgramHomes.STOP_BYTES),
+            hex"80600a5f395ff300",
+            program
+        );
         bytes memory maker = ProgramHomes.MAKER;
         assembly ("memory-safe") {
             let made := create2(0, add(maker, 32), mload(maker), id)

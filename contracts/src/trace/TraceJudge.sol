@@ -35,7 +35,11 @@ contract TraceJudge is ITraceJudge {
     }
 
     /// @inheritdoc ITraceJudge
-    function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks) {
+    function checkClaim(ModelId model, Claim calldata claim)
+        external
+        view
+        returns (uint256 chunks)
+    {
         Layouts.Layout memory l;
         Programs.Program memory p = l.program;
         Programs.parse(p, _bytesOf(model));
@@ -52,7 +56,11 @@ contract TraceJudge is ITraceJudge {
     }
 
     /// @inheritdoc ITraceJudge
-    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence) external view returns (Fault) {
+    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external
+        view
+        returns (Fault)
+    {
         return _ruleValue(model, claim, Places.unpacked(place), evidence, msg.data[:0]);
     }
 
@@ -69,11 +77,14 @@ contract TraceJudge is ITraceJudge {
     }
 
     /// @inheritdoc ITraceJudge
-    function rulePart(bytes32 part, ModelId model, Claim calldata claim, Place calldata place, Evidence calldata evidence, Opening calldata)
-        external
-        view
-        returns (Fault)
-    {
+    function rulePart(
+        bytes32 part,
+        ModelId model,
+        Claim calldata claim,
+        Place calldata place,
+        Evidence calldata evidence,
+        Opening calldata
+    ) external view returns (Fault) {
         Derive.Scene memory s = _scene(model, claim, place);
         uint256 parts = s.parts();
         uint256 number = uint16(uint256(part));
@@ -83,11 +94,13 @@ contract TraceJudge is ITraceJudge {
 
     // --- internals ---
 
-    function _ruleValue(ModelId model, Claim calldata claim, Place memory place, Evidence calldata evidence, bytes calldata stated)
-        private
-        view
-        returns (Fault)
-    {
+    function _ruleValue(
+        ModelId model,
+        Claim calldata claim,
+        Place memory place,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) private view returns (Fault) {
         Derive.Scene memory s = _scene(model, claim, place);
         if (!s.exists) return Fault.Accused;
         if (s.op.kind == uint256(IReferee.Kind.Greedy)) {
@@ -122,17 +135,25 @@ contract TraceJudge is ITraceJudge {
     }
 
     function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
-        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn && claim.preferred < p.vocab
-            && claim.served < p.vocab && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max && claim.topK <= Derive.MAX_LISTED;
+        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn
+            && claim.preferred < p.vocab && claim.served < p.vocab
+            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max
+            && claim.topK <= Derive.MAX_LISTED;
         bool filtered = claim.how == Derive.AHEAD
             || (claim.temperature != 0
-                && (claim.how == Derive.OUTSIDE_MIN_P ? claim.minP != 0 : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
+                && (claim.how == Derive.OUTSIDE_MIN_P
+                        ? claim.minP != 0
+                        : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
         if (!drawn || !filtered) revert ClaimInvalid();
     }
 
     /// The token of a list that is looked at: the accused names one of the accuser's, the accuser one of the accused's. A list that is none of
     /// `topK` tokens in ascending order is its author's fault; Nobody's if it is in order, or if there is none.
-    function _name(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence) private pure returns (Fault) {
+    function _name(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence)
+        private
+        pure
+        returns (Fault)
+    {
         bool outside = claim.how == Derive.OUTSIDE_TOP_K;
         bytes calldata tokens = evidence.tokens;
         if (!outside && (claim.how != Derive.AHEAD || tokens.length == 0)) return Fault.Nobody;
@@ -163,7 +184,11 @@ contract TraceJudge is ITraceJudge {
     }
 
     /// Structs are filled where they stand in the scene: each that a function returned would be memory that is written twice.
-    function _scene(ModelId model, Claim calldata claim, Place memory place) private view returns (Derive.Scene memory s) {
+    function _scene(ModelId model, Claim calldata claim, Place memory place)
+        private
+        view
+        returns (Derive.Scene memory s)
+    {
         Programs.Program memory p = s.frame.program;
         Programs.parse(p, _bytesOf(model));
         Derive.Choice memory choice = s.choice;
@@ -186,14 +211,19 @@ contract TraceJudge is ITraceJudge {
     }
 
     /// The value on trial, out of the trace; nothing for a verdict.
-    function _result(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence) private view returns (bytes calldata) {
+    function _result(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence)
+        private
+        view
+        returns (bytes calldata)
+    {
         if (s.op.form == Layouts.VERDICT) return evidence.result.data[:0];
         Layouts.Shape memory shape = s.frame.shapeOf(s.op.form);
         Derive.Run memory r;
         r.length = shape.length;
         r.start = s.place.index;
         r.count = 1;
-        r.firstChunk = s.frame.baseOf(s.place.section, s.place.op) + (uint256(s.place.row) * shape.segments + s.place.segment)
+        r.firstChunk = s.frame.baseOf(s.place.section, s.place.op)
+            + (uint256(s.place.row) * shape.segments + s.place.segment)
             * Layouts.segmentChunks(shape.length);
         return Openings.run(claim.traceRoot, s.frame.chunks, r, evidence.result);
     }
@@ -206,12 +236,18 @@ contract TraceJudge is ITraceJudge {
         bytes memory operands,
         Evidence calldata evidence
     ) private view returns (Fault) {
-        if (evidence.runs.length != leaf.runs.length) revert EvidenceInvalid();
+        if (evidence.runs.length != leaf.runs.length) {
+            revert EvidenceInvalid();
+        }
         uint256 chunks = s.frame.chunks;
         for (uint256 i; i < leaf.runs.length; ++i) {
-            operands = bytes.concat(operands, Openings.run(claim.traceRoot, chunks, leaf.runs[i], evidence.runs[i]));
+            operands = bytes.concat(
+                operands, Openings.run(claim.traceRoot, chunks, leaf.runs[i], evidence.runs[i])
+            );
         }
-        if (leaf.padding != 0) operands = bytes.concat(operands, new bytes(VALUE_BYTES * leaf.padding));
+        if (leaf.padding != 0) {
+            operands = bytes.concat(operands, new bytes(VALUE_BYTES * leaf.padding));
+        }
         bytes memory row;
         if (leaf.row.used) row = _row(s, claim, leaf, evidence);
         if (leaf.weights.used) {
@@ -221,7 +257,12 @@ contract TraceJudge is ITraceJudge {
                 // A token that the model has not: whoever sent it is to blame, and it is not this stage.
                 if (leaf.weights.row >= leaf.weights.rows) return Fault.Nobody;
             }
-            operands = bytes.concat(operands, Openings.weights(_partRoot(model, s, leaf.weights.part), leaf.weights, evidence.weights));
+            operands = bytes.concat(
+                operands,
+                Openings.weights(
+                    _partRoot(model, s, leaf.weights.part), leaf.weights, evidence.weights
+                )
+            );
         }
         IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
@@ -230,11 +271,12 @@ contract TraceJudge is ITraceJudge {
         return signedByAccused ? Fault.Accused : Fault.Nobody;
     }
 
-    function _row(Derive.Scene memory s, Claim calldata claim, Derive.Leaf memory leaf, Evidence calldata evidence)
-        private
-        view
-        returns (bytes memory)
-    {
+    function _row(
+        Derive.Scene memory s,
+        Claim calldata claim,
+        Derive.Leaf memory leaf,
+        Evidence calldata evidence
+    ) private view returns (bytes memory) {
         Openings.Spot memory spot;
         spot.root = leaf.row.isOut ? claim.leaf.outRoot : claim.leaf.inRoot;
         spot.rows = _rows(claim);
@@ -259,10 +301,15 @@ contract TraceJudge is ITraceJudge {
 
     /// A token id, little-endian.
     function _toToken(bytes memory row) private pure returns (uint256) {
-        return uint256(uint8(row[0])) | uint256(uint8(row[1])) << 8 | uint256(uint8(row[2])) << 16 | uint256(uint8(row[3])) << 24;
+        return uint256(uint8(row[0])) | uint256(uint8(row[1])) << 8 | uint256(uint8(row[2])) << 16
+            | uint256(uint8(row[3])) << 24;
     }
 
-    function _partRoot(ModelId model, Derive.Scene memory s, uint256 part) private view returns (bytes32) {
+    function _partRoot(ModelId model, Derive.Scene memory s, uint256 part)
+        private
+        view
+        returns (bytes32)
+    {
         return part == Derive.TABLES ? s.frame.program.tablesRoot : _models.partRootOf(model, part);
     }
 }

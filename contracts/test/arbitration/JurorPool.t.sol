@@ -47,7 +47,11 @@ contract JurorPoolTest is StakeFixture {
         vm.startPrank(juror);
         vm.expectRevert(IJuryArbitrator.AmountZero.selector);
         jury.stakeJuror(0);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE
+            )
+        );
         jury.stakeJuror(MIN_JUROR_STAKE - 1);
         vm.stopPrank();
     }
@@ -56,7 +60,11 @@ contract JurorPoolTest is StakeFixture {
         deploy(new CutToken(address(this)));
         fund(juror, address(jury), MIN_JUROR_STAKE);
         uint256 received = uint256(MIN_JUROR_STAKE) * 99 / 100;
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.TokenShortfall.selector, received, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.TokenShortfall.selector, received, MIN_JUROR_STAKE
+            )
+        );
         vm.prank(juror);
         jury.stakeJuror(MIN_JUROR_STAKE);
     }
@@ -118,9 +126,17 @@ contract JurorPoolTest is StakeFixture {
         stakeJuror(juror, MIN_JUROR_STAKE);
         vm.expectRevert(IJuryArbitrator.AmountZero.selector);
         requestExit(0);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, MIN_JUROR_STAKE + 1, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.ExitTooLarge.selector, MIN_JUROR_STAKE + 1, MIN_JUROR_STAKE
+            )
+        );
         requestExit(MIN_JUROR_STAKE + 1);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE
+            )
+        );
         requestExit(1);
         vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, 1, 0));
         vm.prank(stranger);
@@ -226,7 +242,8 @@ contract JurorPoolTest is StakeFixture {
         DisputeId id = openDispute();
         address[] memory panel = drawPanel(id);
         IJuryArbitrator.Vote[] memory votes = new IJuryArbitrator.Vote[](3);
-        (votes[0], votes[1], votes[2]) = (IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault);
+        (votes[0], votes[1], votes[2]) =
+        (IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault);
         voteAll(id, panel, votes);
         bad.refuse(challenger);
         bad.refuse(requester);

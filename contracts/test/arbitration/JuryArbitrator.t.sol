@@ -31,7 +31,10 @@ contract JuryArbitratorTest is StakeFixture {
         (votes[0], votes[1], votes[2]) = (a, b, c);
     }
 
-    function ruled(IJuryArbitrator.Vote[] memory votes) private returns (DisputeId id, address[] memory panel) {
+    function ruled(IJuryArbitrator.Vote[] memory votes)
+        private
+        returns (DisputeId id, address[] memory panel)
+    {
         stakeJurors(3);
         id = openDispute();
         panel = drawPanel(id);
@@ -61,13 +64,23 @@ contract JuryArbitratorTest is StakeFixture {
         fund(challenger, address(jury), uint256(BOND) + FEE);
         vm.expectEmit(address(jury));
         emit IJuryArbitrator.DisputeOpened(
-            expected, ref.job, owner, 1, challenger, ref.receiptHash, BOND, vm.getBlockNumber() + DRAW_DELAY_BLOCKS
+            expected,
+            ref.job,
+            owner,
+            1,
+            challenger,
+            ref.receiptHash,
+            BOND,
+            vm.getBlockNumber() + DRAW_DELAY_BLOCKS
         );
         vm.prank(address(tasks));
         DisputeId id = jury.open(ref);
 
         vm.assertEq(DisputeId.unwrap(id), DisputeId.unwrap(expected));
-        vm.assertEq(DisputeId.unwrap(id), keccak256(abi.encode(address(jury), ref.job, ref.stage, ref.requestsRoot)));
+        vm.assertEq(
+            DisputeId.unwrap(id),
+            keccak256(abi.encode(address(jury), ref.job, ref.stage, ref.requestsRoot))
+        );
         IJuryArbitrator.Dispute memory d = jury.disputeOf(id);
         assertEqPhase(d.phase, IJuryArbitrator.Phase.Opened);
         assertEqStatus(jury.status(id), IArbitrator.Status.Open);
@@ -80,7 +93,9 @@ contract JuryArbitratorTest is StakeFixture {
 
     function test_open_whenNotTaskRegistry_reverts() public {
         IArbitrator.DisputeRef memory ref = disputeRef();
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.NotTaskRegistry.selector, challenger));
+        vm.expectRevert(
+            abi.encodeWithSelector(IJuryArbitrator.NotTaskRegistry.selector, challenger)
+        );
         vm.prank(challenger);
         jury.open(ref);
     }
@@ -210,7 +225,10 @@ contract JuryArbitratorTest is StakeFixture {
             address[] memory panel = drawPanel(openDispute());
             vm.assertEq(panel.length, 3);
             for (uint256 j; j < 3; ++j) {
-                vm.assertTrue(panel[j] != owner && panel[j] != operator && panel[j] != requester && panel[j] != challenger);
+                vm.assertTrue(
+                    panel[j] != owner && panel[j] != operator && panel[j] != requester
+                        && panel[j] != challenger
+                );
             }
         }
     }
@@ -356,7 +374,9 @@ contract JuryArbitratorTest is StakeFixture {
         skipTime(COMMIT_SECONDS + 3 days); // advanced late, yet nobody's clock has run
         jury.advance(id);
         assertEqPhase(phaseOf(id), IJuryArbitrator.Phase.Revealing);
-        vm.assertEq(uint256(jury.disputeOf(id).phaseEndsAt), vm.getBlockTimestamp() + REVEAL_SECONDS);
+        vm.assertEq(
+            uint256(jury.disputeOf(id).phaseEndsAt), vm.getBlockTimestamp() + REVEAL_SECONDS
+        );
     }
 
     // --- reveal ---
@@ -376,7 +396,9 @@ contract JuryArbitratorTest is StakeFixture {
         revealVote(id, panel[1], FAULT);
         assertEqPhase(phaseOf(id), IJuryArbitrator.Phase.Revealing);
         vm.expectEmit(address(jury));
-        emit IJuryArbitrator.DisputeRuled(id, IArbitrator.Status.Fault, 3, 0, vm.getBlockTimestamp() + PAYOUT_DELAY_SECONDS);
+        emit IJuryArbitrator.DisputeRuled(
+            id, IArbitrator.Status.Fault, 3, 0, vm.getBlockTimestamp() + PAYOUT_DELAY_SECONDS
+        );
         revealVote(id, panel[2], FAULT);
         assertEqPhase(phaseOf(id), IJuryArbitrator.Phase.Ruled);
     }
@@ -558,7 +580,9 @@ contract JuryArbitratorTest is StakeFixture {
     }
 
     /// Any votes and silences: every unit that came in is a stake or a credit afterwards.
-    function testFuzz_execute_conservesMoney(uint8[3] calldata choices, bool[3] calldata commits) public {
+    function testFuzz_execute_conservesMoney(uint8[3] calldata choices, bool[3] calldata commits)
+        public
+    {
         (DisputeId id, address[] memory panel) = committing();
         IJuryArbitrator.Vote[3] memory votes;
         for (uint256 i; i < 3; ++i) {
@@ -664,8 +688,13 @@ contract JuryArbitratorTest is StakeFixture {
     function test_constructor_whenDisputesOutlastUnbonding_reverts() public {
         IJuryArbitrator.Params memory p = juryParams();
         p.commitSeconds = 40 hours;
-        uint256 longest = 40 hours + uint256(REVEAL_SECONDS) + PAYOUT_DELAY_SECONDS + uint256(DRAW_DELAY_BLOCKS) * 15;
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS));
+        uint256 longest = 40 hours + uint256(REVEAL_SECONDS) + PAYOUT_DELAY_SECONDS
+            + uint256(DRAW_DELAY_BLOCKS) * 15;
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS
+            )
+        );
         new JuryArbitrator(token, address(tasks), IMinerRegistry(address(miners)), p);
     }
 
@@ -673,7 +702,9 @@ contract JuryArbitratorTest is StakeFixture {
         vm.assertEq(jury.bond(), BOND);
         vm.assertEq(jury.fee(), FEE);
         vm.assertEq(
-            jury.maxDisputeSeconds(), uint256(COMMIT_SECONDS) + REVEAL_SECONDS + PAYOUT_DELAY_SECONDS + uint256(DRAW_DELAY_BLOCKS) * 15
+            jury.maxDisputeSeconds(),
+            uint256(COMMIT_SECONDS) + REVEAL_SECONDS + PAYOUT_DELAY_SECONDS
+                + uint256(DRAW_DELAY_BLOCKS) * 15
         );
         vm.assertLe(jury.maxDisputeSeconds(), miners.maxDisputeSeconds());
         assertEqStatus(jury.status(DisputeId.wrap(keccak256("none"))), IArbitrator.Status.None);

@@ -53,7 +53,8 @@ contract StakeHandler is StakeFixture {
         for (uint256 i; i < JURORS; ++i) {
             all[MINERS + i] = jurorAddressAt(i);
         }
-        (all[MINERS + JURORS], all[MINERS + JURORS + 1], all[MINERS + JURORS + 2]) = (requester, challenger, BURN);
+        (all[MINERS + JURORS], all[MINERS + JURORS + 1], all[MINERS + JURORS + 2]) =
+        (requester, challenger, BURN);
     }
 
     function disputeCount() external view returns (uint256) {
@@ -76,7 +77,9 @@ contract StakeHandler is StakeFixture {
         bytes memory answer;
         vm.prank(caller);
         (ok, answer) = target.call(data);
-        if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) panicked = true;
+        if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
+            panicked = true;
+        }
     }
 
     // --- time ---
@@ -92,7 +95,11 @@ contract StakeHandler is StakeFixture {
     }
 
     function pause(uint256 seconds_) external {
-        act(guardian, address(miners), abi.encodeCall(miners.pauseEntries, (bound(seconds_, 0, 8 days))));
+        act(
+            guardian,
+            address(miners),
+            abi.encodeCall(miners.pauseEntries, (bound(seconds_, 0, 8 days)))
+        );
     }
 
     // --- miners ---
@@ -139,7 +146,8 @@ contract StakeHandler is StakeFixture {
 
     /// TaskRegistry slashes for equivocation, without a dispute.
     function slashAtOnce(uint256 who, uint16 bps, uint256 cap) external {
-        bytes memory data = abi.encodeCall(miners.slash, (minerAt(who), bps, requester, cap, requester));
+        bytes memory data =
+            abi.encodeCall(miners.slash, (minerAt(who), bps, requester, cap, requester));
         if (!act(address(tasks), address(miners), data)) panicked = true; // slash never reverts
     }
 
@@ -208,7 +216,11 @@ contract StakeHandler is StakeFixture {
         if (panel.length == 0) return;
         address juror = panel[seat % panel.length];
         IJuryArbitrator.Vote vote = IJuryArbitrator.Vote(1 + choice % 2);
-        if (act(juror, address(jury), abi.encodeCall(jury.commitVote, (id, commitment(id, juror, vote))))) {
+        if (act(
+                juror,
+                address(jury),
+                abi.encodeCall(jury.commitVote, (id, commitment(id, juror, vote)))
+            )) {
             voted[id][juror] = vote;
         }
     }
@@ -225,7 +237,9 @@ contract StakeHandler is StakeFixture {
         address[] memory panel = jury.panelOf(id);
         if (panel.length == 0) return;
         address juror = panel[seat % panel.length];
-        bytes memory data = abi.encodeCall(jury.revealVote, (id, voted[id][juror], bytes32("evidence"), bytes32("salt")));
+        bytes memory data = abi.encodeCall(
+            jury.revealVote, (id, voted[id][juror], bytes32("evidence"), bytes32("salt"))
+        );
         act(juror, address(jury), data);
     }
 
@@ -304,7 +318,10 @@ contract StakeHandler is StakeFixture {
                 jury.draw(id);
             }
         }
-        while (phaseOf(id) != IJuryArbitrator.Phase.Ruled && phaseOf(id) != IJuryArbitrator.Phase.Executed) {
+        while (
+            phaseOf(id) != IJuryArbitrator.Phase.Ruled
+                && phaseOf(id) != IJuryArbitrator.Phase.Executed
+        ) {
             skipTime(COMMIT_SECONDS + REVEAL_SECONDS);
             jury.advance(id);
         }

@@ -95,7 +95,9 @@ contract StakeInvariants is Test {
             }
             address[] memory panel = jury.panelOf(id);
             for (uint256 p; p < panel.length * bound_.length; ++p) {
-                if (panel[p / bound_.length] == handler.jurorAddressAt(p % bound_.length)) ++bound_[p % bound_.length];
+                if (panel[p / bound_.length] == handler.jurorAddressAt(p % bound_.length)) {
+                    ++bound_[p % bound_.length];
+                }
             }
         }
         for (uint256 m; m < frozen.length; ++m) {
@@ -112,8 +114,10 @@ contract StakeInvariants is Test {
         for (uint256 i; i < handler.disputeCount(); ++i) {
             IJuryArbitrator.Dispute memory d = jury.disputeOf(handler.disputes(i));
             if (d.phase == IJuryArbitrator.Phase.Executed) ++executed;
-            bool hasVerdict = d.status != IArbitrator.Status.Open && d.status != IArbitrator.Status.None;
-            bool ended = d.phase == IJuryArbitrator.Phase.Ruled || d.phase == IJuryArbitrator.Phase.Executed;
+            bool hasVerdict =
+                d.status != IArbitrator.Status.Open && d.status != IArbitrator.Status.None;
+            bool ended =
+                d.phase == IJuryArbitrator.Phase.Ruled || d.phase == IJuryArbitrator.Phase.Executed;
             vm.assertEq(hasVerdict, ended);
         }
         vm.assertEq(executed, handler.executed());
@@ -126,7 +130,9 @@ contract StakeInvariants is Test {
             bool works = miner.state == IMinerRegistry.State.Active && miner.jailUntil == 0;
             vm.assertEq(miners.canWork(miner.operator, 0), works);
             if (works) vm.assertGe(uint256(miner.stake), handler.minimumStake());
-            if (miner.state == IMinerRegistry.State.Exited) vm.assertEq(uint256(miner.stake) + miner.leaving, 0);
+            if (miner.state == IMinerRegistry.State.Exited) {
+                vm.assertEq(uint256(miner.stake) + miner.leaving, 0);
+            }
         }
     }
 

@@ -8,7 +8,11 @@ import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
 contract ExactSumHarness {
-    function dot(bytes calldata a, uint256 format, bytes calldata b, uint256 n) external pure returns (Real memory) {
+    function dot(bytes calldata a, uint256 format, bytes calldata b, uint256 n)
+        external
+        pure
+        returns (Real memory)
+    {
         return ExactSum.dot(Decode.vector(a, format), 0, Decode.vector(b, Decode.F64), 0, n);
     }
 
@@ -16,7 +20,11 @@ contract ExactSumHarness {
         return ExactSum.sum(Decode.vector(a, Decode.F64), 0, n);
     }
 
-    function sumWith(bytes calldata a, uint256 n, bytes calldata last, uint256 format) external pure returns (Real memory) {
+    function sumWith(bytes calldata a, uint256 n, bytes calldata last, uint256 format)
+        external
+        pure
+        returns (Real memory)
+    {
         return ExactSum.sumWith(Decode.vector(a, Decode.F64), 0, n, Decode.vector(last, format));
     }
 }
@@ -55,7 +63,8 @@ contract ExactSumTest is Test {
     /// 1 + 2^-k − 1 keeps the last bit of 2^-k as long as it lies on the grid, 80 bits below the unit of 1, which is 2^-52.
     function test_sum_keepsWhatLiesOnTheGrid(uint256 k) public view {
         k = bound(k, 1, 200);
-        bytes memory values = Operands.le64(Operands.f64(1), Operands.f64(1, -int256(k)), Operands.f64(-1));
+        bytes memory values =
+            Operands.le64(Operands.f64(1), Operands.f64(1, -int256(k)), Operands.f64(-1));
         Real memory total = harness.sum(values, 3);
         vm.assertTrue(total.e == -132);
         vm.assertTrue(total.m == (k <= 132 ? int256(1) << (132 - k) : int256(0)));
@@ -67,7 +76,8 @@ contract ExactSumTest is Test {
     }
 
     function test_dot_ofZeroes_isZeroAtTheFloor() public view {
-        Real memory found = harness.dot(Operands.le(0, 4), Decode.FP32, Operands.le64(Operands.f64(3)), 1);
+        Real memory found =
+            harness.dot(Operands.le(0, 4), Decode.FP32, Operands.le64(Operands.f64(3)), 1);
         vm.assertTrue(found.m == 0 && found.e == -1074);
     }
 

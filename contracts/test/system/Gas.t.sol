@@ -60,7 +60,11 @@ contract GasTest is Suite {
             for (uint32 step = 1; step <= 3; ++step) {
                 (Ack memory ack, bytes memory sig) = newAck(deal, 1000 * step, 500 * step);
                 tasks.settleAck(deal.order, ack, sig, deal.plan);
-                if (step != 2) snapshot(step == 1 ? "first Ack of a session" : "later Ack of a session", stages);
+                if (step != 2) {
+                    snapshot(
+                        step == 1 ? "first Ack of a session" : "later Ack of a session", stages
+                    );
+                }
             }
             vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
             tasks.expire(deal.id);

@@ -93,7 +93,9 @@ contract SystemTest is Court {
         Deal memory deal = matchedDeal(4);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         delivery.sigs[2] = ""; // never signed
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[2].operator));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[2].operator)
+        );
         deliver(deal, delivery);
         vm.warp(deal.order.deadline + 1);
         tasks.expire(deal.id);

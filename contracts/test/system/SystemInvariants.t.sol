@@ -26,7 +26,8 @@ contract SystemInvariants is Test {
 
     function setUp() public {
         handler = new SystemHandler();
-        (address token_, address escrow_, address miners_, address jury_, address tasks_) = handler.contracts();
+        (address token_, address escrow_, address miners_, address jury_, address tasks_) =
+            handler.contracts();
         token = TestUSD(token_);
         escrow = IEscrow(escrow_);
         miners = IMinerRegistry(miners_);
@@ -96,7 +97,8 @@ contract SystemInvariants is Test {
         uint256 books;
         address[] memory all = handler.accounts();
         for (uint256 i; i < all.length; ++i) {
-            books += escrow.balanceOf(all[i]) + escrow.thawOf(all[i]).amount + escrow.creditOf(all[i]);
+            books += escrow.balanceOf(all[i]) + escrow.thawOf(all[i]).amount
+            + escrow.creditOf(all[i]);
         }
         for (uint256 i; i < handler.taskCount(); ++i) {
             (JobId id, address requester) = handler.taskAt(i);
@@ -170,7 +172,10 @@ contract SystemInvariants is Test {
             }
             vm.assertEq(bits, job.openDisputes);
             vm.assertEq(job.openMask & ~job.disputedMask, 0);
-            vm.assertEq(job.state == ITaskRegistry.State.Disputed, bits > 0 && job.state != ITaskRegistry.State.Settled && !job.isSession);
+            vm.assertEq(
+                job.state == ITaskRegistry.State.Disputed,
+                bits > 0 && job.state != ITaskRegistry.State.Settled && !job.isSession
+            );
             open += bits;
         }
         uint256 undecided;
