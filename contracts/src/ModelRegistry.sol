@@ -7,12 +7,11 @@ import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
 import {ModelId} from "./types/Ids.sol";
 
-/// Which weights does a model id stand for? Specification and roots, checked once, stored for good. No owner.
+/// Which weights does a model id stand for? Specification and roots, checked once. No owner.
 contract ModelRegistry is IModelRegistry {
     mapping(ModelId id => ModelSpec) private _specs;
     mapping(ModelId id => bytes32[]) private _roots; // [embed, layer 0 … L−1, head]
 
-    /// @inheritdoc IModelRegistry
     function register(ModelSpec calldata spec, bytes32[] calldata roots)
         external
         returns (ModelId id)
@@ -35,17 +34,14 @@ contract ModelRegistry is IModelRegistry {
         emit ModelRegistered(id, msg.sender, spec.layers, spec.weightsRoot);
     }
 
-    /// @inheritdoc IModelRegistry
     function exists(ModelId id) public view returns (bool) {
         return _specs[id].layers != 0;
     }
 
-    /// @inheritdoc IModelRegistry
     function specOf(ModelId id) external view returns (ModelSpec memory) {
         return _known(id);
     }
 
-    /// @inheritdoc IModelRegistry
     function shapeOf(ModelId id)
         external
         view
@@ -55,17 +51,15 @@ contract ModelRegistry is IModelRegistry {
         return (spec.layers, spec.embedUnits, spec.headUnits);
     }
 
-    /// @inheritdoc IModelRegistry
     function numericsProfileOf(ModelId id) external view returns (bytes32 profile) {
         profile = _specs[id].numericsProfile;
-        if (profile == 0) _known(id); // a profile is of a model that there is: one word to read and not two
+        if (profile == 0) _known(id); // most often one word is read, not two
     }
 
-    /// @inheritdoc IModelRegistry
     function shardRoot(ModelId id, uint16 from, uint16 to) external view returns (bytes32) {
         uint16 layers = _known(id).layers;
         if (from >= to || to > layers) revert LayersOutOfRange(from, to, layers);
-        uint256 first = from == 0 ? 0 : uint256(from) + 1; //        the first shard holds the embedding too
+        uint256 first = from == 0 ? 0 : uint256(from) + 1; // the first shard holds the embedding
         uint256 end = to == layers ? uint256(to) + 2 : uint256(to) + 1; // the last one the head
         bytes32[] storage all = _roots[id];
         bytes32[] memory covered = new bytes32[](end - first);
@@ -75,11 +69,11 @@ contract ModelRegistry is IModelRegistry {
         return sha256(abi.encodePacked(bytes1(0x03), from, to, covered));
     }
 
-    /// @inheritdoc IModelRegistry
     function partRootOf(ModelId id, uint256 part) external view returns (bytes32 root) {
         bytes32[] storage all = _roots[id];
         root = Arrays.unsafeAccess(all, part).value;
-        if (root == 0 && part >= all.length) revert PartUnknown(id, part); // beyond its end an array is zero: one word to read and not two
+        // Beyond its end an array is zero: most often one word is read, not two.
+        if (root == 0 && part >= all.length) revert PartUnknown(id, part);
     }
 
     function _known(ModelId id) private view returns (ModelSpec storage spec) {

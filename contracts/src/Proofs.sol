@@ -16,12 +16,11 @@ import {
     StageReceipt
 } from "./types/Signed.sol";
 
-/// Is what came with a call what it must be: a pipeline and its acceptances; all receipts of a job, to deliver it; one stage's own, to
-/// dispute it or to convict it without a judge?
+/// Is a pipeline sound and accepted? Are receipts those of a job, or of one stage on trial?
 ///
-/// TaskRegistry makes one of these and hands it the very bytes it was called with: hence the same function names and arguments.
-/// No storage and no money here; an answer means "yes", anything else reverts with an error of ITaskRegistry. It is a contract
-/// of its own because TaskRegistry would exceed the size limit of EIP-170 with it.
+/// TaskRegistry makes one of these, for want of code space, and hands it its own calldata: hence
+/// the same names and arguments. No storage, no money; what is not so reverts with ITaskRegistry's
+/// errors.
 contract Proofs {
     address private immutable _tasks;
     IMinerRegistry private immutable _miners;
@@ -33,7 +32,7 @@ contract Proofs {
         _models = models;
     }
 
-    /// A pipeline that covers the ordered model, of miners that may work and each accepted its place.
+    /// A pipeline that covers the model, of miners that may work and accepted their places.
     function openMatched(
         Order calldata order,
         bytes calldata,
@@ -64,7 +63,7 @@ contract Proofs {
         Receipts.checkAll(order, plan, receipts, sigs, _binding(order, plan));
     }
 
-    /// @return receiptHash EIP-712 struct hash of the receipt, which its stage's operator signed for this order and plan
+    /// @return receiptHash EIP-712 struct hash of the receipt that the stage's operator signed
     function dispute(
         Order calldata order,
         Stage[] calldata plan,

@@ -4,7 +4,9 @@ pragma solidity ^0.8.30;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {Address} from "@openzeppelin/contracts/utils/Address.sol";
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
@@ -22,7 +24,7 @@ import {Layouts, Place, Places} from "./trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "./types/Ids.sol";
 import {Order, RequestLeaf, RequestOpening, StageReceipt} from "./types/Signed.sol";
 
-/// Who lied about one layer? See IToleranceGame. Money and clocks here; ITraceJudge and IRowJudge say what opened evidence proves.
+/// Who lied about one layer? See IToleranceGame. Money and clocks; judges rule on evidence.
 ///
 /// INVARIANT: token.balanceOf(this) = Σ credits + Σ bonds of games not executed.
 contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
@@ -35,14 +37,14 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant MAX_ASKS = 3;
     uint256 private constant MAX_LIST_BYTES = 4 * Derive.MAX_LISTED;
-    /// Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down a trace
-    /// of 2^35 chunks to its values, then element and part.
+    /// Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down
+    /// a trace of 2^35 chunks to its values, then element and part.
     uint256 public constant MAX_TURNS = 23;
     uint256 private constant CLAIM_BYTES = 21 * 32;
     uint256 private constant RECEIPT_BYTES = 14 * 32;
     uint256 private constant MAX_PARTS = type(uint16).max;
     uint256 private constant GROUP_BYTES = 128; // of stated partial sums, see _statement
-    uint256 private constant LISTED = (1 << 136) - 1; // of a packed place: `_listed` of what the accused pointed with
+    uint256 private constant LISTED = (1 << 136) - 1; // of a place: `_listed` of its list
 
     IERC20 public immutable token;
     address public immutable taskRegistry;
@@ -54,9 +56,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint32 public immutable payoutDelaySeconds;
     uint16 public immutable slashBps;
 
-    /// A round of the descent writes `turn` (see Turns) and `node`, and the accuser's half of one
-    /// reads the second word as well. Level and index in `turn` are those of a child from when it is
-    /// picked until it is opened; the rest is as in `Game`.
+    /// A round of the descent writes `turn` (see Turns) and `node`; the accuser's half reads the
+    /// second word as well. From when a child is picked until it is opened, `turn` holds its level
+    /// and index.
     struct Dispute {
         uint256 turn;
         address accuser;
@@ -70,7 +72,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     mapping(DisputeId id => Dispute) private _games;
     CreditBook.Book private _credits;
 
-    /// @dev `minerRegistry_` and the judges are deployed already; `taskRegistry_` may be an address foretold.
+    /// @dev `taskRegistry_` may be an address foretold; the others are deployed already.
     constructor(
         IERC20 token_,
         address taskRegistry_,
@@ -99,7 +101,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- TaskRegistry ---
 
-    /// @inheritdoc IArbitrator
     function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
         id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot, ref.requester);
@@ -130,7 +131,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- the accuser ---
 
-    /// @inheritdoc IToleranceGame
     function accuse(
         DisputeId id,
         ModelId model,
@@ -145,7 +145,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _accuse(id, model, receipt, claim, position, proof, below);
     }
 
-    /// @inheritdoc IToleranceGame
     function accuseToken(
         DisputeId id,
         ModelId model,
@@ -164,7 +163,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// @inheritdoc IToleranceGame
     function ask(
         DisputeId id,
         StageReceipt calldata receipt,
@@ -182,7 +180,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit Asked(id, _turn(g, turn, Phase.Asked, 0));
     }
 
-    /// @inheritdoc IToleranceGame
     function proveMalformed(
         DisputeId id,
         StageReceipt calldata receipt,
@@ -198,7 +195,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _rule(id, g, turn, Status.Fault);
     }
 
-    /// @inheritdoc IToleranceGame
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings)
         external
     {
@@ -211,7 +207,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit NodeOpened(id, _turn(g, turn, Phase.Picking, where));
     }
 
-    /// @inheritdoc IToleranceGame
     function openChunks(
         DisputeId id,
         bytes calldata data,
@@ -230,13 +225,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit ChunksShown(id, _turn(g, turn, Phase.Picking, where));
     }
 
-    /// @inheritdoc IToleranceGame
     function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence)
         external
     {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Proving);
         _requireClaim(g, model, claim);
-        // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
+        // INVARIANT: an accuser answers the accused's list, and brings none of its own.
         bytes32 place = g.node;
         if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) {
             revert ListMismatch();
@@ -246,19 +240,17 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         );
     }
 
-    /// @inheritdoc IToleranceGame
     function expand(DisputeId id, bytes calldata stated) external {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Proving);
-        // Not checked here: of sums that are not those of the place, none can be proven, nor that they add up.
+        // Wrong sums are not checked here: none can be proven, nor that they add up.
         uint256 parts = stated.length / Layouts.VALUE_BYTES;
         if (parts == 0 || parts > MAX_PARTS || stated.length % Layouts.VALUE_BYTES != 0) {
             revert NoParts();
         }
-        g.node = _statement(g.node & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
+        g.node = _statement(g.node & ~bytes32(LISTED), stated); // an element's list has no use
         emit Expanded(id, _turn(g, turn, Phase.PickingPart, Turns.atSums(parts, 0)));
     }
 
-    /// @inheritdoc IToleranceGame
     function proveSum(
         DisputeId id,
         ModelId model,
@@ -277,7 +269,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         );
     }
 
-    /// @inheritdoc IToleranceGame
     function provePart(
         DisputeId id,
         ModelId model,
@@ -303,7 +294,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- the accused ---
 
-    /// @inheritdoc IToleranceGame
     function pick(DisputeId id, uint8 child) external {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         uint256 level = turn.level();
@@ -316,13 +306,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit Picked(id, child, _turn(g, turn, Phase.Opening, where));
     }
 
-    /// @inheritdoc IToleranceGame
     function point(DisputeId id, Place calldata place) external {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         _point(id, g, turn, place, 0);
     }
 
-    /// @inheritdoc IToleranceGame
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         // INVARIANT: whoever must answer a list can: it has to be given again with the answer.
@@ -330,7 +318,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _point(id, g, turn, place, _listed(tokens));
     }
 
-    /// @inheritdoc IToleranceGame
     function pickPart(DisputeId id, uint16 part) external {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.PickingPart);
         uint256 parts = turn.parts();
@@ -338,7 +325,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit PartPicked(id, part, _turn(g, turn, Phase.ProvingPart, Turns.atSums(parts, part)));
     }
 
-    /// @inheritdoc IToleranceGame
     function showOpening(
         DisputeId id,
         Order calldata order,
@@ -352,7 +338,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _rule(id, g, turn, Status.NoFault);
     }
 
-    /// @inheritdoc IToleranceGame
     function reveal(
         DisputeId id,
         SignedRows calldata rows,
@@ -367,7 +352,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- anyone ---
 
-    /// @inheritdoc IToleranceGame
     function timeout(DisputeId id) external {
         Dispute storage g = _games[id];
         uint256 turn = g.turn;
@@ -379,12 +363,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _rule(id, g, turn, accusedSilent ? Status.Fault : Status.NoFault);
     }
 
-    /// @inheritdoc IToleranceGame
     function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
         external
         nonReentrant
     {
-        // INVARIANT: the id is of exactly this job, stage and requester: `resolve` hears of what was opened, and the victim is the requester.
+        // INVARIANT: the id is of exactly this job, stage and requester, who is the victim.
         DisputeId id = disputeIdOf(job, stage, requestsRoot, requester);
         Dispute storage g = _games[id];
         uint256 turn = g.turn;
@@ -393,7 +376,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         if (block.timestamp < payoutAt) revert PayoutNotReady(payoutAt);
         g.turn = turn.next(Phase.Executed, verdict, payoutAt, turn.where());
 
-        // INVARIANT: the whole bond is credited once: to the accused if the accuser lost, else back.
+        // INVARIANT: the bond is credited once: to the accused if the accuser lost, else back.
         address accused = minerRegistry.ownerOf(turn.operator());
         address accuser = g.accuser;
         _credits.add(verdict == Status.NoFault ? accused : accuser, bond);
@@ -407,7 +390,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         ITaskRegistry(taskRegistry).resolve(job, stage, verdict == Status.Fault);
     }
 
-    /// @inheritdoc IToleranceGame
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
         amount = _credits.take(msg.sender);
         if (amount == 0) revert NoCredit();
@@ -417,17 +399,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- reads ---
 
-    /// @inheritdoc IArbitrator
-    function status(DisputeId id) external view returns (Status) {
-        return _games[id].turn.status();
-    }
-
-    /// @inheritdoc IArbitrator
     function maxDisputeSeconds() external view returns (uint256) {
         return MAX_TURNS * turnSeconds + payoutDelaySeconds;
     }
 
-    /// @inheritdoc IToleranceGame
     function gameOf(DisputeId id) external view returns (Game memory found) {
         Dispute storage g = _games[id];
         uint256 turn = g.turn;
@@ -453,12 +428,10 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         found.opening = g.opening;
     }
 
-    /// @inheritdoc IToleranceGame
     function creditOf(address account) external view returns (uint256) {
         return _credits.units[account];
     }
 
-    /// @inheritdoc IToleranceGame
     function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
         public
         view
@@ -565,7 +538,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Place calldata place,
         uint256 listed
     ) private {
-        // Not checked here: who points at nothing has found nothing, and the first proof of anything ends the game.
+        // Not checked: the first proof of anything ends a game in which nothing was found.
         g.node = Places.packed(place) | bytes32(listed);
         emit PointedAt(id, place, _turn(g, turn, Phase.Proving, turn.where()));
     }
@@ -586,8 +559,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// keccak256(abi.encode(model, hash of the receipt)). The receipt's words are hashed as they stand in
-    /// the call: TaskRegistry has hashed sound ones, and no others have their hash.
+    /// keccak256(abi.encode(model, receipt's hash)). Words are hashed as they stand in the call:
+    /// TaskRegistry has hashed sound ones, and no others have their hash.
     function _receiptHash(ModelId model, StageReceipt calldata receipt)
         private
         pure
@@ -632,9 +605,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         return tokens.length == 0 ? 0 : uint256(keccak256(tokens)) >> 120;
     }
 
-    /// What the judge says to what this call brought: it reads the call's own bytes, but that `first` stands where the dispute's id did.
+    /// What the judge says to this call's own bytes, with `first` where the dispute's id stood.
     ///
-    /// SAFETY: our own contract without state. Claims are those that it has checked, value for value, when they were bound.
+    /// SAFETY: our own contract without state, and the claim is the one that it checked.
     function _judged(bytes4 selector, bytes32 first) private view returns (bytes memory) {
         return address(judge).functionStaticCall(abi.encodePacked(selector, first, msg.data[36:]));
     }
@@ -662,7 +635,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// INVARIANT: the partial sum is the one that the accused picked, and stands where it was stated: the statement's hash is over all groups.
+    /// INVARIANT: the sum is the one that was picked and stated: the hash is over all groups.
     function _stated(
         Dispute storage g,
         uint256 part,
@@ -684,8 +657,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- internals: the descent ---
 
-    /// What is on trial: keccak256(abi.encode(model, claim)). The claim's words are hashed as they stand in
-    /// the call; the judge refuses those that are no claim's.
+    /// What is on trial: keccak256(abi.encode(model, claim)), hashed as it stands in the call.
     function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32 hash) {
         assembly ("memory-safe") {
             let place := mload(0x40)
@@ -695,16 +667,15 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// Chunks of the trace that the claim is about. The judge is sent the claim's words as they stand
-    /// in the call.
+    /// Chunks of the claim's trace. The judge is sent the claim as it stands in the call.
     ///
-    /// INVARIANT: each holds a value of its type, so that the accused can read what the judge did.
+    /// INVARIANT: each word is of its type, so that the accused can read what the judge did.
     function _checkedClaim(ModelId model, Claim calldata claim) private view returns (uint256) {
         bytes calldata words = msg.data[:CLAIM_BYTES];
         bool sound;
         assembly ("memory-safe") {
             words.offset := claim
-            // Of four bytes: three of the leaf, positions, windowFrom, and from `preferred` to `key1`.
+            // Of four bytes: in the leaf, positions, windowFrom, and from `preferred` to `key1`.
             let four := or(calldataload(claim), calldataload(add(claim, 96)))
             four := or(four, or(calldataload(add(claim, 128)), calldataload(add(claim, 224))))
             four := or(four, or(calldataload(add(claim, 256)), calldataload(add(claim, 352))))
@@ -742,7 +713,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// How many levels the picked child is below the node that was opened before: five, or all that there are below the root.
+    /// Levels from the picked child to the node opened before: five, or all below the root.
     function _stepTo(uint256 chunks, uint256 level) private pure returns (uint256) {
         return _step(Chunks.height(chunks) - level);
     }
@@ -758,7 +729,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         return Chunks.fold(below, step);
     }
 
-    /// INVARIANT: what is opened is under the node that was opened before, at the place that the accused picked.
+    /// INVARIANT: what is opened is the picked child of the node that was opened before.
     function _openChild(
         Dispute storage g,
         uint256 chunks,

@@ -102,7 +102,8 @@ contract EscrowSpendersTest is Suite {
     }
 
     function test_order_byAStranger_reverts() public {
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester);
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester);
         expectRevertOnOpen(signedBy(otherKey, newOrder()), reason);
         Deal memory deal = newDeal(2);
         deal.orderSig = "";
@@ -171,7 +172,8 @@ contract EscrowSpendersTest is Suite {
         Deal memory deal = signedBy(spenderKey, newOrder());
         uint256 amount = maxAmountOf(deal.order);
         expectRevertOnOpen(
-            deal, abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount)
+            deal,
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount)
         );
     }
 
@@ -180,7 +182,9 @@ contract EscrowSpendersTest is Suite {
     function test_spender_hasNoMoneyOfItsOwn() public {
         uint256 all = escrow.balanceOf(requester);
         vm.startPrank(spender);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, 1));
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, 1)
+        );
         escrow.requestWithdraw(1);
         vm.expectRevert(IEscrow.NoCredit.selector);
         escrow.withdrawCredit();
@@ -218,7 +222,7 @@ contract EscrowSpendersTest is Suite {
         vm.assertEq(tasks.jobOf(session.id).tokensIn, IN);
     }
 
-    /// Each spender is held to its own limit: it does not say what another's jobs, or the requester's own, are due.
+    /// A spender does not say what another's jobs, or the requester's own, are due.
     function test_ack_byAnotherSpender_reverts() public {
         allow(other, 10 * USD, NEVER);
         Deal[2] memory deals = [signedBy(spenderKey, sessionOrder()), matchedSession(2)];
@@ -231,7 +235,7 @@ contract EscrowSpendersTest is Suite {
         }
     }
 
-    /// Taking a key back does not undo what stages did on its word: it opens nothing more, but its jobs are settled by it.
+    /// A key taken back opens nothing more, but the jobs that it opened are settled by it.
     function test_ack_afterTheKeyWasTakenBack_stillPays() public {
         Deal memory deal = signedBy(spenderKey, sessionOrder());
         Deal memory late = signedBy(spenderKey, newOrder());
@@ -296,7 +300,7 @@ contract EscrowSpendersTest is Suite {
 
     // --- the books ---
 
-    /// used = what its jobs were paid + what is locked for them, whatever order locks, Acks and ends come in; never over the limit.
+    /// used = paid + locked for its jobs, whatever comes in, and never over the limit.
     function testFuzz_used_isPaidPlusLocked(uint256 limit, uint256 seed) public {
         limit = bound(limit, 0, 5 * USD);
         allow(spender, limit, NEVER);

@@ -160,7 +160,7 @@ contract MinerRegistryTest is StakeFixture {
         miners.addStake(0);
     }
 
-    /// Nobody can touch another's account: every owner function acts on the caller's own, which is None.
+    /// Every owner function acts on the caller's own account, which is None.
     function test_addStake_whenStranger_touchesNobody() public {
         registerMiner(MIN_STAKE);
         fund(stranger, address(miners), 5);
@@ -690,7 +690,9 @@ contract MinerRegistryTest is StakeFixture {
         emit IMinerRegistry.ArbitratorProposed(candidate, readyAt);
         miners.proposeArbitrator(candidate);
         vm.warp(readyAt - 1);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.ArbitratorNotReady.selector, readyAt));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.ArbitratorNotReady.selector, readyAt)
+        );
         miners.addArbitrator(candidate);
         vm.warp(readyAt);
         vm.expectEmit(address(miners));

@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {StakeFixture} from "./fixtures/StakeFixture.sol";
 
-/// MinerRegistry as a state machine: every function in every state, and random walks against the clock.
+/// MinerRegistry as a state machine: every function in every state, and random walks in time.
 contract MinerRegistryStatesTest is StakeFixture {
     IMinerRegistry.State private constant NONE = IMinerRegistry.State.None;
     IMinerRegistry.State private constant ACTIVE = IMinerRegistry.State.Active;
@@ -134,8 +134,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         checkArbitrator(legal());
     }
 
-    /// #13: whatever is asked and cancelled, nothing leaves within the unbonding time of the request that took it out, and each
-    /// unit that comes out was asked for.
+    /// #13: nothing leaves within the unbonding time of its request, and each unit was asked for.
     function testFuzz_exit_noSequenceShortensAClock(uint256 seed) public {
         bring(ACTIVE, false);
         uint256 lastRequest;
@@ -150,7 +149,8 @@ contract MinerRegistryStatesTest is StakeFixture {
                     vm.assertGe(vm.getBlockTimestamp(), lastRequest + UNBOND_SECONDS);
                 } catch {
                     vm.assertTrue(
-                        before.leaving == 0 || vm.getBlockTimestamp() < lastRequest + UNBOND_SECONDS
+                        before.leaving == 0
+                            || vm.getBlockTimestamp() < lastRequest + UNBOND_SECONDS
                     );
                 }
             } else if (random % 4 == 1) {
@@ -170,21 +170,21 @@ contract MinerRegistryStatesTest is StakeFixture {
         vm.assertEq(uint256(end.stake) + end.leaving, token.balanceOf(address(miners)));
     }
 
-    /// #12: a receipt signed at any time while the miner may work can be disputed for the longest job and window after; until
-    /// then the stake it was judged by is still here.
+    /// #12: the stake behind a receipt is here as long as the receipt can be disputed.
     function testFuzz_stakeOutlastsEveryDisputableReceipt(uint32 waitBefore, uint32 signedBefore)
         public
     {
         bring(ACTIVE, false);
         skipTime(bound(waitBefore, 0, 30 days));
-        uint256 signedAt = vm.getBlockTimestamp() - bound(signedBefore, 0, 1 days); // before the exit was asked for
+        // Before the exit was asked for.
+        uint256 signedAt = vm.getBlockTimestamp() - bound(signedBefore, 0, 1 days);
         vm.prank(owner);
         miners.requestExit(STAKE);
         vm.warp(signedAt + MAX_JOB_SECONDS + MAX_WINDOW_SECONDS);
         vm.prank(owner);
         (bool left,) = address(miners).call(abi.encodeCall(miners.withdraw, ()));
         vm.assertFalse(left);
-        vm.prank(address(jury)); // the last moment at which a dispute may open: now frozen for as long as it takes
+        vm.prank(address(jury)); // the last moment at which a dispute may open
         miners.freeze(owner);
         skipTime(365 days);
         vm.assertEq(slash(10_000), STAKE);

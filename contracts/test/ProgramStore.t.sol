@@ -42,7 +42,7 @@ contract ProgramStoreTest is Test {
         vm.assertTrue(ProgramHomes.homeOf(address(programs), id).codehash == hash);
     }
 
-    /// Who made a program's account makes others for whoever asks; the first is there already, and no other is looked at.
+    /// A maker makes others for anybody, but the first is there already, and alone is looked at.
     function test_whatElseIsMade_isNobodysProgram() public {
         bytes memory program = bytesOf(100);
         bytes32 id = programs.store(program);
@@ -69,7 +69,7 @@ contract ProgramStoreTest is Test {
         programs.store(program);
     }
 
-    /// An account that cannot be paid for leaves nothing behind that would keep the program out for good.
+    /// An account that cannot be paid for keeps no program out for good.
     function test_aStoringThatRunsOutOfGas_canBeDoneAgain() public {
         bytes memory program = bytesOf(3000);
         bytes32 id = keccak256(program);

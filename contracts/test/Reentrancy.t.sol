@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {JobId} from "../src/types/Ids.sol";
 import {Ack} from "../src/types/Signed.sol";
@@ -9,7 +11,7 @@ import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {BlacklistToken, CallbackToken} from "./fixtures/Tokens.sol";
 
-/// A token that calls back in the middle of every transfer (attack #1), and one that refuses people (attack #46).
+/// A token that calls back in every transfer (attack #1), and one that refuses people (#46).
 contract ReentrancyTest is Suite {
     using Messages for *;
 
@@ -82,8 +84,8 @@ contract ReentrancyTest is Suite {
     function assertBooksBalance() private view {
         (, uint256 locked) = escrow.lockOf(lastJob);
         uint256 books = escrow.balanceOf(requester) + escrow.thawOf(requester).amount
-            + escrow.creditOf(matcher) + escrow.creditOf(treasury) + escrow.balanceOf(address(hook))
-            + escrow.thawOf(address(hook)).amount + locked;
+            + escrow.creditOf(matcher) + escrow.creditOf(treasury)
+            + escrow.balanceOf(address(hook)) + escrow.thawOf(address(hook)).amount + locked;
         for (uint256 i; i < minerOwners.length; ++i) {
             books += escrow.creditOf(minerOwners[i]);
         }
@@ -194,7 +196,7 @@ contract ReentrancyTest is Suite {
         resetPeople();
     }
 
-    /// A refused stage owner stops neither the settlement nor the others' pay; only its own withdrawal waits.
+    /// A refused stage owner stops no settlement and no pay of others; only its own waits.
     function test_refusedOwner_stopsNobodyElse() public {
         BlacklistToken refusing = blacklisted();
         Deal memory deal = matchedDeal(3);
@@ -207,7 +209,7 @@ contract ReentrancyTest is Suite {
         escrow.withdrawCredit();
     }
 
-    /// Attack #46: a refused requester or miner does not make a slash, an expiry or a refund revert.
+    /// #46: a refused requester or miner makes no slash, expiry or refund revert.
     function test_refusedPeople_stopNoVerdict() public {
         BlacklistToken refusing = blacklisted();
         Deal memory deal = matchedDeal(3);

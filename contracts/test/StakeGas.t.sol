@@ -8,7 +8,7 @@ import {ShaTree} from "../src/libraries/ShaTree.sol";
 import {DisputeId} from "../src/types/Ids.sol";
 import {StakeFixture} from "./fixtures/StakeFixture.sol";
 
-/// What do stakes, models and disputes cost? Each call is its own transaction; committed in contracts/snapshots.
+/// What do stakes, models and disputes cost, each call its own transaction?
 /// forge-config: default.isolate = true
 contract StakeGasTest is StakeFixture {
     IJuryArbitrator.Vote private constant FAULT = IJuryArbitrator.Vote.Fault;

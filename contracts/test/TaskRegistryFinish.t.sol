@@ -33,7 +33,8 @@ contract TaskRegistryFinishTest is Suite {
         tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
     }
 
-    /// Every account of the deal got what the page says, the requester the rest, and escrow holds exactly what it owes.
+    /// Every account of the deal got its due, the requester the rest, and escrow holds what it
+    /// owes.
     function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut, uint256 faultMask)
         private
         view
@@ -77,7 +78,9 @@ contract TaskRegistryFinishTest is Suite {
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(deal.id, gross[0] + gross[1], amount - gross[0] - gross[1], 0);
+        emit ITaskRegistry.JobSettled(
+            deal.id, gross[0] + gross[1], amount - gross[0] - gross[1], 0
+        );
         vm.prank(matcher);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
@@ -136,7 +139,10 @@ contract TaskRegistryFinishTest is Suite {
         );
         (ack, sig) = newAck(deal, IN, deal.order.maxTokensOut + 1);
         expectRevertOnAck(
-            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
+            deal,
+            ack,
+            sig,
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
         );
     }
 
@@ -162,7 +168,9 @@ contract TaskRegistryFinishTest is Suite {
         Stage[] memory other = evenPlan(3);
         vm.prank(matcher);
         vm.expectRevert(
-            abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash)
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
         );
         tasks.settleAck(deal.order, ack, sig, other);
     }
@@ -234,7 +242,8 @@ contract TaskRegistryFinishTest is Suite {
     function test_settleAck_inDelivered_needsTheDeliveredCountsAndResult() public {
         Deal memory deal = matchedDeal(3);
         deliver(deal, IN, OUT);
-        bytes memory mismatch = abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 0);
+        bytes memory mismatch =
+            abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 0);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN - 1, OUT);
         expectRevertOnAck(deal, ack, sig, mismatch);
         (ack, sig) = newAck(deal, IN, OUT - 1);
@@ -375,7 +384,7 @@ contract TaskRegistryFinishTest is Suite {
         deliver(deal, 1_000_000, 500_000);
     }
 
-    /// A requester cannot deliver early receipts over a part of the batch to cut off the pay for the rest.
+    /// A requester cannot deliver early receipts over a part of the batch.
     function test_deliver_ofAPartOfTheRequests_reverts() public {
         Deal memory deal = matchedDeal(2);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
@@ -402,7 +411,9 @@ contract TaskRegistryFinishTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         Stage[] memory other = evenPlan(2);
         vm.expectRevert(
-            abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash)
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
         );
         tasks.deliver(deal.order, other, delivery.receipts, delivery.sigs);
     }
@@ -444,7 +455,9 @@ contract TaskRegistryFinishTest is Suite {
         skipTime(1 days + 1);
         Stage[] memory other = evenPlan(2);
         vm.expectRevert(
-            abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash)
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
         );
         tasks.finalize(deal.order, other);
     }
@@ -498,7 +511,9 @@ contract TaskRegistryFinishTest is Suite {
         vm.warp(uint256(deal.order.deadline) + offset % 8 - 4);
         uint256 state = vm.snapshotState();
         bool delivers = succeeds(
-            abi.encodeCall(tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs))
+            abi.encodeCall(
+                tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs)
+            )
         );
         vm.revertToState(state);
         vm.assertNotEq(delivers ? 1 : 0, succeeds(abi.encodeCall(tasks.expire, (deal.id))) ? 1 : 0);
@@ -516,7 +531,9 @@ contract TaskRegistryFinishTest is Suite {
         uint256 free = escrow.balanceOf(requester);
         vm.prank(requester);
         vm.expectRevert(
-            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, free, 100 * USD)
+            abi.encodeWithSelector(
+                IEscrow.InsufficientBalance.selector, requester, free, 100 * USD
+            )
         );
         escrow.requestWithdraw(100 * USD);
         vm.prank(requester);

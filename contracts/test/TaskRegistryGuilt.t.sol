@@ -231,7 +231,8 @@ contract TaskRegistryGuiltTest is Suite {
     function test_dispute_twice_reverts_evenAfterARuling() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1);
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1);
         expectRevertOnDispute(deal, delivery, 1, reason);
         resolve(deal.id, 1, false);
         expectRevertOnDispute(deal, delivery, 1, reason);
@@ -328,9 +329,13 @@ contract TaskRegistryGuiltTest is Suite {
         Stage[] memory other = evenPlan(1);
         vm.prank(requester);
         vm.expectRevert(
-            abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash)
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
         );
-        tasks.dispute(deal.order, other, delivery.receipts[0], delivery.sigs[0], noDelegation(), "");
+        tasks.dispute(
+            deal.order, other, delivery.receipts[0], delivery.sigs[0], noDelegation(), ""
+        );
     }
 
     // --- resolve ---
@@ -387,7 +392,7 @@ contract TaskRegistryGuiltTest is Suite {
         );
     }
 
-    /// All stake at once; reward and compensation to the requester of record, whoever brings the proof.
+    /// All stake at once; reward and compensation to the requester of record.
     function test_proveEquivocation_slashesAndWithholds() public {
         (Deal memory deal,) = delivered(3);
         vm.expectEmit(address(tasks));
@@ -548,7 +553,7 @@ contract TaskRegistryGuiltTest is Suite {
         );
     }
 
-    /// Proven while a jury sits: the stage is guilty at once, and the jury's ruling still closes its dispute.
+    /// Proven while a jury sits: guilty at once, and the ruling still closes its dispute.
     function test_proveEquivocation_whileDisputed() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);

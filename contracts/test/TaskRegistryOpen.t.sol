@@ -212,9 +212,10 @@ contract TaskRegistryOpenTest is Suite {
         );
     }
 
-    function testFuzz_openMatched_withMutatedAcceptanceSignature_reverts(uint256 bit, uint256 stage)
-        public
-    {
+    function testFuzz_openMatched_withMutatedAcceptanceSignature_reverts(
+        uint256 bit,
+        uint256 stage
+    ) public {
         Deal memory deal = newDeal(3);
         stage %= 3;
         bit %= 520;
@@ -443,7 +444,8 @@ contract TaskRegistryOpenTest is Suite {
         deal.keys[1] = operatorKeys[2];
         signAcceptance(deal, 1);
         expectRevertOnOpenMatched(
-            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
+            deal,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
         );
     }
 

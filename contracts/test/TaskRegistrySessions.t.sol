@@ -49,7 +49,7 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.requestClose(deal.order);
     }
 
-    /// refund = maxAmount − Σ paid: every account has what one Ack of these counts would have paid, the lock has the rest.
+    /// refund = maxAmount − Σ paid: all have what one Ack would have paid, the lock has the rest.
     function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut) private view {
         (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
             tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
@@ -120,7 +120,7 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
-    /// Any split of Acks pays everybody what one Ack does, to the unit, at prices where every step has a rest.
+    /// Any split of Acks pays what one Ack does, to the unit, where every step has a rest.
     function testFuzz_acks_inAnySteps_payWhatOneDoes(
         uint8 stages,
         uint32[6] memory ins,
@@ -163,7 +163,7 @@ contract TaskRegistrySessionsTest is Suite {
         assertPaid(deal, 1001, 501);
     }
 
-    /// A requester with a stage of its own, or anybody, brings an early small Ack: the rest still pays.
+    /// Whoever brings an early small Ack: the rest still pays.
     function test_ack_earlyAndSmall_takesNothingFromALaterOne() public {
         Deal memory deal = matchedSession(3);
         (Ack memory last, bytes memory sig) = newAck(deal, IN, OUT);
@@ -240,7 +240,7 @@ contract TaskRegistrySessionsTest is Suite {
         );
     }
 
-    /// Between two Acks the protocol's fee falls: nobody is paid less than before, the requester pays the same.
+    /// Between two Acks the protocol's fee falls: nobody is paid less, the requester pays the same.
     function test_ack_afterTheFeeFell_isPaidInFull() public {
         Deal memory deal = matchedSession(3);
         bring(deal, 99_991, 31_337);
@@ -253,7 +253,7 @@ contract TaskRegistrySessionsTest is Suite {
 
     // --- a stage at fault ---
 
-    /// What it had stays its own; from then on it is not paid, and its gross stays with the requester.
+    /// What it had stays its own; from then on it is not paid.
     function test_ack_afterAStageWasConvicted_paysTheOthers() public {
         Deal memory deal = matchedSession(3);
         bring(deal, 1000, 500);
@@ -277,7 +277,9 @@ contract TaskRegistrySessionsTest is Suite {
         bring(deal, 1000, 500);
         for (uint256 moment = until - 1; moment <= until; ++moment) {
             vm.warp(moment);
-            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
+            vm.expectRevert(
+                abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until)
+            );
             tasks.expire(deal.id);
         }
         bring(deal, 2000, 500); // the last second in which nobody can have ended it

@@ -5,7 +5,7 @@ import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
 import {Ack} from "../src/types/Signed.sol";
 import {Suite} from "./fixtures/Suite.sol";
 
-/// Every state against every function, each call valid but for the state: legal pairs pass, all others say WrongState(have).
+/// Every state against every function: legal pairs pass, all others say WrongState(have).
 contract TaskRegistryStatesTest is Suite {
     enum Move {
         Open,
@@ -115,8 +115,8 @@ contract TaskRegistryStatesTest is Suite {
                 vm.revertToState(fresh);
             }
         }
-        // open: 2; matchJob, cancel, expire of Open: 3; Matched: ack, expire, close, a proof: 4, and with an Ack a dispute: 5;
-        // Settled: dispute, a proof; Expired: a proof.
+        // open: 2; matchJob, cancel, expire of Open: 3; Matched: ack, expire, close, a proof: 4,
+        // and with an Ack a dispute: 5; Settled: dispute, a proof; Expired: a proof.
         vm.assertEq(legalPairs, 2 + 3 + 4 + 5 + 2 + 1);
     }
 

@@ -5,13 +5,19 @@ import {ToleranceGame} from "../src/ToleranceGame.sol";
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {Drawn, RowSpot} from "../src/interfaces/IRowJudge.sol";
-import {Claim, Evidence, ITraceJudge, Opening, RowOpening} from "../src/interfaces/ITraceJudge.sol";
+import {
+    Claim,
+    Evidence,
+    ITraceJudge,
+    Opening,
+    RowOpening
+} from "../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../src/interfaces/IToleranceGame.sol";
 import {Place} from "../src/trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "../src/types/Ids.sol";
 import {GameFixture, PARTS} from "./fixtures/GameFixture.sol";
 
-/// The game's own rules: phases, turns, clocks and money. Traces and evidence are tested against their twin in tests/twins.
+/// The game's rules: phases, turns, clocks and money. Traces are tested in tests/twins.
 contract ToleranceGameTest is GameFixture {
     uint256 private constant FUNCTIONS = 17;
     uint256 private constant OPEN_CHUNKS = 9;
@@ -32,7 +38,9 @@ contract ToleranceGameTest is GameFixture {
         if (number == 4) return revealCall(id);
         if (number == 5) return abi.encodeCall(game.pick, (id, 3));
         if (number == 6) return pointCall(id);
-        if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 0, 0, 0), "list"));
+        if (number == 7) {
+            return abi.encodeCall(game.pointWith, (id, Place(1, 2, 0, 0, 0), "list"));
+        }
         if (number == 8) return openNodeCall(id);
         if (number == OPEN_CHUNKS) return openChunksCall(id);
         if (number == PROVE) return proveCall(id);
@@ -182,7 +190,8 @@ contract ToleranceGameTest is GameFixture {
 
     function test_clocks_oneSecondBefore_onTheSecond_oneAfter() public {
         for (uint256 i; i + 1 < FUNCTIONS; ++i) {
-            if (i == OPEN_CHUNKS || i == PROVE_SUM || i == SHOW_OPENING) continue; // they have tests of their own, below
+            // They have tests of their own, below.
+            if (i == OPEN_CHUNKS || i == PROVE_SUM || i == SHOW_OPENING) continue;
             for (uint256 delta; delta < 3; ++delta) {
                 (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
                 if (i == PROVE) judge.say(ITraceJudge.Fault.Accused, 0);
@@ -205,7 +214,7 @@ contract ToleranceGameTest is GameFixture {
                     act(stranger, timeoutCall(id));
                     bool fault = isAccused(belongs(i));
                     assertEqStatus(
-                        game.status(id),
+                        game.gameOf(id).status,
                         fault ? IArbitrator.Status.Fault : IArbitrator.Status.NoFault
                     );
                 }
@@ -244,7 +253,9 @@ contract ToleranceGameTest is GameFixture {
         assertNode(id, LEVELS - 5, 3);
         act(operator, abi.encodeCall(game.pick, (id, 31)));
         bytes memory hashes = abi.encodeCall(game.openNode, (id, same(0, 2), way(1)));
-        expectRefused(challenger, hashes, abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
+        expectRefused(
+            challenger, hashes, abi.encodeWithSelector(IToleranceGame.ValuesDue.selector)
+        );
         bytes memory both = bytes.concat(chunk, chunk);
         bytes memory other = abi.encodeCall(game.openChunks, (id, both, hex"3f41", way(1)));
         expectRefused(
@@ -320,7 +331,7 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Asked);
         skipTime(TURN_SECONDS + 1);
         act(stranger, timeoutCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
     }
 
     function test_whoAsksAndAccusesOfNothing_paysTheAccused() public {
@@ -342,7 +353,7 @@ contract ToleranceGameTest is GameFixture {
         );
         rowJudge.say(true);
         act(challenger, proveMalformedCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
     }
 
     // --- tokens ---
@@ -378,7 +389,7 @@ contract ToleranceGameTest is GameFixture {
         id = openGame();
         act(challenger, accuseTokenCall(id));
         act(owner, showOpeningCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoFault);
     }
 
     function test_aList_isAnsweredByItself() public {
@@ -452,7 +463,7 @@ contract ToleranceGameTest is GameFixture {
         );
     }
 
-    /// A claim is bound by its words as they stand in the call, so a number that is none of its type may not come in.
+    /// A claim is bound by its words as they stand in the call, so each must be of its type.
     function test_accuse_withWordsThatAreNoClaims_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         uint256 claimAt = 4 + 32 * (2 + 14); // behind the id, the model and the receipt
@@ -520,7 +531,7 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         vm.assertEq(token.balanceOf(address(game)), BOND);
         vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 1);
-        assertEqStatus(game.status(id), IArbitrator.Status.Open);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Open);
     }
 
     function test_constructor_refusesWhatUnbondingDoesNotCover() public {
@@ -561,7 +572,8 @@ contract ToleranceGameTest is GameFixture {
     }
 
     function assertTold(IArbitrator.DisputeRef memory r, bool want) private view {
-        (JobId job, uint16 stage, bool fault, address caller) = tasks.resolutions(tasks.count() - 1);
+        (JobId job, uint16 stage, bool fault, address caller) =
+            tasks.resolutions(tasks.count() - 1);
         vm.assertEq(JobId.unwrap(job), JobId.unwrap(r.job));
         vm.assertEq(uint256(stage), r.stage);
         vm.assertEq(fault, want);
@@ -571,7 +583,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aLeafThatHolds_slashesTheMinerAndReturnsTheBond() public {
         (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Accused);
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
         assertTold(r, true);
         vm.assertEq(game.creditOf(challenger), BOND);
         vm.assertEq(uint256(miners.minerOf(owner).stake), 0);
@@ -585,7 +597,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aLeafThatFails_givesTheBondToTheMiner() public {
         (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Accuser);
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoFault);
         assertTold(r, false);
         vm.assertEq(game.creditOf(owner), BOND);
         vm.assertEq(game.creditOf(challenger), 0);
@@ -594,7 +606,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aFaultOfNobody_returnsTheBondAndSlashesNobody() public {
         (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Nobody);
-        assertEqStatus(game.status(id), IArbitrator.Status.NoRuling);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoRuling);
         assertTold(r, false);
         vm.assertEq(game.creditOf(challenger), BOND);
         vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
@@ -611,14 +623,16 @@ contract ToleranceGameTest is GameFixture {
         );
         judge.say(ITraceJudge.Fault.Accuser, PARTS);
         act(challenger, proveSumCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoFault);
     }
 
     /// The sum is proven where it was picked, of what was stated, and not otherwise.
     function test_proveSum_ofOtherSums_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
         expectRefused(
-            challenger, proveSumCall(id), abi.encodeWithSelector(IToleranceGame.PartDue.selector, 2)
+            challenger,
+            proveSumCall(id),
+            abi.encodeWithSelector(IToleranceGame.PartDue.selector, 2)
         );
         (, id) = gameIn(IToleranceGame.Phase.PickingPart);
         act(operator, abi.encodeCall(game.pickPart, (id, uint16(PARTS))));
@@ -637,10 +651,10 @@ contract ToleranceGameTest is GameFixture {
             mismatch
         );
         act(challenger, proveSumCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
     }
 
-    /// Who states another number of sums than the value has can prove neither their sum nor one that is not there.
+    /// Of another number of sums than the value has, none and no total can be proven.
     function test_expand_toAnotherNumber_cannotBeProven() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Proving);
         bytes memory none = abi.encodeWithSelector(IToleranceGame.NoParts.selector);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// Which cheat codes do our tests use, and what does a test start from? (The npm forge-std is older than forge 1.7.)
+/// The cheat codes that our tests use, and what a test starts from.
 interface Vm {
     struct Log {
         bytes32[] topics;
@@ -31,7 +31,10 @@ interface Vm {
 
     // --- keys ---
     function addr(uint256 key) external pure returns (address);
-    function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);
+    function sign(uint256 key, bytes32 digest)
+        external
+        pure
+        returns (uint8 v, bytes32 r, bytes32 s);
 
     // --- what must happen ---
     function expectRevert() external;
@@ -42,7 +45,8 @@ interface Vm {
     function expectEmit(bool topic1, bool topic2, bool topic3, bool data, address emitter) external;
     function expectCall(address callee, bytes calldata data) external;
     function mockCall(address callee, bytes calldata data, bytes calldata result) external;
-    function mockCallRevert(address callee, bytes calldata data, bytes calldata revertData) external;
+    function mockCallRevert(address callee, bytes calldata data, bytes calldata revertData)
+        external;
     function clearMockedCalls() external;
     function recordLogs() external;
     function getRecordedLogs() external returns (Log[] memory);
@@ -125,7 +129,7 @@ interface Vm {
     function toString(bytes32 value) external pure returns (string memory);
 }
 
-/// Base of every test contract. Forge calls `test*` and `invariant*`; invariant tests override `targetContracts`.
+/// Base of every test contract. Invariant tests override `targetContracts`.
 abstract contract Test {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
 
@@ -156,7 +160,7 @@ abstract contract Test {
         return size == 0 ? value : low + (value % size);
     }
 
-    /// Time moves on by `seconds_`. Read through the cheat code: the optimiser treats block.timestamp as constant within a call.
+    /// Time moves on, by the cheat code: the optimiser takes block.timestamp for constant.
     function skipTime(uint256 seconds_) internal {
         vm.warp(vm.getBlockTimestamp() + seconds_);
     }

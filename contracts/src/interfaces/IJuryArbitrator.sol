@@ -4,8 +4,8 @@ pragma solidity ^0.8.30;
 import {DisputeId, JobId} from "../types/Ids.sol";
 import {IArbitrator} from "./IArbitrator.sol";
 
-/// A commit–reveal jury of staked auditors. Jurors are drawn by stake from the hash of a block that did not exist when the dispute
-/// opened, never from the parties; each re-runs the shard itself, commits, reveals. No quorum means no slash.
+/// A commit–reveal jury of staked auditors, drawn by stake from the hash of a block after the
+/// opening. Each re-runs the shard itself. No quorum means no slash.
 ///
 /// Opened → (draw) → Committing → Revealing → Ruled → Executed.
 interface IJuryArbitrator is IArbitrator {
@@ -131,19 +131,19 @@ interface IJuryArbitrator is IArbitrator {
     function requestJurorExit(uint256 amount) external;
     function withdrawJuror() external returns (uint256 amount);
 
-    /// Anyone, once the draw block is mined. If its hash is no longer known, a new draw block is set (never chosen by the caller).
+    /// Anyone, once the draw block is mined. If its hash is forgotten, a new draw block is set.
     function draw(DisputeId id) external;
 
     /// commitment = keccak256(abi.encode(dispute, juror, vote, evidence, salt)).
     function commitVote(DisputeId id, bytes32 commitment) external;
 
-    /// Starts by itself when all have committed; otherwise anyone may advance after the commit clock.
+    /// Begins when all have committed, or by `advance` after the commit clock.
     function revealVote(DisputeId id, Vote vote, bytes32 evidence, bytes32 salt) external;
 
-    /// Move on when a clock has run out (Committing → Revealing or no quorum; Revealing → Ruled). Anyone.
+    /// Move on when a clock has run out: to Revealing, to no quorum, or to Ruled. Anyone.
     function advance(DisputeId id) external;
 
-    /// After the payout delay: slash or pay the bond, reward and fine jurors, tell TaskRegistry. Anyone.
+    /// After the payout delay: slash or pay the bond, pay and fine jurors, resolve. Anyone.
     function execute(DisputeId id) external;
     function withdrawCredit() external returns (uint256 amount);
 

@@ -3,8 +3,8 @@ pragma solidity ^0.8.30;
 
 /// Who may work: stake, machines, operator keys, exit and slashing.
 ///
-/// States: None → Active → Cooldown → Exited; Exited → Active again by register. Jail is a time beside the state: a jailed
-/// miner gets no work and cannot withdraw until `unjail`.
+/// None → Active → Cooldown → Exited → Active by register. Jail is a time beside the state: a
+/// jailed miner gets no work and cannot withdraw until `unjail`.
 interface IMinerRegistry {
     enum State {
         None,
@@ -19,7 +19,8 @@ interface IMinerRegistry {
         Retired
     }
 
-    /// Packing: {operator 160 | stake 96} {leaving 96 | leaveAt 40 | jailUntil 40 | openDisputes 16 | machines 16 | strikes 8 | state 8}
+    /// {operator 160 | stake 96} {leaving 96 | leaveAt 40 | jailUntil 40 | openDisputes 16 |
+    /// machines 16 | strikes 8 | state 8}
     struct Miner {
         address operator;
         uint96 stake;
@@ -99,8 +100,8 @@ interface IMinerRegistry {
 
     // --- owner (the miner's cold key) ---
 
-    /// Pay `amount` of stake and name the operator key, which proves itself by signing OperatorProof(owner, operator).
-    /// After a full exit the same owner may register again, with the same or a new operator.
+    /// Pay `amount` of stake and name the operator key, which signs OperatorProof(owner, operator).
+    /// After a full exit the same owner may register again, also with the same operator.
     function register(uint256 amount, address operator, bytes calldata operatorProof) external;
 
     function registerMachine(
@@ -112,7 +113,7 @@ interface IMinerRegistry {
     function retireMachine(uint16 index) external;
     function addStake(uint256 amount) external;
 
-    /// Start taking `amount` of stake out; the rest is zero or at least the minimum. A new request never shortens an earlier clock.
+    /// Take `amount` of stake out; the rest is zero or at least the minimum. No clock gets shorter.
     function requestExit(uint256 amount) external;
     function cancelExit() external;
 
@@ -128,8 +129,8 @@ interface IMinerRegistry {
     function freeze(address owner) external;
     function release(address owner) external;
 
-    /// Take up to `bps` of stake and leaving. 20 % to `challenger` (at most `challengerCap`), 30 % to `victim`, the rest burned.
-    /// Never reverts for lack of funds or a refusing recipient: it moves what is there, as credits to pull.
+    /// Take up to `bps` of stake and leaving, as credits: 20 % to `challenger` (at most
+    /// `challengerCap`), 30 % to `victim`, the rest burned. Never reverts for lack of funds.
     /// @return amount what was taken
     function slash(
         address owner,
@@ -148,7 +149,7 @@ interface IMinerRegistry {
 
     function proposeArbitrator(address arbitrator) external;
 
-    /// After the delay, if the arbitrator's disputes end in time (`maxDisputeSeconds` of IArbitrator is at most ours).
+    /// After the delay, if the arbitrator's disputes end within our `maxDisputeSeconds`.
     function addArbitrator(address arbitrator) external;
 
     // --- reads ---
@@ -156,10 +157,10 @@ interface IMinerRegistry {
     function minerOf(address owner) external view returns (Miner memory);
     function machineOf(address owner, uint16 index) external view returns (Machine memory);
 
-    /// Written once per operator and never cleared: an old receipt always finds its owner. Zero if never registered.
+    /// Written once an operator: an old receipt always finds its owner. Zero: never registered.
     function ownerOf(address operator) external view returns (address);
 
-    /// May this operator be given work now: current key of an Active, unjailed miner with stake ≥ `minStake` and ≥ the registry's minimum.
+    /// Is this the current key of an Active, unjailed miner with stake ≥ both minimums?
     function canWork(address operator, uint256 minStake) external view returns (bool);
     function creditOf(address account) external view returns (uint256);
     function isArbitrator(address account) external view returns (bool);

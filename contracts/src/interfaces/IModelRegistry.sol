@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {ModelId} from "../types/Ids.sol";
 
-/// What a model is: shape, precision and every weight, named by their hash. Anyone may register; nothing can change.
+/// A model's shape, precision and weights, named by their hash. Anyone registers, nothing changes.
 interface IModelRegistry {
     struct ModelSpec {
         bytes32 architecture; //    keccak256 of the family's name, e.g. "llama"

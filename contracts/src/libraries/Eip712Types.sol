@@ -14,10 +14,10 @@ import {
     StageReceipt
 } from "../types/Signed.sol";
 
-/// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed a digest.
+/// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed.
 ///
-/// Every struct except Plan holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
-/// `keccak256(abi.encode(typeHash, struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
+/// Structs but Plan hold static value types alone, so their hash is `keccak256(abi.encode(typeHash,
+/// struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
 library Eip712Types {
     bytes32 internal constant DOMAIN_TYPEHASH = keccak256(
         "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
@@ -26,7 +26,11 @@ library Eip712Types {
     bytes32 internal constant VERSION_HASH = keccak256("1");
 
     bytes32 internal constant ORDER_TYPEHASH = keccak256(
-        "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,bytes32 termsHash,uint64 nonce)"
+        "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,"
+        "uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,"
+        "address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,"
+        "address auditor,address arbitrator,bytes32 numericsProfile,bytes32 termsHash,"
+        "uint64 nonce)"
     );
     bytes32 internal constant STAGE_TYPEHASH =
         keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
@@ -35,13 +39,18 @@ library Eip712Types {
     bytes32 internal constant ACCEPTANCE_TYPEHASH =
         keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
     bytes32 internal constant STAGE_RECEIPT_TYPEHASH = keccak256(
-        "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,uint64 signedAt)"
+        "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,"
+        "uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,"
+        "bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,"
+        "uint64 signedAt)"
     );
     bytes32 internal constant REQUEST_OPENING_TYPEHASH = keccak256(
-        "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,bytes32 samplingLeaf)"
+        "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,"
+        "bytes32 samplingLeaf)"
     );
     bytes32 internal constant ACK_TYPEHASH = keccak256(
-        "Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)"
+        "Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,"
+        "uint32 tokensOut)"
     );
     bytes32 internal constant AUDITOR_DELEGATION_TYPEHASH =
         keccak256("AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)");
@@ -86,7 +95,11 @@ library Eip712Types {
         return keccak256(abi.encode(ACK_TYPEHASH, ack));
     }
 
-    function delegationHash(AuditorDelegation calldata delegation) internal pure returns (bytes32) {
+    function delegationHash(AuditorDelegation calldata delegation)
+        internal
+        pure
+        returns (bytes32)
+    {
         return keccak256(abi.encode(AUDITOR_DELEGATION_TYPEHASH, delegation));
     }
 
@@ -94,7 +107,7 @@ library Eip712Types {
         return keccak256(abi.encode(OPERATOR_PROOF_TYPEHASH, owner, operator));
     }
 
-    /// Bytes of a leaf under `StageReceipt.requestsRoot` (docs/protocol.md §3): 76 bytes. Not signed by itself.
+    /// The 76 bytes of a leaf under `StageReceipt.requestsRoot` (docs/protocol.md §3).
     function requestLeafBytes(RequestLeaf calldata leaf) internal pure returns (bytes memory) {
         return abi.encodePacked(
             leaf.requestIndex, leaf.inRoot, leaf.outRoot, leaf.tokensIn, leaf.tokensOut
@@ -103,7 +116,7 @@ library Eip712Types {
 
     // --- domain and signatures ---
 
-    /// Computed anew each time: after a fork that changes the chain id, old signatures stop counting.
+    /// Computed each time: after a fork that changes the chain id, old signatures do not count.
     function domainSeparator(address verifyingContract) internal view returns (bytes32) {
         return keccak256(
             abi.encode(DOMAIN_TYPEHASH, NAME_HASH, VERSION_HASH, block.chainid, verifyingContract)
@@ -114,8 +127,8 @@ library Eip712Types {
         return keccak256(abi.encodePacked(hex"1901", separator, structHash));
     }
 
-    /// The key that signed `digest`, or address(0): 65 bytes r‖s‖v only, low s, v 27 or 28, so that one message and key have
-    /// one accepted encoding per nonce.
+    /// The key that signed `digest`, or zero: 65 bytes r‖s‖v with low s and v 27 or 28 alone, so
+    /// that a signature has one encoding.
     function recover(bytes32 digest, bytes calldata signature) internal pure returns (address) {
         if (signature.length != 65) return address(0);
         bytes32 s = bytes32(signature[32:64]);

@@ -3,11 +3,10 @@ pragma solidity ^0.8.30;
 
 import {Checkpoints} from "@openzeppelin/contracts/utils/structs/Checkpoints.sol";
 
-/// Who held which weight at the end of a past block, and which slot does a number between zero and the total fall on?
+/// Who held which weight at the end of a past block, and which slot does a number fall on?
 ///
-/// A sum tree of 1024 slots, four children a node, five levels. Every node keeps its history, because a draw whose hash is already
-/// known must not be movable by staking, leaving or being fined before someone gets round to calling `draw`: it reads the tree as
-/// it was before the dispute opened. Update and look-up are O(log n).
+/// A sum tree of 1024 slots, four children a node, five levels. Every node keeps its history, so
+/// that a known draw hash is not moved by stakes or fines after it. O(log n).
 library StakeTree {
     using Checkpoints for Checkpoints.Trace160;
 
@@ -15,7 +14,7 @@ library StakeTree {
     uint256 internal constant LEVELS = 5;
 
     struct Tree {
-        mapping(uint256 node => Checkpoints.Trace160) sums; //    node = level << 16 | index; level LEVELS holds the slots
+        mapping(uint256 node => Checkpoints.Trace160) sums; // node = level << 16 | index
         mapping(uint256 slot => Checkpoints.Trace160) holders; // who had the slot
         uint16[] free; //                                         given back, to be used first
         uint16 used; //                                           slots ever given out
@@ -57,7 +56,8 @@ library StakeTree {
         uint256 index = slot;
         for (uint256 level = LEVELS; level != 0; --level) {
             Checkpoints.Trace160 storage sum = self.sums[_node(level, index)];
-            sum.push(uint96(block.number), sum.latest() + weight - old); // SAFETY: old is part of every sum above its slot
+            // SAFETY: old is part of every sum above its slot.
+            sum.push(uint96(block.number), sum.latest() + weight - old);
             index >>= 2;
         }
     }

@@ -5,10 +5,9 @@ import {IArbitrator} from "../interfaces/IArbitrator.sol";
 import {IToleranceGame} from "../interfaces/IToleranceGame.sol";
 
 /// What a move of a dispute reads and writes, in one word: {operator 160 | phase 4 | status 4 |
-/// endsAt 40 | where 48}, where `where` is a node {level 8 | children less one 5 | index 35} or stated
-/// partial sums {SUMS 8 | 0 8 | parts 16 | part 16}.
-///
-/// The accused is known by the operator that signed the receipt: its owner was registered for ever.
+/// endsAt 40 | where 48}, where `where` is a node {level 8 | children less one 5 | index 35} or
+/// stated partial sums {SUMS 8 | 0 8 | parts 16 | part 16}. The accused is known by the operator
+/// that signed.
 library Turns {
     /// Stands where a node has its level.
     uint256 internal constant SUMS = 255;

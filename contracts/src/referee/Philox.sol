@@ -5,7 +5,8 @@ import {Log} from "./Log.sol";
 
 /// Which noise does a seed give a token? (docs/protocol.md §5) Twin: core/dispute/referee/noise.py.
 ///
-/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) and two logarithms in fixed point.
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3), two
+/// logarithms.
 library Philox {
     uint256 private constant M0 = 0xD2511F53;
     uint256 private constant M1 = 0xCD9E8D57;

@@ -10,11 +10,10 @@ import {Nearest} from "./Nearest.sol";
 import {Real, Reals} from "./Real.sol";
 import {Verdicts} from "./Verdicts.sol";
 
-/// Is this value of a trace the one that there is? (docs/trust.md §5) Twins: core/dispute/referee/exact.py and check.py.
+/// Is this value of a trace the one that there is? Twins: core/dispute/referee/exact.py, check.py.
 ///
-/// Every value of a trace is the nearest float64 to its operator's value on its own operands, zero is +0, a stabiliser is the largest
-/// score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to the definition. So a trace has one set
-/// of bits on every machine.
+/// Every value is the nearest float64 to its operator's value on its own operands, zero is +0, a
+/// stabiliser is the largest score: so a trace has one set of bits (docs/trust.md §5).
 contract Referee is IReferee {
     using Decode for Decode.Vector;
     using Exp for Real;
@@ -25,7 +24,7 @@ contract Referee is IReferee {
     int256 private constant Q120 = -120;
     int256 private constant TWO_ROOT = 0x19884533D436508D0FCB3C500BAB8E2; // ⌊2 √(2/π) · 2^120⌋
     int256 private constant CUBIC = (44_715 << 120) / int256(1_000_000);
-    int256 private constant LINEAR_BELOW = -60; // below 2^-60, tanh z differs from z by less than 2^-120 of it
+    int256 private constant LINEAR_BELOW = -60; // there tanh z is z but for 2^-120 of it
 
     /// What the operands are, and which bits the result must have.
     struct Found {
@@ -33,7 +32,6 @@ contract Referee is IReferee {
         uint256 bits;
     }
 
-    /// @inheritdoc IReferee
     function check(Kind kind, bytes calldata params, bytes calldata operands)
         external
         pure
@@ -41,7 +39,9 @@ contract Referee is IReferee {
     {
         if (kind >= Kind.Exceeds) return Verdicts.rule(kind, params, operands);
         if (kind == Kind.Score && _isHidden(params, operands)) return _isMinusInfinity(operands);
-        if (kind == Kind.Softcap && _isCapped(params, operands)) return _isMinusInfinity(operands);
+        if (kind == Kind.Softcap && _isCapped(params, operands)) {
+            return _isMinusInfinity(operands);
+        }
         if (kind == Kind.Exp && _isMasked(params, operands)) {
             return
                 Leaf.toRuling(
@@ -148,7 +148,7 @@ contract Referee is IReferee {
             Real memory factor = Leaf.toConstant(params.word(1));
             found.bits = ExactSum.dot(o.trace, 1, o.trace, 1 + n, n).mul(factor).toBits();
         } else if (kind == Kind.Stabiliser) {
-            // One of the scores, which the accuser names; that none is larger stands or falls with their exponentials.
+            // One of the scores; that none is larger stands or falls with their exponentials.
             params.expectWords(0);
             o = found.o = operands.trace(2);
             if (o.flaw == Ruling.Holds) found.bits = _bits(o.trace, 1);
@@ -221,7 +221,7 @@ contract Referee is IReferee {
         return Nearest.quotient(x.m < 0 ? g.mul(e) : g, Reals.one().add(e)).toBits();
     }
 
-    /// 2 √(2/π) (g + 0.044715 g³): g / (1 + e^-that) is the ½ g (1 + tanh) that models are published with.
+    /// 2 √(2/π) (g + 0.044715 g³): g / (1 + e^-that) is ½ g (1 + tanh) of half of it.
     function _geluArgument(Real memory g) private pure returns (Real memory) {
         Real memory cubed = g.mul(g).mul(g).mul(Real(CUBIC, Q120));
         return g.add(cubed).mul(Real(TWO_ROOT, Q120));
@@ -230,14 +230,19 @@ contract Referee is IReferee {
     /// cap · tanh(x / cap).
     function _capped(Real memory x, Real memory cap) private pure returns (uint256) {
         if (x.m == 0 || x.top() - cap.top() < LINEAR_BELOW) return x.toBits();
-        Real memory e = Exp.expFixed(-Exp.quotientFixed(x.magnitude().scaled(1), cap)); // e^(−2|x| / cap)
+        // e^(−2|x| / cap)
+        Real memory e = Exp.expFixed(-Exp.quotientFixed(x.magnitude().scaled(1), cap));
         Real memory capped = cap.mul(Reals.one().sub(e));
         return Nearest.quotient(x.m < 0 ? capped.neg() : capped, Reals.one().add(e)).toBits();
     }
 
     // --- what is no finite number ---
 
-    function _isHidden(bytes calldata params, bytes calldata operands) private pure returns (bool) {
+    function _isHidden(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (bool)
+    {
         params.expectWords(5);
         uint256 n = Leaf.toTerms(params.word(0));
         Leaf.toConstant(params.word(1));
@@ -248,14 +253,22 @@ contract Referee is IReferee {
         return key > query || (window != 0 && query - key >= window);
     }
 
-    function _isCapped(bytes calldata params, bytes calldata operands) private pure returns (bool) {
+    function _isCapped(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (bool)
+    {
         params.expectWords(1);
         if (Leaf.toConstant(params.word(0)).m <= 0) revert ConstantInvalid(params.word(0));
         operands.expectBytes(16);
         return bytes8(operands[8:]) == Decode.MINUS_INFINITY;
     }
 
-    function _isMasked(bytes calldata params, bytes calldata operands) private pure returns (bool) {
+    function _isMasked(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (bool)
+    {
         params.expectWords(0);
         operands.expectBytes(24);
         return bytes8(operands[16:]) == Decode.MINUS_INFINITY;

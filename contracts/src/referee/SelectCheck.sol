@@ -8,12 +8,12 @@ import {Log} from "./Log.sol";
 import {Philox} from "./Philox.sol";
 import {Real, Reals} from "./Real.sol";
 
-/// Was another token ahead? What an accuser must show of a greedy or a seeded choice, and of the filters before it.
+/// Was another token ahead of a greedy or seeded choice, within the filters before it?
 ///
-/// A logit divided by the temperature plus the token's noise is its score (docs/protocol.md §5). Margins δ and the temperature τ are whole
-/// numbers of 10^-6, and every inequality is multiplied through by 10^12·τ. A filter is narrowed by δ for the token that the accuser
-/// prefers, and widened by δ for the token that was served, so the filters never turn on an honest machine's rounding.
-/// Predicates stand in IReferee; twin: core/dispute/referee/selection.py.
+/// A score is a logit divided by the temperature, plus the token's noise (docs/protocol.md §5).
+/// Margins δ and temperature τ are in 10^-6; inequalities are multiplied by 10^12·τ. Filters are
+/// narrowed by δ for the preferred token and widened by δ for the served one. Twin:
+/// core/dispute/referee/selection.py.
 library SelectCheck {
     using Decode for Decode.Vector;
     using Leaf for bytes;
@@ -170,7 +170,7 @@ library SelectCheck {
         }
     }
 
-    /// A whole number that orders like the finite float64 at this memory address; both zeros have the same.
+    /// A whole number that orders like the finite float64 at this memory address.
     function _rank(uint256 place) private pure returns (int256 rank) {
         assembly ("memory-safe") {
             let bits := mload(place)

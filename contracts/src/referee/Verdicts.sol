@@ -7,7 +7,7 @@ import {Leaf} from "./Leaf.sol";
 import {Real, Reals} from "./Real.sol";
 import {SelectCheck} from "./SelectCheck.sol";
 
-/// Does the comparison at a trace's end hold? Predicates stand in IReferee; twins: core/dispute/referee/window.py and selection.py.
+/// Does the comparison at a trace's end hold? Twins: core/dispute/referee/window.py, selection.py.
 library Verdicts {
     using Decode for Decode.Vector;
     using Leaf for bytes;
@@ -15,7 +15,7 @@ library Verdicts {
 
     int256 private constant TOLERANCE_UNIT = 1e12;
     uint256 private constant MAX_TOLERANCE = 1 << 50;
-    int256 private constant SMALLEST_EVIDENCE_EXPONENT = -512; // below, underflow decides and not the machine
+    int256 private constant SMALLEST_EVIDENCE_EXPONENT = -512; // below, underflow decides
 
     /// `kind` is Exceeds or one behind it.
     function rule(IReferee.Kind kind, bytes calldata params, bytes calldata operands)
@@ -32,8 +32,7 @@ library Verdicts {
         return SelectCheck.outsideTopK(params, operands);
     }
 
-    /// Is the served output too far from the reference? D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² over the elements judged, σ the model's scale
-    /// of each channel.
+    /// Is the served output too far off? D² = Σ ((y − s)/σ)², S² = Σ (s/σ)², σ by channel.
     function _exceeds(bytes calldata params, bytes calldata operands)
         private
         pure

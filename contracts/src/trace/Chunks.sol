@@ -6,10 +6,9 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
 import {ShaTree} from "../libraries/ShaTree.sol";
 
-/// Do these hashes lead to that node? SHA-256 trees opened in runs (docs/trust.md §2). Twin: core/dispute/trace/chunks.py.
+/// Do these hashes lead to that node? (docs/trust.md §2) Twin: core/dispute/trace/chunks.py.
 ///
-/// A dispute hashes hundreds of nodes, so loops are written in assembly: they read and write only the array of hashes, whose bounds the
-/// loops themselves keep, and scratch space beyond the free pointer.
+/// Loops are in assembly: they touch the array of hashes, within its bounds, and free memory.
 library Chunks {
     uint256 internal constant STEP_LEVELS = 5;
 
@@ -27,10 +26,9 @@ library Chunks {
         }
     }
 
-    /// The top over the run of nodes from `first` on a level of `count`. The hashes are overwritten.
+    /// The top over the run of nodes from `first` on a level of `count`. Hashes are overwritten.
     ///
-    /// INVARIANT: run and count alone fix which siblings are read, and exactly those must be there: how
-    /// many were read is compared at the end, and what was read beyond them is of a call that reverts.
+    /// INVARIANT: run and count fix which siblings are read, and how many are there is compared.
     function climb(
         bytes32[] memory hashes,
         uint256 first,
@@ -118,7 +116,7 @@ library Chunks {
         if (!ok) revert ITraceJudge.HashFailed();
     }
 
-    /// Leaf hashes of chunks that stand one after another, each as long as its byte of `sizes` says.
+    /// Leaf hashes of chunks in a row, each as long as its byte of `sizes` says.
     function leaves(bytes calldata data, bytes calldata sizes)
         internal
         view
@@ -153,8 +151,8 @@ library Chunks {
         }
     }
 
-    /// One level up: the first `length` hashes, with one more from calldata at `from` before them if `left`, and one after if `right`.
-    /// An odd one out stays as it is. How many hashes there are then, which becomes their array's length.
+    /// One level up: the first `length` hashes, with one more from calldata at `from` before them
+    /// if `left`, and one after if `right`. Returns how many there are then, an odd one included.
     function _raise(
         bytes32[] memory hashes,
         uint256 length,
@@ -164,7 +162,7 @@ library Chunks {
     ) private view returns (uint256 made) {
         bool ok = true;
         assembly ("memory-safe") {
-            // node = H(0x01 ‖ a ‖ b). The tag of a pair overwrites the last byte before it: of a hash that was read, or of the length.
+            // node = H(0x01 ‖ a ‖ b). A pair's tag overwrites the byte before it, which was read.
             let pair := add(hashes, 31)
             let end := add(pair, shl(5, length))
             let write := add(hashes, 32)

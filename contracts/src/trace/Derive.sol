@@ -8,13 +8,12 @@ import {Programs} from "./Program.sol";
 
 /// Which leaf does the value at a place stand or fall by? (docs/trust.md §1)
 ///
-/// From the operator program and a place alone: kind and parameters, where operands are, which weights, which signed number. No party says
-/// any of it. Twin: core/dispute/trace/derive.py.
+/// The operator program and the place say all of it. Twin: core/dispute/trace/derive.py.
 library Derive {
     using Layouts for Layouts.Layout;
     using Programs for Programs.Program;
 
-    /// `count` neighbours of one segment of the trace, whose first chunk is `firstChunk` and which has `length` values.
+    /// `count` neighbours of a segment of `length` values, whose first chunk is `firstChunk`.
     struct Run {
         uint256 firstChunk;
         uint256 length;
@@ -22,7 +21,7 @@ library Derive {
         uint256 count;
     }
 
-    /// `count` neighbours in a row of a tensor. `part` counts embed, layer 0 … L−1, head; TABLES are the program's own.
+    /// `count` neighbours in a tensor's row. `part` counts embed, layers, head; or is TABLES.
     struct Weights {
         bool used;
         uint256 part;
@@ -36,7 +35,7 @@ library Derive {
         uint256 format;
     }
 
-    /// One number of the signed row of a position; `isOut` if it is of the rows that the stage sent, or of a last stage's state rows.
+    /// One number of a position's signed row; `isOut` of what was sent, or of a state row.
     struct RowElement {
         bool used;
         bool isOut;
@@ -73,11 +72,11 @@ library Derive {
     uint256 internal constant NOBODY = type(uint256).max;
 
     // Why a served token cannot be the one that was due.
-    uint256 internal constant AHEAD = 1; //         another, which every filter lets pass, is ahead of it
-    uint256 internal constant OUTSIDE_MIN_P = 2; // min-p leaves it out, by a token that is so much likelier
-    uint256 internal constant OUTSIDE_TOP_K = 3; // top-k leaves it out, by as many tokens that are ahead
+    uint256 internal constant AHEAD = 1; // another, which every filter lets pass, is ahead of it
+    uint256 internal constant OUTSIDE_MIN_P = 2; // a token is so likely that min-p leaves it out
+    uint256 internal constant OUTSIDE_TOP_K = 3; // as many tokens are ahead as top-k lets pass
 
-    /// Longest list of tokens, and largest top-k that is judged: a list has to fit a transaction twice.
+    /// Longest list of tokens, and largest top-k: a list has to fit a transaction twice.
     uint256 internal constant MAX_LISTED = 256;
 
     uint256 private constant MICRO = 1e6;
@@ -283,7 +282,12 @@ library Derive {
             leaf.params = abi.encode(s.frame.program.weightFormat, n);
             leaf.runs[0] = _run(s, s.op.a, s.position, start, n);
             leaf.weights = _matrix(
-                s, s.op.tensor, _length(s, s.op.form), _length(s, _form(s, s.op.a)), s.column, start
+                s,
+                s.op.tensor,
+                _length(s, s.op.form),
+                _length(s, _form(s, s.op.a)),
+                s.column,
+                start
             );
             leaf.weights.count = n;
             return;
@@ -317,7 +321,7 @@ library Derive {
             leaf.weights = _vector(s, s.op.tensor, group, s.column % group);
             return;
         }
-        // Rotary: a number and its partner half a head away, against one pair (cos, sin) of the tables.
+        // Rotary: a number and its partner half a head away, by one pair (cos, sin).
         uint256 half = s.frame.program.headDim / 2;
         bool second = s.column % s.frame.program.headDim >= half;
         leaf.params = abi.encode(s.frame.program.tableFormat, second ? 0 : 1);
@@ -328,10 +332,13 @@ library Derive {
         leaf.weights.count = 2;
     }
 
-    function _attention(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n)
-        private
-        pure
-    {
+    function _attention(
+        Scene memory s,
+        Leaf memory leaf,
+        uint256 witness,
+        uint256 start,
+        uint256 n
+    ) private pure {
         Place memory place = s.place;
         uint256 d = s.frame.program.headDim;
         uint256 share = s.frame.program.heads / s.frame.program.keyHeads;
@@ -400,8 +407,8 @@ library Derive {
         _chosen(s, leaf);
     }
 
-    /// A token's verdict. Where min-p is on, the accused may name a token by the place's index that keeps the preferred one out; where top-k
-    /// is, a list of them, of which the accuser names one that is not ahead. Without them the filter passes.
+    /// A token's verdict. With min-p the accused may name, by the place's index, a token that keeps
+    /// the preferred one out; with top-k a list of them, of which the accuser names one.
     function _chosen(Scene memory s, Leaf memory leaf) private pure {
         Choice memory c = s.choice;
         uint256 delta = deltaOf(s.frame.program.delta, c.temperature);
@@ -411,7 +418,8 @@ library Derive {
             leaf.kind = IReferee.Kind.OutsideMinP;
             bool byList = c.how == OUTSIDE_TOP_K;
             if (byList && c.named != NOBODY) leaf.runs[0] = _run(s, s.op.a, 0, c.named, 1);
-            leaf.params = abi.encode(delta, c.temperature, byList ? MICRO : c.minP); // a min-p of one: who is ahead at all
+            // A min-p of one: who is ahead at all.
+            leaf.params = abi.encode(delta, c.temperature, byList ? MICRO : c.minP);
             return;
         }
         leaf.params = abi.encode(delta);
@@ -441,7 +449,7 @@ library Derive {
         );
     }
 
-    /// δ in scores: that of logits times the gain by which a temperature below one spreads them, rounded up.
+    /// δ in scores: that of logits times max(1, 1/τ), rounded up.
     function deltaOf(uint256 delta, uint256 temperature) internal pure returns (uint256) {
         if (temperature == 0 || temperature >= MICRO) return delta;
         return (delta * MICRO + temperature - 1) / temperature;

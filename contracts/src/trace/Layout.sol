@@ -29,9 +29,7 @@ library Places {
     }
 }
 
-/// Where does each value of a trace stand? Chunks of eight values, section after section (docs/trust.md §2).
-///
-/// Twin: core/dispute/trace/layout.py.
+/// Where does each value of a trace stand? (docs/trust.md §2) Twin: core/dispute/trace/layout.py.
 library Layouts {
     using Programs for Programs.Program;
 
@@ -107,7 +105,7 @@ library Layouts {
         l.chunks = baseOf(l, last, p.ops(typeOf(l, last)));
     }
 
-    /// As many as `shapeOf` says. Numbers of a program are below 2^32 and so are positions: nothing overflows.
+    /// As many as `shapeOf` says. Program numbers and positions are below 2^32: no overflow.
     function _formChunks(Programs.Program memory p, uint256 n, uint256 window)
         private
         pure
@@ -222,7 +220,7 @@ library Layouts {
         uint256[] memory each = l.formChunks;
         uint256 seen;
         assembly ("memory-safe") {
-            // One byte in eight of the section's operators is a form; `each` says how many chunks it takes. Four operators are a word.
+            // One byte in eight is an operator's form; `each` has a form's chunks. A word is four.
             let end := add(forms, shl(3, op))
             each := add(each, 32)
             for {} lt(add(forms, 24), end) { forms := add(forms, 32) } {

@@ -9,8 +9,8 @@ import {Layouts} from "./Layout.sol";
 
 /// Are these the committed operands of a leaf? Twin: core/dispute/trace/evidence.py.
 library Openings {
-    /// What a root of rows is: alone, or which half of what a last stage signed, H(0x04 ‖ root of tokens ‖ root of state rows). The last
-    /// of a half's row siblings is the other half.
+    /// What a root of rows is: alone, or a half of what a last stage signed, H(0x04 ‖ root of
+    /// tokens ‖ root of state rows). The last of a half's row siblings is the other half.
     enum Half {
         None,
         Tokens,
@@ -113,7 +113,7 @@ library Openings {
         );
     }
 
-    /// INVARIANT: the count is inside the root, and place and count fix the siblings, as in ShaTree.
+    /// INVARIANT: the root holds the count, and place and count fix the siblings.
     function _requireUnder(
         bytes32 root,
         Half half,

@@ -3,12 +3,10 @@ pragma solidity ^0.8.30;
 
 import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
 
-/// Which operators does a model consist of? Reads the bytes that a model's numerics profile is the hash of (docs/trust.md §1).
+/// Which operators does a model consist of? (docs/trust.md §1) Twin: core/dispute/trace/program.py.
 ///
-/// Twin: core/dispute/trace/program.py. Bytes come from ProgramStore, which checked nothing but their hash: a program that makes no sense
-/// is part of a model that makes none, and reverts.
-///
-/// Numbers of a program have four bytes at most, counts one or two, and what is read lies within its bytes: no sum here is near 2^256.
+/// ProgramStore checked the bytes' hash alone: a program that makes no sense reverts. Its numbers
+/// have four bytes at most and are read within its bytes: no sum here is near 2^256.
 library Programs {
     /// Parsed once a call; `raw` keeps the bytes, the rest says where in them.
     struct Program {
@@ -69,7 +67,7 @@ library Programs {
             revert ITraceJudge.ProgramInvalid();
         }
         p.raw = raw;
-        // The header's 74 bytes in three words, its last 32 the third: bytes 0 to 31, 32 to 41 in front of the second, 42 to 73.
+        // The header's 74 bytes in three words: from bytes 0, 32 and 42 on.
         uint256 shape;
         uint256 rest;
         uint256 root;
@@ -193,7 +191,7 @@ library Programs {
         }
     }
 
-    /// Memory address of the first operator's form; each next one is eight bytes on. The section lies within the bytes: parse checked it.
+    /// Memory address of the first operator's form; each next one is eight bytes on.
     function formsOf(Program memory p, uint256 sectionType) internal pure returns (uint256 place) {
         bytes memory raw = p.raw;
         uint256 offset = p.sectionsAt[sectionType] + 3;

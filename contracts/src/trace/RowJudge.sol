@@ -58,7 +58,6 @@ contract RowJudge is IRowJudge {
 
     // --- rows ---
 
-    /// @inheritdoc IRowJudge
     function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view {
         if (spots.length == 0 || spots.length > MAX_SPOTS) revert SpotUnknown();
         Programs.Program memory p = _program(rows);
@@ -67,7 +66,6 @@ contract RowJudge is IRowJudge {
         }
     }
 
-    /// @inheritdoc IRowJudge
     function checkShown(
         SignedRows calldata rows,
         RowSpot[] calldata spots,
@@ -86,7 +84,6 @@ contract RowJudge is IRowJudge {
         }
     }
 
-    /// @inheritdoc IRowJudge
     function isMalformed(
         SignedRows calldata rows,
         RowSpot calldata spot,
@@ -149,14 +146,13 @@ contract RowJudge is IRowJudge {
 
     // --- tokens ---
 
-    /// @inheritdoc IRowJudge
     function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn)
         external
         view
     {
         if (Eip712Types.orderHash(drawn.order) != orderHash) revert OrderMismatch();
         _requireSampling(claim.leaf.requestIndex, orderHash, drawn);
-        uint256 produced = uint256(claim.positions) - claim.leaf.tokensIn; // ITraceJudge has checked that it is not less
+        uint256 produced = uint256(claim.positions) - claim.leaf.tokensIn; // not less: checked
         _requirePrescribed(claim, drawn.sampling, produced);
         if (claim.how == Derive.OUTSIDE_TOP_K && keccak256(drawn.tokens) != claim.listed) {
             revert DrawMismatch();
@@ -173,7 +169,6 @@ contract RowJudge is IRowJudge {
         if (_toToken(Openings.row(spot, drawn.served)) != claim.served) revert DrawMismatch();
     }
 
-    /// @inheritdoc IRowJudge
     function checkOtherOpening(
         Order calldata order,
         RequestOpening calldata shown,
@@ -187,7 +182,7 @@ contract RowJudge is IRowJudge {
         _requireSigned(order.requester, shown.orderHash, opening, signature);
     }
 
-    /// INVARIANT: the bytes are those that the requester signed for this request, in its order or in the request's own opening.
+    /// INVARIANT: the bytes are those signed for this request, in the order or its opening.
     function _requireSampling(uint32 index, bytes32 orderHash, Drawn calldata drawn) private view {
         bytes32 leaf = ShaTree.leafHash(abi.encodePacked(index, drawn.sampling));
         Order calldata order = drawn.order;
@@ -204,8 +199,8 @@ contract RowJudge is IRowJudge {
         _requireSigned(order.requester, orderHash, opening, drawn.signature);
     }
 
-    /// INVARIANT: who may open requests of an order is fixed when the order is: its requester, and the spender that signed it. A spender that is
-    /// dismissed later is not forgotten, else a requester could accuse a stage by a second opening and disown the first.
+    /// INVARIANT: an order's requester and the spender that signed it open its requests, also after
+    /// the spender is dismissed: no second opening can be made and the first disowned.
     function _requireSigned(
         address requester,
         bytes32 orderHash,
@@ -233,7 +228,8 @@ contract RowJudge is IRowJudge {
             && bytes8(sampling[41:]) == 0 // frequency and presence penalty
             && uint16(bytes2(sampling[55:])) == 0; // biases
         uint256 step = _word(sampling, 33) + produced;
-        if (!plain || step < _word(sampling, 49)) revert SamplingUnjudged(); // end-of-text is not masked any more
+        // From here on end-of-text is not masked.
+        if (!plain || step < _word(sampling, 49)) revert SamplingUnjudged();
         uint256 index = _word(sampling, 29);
         if (index == OWN_INDEX) index = claim.leaf.requestIndex;
         bytes32 key = sha256(abi.encodePacked(bytes8(sampling[17:]), uint32(index)));

@@ -14,8 +14,8 @@ import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
 
 /// What does the chain rule on opened evidence? See ITraceJudge.
 ///
-/// INVARIANT: kind, parameters, operands' places and weights come from the program that the model's id names, and every operand's value
-/// from a root that was committed before the accused pointed. So the accuser chooses nothing but what it opens.
+/// INVARIANT: the program that the model's id names says which operands and weights, and their
+/// values come from roots that were committed before: the accuser chooses nothing.
 contract TraceJudge is ITraceJudge {
     using Derive for Derive.Scene;
     using Layouts for Layouts.Layout;
@@ -34,7 +34,6 @@ contract TraceJudge is ITraceJudge {
         _referee = referee_;
     }
 
-    /// @inheritdoc ITraceJudge
     function checkClaim(ModelId model, Claim calldata claim)
         external
         view
@@ -55,7 +54,6 @@ contract TraceJudge is ITraceJudge {
         if (chunks > Layouts.MAX_CHUNKS) revert ClaimInvalid();
     }
 
-    /// @inheritdoc ITraceJudge
     function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence)
         external
         view
@@ -64,7 +62,6 @@ contract TraceJudge is ITraceJudge {
         return _ruleValue(model, claim, Places.unpacked(place), evidence, msg.data[:0]);
     }
 
-    /// @inheritdoc ITraceJudge
     function ruleSum(
         bytes32,
         ModelId model,
@@ -76,7 +73,6 @@ contract TraceJudge is ITraceJudge {
         return _ruleValue(model, claim, place, evidence, stated);
     }
 
-    /// @inheritdoc ITraceJudge
     function rulePart(
         bytes32 part,
         ModelId model,
@@ -125,7 +121,7 @@ contract TraceJudge is ITraceJudge {
         (uint256 from, uint256 positions, uint256 layerTo) =
             (claim.windowFrom, claim.positions, claim.layerTo);
         uint256 entry = claim.tolerance;
-        // The last stage signs rows only of the positions that it drew at, from the last one of the prompt on.
+        // The last stage signs rows of the positions that it drew at, from the prompt's last on.
         bool signed = layerTo != p.layers || from + 1 >= claim.leaf.tokensIn;
         if (!signed || from >= positions || entry >= p.tolerances) revert ClaimInvalid();
         uint256 window = positions - from;
@@ -147,8 +143,8 @@ contract TraceJudge is ITraceJudge {
         if (!drawn || !filtered) revert ClaimInvalid();
     }
 
-    /// The token of a list that is looked at: the accused names one of the accuser's, the accuser one of the accused's. A list that is none of
-    /// `topK` tokens in ascending order is its author's fault; Nobody's if it is in order, or if there is none.
+    /// The token of a list that is looked at: the accused names one of the accuser's, the accuser
+    /// one of the accused's. A list that is not `topK` ascending tokens is its author's fault.
     function _name(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence)
         private
         pure
@@ -183,7 +179,7 @@ contract TraceJudge is ITraceJudge {
         l.make(claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, claim.how == 0);
     }
 
-    /// Structs are filled where they stand in the scene: each that a function returned would be memory that is written twice.
+    /// Structs are filled in the scene itself: one that is returned is memory written twice.
     function _scene(ModelId model, Claim calldata claim, Place memory place)
         private
         view
@@ -254,7 +250,7 @@ contract TraceJudge is ITraceJudge {
             if (leaf.byToken) {
                 leaf.weights.row = _toToken(row);
                 row = "";
-                // A token that the model has not: whoever sent it is to blame, and it is not this stage.
+                // A token that the model has not is the fault of who sent it.
                 if (leaf.weights.row >= leaf.weights.rows) return Fault.Nobody;
             }
             operands = bytes.concat(
@@ -264,7 +260,8 @@ contract TraceJudge is ITraceJudge {
                 )
             );
         }
-        IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
+        IReferee.Ruling ruling =
+            _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
         if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
         bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;

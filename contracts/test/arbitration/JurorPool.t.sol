@@ -183,7 +183,7 @@ contract JurorPoolTest is StakeFixture {
         withdraw();
         jury.advance(id);
         execute(id);
-        vm.assertEq(withdraw(), MIN_JUROR_STAKE * 8 / 10); // fined for silence out of what was leaving
+        vm.assertEq(withdraw(), MIN_JUROR_STAKE * 8 / 10); // fined out of what was leaving
     }
 
     /// Silent on five panels at once: fined to nothing, and its place is free again.

@@ -8,7 +8,7 @@ import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {DisputeId, JobId} from "../../src/types/Ids.sol";
 import {StakeFixture} from "../fixtures/StakeFixture.sol";
 
-/// One dispute from open to execution: every function, every error, every verdict, every unit of money.
+/// A dispute from open to execution: every function, error, verdict and unit of money.
 contract JuryArbitratorTest is StakeFixture {
     IJuryArbitrator.Vote private constant SILENT = IJuryArbitrator.Vote.None;
     IJuryArbitrator.Vote private constant FAULT = IJuryArbitrator.Vote.Fault;
@@ -83,7 +83,7 @@ contract JuryArbitratorTest is StakeFixture {
         );
         IJuryArbitrator.Dispute memory d = jury.disputeOf(id);
         assertEqPhase(d.phase, IJuryArbitrator.Phase.Opened);
-        assertEqStatus(jury.status(id), IArbitrator.Status.Open);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.Open);
         vm.assertEq(d.receiptHash, ref.receiptHash);
         vm.assertEq(d.requester, requester);
         vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 1);
@@ -200,11 +200,11 @@ contract JuryArbitratorTest is StakeFixture {
         stakeJurors(1);
         DisputeId id = openDispute();
         drawPanel(id);
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling);
         vm.assertEq(jury.panelOf(id).length, 0);
         vm.assertEq(uint256(jury.jurorOf(jurorAt(0)).openDisputes), 0);
         execute(id);
-        vm.assertEq(jury.creditOf(challenger), uint256(BOND) + FEE); // nobody worked: all of it back
+        vm.assertEq(jury.creditOf(challenger), uint256(BOND) + FEE); // nobody worked
         assertResolved(id, false);
         vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
     }
@@ -282,8 +282,7 @@ contract JuryArbitratorTest is StakeFixture {
         }
     }
 
-    /// Over 512 hashes, a juror's share of first seats is its share of the stake (within 5 standard deviations; even shares
-    /// would be 170 each).
+    /// Over 512 hashes first seats go by stake, within 5 standard deviations of it.
     function test_draw_isStakeWeighted() public {
         stakeJuror(jurorAt(0), MIN_JUROR_STAKE);
         stakeJuror(jurorAt(1), uint256(MIN_JUROR_STAKE) * 2);
@@ -344,7 +343,9 @@ contract JuryArbitratorTest is StakeFixture {
         vm.expectRevert(IJuryArbitrator.VoteInvalid.selector);
         jury.commitVote(id, 0);
         jury.commitVote(id, bytes32("x"));
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.AlreadyCommitted.selector, panel[0]));
+        vm.expectRevert(
+            abi.encodeWithSelector(IJuryArbitrator.AlreadyCommitted.selector, panel[0])
+        );
         jury.commitVote(id, bytes32("y"));
         vm.stopPrank();
     }
@@ -364,7 +365,7 @@ contract JuryArbitratorTest is StakeFixture {
         vm.prank(panel[1]);
         jury.commitVote(id, late);
         jury.advance(id);
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling); // one commitment of two needed
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling); // two are needed
     }
 
     function test_advance_whenQuorumCommitted_startsAFullRevealClock() public {
@@ -450,7 +451,8 @@ contract JuryArbitratorTest is StakeFixture {
         vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ClockOver.selector, ends));
         revealVote(id, panel[1], FAULT);
         jury.advance(id);
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling); // one reveal of two needed
+        // One reveal of two needed.
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling);
     }
 
     // --- verdicts and money ---
@@ -507,7 +509,7 @@ contract JuryArbitratorTest is StakeFixture {
 
     function test_execute_whenOneIsSilent_itPaysTwiceTheFine() public {
         (DisputeId id, address[] memory panel) = ruled(votes3(FAULT, FAULT, SILENT));
-        assertEqStatus(jury.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.Fault);
         vm.warp(jury.disputeOf(id).payoutAt);
         vm.expectEmit(address(jury));
         emit IJuryArbitrator.JurorPenalised(id, panel[2], SILENT_FINE, true);
@@ -518,7 +520,7 @@ contract JuryArbitratorTest is StakeFixture {
 
     function test_execute_whenTied_slashesNobodyAndPaysTheWork() public {
         (DisputeId id, address[] memory panel) = ruled(votes3(FAULT, NO_FAULT, SILENT));
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling);
         execute(id);
         assertResolved(id, false);
         vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
@@ -565,7 +567,7 @@ contract JuryArbitratorTest is StakeFixture {
         assertResolved(id, true);
     }
 
-    /// #20: challenger and requester hand in hand with the accused get at most half of what it loses, however it is staged.
+    /// #20: challenger and requester in league with the accused get at most half of its loss.
     function testFuzz_execute_selfDisputeLosesAtLeastHalf(uint96 extra) public {
         extra = uint96(bound(extra, 0, 1e15));
         if (extra != 0) {
@@ -629,7 +631,8 @@ contract JuryArbitratorTest is StakeFixture {
             vm.prank(juror);
             jury.revealVote(id, FAULT, bytes32("evidence"), bytes32("salt"));
         }
-        if (phase != IJuryArbitrator.Phase.Committing && phase != IJuryArbitrator.Phase.Revealing) {
+        if (phase != IJuryArbitrator.Phase.Committing && phase != IJuryArbitrator.Phase.Revealing)
+        {
             vm.expectRevert(wrong);
             jury.advance(id);
         }
@@ -707,6 +710,8 @@ contract JuryArbitratorTest is StakeFixture {
                 + uint256(DRAW_DELAY_BLOCKS) * 15
         );
         vm.assertLe(jury.maxDisputeSeconds(), miners.maxDisputeSeconds());
-        assertEqStatus(jury.status(DisputeId.wrap(keccak256("none"))), IArbitrator.Status.None);
+        assertEqStatus(
+            jury.disputeOf(DisputeId.wrap(keccak256("none"))).status, IArbitrator.Status.None
+        );
     }
 }

@@ -10,8 +10,8 @@ import {Place} from "../../src/trace/Layout.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
 import {GameFixture} from "../fixtures/GameFixture.sol";
 
-/// What accusers, accused and strangers do with many games at once, in any order: forge calls these functions at random. Calls that a rule
-/// forbids simply fail; one that *panics* is remembered, because a rule should have caught it.
+/// What accusers, accused and strangers do with many games, called by forge at random. A call that
+/// a rule forbids fails; one that panics is remembered.
 contract GameHandler is GameFixture {
     uint256 private constant MOVES = 15;
 
@@ -123,7 +123,9 @@ contract GameHandler is GameFixture {
         if (number == 4) return revealCall(id);
         if (number == 5) return abi.encodeCall(game.pick, (id, uint8(seed % 40)));
         if (number == 6) return pointCall(id);
-        if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 3, 0, 5), "list"));
+        if (number == 7) {
+            return abi.encodeCall(game.pointWith, (id, Place(1, 2, 3, 0, 5), "list"));
+        }
         if (number == 8) return openNodeCall(id);
         if (number == 9) return openChunksCall(id);
         Claim memory c = claim();

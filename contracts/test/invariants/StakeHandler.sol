@@ -8,8 +8,8 @@ import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
 import {StakeFixture} from "../fixtures/StakeFixture.sol";
 
-/// What people do with MinerRegistry and the jury, in any order: forge calls these functions at random. Calls that a rule forbids
-/// simply fail; a call that *panics* is remembered, because a rule should have caught it.
+/// What people do with MinerRegistry and the jury, called by forge at random. A call that a rule
+/// forbids fails; one that panics is remembered.
 contract StakeHandler is StakeFixture {
     uint256 public constant MINERS = 4;
     uint256 public constant JURORS = 6;
@@ -110,7 +110,9 @@ contract StakeHandler is StakeFixture {
         amount = bound(amount, MIN_STAKE, 10 * MIN_STAKE);
         fund(owner_, address(miners), amount);
         bytes memory proof = operatorProof(key, owner_);
-        act(owner_, address(miners), abi.encodeCall(miners.register, (amount, vm.addr(key), proof)));
+        act(
+            owner_, address(miners), abi.encodeCall(miners.register, (amount, vm.addr(key), proof))
+        );
     }
 
     function addStake(uint256 who, uint256 amount) external {
@@ -171,7 +173,7 @@ contract StakeHandler is StakeFixture {
 
     // --- disputes ---
 
-    /// A hearing without delays: who keeps silent, and where it stops, is up to the bits of `course`.
+    /// A hearing without delays: the bits of `course` say who keeps silent and where it stops.
     function hear(uint256 who, uint256 course) external {
         open(who, course % 8 == 0);
         if (disputes.length == 0) return;
@@ -272,7 +274,7 @@ contract StakeHandler is StakeFixture {
 
     // --- the end: everyone goes home ---
 
-    /// From wherever we are: end every dispute by calls of a stranger, then every owner takes its own. Reverts if anyone is stuck.
+    /// A stranger ends every dispute, then every owner takes its own. Reverts if anyone is stuck.
     function drain() external {
         for (uint256 i; i < disputes.length; ++i) {
             endDispute(disputes[i]);

@@ -9,7 +9,7 @@ import {DisputeId} from "../../src/types/Ids.sol";
 import {Test} from "../Vm.sol";
 import {StakeHandler} from "./StakeHandler.sol";
 
-/// What holds for stakes and disputes whatever anyone does, and that at the end everyone can go home with their money.
+/// What always holds for stakes and disputes, and that at the end all can leave with their money.
 contract StakeInvariants is Test {
     StakeHandler private handler;
     IMinerRegistry private miners;
@@ -39,7 +39,7 @@ contract StakeInvariants is Test {
         excluded[0].selectors[1] = handler.setUp.selector;
     }
 
-    /// One invariant of seven claims: forge repeats its whole campaign for every invariant function.
+    /// One invariant of seven claims: forge repeats its campaign for every invariant function.
     function invariant_stakesAndDisputes() public view {
         minerMoneyIsConserved();
         juryMoneyIsConserved();
@@ -64,7 +64,7 @@ contract StakeInvariants is Test {
         vm.assertEq(books, handler.tokenBalance(address(miners)));
     }
 
-    /// token.balanceOf(jury) = Σ jurors' (stake + leaving) + Σ credits + Σ (bond + fee) of disputes not executed.
+    /// token.balanceOf(jury) = Σ (stake + leaving) + Σ credits + Σ (bond + fee) of open disputes.
     function juryMoneyIsConserved() private view {
         uint256 books;
         for (uint256 i; i < handler.JURORS(); ++i) {
@@ -116,8 +116,8 @@ contract StakeInvariants is Test {
             if (d.phase == IJuryArbitrator.Phase.Executed) ++executed;
             bool hasVerdict =
                 d.status != IArbitrator.Status.Open && d.status != IArbitrator.Status.None;
-            bool ended =
-                d.phase == IJuryArbitrator.Phase.Ruled || d.phase == IJuryArbitrator.Phase.Executed;
+            bool ended = d.phase == IJuryArbitrator.Phase.Ruled
+                || d.phase == IJuryArbitrator.Phase.Executed;
             vm.assertEq(hasVerdict, ended);
         }
         vm.assertEq(executed, handler.executed());
@@ -136,7 +136,7 @@ contract StakeInvariants is Test {
         }
     }
 
-    /// Liveness: from wherever the run ended, strangers end every dispute and owners take every unit.
+    /// Liveness: strangers end every dispute and owners take every unit.
     function afterInvariant() public {
         handler.drain();
         vm.assertEq(handler.tokenBalance(address(miners)), 0, "money stuck in MinerRegistry");

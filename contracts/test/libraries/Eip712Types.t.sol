@@ -184,6 +184,8 @@ contract Eip712TypesTest is Test {
     /// Operators are plain keys: a contract could change its mind about an old receipt.
     function test_isSignedBy_ofContract_isFalse() public {
         ContractWallet wallet = new ContractWallet(signer);
-        vm.assertFalse(types.isSignedBy(address(wallet), keccak256("x"), sign(key, keccak256("x"))));
+        vm.assertFalse(
+            types.isSignedBy(address(wallet), keccak256("x"), sign(key, keccak256("x")))
+        );
     }
 }

@@ -58,7 +58,7 @@ contract PlansTest is Test {
         vm.assertEq(total, uint256(layers) + 5);
     }
 
-    /// Any single bound moved by one: a gap, an overlap, an empty stage or an end that is not the model's.
+    /// A bound moved by one: a gap, an overlap, an empty stage or an end that is not the model's.
     function testFuzz_tilingWithOneBoundMoved_reverts(
         uint16 layers,
         uint256 count,
@@ -124,7 +124,9 @@ contract PlansTest is Test {
         vm.expectRevert(ITaskRegistry.BadPlan.selector);
         plans.checkTiling(plan, 10);
         plan[1].layerTo = cut + 1;
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, cut + 1, 10));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, cut + 1, 10)
+        );
         plans.checkTiling(plan, 10);
         plan[1].layerTo = 11;
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, 11, 10));

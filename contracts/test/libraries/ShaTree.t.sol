@@ -128,10 +128,11 @@ contract ShaTreeTest is Test {
     }
 
     /// Extra high bits of the index would name the same path in a tree that does not check them.
-    function testFuzz_verify_whenAnyBitOfIndexFlips_fails(uint256 count, uint256 index, uint256 bit)
-        public
-        view
-    {
+    function testFuzz_verify_whenAnyBitOfIndexFlips_fails(
+        uint256 count,
+        uint256 index,
+        uint256 bit
+    ) public view {
         Claim memory c = anyClaim(count, index);
         c.index ^= 1 << (bit % 256);
         vm.assertFalse(holds(c));

@@ -24,7 +24,8 @@ contract SplitTest is Test {
         units = new uint256[](parts > total ? total : parts);
         uint256 left = total;
         for (uint256 i; i + 1 < units.length; ++i) {
-            units[i] = 1 + uint256(keccak256(abi.encode(seed, i))) % (left - (units.length - 1 - i));
+            units[i] =
+                1 + uint256(keccak256(abi.encode(seed, i))) % (left - (units.length - 1 - i));
             left -= units[i];
         }
         units[units.length - 1] = left;
@@ -61,7 +62,7 @@ contract SplitTest is Test {
         vm.assertEq(s.pay[0] + s.pay[2], 40_000 - 2_000 - 400);
     }
 
-    /// INVARIANT of docs/protocol.md §4, over all that an order may say: nothing is made, nothing is lost, refund ≥ 0.
+    /// INVARIANT of docs/protocol.md §4: nothing is made, nothing is lost, refund ≥ 0.
     function testFuzz_shares_conserve_andNeverExceedTheLock(
         uint32[4] memory counts,
         uint64[2] memory prices,
@@ -110,7 +111,7 @@ contract SplitTest is Test {
         vm.assertEq(sum(s.gross) + sum(s.pay) + s.matcherFee + s.protocolFee, 0);
     }
 
-    /// Both fees and what is left never fall as the gross grows, or a later Ack could owe a stage less than an earlier one.
+    /// Fees and what is left never fall as the gross grows, so no later Ack owes less.
     function testFuzz_feesOf_neverFall(
         uint96 gross,
         uint8 more,

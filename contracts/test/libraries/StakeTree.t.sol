@@ -148,7 +148,7 @@ contract StakeTreeTest is Test {
         }
     }
 
-    /// Every point of what remains belongs to exactly one slot, in the right amount: counted over the whole line.
+    /// Every point of what remains belongs to one slot, in the right amount, over the whole line.
     function testFuzz_draw_isExactlyProportional(uint8[6] calldata weights, uint8 excludedIndex)
         public
     {

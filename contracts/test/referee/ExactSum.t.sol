@@ -55,12 +55,13 @@ contract ExactSumTest is Test {
             total += a[i];
         }
         assertWhole(harness.sum(Operands.le64(a), n), total);
-        bytes memory bias = Operands.le(Operands.f32(last == type(int24).min ? int256(0) : last), 4);
+        bytes memory bias =
+            Operands.le(Operands.f32(last == type(int24).min ? int256(0) : last), 4);
         int256 added = last == type(int24).min ? int256(0) : last;
         assertWhole(harness.sumWith(Operands.le64(a), n, bias, Decode.FP32), total + added);
     }
 
-    /// 1 + 2^-k − 1 keeps the last bit of 2^-k as long as it lies on the grid, 80 bits below the unit of 1, which is 2^-52.
+    /// 1 + 2^-k − 1 keeps 2^-k's last bit while it is on the grid, 80 bits below 1's unit of 2^-52.
     function test_sum_keepsWhatLiesOnTheGrid(uint256 k) public view {
         k = bound(k, 1, 200);
         bytes memory values =
@@ -81,7 +82,7 @@ contract ExactSumTest is Test {
         vm.assertTrue(found.m == 0 && found.e == -1074);
     }
 
-    /// The widest spread of values there is: the smallest falls below the grid, and nothing overflows.
+    /// The widest spread there is: the smallest falls below the grid, and nothing overflows.
     function test_dot_ofExtremes_doesNotOverflow() public view {
         uint64 largest = 0x7fefffffffffffff;
         bytes memory wide;

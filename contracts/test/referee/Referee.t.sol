@@ -7,7 +7,7 @@ import {Referee} from "../../src/referee/Referee.sol";
 import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
-/// Does each kind accept the one right result, refuse its neighbours, and name whose bytes are no numbers?
+/// Each kind accepts the right result, refuses its neighbours and names malformed bytes' author.
 /// Random operands are compared with the Python twin in tests/twins.
 contract RefereeTest is Test {
     IReferee private immutable referee = new Referee();
@@ -76,7 +76,7 @@ contract RefereeTest is Test {
         assertSharp(IReferee.Kind.Add, "", n(6), Operands.le64(n(-3), n(9)));
     }
 
-    /// Halfway between two float64 the one with an even mantissa is right: 2^53 + 1 is 2^53, and 2^53 + 3 is 2^53 + 4.
+    /// Halfway the even mantissa is right: 2^53 + 1 is 2^53, and 2^53 + 3 is 2^53 + 4.
     function test_ties_goToEven() public view {
         uint64 large = Operands.f64(1, 53);
         assertSharp(IReferee.Kind.Add, "", large, Operands.le64(large, n(1)));
@@ -89,12 +89,14 @@ contract RefereeTest is Test {
         );
     }
 
-    /// A sum of -0 alone, or one that cancels, is +0; a result beyond the largest float64 is no number.
+    /// A sum of -0, or one that cancels, is +0; beyond the largest float64 it is no number.
     function test_zeroIsPositive_andNothingIsInfinite() public view {
         bytes memory rest = Operands.le64(n(3), n(-3));
         assertHolds(IReferee.Kind.Sum, abi.encode(2), bytes.concat(Operands.le64(0), rest));
         assertFails(
-            IReferee.Kind.Sum, abi.encode(2), bytes.concat(Operands.le64(Operands.MINUS_ZERO), rest)
+            IReferee.Kind.Sum,
+            abi.encode(2),
+            bytes.concat(Operands.le64(Operands.MINUS_ZERO), rest)
         );
         uint64 largest = Operands.INFINITY - 1;
         assertFails(IReferee.Kind.Add, "", Operands.le64(Operands.INFINITY, largest, largest));
@@ -172,11 +174,14 @@ contract RefereeTest is Test {
         assertSharp(IReferee.Kind.Exp, "", n(1), Operands.le64(n(9), n(9)));
         bytes memory masked = Operands.le64(n(9), Operands.MINUS_INFINITY);
         assertHolds(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(0), masked));
-        assertFails(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(Operands.MINUS_ZERO), masked));
+        assertFails(
+            IReferee.Kind.Exp, "", bytes.concat(Operands.le64(Operands.MINUS_ZERO), masked)
+        );
         assertFails(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(1), masked));
         assertFails(IReferee.Kind.Exp, "", Operands.le64(0, Operands.NAN, Operands.MINUS_INFINITY));
         assertFails(IReferee.Kind.Exp, "", Operands.le64(n(-1), n(9), n(9)));
-        assertFails(IReferee.Kind.Exp, "", Operands.le64(n(1), n(9), n(9) + 1)); // a stabiliser below a score
+        // A stabiliser below a score.
+        assertFails(IReferee.Kind.Exp, "", Operands.le64(n(1), n(9), n(9) + 1));
     }
 
     function test_probability_needsAPositiveSum() public view {
@@ -265,8 +270,8 @@ contract RefereeTest is Test {
 
     function test_count_ordersLikeNumbers(uint64 a, uint64 b) public view {
         vm.assume(a << 1 < Operands.INFINITY << 1 && b << 1 < Operands.INFINITY << 1);
-        bool atLeast =
-            ruling(IReferee.Kind.Maximum, "", Operands.le64(a, b)) == IReferee.Ruling.Holds; // b ≤ a
+        bytes memory pair = Operands.le64(a, b);
+        bool atLeast = ruling(IReferee.Kind.Maximum, "", pair) == IReferee.Ruling.Holds; // b ≤ a
         assertHolds(IReferee.Kind.Count, abi.encode(1), Operands.le64(atLeast ? n(1) : 0, b, a));
     }
 
@@ -278,7 +283,8 @@ contract RefereeTest is Test {
 
     /// Same token, same noise: then logits alone decide, over the temperature.
     function test_gumbel_ofOneTokenIsItsLogit() public view {
-        bytes memory half = abi.encode(1_000_000, 500_000, 1, 2, 3, 4, 4, 0, 0); // δ = 1 nat at τ = 1/2
+        // δ = 1 nat at τ = 1/2
+        bytes memory half = abi.encode(1_000_000, 500_000, 1, 2, 3, 4, 4, 0, 0);
         bytes memory unused = Operands.le64(0, 0, 0);
         assertFails(
             IReferee.Kind.Gumbel,
@@ -303,7 +309,8 @@ contract RefereeTest is Test {
     }
 
     function test_gumbel_narrowsMinP() public view {
-        bytes memory params = abi.encode(0, 1_000_000, 1, 2, 3, 4, 4, 500_000, 0); // ln 2 = 0.693 below the largest
+        // ln 2 = 0.693 below the largest
+        bytes memory params = abi.encode(0, 1_000_000, 1, 2, 3, 4, 4, 500_000, 0);
         bytes memory unused = Operands.le64(0, 0);
         assertHolds(
             IReferee.Kind.Gumbel,
@@ -387,7 +394,8 @@ contract RefereeTest is Test {
         referee.check(IReferee.Kind.Linear, abi.encode(Decode.FP32, 1), new bytes(15));
     }
 
-    /// Whatever values stand in operands of the right length, there is a ruling: nobody's move can be made to revert.
+    /// Operands of the right length have a ruling whatever they hold: no move can be made to
+    /// revert.
     function test_check_neverRevertsForValues(uint256 seed, uint256 kindSeed) public view {
         IReferee.Kind kind = IReferee.Kind(bound(kindSeed, 0, uint256(type(IReferee.Kind).max)));
         (bytes memory params, uint256 length) = shapeOf(kind);
@@ -410,7 +418,9 @@ contract RefereeTest is Test {
         }
         if (kind == IReferee.Kind.Embed) return (abi.encode(Decode.BF16, n(1)), 10);
         if (kind == IReferee.Kind.Linear) return (abi.encode(Decode.FP32, 5), 68);
-        if (kind == IReferee.Kind.Sum || kind == IReferee.Kind.Squares) return (abi.encode(5), 48);
+        if (kind == IReferee.Kind.Sum || kind == IReferee.Kind.Squares) {
+            return (abi.encode(5), 48);
+        }
         if (kind == IReferee.Kind.BiasSum) return (abi.encode(Decode.FP16, 5), 50);
         if (kind == IReferee.Kind.NormScale) return (abi.encode(640, n(1)), 16);
         if (kind == IReferee.Kind.Norm) return (abi.encode(Decode.FP32, 1), 28);

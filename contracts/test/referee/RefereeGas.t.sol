@@ -7,7 +7,7 @@ import {Referee} from "../../src/referee/Referee.sol";
 import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
-/// What does one leaf cost, executed and as a transaction of its own, at 256 terms where it has any? Committed in contracts/snapshots.
+/// What does one leaf cost, executed and as its own transaction, at 256 terms where it has any?
 contract RefereeGasTest is Test {
     uint256 private constant N = 256;
     uint256 private constant MOST_GAS = 500_000;
@@ -41,7 +41,7 @@ contract RefereeGasTest is Test {
         vm.assertLe(gas, MOST_GAS, name);
     }
 
-    /// Gas of a transaction with this input: EIP-2028, with the floor of EIP-7623. A free call is never isolated, hence by hand.
+    /// Gas of a transaction with this input: EIP-2028 with the floor of EIP-7623.
     function transactionGas(bytes memory input, uint256 execution) private pure returns (uint256) {
         uint256 tokens;
         for (uint256 i; i < input.length; ++i) {
@@ -56,8 +56,12 @@ contract RefereeGasTest is Test {
         return abi.encode(value);
     }
 
-    /// `n` numbers of `width` bytes without zero bytes to speak of: what calldata of real operands costs.
-    function dense(uint256 n, uint256 width, uint256 seed) private pure returns (bytes memory out) {
+    /// `n` numbers of `width` bytes, hardly any of them zero.
+    function dense(uint256 n, uint256 width, uint256 seed)
+        private
+        pure
+        returns (bytes memory out)
+    {
         for (uint256 i; i < n; ++i) {
             uint256 bits = uint256(keccak256(abi.encode(seed, i)));
             uint256 mantissa = width == 8 ? 52 : width == 4 ? 23 : 7;
@@ -118,7 +122,10 @@ contract RefereeGasTest is Test {
         bytes memory six32 = Operands.le(Operands.f32(6), 4);
         snapshot("Copy", IReferee.Kind.Copy, "", Operands.le64(six, six));
         snapshot(
-            "Input", IReferee.Kind.Input, word(Decode.FP32), bytes.concat(Operands.le64(six), six32)
+            "Input",
+            IReferee.Kind.Input,
+            word(Decode.FP32),
+            bytes.concat(Operands.le64(six), six32)
         );
         snapshot(
             "Embed",
@@ -166,8 +173,10 @@ contract RefereeGasTest is Test {
 
     function test_activations_cost() public {
         uint64 one = Operands.f64(1);
-        snapshot("Silu", IReferee.Kind.Silu, "", Operands.le64(0x3fe764d4f5d5a2bd, one)); // 1 / (1 + 1/e)
-        snapshot("GeluTanh", IReferee.Kind.GeluTanh, "", Operands.le64(0x3feaeb0b772a3ae1, one)); // 0.8411919906082768
+        // 1 / (1 + 1/e)
+        snapshot("Silu", IReferee.Kind.Silu, "", Operands.le64(0x3fe764d4f5d5a2bd, one));
+        // 0.8411919906082768
+        snapshot("GeluTanh", IReferee.Kind.GeluTanh, "", Operands.le64(0x3feaeb0b772a3ae1, one));
         snapshot(
             "Softcap", IReferee.Kind.Softcap, word(one), Operands.le64(0x3fe85efab514f394, one)
         ); // tanh 1
@@ -207,6 +216,8 @@ contract RefereeGasTest is Test {
             Operands.le64(Operands.f64(9), one)
         );
         bytes memory outside = Operands.le64(one, two, Operands.f64(50));
-        snapshot("OutsideTopK", IReferee.Kind.OutsideTopK, abi.encode(10_000, 800_000, 50), outside);
+        snapshot(
+            "OutsideTopK", IReferee.Kind.OutsideTopK, abi.encode(10_000, 800_000, 50), outside
+        );
     }
 }

@@ -11,9 +11,10 @@ import {Ack, Order, Stage} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
-/// What people do with the whole suite, in any order: forge calls these functions at random. The cast: a requester that pays, one that
-/// never answers, one that disputes everything; six honest miners and two cheats; a matcher that forgets jobs; an auditor; five jurors
-/// of whom one lies and any may sleep. What a rule forbids simply fails; a *panic* is remembered, for a rule should have caught it.
+/// What people do with the whole suite, called by forge at random: a requester that pays, one that
+/// never answers, one that disputes everything; six honest miners and two cheats; a matcher that
+/// forgets jobs; an auditor; five jurors, one of them a liar. A call that a rule forbids fails; one
+/// that panics is remembered.
 contract SystemHandler is Court {
     using Messages for *;
 
@@ -133,7 +134,7 @@ contract SystemHandler is Court {
         }
     }
 
-    /// After every move: ends stay ends, and who may still be disputed has its stake here or has lost it.
+    /// After every move: ends stay ends, and who can be disputed has its stake here or lost it.
     modifier observed() {
         _;
         for (uint256 i; i < _tasks.length; ++i) {
@@ -152,7 +153,7 @@ contract SystemHandler is Court {
         ) task.end = state;
 
         uint256 t = vm.getBlockTimestamp();
-        // A dispute that nobody moves on may outlast everybody's stake but that of the stages it is about.
+        // An abandoned dispute may outlast everybody's stake but that of its own stages.
         bool disputable = (state == ITaskRegistry.State.Matched && t <= job.deadline)
             || ((settled
                     || state == ITaskRegistry.State.Delivered
@@ -282,7 +283,9 @@ contract SystemHandler is Court {
 
     function cancel(uint256 which) external someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        act("cancel", deal.order.requester, address(tasks), abi.encodeCall(tasks.cancel, (deal.id)));
+        act(
+            "cancel", deal.order.requester, address(tasks), abi.encodeCall(tasks.cancel, (deal.id))
+        );
     }
 
     function expire(uint256 which) external someTask observed {
@@ -307,9 +310,9 @@ contract SystemHandler is Court {
         settle("settleAck", deal, which % 2 == 0 ? matcher : deal.plan[0].operator, data);
     }
 
-    /// The next Ack of a session, or one that counts less than the last; brought by a stranger.
+    /// A session's next Ack, or one that counts less than the last; brought by a stranger.
     ///
-    /// INVARIANT under test: the stages not at fault got exactly the difference of two totals, and the requester nothing yet.
+    /// INVARIANT under test: stages not at fault got the difference of two totals.
     function voucher(Deal memory deal, uint256 countIn, uint256 countOut) private {
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
         bool falls = countIn >> 200 & 7 == 0 && job.tokensIn > 0;
@@ -378,7 +381,10 @@ contract SystemHandler is Court {
             ? spender
             : which % 3 == 1 ? matcher : deal.order.requester;
         act(
-            "requestClose", caller, address(tasks), abi.encodeCall(tasks.requestClose, (deal.order))
+            "requestClose",
+            caller,
+            address(tasks),
+            abi.encodeCall(tasks.requestClose, (deal.order))
         );
     }
 
@@ -431,7 +437,7 @@ contract SystemHandler is Court {
         settle("finalize", deal, stranger, abi.encodeCall(tasks.finalize, (deal.order, deal.plan)));
     }
 
-    /// INVARIANT under test: the stages not at fault got exactly their pay, and the requester exactly the rest.
+    /// INVARIANT under test: stages not at fault got their pay, and the requester the rest.
     function settle(string memory what, Deal memory deal, address caller, bytes memory data)
         private
     {
@@ -484,7 +490,9 @@ contract SystemHandler is Court {
             )
         );
         if (!act("dispute", challenger, address(tasks), data)) return;
-        hearings.push(Hearing(disputeIdOf(deal, delivery, stage), task.cheatMask >> stage & 1 == 1));
+        hearings.push(
+            Hearing(disputeIdOf(deal, delivery, stage), task.cheatMask >> stage & 1 == 1)
+        );
     }
 
     /// What an auditor that re-ran the job would name: the first cheating stage, or else the first.
@@ -514,9 +522,15 @@ contract SystemHandler is Court {
         } else if (phase == IJuryArbitrator.Phase.Ruled) {
             if (course >> 64 & 1 == 1) skipTime(1 hours);
             if (act("execute", stranger, address(jury), abi.encodeCall(jury.execute, (h.id)))) {
-                if (jury.status(h.id) == IArbitrator.Status.Fault) ++happened["ruled fault"];
-                if (jury.status(h.id) == IArbitrator.Status.NoFault) ++happened["ruled no fault"];
-                if (jury.status(h.id) == IArbitrator.Status.NoRuling) ++happened["no ruling"];
+                if (jury.disputeOf(h.id).status == IArbitrator.Status.Fault) {
+                    ++happened["ruled fault"];
+                }
+                if (jury.disputeOf(h.id).status == IArbitrator.Status.NoFault) {
+                    ++happened["ruled no fault"];
+                }
+                if (jury.disputeOf(h.id).status == IArbitrator.Status.NoRuling) {
+                    ++happened["no ruling"];
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ import {Messages} from "../fixtures/Messages.sol";
 import {Suite} from "../fixtures/Suite.sol";
 import {Trees} from "../fixtures/Trees.sol";
 
-/// A tolerance game from the order that names it to the last payment, with the real registries and escrow.
+/// A tolerance game from its order to the last payment, with the real registries and escrow.
 contract ToleranceGameSystemTest is Suite {
     using Messages for *;
 
@@ -79,7 +79,10 @@ contract ToleranceGameSystemTest is Suite {
             ""
         );
         return game.disputeIdOf(
-            deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester
+            deal.id,
+            uint16(ACCUSED_STAGE),
+            delivery.receipts[ACCUSED_STAGE].requestsRoot,
+            requester
         );
     }
 
@@ -108,7 +111,10 @@ contract ToleranceGameSystemTest is Suite {
     function execute(Deal memory deal, Delivery memory delivery) private {
         vm.prank(stranger);
         game.execute(
-            deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester
+            deal.id,
+            uint16(ACCUSED_STAGE),
+            delivery.receipts[ACCUSED_STAGE].requestsRoot,
+            requester
         );
     }
 
@@ -190,7 +196,10 @@ contract ToleranceGameSystemTest is Suite {
             sig
         );
         DisputeId id = game.disputeIdOf(
-            deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester
+            deal.id,
+            uint16(ACCUSED_STAGE),
+            delivery.receipts[ACCUSED_STAGE].requestsRoot,
+            requester
         );
         accuse(id, deal, delivery, stranger);
     }

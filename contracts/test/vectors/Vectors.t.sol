@@ -22,7 +22,7 @@ import {Test} from "../Vm.sol";
 import {Eip712Harness} from "../fixtures/Eip712Harness.sol";
 import {HopCheckpoint, Messages, Terms} from "../fixtures/Messages.sol";
 
-/// Do Solidity and Python mean the same bytes? tests/twins/vectors.json is written by the Python side.
+/// Do Solidity and Python mean the same bytes? Python writes tests/twins/vectors.json.
 contract VectorsTest is Test {
     Eip712Harness private types = new Eip712Harness();
     string private json;
@@ -97,7 +97,9 @@ contract VectorsTest is Test {
         if (kind == keccak256("Terms")) return (true, Messages.hash(terms(v)));
         if (kind == keccak256("RequestOpening")) return (true, types.opening(opening(v)));
         if (kind == keccak256("Ack")) return (true, types.ack(ack(v)));
-        if (kind == keccak256("AuditorDelegation")) return (true, types.delegation(delegation(v)));
+        if (kind == keccak256("AuditorDelegation")) {
+            return (true, types.delegation(delegation(v)));
+        }
         if (kind == keccak256("OperatorProof")) {
             return (
                 true,
@@ -274,7 +276,9 @@ contract VectorsTest is Test {
             vm.assertEq(
                 ShaTree.root(column(hashes, 0)), word(at(".receiptRoots", i, ".requestsRoot"))
             );
-            vm.assertEq(ShaTree.root(column(hashes, 1)), word(at(".receiptRoots", i, ".inputRoot")));
+            vm.assertEq(
+                ShaTree.root(column(hashes, 1)), word(at(".receiptRoots", i, ".inputRoot"))
+            );
             vm.assertEq(
                 ShaTree.root(column(hashes, 2)), word(at(".receiptRoots", i, ".outputRoot"))
             );
