@@ -162,9 +162,7 @@ contract ReentrancyTest is Suite {
             fund(requester, address(jury), uint256(BOND) + FEE);
             arm(address(tasks), calls[i]);
             vm.prank(requester);
-            tasks.dispute(
-                deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), ""
-            );
+            callDispute(deal, delivery, 1);
             assertGuarded("dispute");
             vm.revertToState(state);
             state = vm.snapshotState();

@@ -94,15 +94,7 @@ contract StakeGasTest is StakeFixture {
     /// 1024 jurors, the most there can be, in 64 blocks.
     function test_draw_costFromAFullPool() public {
         token.mint(address(this), 1024 * uint256(MIN_JUROR_STAKE));
-        for (uint256 i; i < 1024; ++i) {
-            address one = address(uint160(0x10000 + i));
-            token.transfer(one, MIN_JUROR_STAKE);
-            vm.startPrank(one);
-            token.approve(address(jury), MIN_JUROR_STAKE);
-            jury.stakeJuror(MIN_JUROR_STAKE);
-            vm.stopPrank();
-            if (i % 16 == 15) skipBlocks(1);
-        }
+        fillPool(16);
         registerMiner(MIN_STAKE);
         DisputeId id = openDispute();
         vm.roll(jury.disputeOf(id).drawBlock + 1);

@@ -199,12 +199,7 @@ contract TaskRegistryFinishTest is Suite {
 
     /// Attack #10: a contract's Ack counts at the moment it is brought, or not at all.
     function test_settleAck_ofAContractRequester_asksIt() public {
-        ContractWallet wallet = new ContractWallet(requester);
-        depositFor(address(wallet), 10 * USD);
-        Order memory order = newOrder();
-        order.requester = address(wallet);
-        Deal memory deal = dealOf(order, evenPlan(2));
-        openMatched(deal);
+        (ContractWallet wallet, Deal memory deal) = matchedDealOfAContract();
         wallet.setSigner(stranger);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         expectRevertOnAck(

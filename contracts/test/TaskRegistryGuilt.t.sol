@@ -30,14 +30,7 @@ contract TaskRegistryGuiltTest is Suite {
     {
         fund(who, address(jury), uint256(BOND) + FEE);
         vm.prank(who);
-        tasks.dispute(
-            deal.order,
-            deal.plan,
-            delivery.receipts[stage],
-            delivery.sigs[stage],
-            noDelegation(),
-            ""
-        );
+        callDispute(deal, delivery, stage);
     }
 
     function expectRevertOnDispute(
@@ -48,45 +41,49 @@ contract TaskRegistryGuiltTest is Suite {
     ) private {
         vm.prank(requester);
         vm.expectRevert(reason);
-        tasks.dispute(
-            deal.order,
-            deal.plan,
-            delivery.receipts[stage],
-            delivery.sigs[stage],
-            noDelegation(),
-            ""
-        );
+        callDispute(deal, delivery, stage);
     }
 
     // --- dispute: what it does ---
 
-    function test_dispute_freezesAndTellsTheArbitratorAll() public {
-        (Deal memory deal, Delivery memory delivery) = delivered(2);
-        fund(auditor, address(jury), uint256(BOND) + FEE);
-        address[] memory operators = new address[](2);
-        (operators[0], operators[1]) = (deal.plan[0].operator, deal.plan[1].operator);
-        address[] memory parties = new address[](4);
-        (parties[0], parties[1], parties[2], parties[3]) = (requester, auditor, matcher, auditor);
+    /// The jury is told all of the dispute of `stage`.
+    function expectOpened(
+        Deal memory deal,
+        Delivery memory delivery,
+        uint256 stage,
+        address challenger,
+        address[] memory parties
+    ) private {
+        address[] memory operators = new address[](deal.plan.length);
+        for (uint256 i; i < operators.length; ++i) {
+            operators[i] = deal.plan[i].operator;
+        }
         IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
             job: deal.id,
-            stage: 1,
-            accused: minerOwners[1],
-            operator: deal.plan[1].operator,
-            challenger: auditor,
+            stage: uint16(stage),
+            accused: minerOwners[stage],
+            operator: deal.plan[stage].operator,
+            challenger: challenger,
             requester: requester,
-            receiptHash: delivery.receipts[1].hash(),
-            requestsRoot: delivery.receipts[1].requestsRoot,
+            receiptHash: delivery.receipts[stage].hash(),
+            requestsRoot: delivery.receipts[stage].requestsRoot,
             modelId: modelId,
             operators: operators,
             parties: parties
         });
         vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));
+    }
+
+    function test_dispute_freezesAndTellsTheArbitratorAll() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        fund(auditor, address(jury), uint256(BOND) + FEE);
+        address[] memory parties = new address[](4);
+        (parties[0], parties[1], parties[2], parties[3]) = (requester, auditor, matcher, auditor);
+        expectOpened(deal, delivery, 1, auditor, parties);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobDisputed(deal.id, 1, auditor, address(jury));
         vm.prank(auditor);
-        tasks.dispute(
-            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), ""
-        );
+        callDispute(deal, delivery, 1);
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Disputed));
         vm.assertEq(job.openDisputes, 1);
@@ -103,30 +100,13 @@ contract TaskRegistryGuiltTest is Suite {
         Deal memory deal = dealOf(order, evenPlan(1));
         openMatched(deal);
         Delivery memory delivery = deliver(deal, IN, OUT);
-        address[] memory operators = new address[](1);
-        operators[0] = deal.plan[0].operator;
         address[] memory parties = new address[](2);
         (parties[0], parties[1]) = (requester, requester);
-        IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
-            job: deal.id,
-            stage: 0,
-            accused: minerOwners[0],
-            operator: deal.plan[0].operator,
-            challenger: requester,
-            requester: requester,
-            receiptHash: delivery.receipts[0].hash(),
-            requestsRoot: delivery.receipts[0].requestsRoot,
-            modelId: modelId,
-            operators: operators,
-            parties: parties
-        });
-        vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));
+        expectOpened(deal, delivery, 0, requester, parties);
         dispute(deal, delivery, 0);
         vm.prank(address(0));
         vm.expectRevert();
-        tasks.dispute(
-            deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), ""
-        );
+        callDispute(deal, delivery, 0);
     }
 
     function test_dispute_ofEveryStage_countsEach() public {
@@ -177,9 +157,7 @@ contract TaskRegistryGuiltTest is Suite {
         for (uint256 i; i < others.length; ++i) {
             vm.prank(others[i]);
             vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, others[i]));
-            tasks.dispute(
-                deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), ""
-            );
+            callDispute(deal, delivery, 1);
         }
     }
 
@@ -598,12 +576,7 @@ contract TaskRegistryGuiltTest is Suite {
 
     /// The ERC-1271 wallet that delegated may change its mind until the moment of use.
     function test_dispute_byADelegateOfAContract() public {
-        ContractWallet wallet = new ContractWallet(requester);
-        depositFor(address(wallet), 10 * USD);
-        Order memory order = newOrder();
-        order.requester = address(wallet);
-        Deal memory deal = dealOf(order, evenPlan(2));
-        openMatched(deal);
+        (ContractWallet wallet, Deal memory deal) = matchedDealOfAContract();
         Delivery memory delivery = deliver(deal, IN, OUT);
         (AuditorDelegation memory delegation, bytes memory sig) =
             delegationTo(stranger, uint64(vm.getBlockTimestamp() + 1), deal.orderHash);

@@ -404,9 +404,7 @@ contract TaskRegistrySessionsTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.prank(requester);
         vm.expectRevert(wrongState(ITaskRegistry.State.Matched));
-        tasks.dispute(
-            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), ""
-        );
+        callDispute(deal, delivery, 1);
         bring(deal, 1000, 500);
         dispute(deal, delivery, 1);
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
@@ -435,9 +433,7 @@ contract TaskRegistrySessionsTest is Suite {
         vm.warp(finalAt + 1);
         vm.prank(requester);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
-        tasks.dispute(
-            deal.order, deal.plan, delivery.receipts[2], delivery.sigs[2], noDelegation(), ""
-        );
+        callDispute(deal, delivery, 2);
     }
 
     /// A stale Ack cannot be brought again to keep the window open.

@@ -2,7 +2,6 @@
 pragma solidity ^0.8.30;
 
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
-import {Ack} from "../src/types/Signed.sol";
 import {Suite} from "./fixtures/Suite.sol";
 
 /// Every state against every function: legal pairs pass, all others say WrongState(have).
@@ -76,28 +75,38 @@ contract TaskRegistryStatesTest is Suite {
         private
         returns (uint256 passed)
     {
-        Deal memory deal = reachSession(have, paid);
+        bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+        if (move == Move.Deliver && have == ITaskRegistry.State.Matched) {
+            why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
+        }
+        return
+            attempt(reachSession(have, paid), have, move, isLegalOfSession(have, move, paid), why);
+    }
+
+    /// 1 if the move is legal and passes; if it is not, it says why and leaves the state alone.
+    function attempt(
+        Deal memory deal,
+        ITaskRegistry.State have,
+        Move move,
+        bool legal,
+        bytes memory why
+    ) private returns (uint256 passed) {
         assertState(deal.id, have);
         string memory pair = string.concat(
-            "session, state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move))
+            "state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move))
         );
-        bool legal = isLegalOfSession(have, move, paid);
         try this.perform(move, deal) {
             vm.assertTrue(legal, pair);
             return 1;
         } catch (bytes memory reason) {
             vm.assertFalse(legal, pair);
-            bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
-            if (move == Move.Deliver && have == ITaskRegistry.State.Matched) {
-                why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
-            }
             vm.assertEq(reason, why);
             assertState(deal.id, have);
         }
     }
 
     /// Sessions know no Delivered and no Disputed; Matched comes with and without a paid Ack.
-    function test_matrix_ofSessions() public {
+    function test_movesOfASession_passInTheirStatesAlone() public {
         ITaskRegistry.State[7] memory have = [
             ITaskRegistry.State.None,
             ITaskRegistry.State.Open,
@@ -179,27 +188,14 @@ contract TaskRegistryStatesTest is Suite {
     }
 
     function check(ITaskRegistry.State have, Move move) private returns (uint256 passed) {
-        Deal memory deal = reach(have);
-        assertState(deal.id, have);
-        string memory pair = string.concat(
-            "state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move))
-        );
-        bool legal = isLegal(have, move);
-        try this.perform(move, deal) {
-            vm.assertTrue(legal, pair);
-            return 1;
-        } catch (bytes memory reason) {
-            vm.assertFalse(legal, pair);
-            bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
-            if (move == Move.RequestClose && have == ITaskRegistry.State.Matched) {
-                why = abi.encodeWithSelector(ITaskRegistry.NotSession.selector);
-            }
-            vm.assertEq(reason, why);
-            assertState(deal.id, have);
+        bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+        if (move == Move.RequestClose && have == ITaskRegistry.State.Matched) {
+            why = abi.encodeWithSelector(ITaskRegistry.NotSession.selector);
         }
+        return attempt(reach(have), have, move, isLegal(have, move), why);
     }
 
-    function test_matrix() public {
+    function test_movesOfABatch_passInTheirStatesAlone() public {
         uint256 legalPairs;
         for (uint256 have; have < STATES; ++have) {
             for (uint256 move; move < MOVES; ++move) {

@@ -71,14 +71,7 @@ contract JurorPoolTest is StakeFixture {
 
     function test_stakeJuror_whenNoPlaceIsLeft_reverts() public {
         token.mint(address(this), 2000 * uint256(MIN_JUROR_STAKE));
-        for (uint256 i; i < 1024; ++i) {
-            address one = address(uint160(0x10000 + i));
-            token.transfer(one, MIN_JUROR_STAKE);
-            vm.startPrank(one);
-            token.approve(address(jury), MIN_JUROR_STAKE);
-            jury.stakeJuror(MIN_JUROR_STAKE);
-            vm.stopPrank();
-        }
+        fillPool(1024);
         fund(juror, address(jury), MIN_JUROR_STAKE);
         vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.TooManyJurors.selector, 1024));
         vm.prank(juror);

@@ -70,14 +70,7 @@ contract ToleranceGameSystemTest is Suite {
     {
         fund(accuser, address(game), BOND);
         vm.prank(accuser);
-        tasks.dispute(
-            deal.order,
-            deal.plan,
-            delivery.receipts[ACCUSED_STAGE],
-            delivery.sigs[ACCUSED_STAGE],
-            noDelegation(),
-            ""
-        );
+        callDispute(deal, delivery, ACCUSED_STAGE);
         return game.disputeIdOf(
             deal.id,
             uint16(ACCUSED_STAGE),
@@ -164,14 +157,7 @@ contract ToleranceGameSystemTest is Suite {
         for (uint256 i; i < strangers.length; ++i) {
             vm.prank(strangers[i]);
             vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, strangers[i]));
-            tasks.dispute(
-                deal.order,
-                deal.plan,
-                delivery.receipts[ACCUSED_STAGE],
-                delivery.sigs[ACCUSED_STAGE],
-                noDelegation(),
-                ""
-            );
+            callDispute(deal, delivery, ACCUSED_STAGE);
         }
         IArbitrator.DisputeRef memory ref;
         ref.challenger = stranger;
@@ -220,14 +206,7 @@ contract ToleranceGameSystemTest is Suite {
         (Deal memory deal, Delivery memory delivery) = delivered();
         fund(requester, address(game), BOND);
         vm.prank(requester);
-        tasks.dispute(
-            deal.order,
-            deal.plan,
-            delivery.receipts[ACCUSED_STAGE],
-            delivery.sigs[ACCUSED_STAGE],
-            noDelegation(),
-            ""
-        );
+        callDispute(deal, delivery, ACCUSED_STAGE);
         vm.snapshotGasLastCall("DisputeOpening", "ToleranceGame, 3 stages (execution)");
     }
 }
