@@ -128,7 +128,7 @@ contract EscrowTest is Suite {
         escrow.requestWithdraw(100 * USD + 1);
     }
 
-    function test_withdraw_aroundItsClock() public {
+    function test_withdraw_waitsForItsClock() public {
         vm.prank(requester);
         escrow.requestWithdraw(30 * USD);
         uint256 readyAt = escrow.thawOf(requester).readyAt;

@@ -113,7 +113,7 @@ contract EscrowSpendersTest is Suite {
         expectRevertOnOpen(signedBy(otherKey, newOrder()), reason);
     }
 
-    function test_order_aroundTheExpiry() public {
+    function test_order_countsUntilTheExpiry() public {
         uint64 expiry = uint64(vm.getBlockTimestamp() + 5 minutes);
         allow(spender, 10 * USD, expiry);
         Deal memory deal = signedBy(spenderKey, newOrder());
@@ -252,7 +252,7 @@ contract EscrowSpendersTest is Suite {
         vm.assertEq(used(spender), gross[0] + gross[1]);
     }
 
-    function test_requestClose_byTheSpender() public {
+    function test_requestClose_mayComeFromItsOwnSpender() public {
         Deal memory deal = signedBy(spenderKey, sessionOrder());
         openMatched(deal);
         vm.prank(other);

@@ -629,7 +629,7 @@ contract MinerRegistryTest is StakeFixture {
     }
 
     /// Slashed again and again down to single units: the books always add up.
-    function testFuzz_slash_tinyStakes(uint16[24] calldata bps) public {
+    function testFuzz_slash_ofTinyStakes_losesNoUnit(uint16[24] calldata bps) public {
         registerMiner(MIN_STAKE);
         slash(9999);
         slash(9990);
@@ -682,7 +682,7 @@ contract MinerRegistryTest is StakeFixture {
 
     // --- governance ---
 
-    function test_addArbitrator_afterTheDelay() public {
+    function test_addArbitrator_waitsForTheDelay() public {
         vm.startPrank(governor);
         uint256 readyAt = vm.getBlockTimestamp() + ARBITRATOR_DELAY_SECONDS;
         address candidate = address(new Referee(40 hours));

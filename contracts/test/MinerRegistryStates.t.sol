@@ -79,7 +79,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         );
     }
 
-    function test_matrix_none() public {
+    function test_none_allowsItsMovesAlone() public {
         bring(NONE, false);
         bytes memory no = wrongState(NONE);
         bytes memory unknown = abi.encodeWithSelector(IMinerRegistry.MachineUnknown.selector, 0);
@@ -88,7 +88,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         checkArbitrator(abi.encodeWithSelector(IMinerRegistry.MinerUnknown.selector, owner));
     }
 
-    function test_matrix_active() public {
+    function test_active_allowsItsMovesAlone() public {
         bring(ACTIVE, false);
         bytes memory nothing = abi.encodeWithSelector(IMinerRegistry.NothingLeaving.selector);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
@@ -97,7 +97,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         checkArbitrator(legal());
     }
 
-    function test_matrix_activeAndJailed() public {
+    function test_activeAndJailed_allowsItsMovesAlone() public {
         bring(ACTIVE, true);
         bytes memory nothing = abi.encodeWithSelector(IMinerRegistry.NothingLeaving.selector);
         bytes memory ok = legal();
@@ -106,7 +106,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         vm.assertFalse(miners.canWork(operator, 0));
     }
 
-    function test_matrix_cooldown() public {
+    function test_cooldown_allowsItsMovesAlone() public {
         bring(COOLDOWN, false);
         bytes memory no = wrongState(COOLDOWN);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
@@ -125,7 +125,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         checkArbitrator(legal());
     }
 
-    function test_matrix_exited() public {
+    function test_exited_allowsItsMovesAlone() public {
         bring(EXITED, false);
         bytes memory no = wrongState(EXITED);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);

@@ -86,7 +86,7 @@ contract TaskRegistryFinishTest is Suite {
     }
 
     /// Who brings an Ack in Matched: the matcher, or any stage by owner or operator.
-    function test_settleAck_byAStage() public {
+    function test_settleAck_mayComeFromAStage() public {
         Deal memory deal = matchedDeal(3);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         uint256 state = vm.snapshotState();
@@ -415,7 +415,7 @@ contract TaskRegistryFinishTest is Suite {
 
     // --- finalize ---
 
-    function test_finalize_aroundTheWindow() public {
+    function test_finalize_waitsForTheWindow() public {
         Deal memory deal = matchedDeal(3);
         deliver(deal, IN, OUT);
         uint256 finalAt = tasks.jobOf(deal.id).finalAt;
@@ -491,7 +491,7 @@ contract TaskRegistryFinishTest is Suite {
         vm.assertEq(escrow.balanceOf(requester), 100 * USD);
     }
 
-    function test_expire_ofAnOpenJob() public {
+    function test_expire_endsAnOpenJob() public {
         Deal memory deal = newDeal(2);
         openUnmatched(deal);
         vm.warp(deal.order.deadline + 1);

@@ -229,7 +229,7 @@ contract TaskRegistryGuiltTest is Suite {
         );
     }
 
-    function test_dispute_aroundTheWindow() public {
+    function test_dispute_opensWithinTheWindow() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         uint256 finalAt = tasks.jobOf(deal.id).finalAt;
         vm.warp(finalAt + 1);
@@ -532,7 +532,7 @@ contract TaskRegistryGuiltTest is Suite {
     }
 
     /// Proven while a jury sits: guilty at once, and the ruling still closes its dispute.
-    function test_proveEquivocation_whileDisputed() public {
+    function test_proveEquivocation_whileDisputed_convictsAtOnce() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);
         proveEquivocation(deal, contradiction(deal, 1));
@@ -575,7 +575,7 @@ contract TaskRegistryGuiltTest is Suite {
     }
 
     /// The ERC-1271 wallet that delegated may change its mind until the moment of use.
-    function test_dispute_byADelegateOfAContract() public {
+    function test_dispute_byADelegateOfAContract_asksIt() public {
         (ContractWallet wallet, Deal memory deal) = matchedDealOfAContract();
         Delivery memory delivery = deliver(deal, IN, OUT);
         (AuditorDelegation memory delegation, bytes memory sig) =

@@ -415,7 +415,7 @@ contract TaskRegistryOpenTest is Suite {
         expectAcceptanceMismatch(deal, 0);
     }
 
-    function test_acceptance_aroundItsExpiry() public {
+    function test_acceptance_countsUntilItsExpiry() public {
         Deal memory deal = newDeal(2);
         uint64 t = uint64(vm.getBlockTimestamp());
         deal.acceptances[1].expiry = t - 1;

@@ -418,7 +418,7 @@ contract TaskRegistrySessionsTest is Suite {
     }
 
     /// The window begins anew with every Ack, and ends a window after the deadline at the latest.
-    function test_dispute_aroundTheWindow() public {
+    function test_dispute_opensWithinTheWindow() public {
         Deal memory deal = matchedSession(3);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         bring(deal, 1000, 500);

@@ -32,36 +32,39 @@ contract Eip712TypesTest is Test {
 
     // --- struct hashes agree with the field-by-field ones ---
 
-    function testFuzz_orderHash(Order memory x) public view {
+    function testFuzz_orderHash_isOfItsFields(Order memory x) public view {
         vm.assertEq(types.order(x), x.hash());
     }
 
-    function testFuzz_planHash(Stage[] memory x) public view {
+    function testFuzz_planHash_isOfItsFields(Stage[] memory x) public view {
         vm.assertEq(types.plan(x), x.hash());
         if (x.length > 0) vm.assertEq(types.stage(x[0]), x[0].hash());
     }
 
-    function testFuzz_acceptanceHash(Acceptance memory x) public view {
+    function testFuzz_acceptanceHash_isOfItsFields(Acceptance memory x) public view {
         vm.assertEq(types.acceptance(x), x.hash());
     }
 
-    function testFuzz_receiptHash(StageReceipt memory x) public view {
+    function testFuzz_receiptHash_isOfItsFields(StageReceipt memory x) public view {
         vm.assertEq(types.receipt(x), x.hash());
     }
 
-    function testFuzz_openingHash(RequestOpening memory x) public view {
+    function testFuzz_openingHash_isOfItsFields(RequestOpening memory x) public view {
         vm.assertEq(types.opening(x), x.hash());
     }
 
-    function testFuzz_ackHash(Ack memory x) public view {
+    function testFuzz_ackHash_isOfItsFields(Ack memory x) public view {
         vm.assertEq(types.ack(x), x.hash());
     }
 
-    function testFuzz_delegationHash(AuditorDelegation memory x) public view {
+    function testFuzz_delegationHash_isOfItsFields(AuditorDelegation memory x) public view {
         vm.assertEq(types.delegation(x), x.hash());
     }
 
-    function testFuzz_operatorProofHash(address owner, address operator) public view {
+    function testFuzz_operatorProofHash_isOfItsFields(address owner, address operator)
+        public
+        view
+    {
         vm.assertEq(
             types.operatorProof(owner, operator), Messages.hashOperatorProof(owner, operator)
         );
@@ -87,7 +90,7 @@ contract Eip712TypesTest is Test {
         );
     }
 
-    function testFuzz_toDigest(bytes32 separator, bytes32 structHash) public view {
+    function testFuzz_toDigest_bindsTheDomain(bytes32 separator, bytes32 structHash) public view {
         vm.assertEq(types.toDigest(separator, structHash), Messages.digest(separator, structHash));
     }
 

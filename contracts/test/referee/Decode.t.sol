@@ -92,7 +92,7 @@ contract DecodeTest is Test {
     }
 
     /// An infinity or NaN is found in any lane, and what follows a run is not looked at.
-    function test_finite_ofRuns(uint256 seed, uint256 count, uint256 place, uint256 format)
+    function test_finite_findsAnyLane(uint256 seed, uint256 count, uint256 place, uint256 format)
         public
         view
     {

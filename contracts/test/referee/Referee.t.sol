@@ -114,7 +114,7 @@ contract RefereeTest is Test {
         assertSharp(IReferee.Kind.Linear, abi.encode(Decode.FP32, count), n(y), rest);
     }
 
-    function test_sums_ofFewTerms() public view {
+    function test_sums_ofFewTerms_haveOneResult() public view {
         assertSharp(IReferee.Kind.Sum, abi.encode(2), n(7), Operands.le64(n(3), n(4)));
         assertSharp(
             IReferee.Kind.BiasSum,

@@ -202,7 +202,7 @@ contract ToleranceGameSystemTest is Suite {
         miners.withdraw();
     }
 
-    function test_gas_dispute() public {
+    function test_dispute_cost() public {
         (Deal memory deal, Delivery memory delivery) = delivered();
         fund(requester, address(game), BOND);
         vm.prank(requester);
