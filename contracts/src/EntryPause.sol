@@ -4,9 +4,9 @@ pragma solidity ^0.8.30;
 import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
 
-/// Who may stop newcomers for a while, and how long at most? The guardian: at most 7 days, then not again for 30.
+/// The guardian may stop newcomers for at most 7 days, then not again for 30.
 ///
-/// Only ways *in* carry `whenEntriesOpen`. Ways out, settlement and dispute moves never do, so a pause can run down nobody's clock.
+/// Only ways in carry `whenEntriesOpen`: ways out, settlement and disputes go on during a pause.
 abstract contract EntryPause is Ownable2Step {
     uint256 private constant MAX_PAUSE_SECONDS = 7 days;
     uint256 private constant PAUSE_REST_SECONDS = 30 days;

@@ -4,7 +4,9 @@ pragma solidity ^0.8.30;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {IEscrow} from "./interfaces/IEscrow.sol";
 import {JobId} from "./types/Ids.sol";
@@ -20,11 +22,8 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         bool isSpenders; //      its spender is in _jobSpenders
     }
 
-    /// @inheritdoc IEscrow
     address public immutable token;
-    /// @inheritdoc IEscrow
     address public immutable taskRegistry;
-    /// @inheritdoc IEscrow
     uint256 public immutable withdrawDelaySeconds;
 
     mapping(address account => uint256) private _balances;
@@ -47,7 +46,6 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
 
     // --- requester ---
 
-    /// @inheritdoc IEscrow
     function deposit(uint256 amount) external nonReentrant {
         if (amount == 0) revert AmountZero();
         _balances[msg.sender] += amount;
@@ -55,7 +53,6 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         _pull(msg.sender, amount);
     }
 
-    /// @inheritdoc IEscrow
     function requestWithdraw(uint256 amount) external {
         if (amount == 0) revert AmountZero();
         _debit(msg.sender, amount);
@@ -66,7 +63,6 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         emit WithdrawRequested(msg.sender, amount, readyAt);
     }
 
-    /// @inheritdoc IEscrow
     function withdraw() external nonReentrant returns (uint256 amount) {
         Thaw memory thaw = _thaws[msg.sender];
         amount = thaw.amount;
@@ -77,11 +73,11 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         IERC20(token).safeTransfer(msg.sender, amount);
     }
 
-    /// @inheritdoc IEscrow
     function setSpender(address spender, uint96 limit, uint64 expiry) external {
         if (spender == address(0) || spender == msg.sender) revert SpenderInvalid(spender);
         Spender storage allowed = _spenders[msg.sender][spender];
-        // INVARIANT: `used` is only ever moved by locks and refunds, so a limit changed at the wrong moment lets nothing be spent twice.
+        // INVARIANT: only locks and refunds move `used`, so no change of a limit spends anything
+        // twice.
         allowed.limit = limit;
         allowed.expiry = expiry;
         emit SpenderSet(msg.sender, spender, limit, expiry);
@@ -89,7 +85,6 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
 
     // --- anyone with a credit ---
 
-    /// @inheritdoc IEscrow
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
         amount = _credits[msg.sender];
         if (amount == 0) revert NoCredit();
@@ -100,77 +95,81 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
 
     // --- TaskRegistry only ---
 
-    /// @inheritdoc IEscrow
-    function lockForJob(JobId job, address requester, address spender, uint256 amount) external onlyTaskRegistry {
+    function lockForJob(JobId job, address requester, address spender, uint256 amount)
+        external
+        onlyTaskRegistry
+    {
         _lock(job, requester, spender, amount);
         _debit(requester, amount);
     }
 
-    /// @inheritdoc IEscrow
-    function pullForJob(JobId job, address requester, uint256 amount) external onlyTaskRegistry nonReentrant {
+    function pullForJob(JobId job, address requester, uint256 amount)
+        external
+        onlyTaskRegistry
+        nonReentrant
+    {
         _lock(job, requester, address(0), amount);
         _pull(requester, amount);
     }
 
-    /// @inheritdoc IEscrow
     function payJob(JobId job, Payout[] calldata payouts) external onlyTaskRegistry {
         JobLock memory lock = _lockOf(job);
         _locks[job].amount = (lock.amount - _payOut(job, lock.amount, payouts)).toUint88();
     }
 
-    /// @inheritdoc IEscrow
-    function releaseJob(JobId job, Payout[] calldata payouts) external onlyTaskRegistry returns (uint256 refunded) {
+    function releaseJob(JobId job, Payout[] calldata payouts)
+        external
+        onlyTaskRegistry
+        returns (uint256 refunded)
+    {
         JobLock memory lock = _lockOf(job);
         delete _locks[job];
         uint256 paid = _payOut(job, lock.amount, payouts);
         refunded = lock.amount - paid;
         if (refunded > 0) _balances[lock.requester] += refunded;
-        // INVARIANT: a spender's `used` is what its jobs were paid and what is locked for them; this part was counted by its lock.
-        if (lock.isSpenders) _spenders[lock.requester][_jobSpenders[job]].used -= refunded.toUint96();
+        // INVARIANT: `used` is what was paid and is locked for a spender's jobs; this part its lock
+        // counted.
+        if (lock.isSpenders) {
+            _spenders[lock.requester][_jobSpenders[job]].used -= refunded.toUint96();
+        }
         emit JobReleased(job, lock.requester, refunded, paid);
     }
 
     // --- reads ---
 
-    /// @inheritdoc IEscrow
     function balanceOf(address account) external view returns (uint256) {
         return _balances[account];
     }
 
-    /// @inheritdoc IEscrow
     function creditOf(address account) external view returns (uint256) {
         return _credits[account];
     }
 
-    /// @inheritdoc IEscrow
     function thawOf(address account) external view returns (Thaw memory) {
         return _thaws[account];
     }
 
-    /// @inheritdoc IEscrow
     function lockOf(JobId job) external view returns (address requester, uint256 amount) {
         JobLock memory lock = _locks[job];
         return (lock.requester, lock.amount);
     }
 
-    /// @inheritdoc IEscrow
     function jobSpenderOf(JobId job) external view returns (address) {
         return _jobSpenders[job];
     }
 
-    /// @inheritdoc IEscrow
     function spenderOf(address account, address spender) external view returns (Spender memory) {
         return _spenders[account][spender];
     }
 
-    /// @inheritdoc IEscrow
     function isSpender(address account, address spender) public view returns (bool) {
         return block.timestamp <= _spenders[account][spender].expiry;
     }
 
     // --- internals ---
 
-    /// INVARIANT: the books grow by exactly what arrived, so a token that takes a fee or rebases is refused here.
+    /// INVARIANT: the books grow by what arrived: a token that takes a fee or rebases is refused
+    /// here.
     function _pull(address from, uint256 amount) private {
         uint256 before = IERC20(token).balanceOf(address(this));
         IERC20(token).safeTransferFrom(from, address(this), amount);
@@ -197,7 +196,8 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         if (spender != address(0)) _use(job, requester, spender, amount);
     }
 
-    /// INVARIANT: what jobs of this spender were paid, and may yet be, is never more than the limit was when they were opened.
+    /// INVARIANT: what this spender's jobs were paid, and may be, is at most the limit at their
+    /// opening.
     function _use(JobId job, address account, address spender, uint256 amount) private {
         if (!isSpender(account, spender)) revert SpenderNotAllowed(account, spender);
         Spender storage allowed = _spenders[account][spender];
@@ -214,7 +214,10 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: no job pays out more than was locked for it, in whatever number of steps.
-    function _payOut(JobId job, uint256 locked, Payout[] calldata payouts) private returns (uint256 paid) {
+    function _payOut(JobId job, uint256 locked, Payout[] calldata payouts)
+        private
+        returns (uint256 paid)
+    {
         for (uint256 i; i < payouts.length; ++i) {
             paid += payouts[i].amount;
             _credit(payouts[i].account, payouts[i].amount, JobId.unwrap(job));

@@ -3,7 +3,9 @@ pragma solidity ^0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 
 import {EntryPause} from "./EntryPause.sol";
@@ -12,11 +14,11 @@ import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 
-/// Who may work, with what at stake, and who may take it? One staked account per owner key.
+/// Who may work, with what at stake, and who may take it? One staked account an owner key.
 ///
 /// INVARIANT: token.balanceOf(this) = Σ (stake + leaving) + Σ credits.
-/// INVARIANT: unbondSeconds ≥ longest job + longest window + longest dispute, and leaving stake can be slashed until it is withdrawn, so
-/// at any time at which a receipt can be disputed, the stake behind it is still here.
+/// INVARIANT: unbondSeconds ≥ longest job + window + dispute, and leaving stake can be slashed:
+/// while a receipt can be disputed, the stake behind it is here.
 /// INVARIANT: an Active miner out of jail has at least the minimum at stake.
 contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     using CreditBook for CreditBook.Book;
@@ -25,7 +27,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     struct Params {
         IERC20 token;
         address taskRegistry; //     the EIP-712 domain's contract
-        address[] arbitrators; //    may freeze and slash from the start: the jury, and TaskRegistry for what needs no jury
+        address[] arbitrators; //    may freeze and slash from the start, TaskRegistry included
         uint256 minStake;
         uint256 unbondSeconds;
         uint256 jailSeconds;
@@ -54,9 +56,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     mapping(address owner => mapping(uint16 index => Machine)) private _machines;
     CreditBook.Book private _credits;
 
-    /// @inheritdoc IMinerRegistry
     mapping(address operator => address owner) public ownerOf;
-    /// @inheritdoc IMinerRegistry
     mapping(address account => bool) public isArbitrator;
     /// When a proposed arbitrator may be added; zero: not proposed.
     mapping(address account => uint256 time) public arbitratorReadyAt;
@@ -84,10 +84,15 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- owner: in ---
 
-    /// @inheritdoc IMinerRegistry
-    function register(uint256 amount, address operator, bytes calldata operatorProof) external nonReentrant whenEntriesOpen {
+    function register(uint256 amount, address operator, bytes calldata operatorProof)
+        external
+        nonReentrant
+        whenEntriesOpen
+    {
         Miner storage miner = _miners[msg.sender];
-        if (miner.state != State.None && miner.state != State.Exited) revert InvalidState(miner.state);
+        if (miner.state != State.None && miner.state != State.Exited) {
+            revert InvalidState(miner.state);
+        }
         if (amount < minStake) revert StakeTooLow(amount, minStake);
         _claimOperator(operator, operatorProof);
 
@@ -99,7 +104,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         _pull(amount);
     }
 
-    /// @inheritdoc IMinerRegistry
     function addStake(uint256 amount) external nonReentrant {
         Miner storage miner = _in(State.Active);
         if (amount == 0) revert AmountZero();
@@ -110,11 +114,15 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- owner: machines ---
 
-    /// @inheritdoc IMinerRegistry
-    function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external returns (uint16 index) {
+    function registerMachine(
+        bytes4 class,
+        uint32 vramMiB,
+        uint64 bandwidthMBps,
+        bytes32 endpointHash
+    ) external returns (uint16 index) {
         Miner storage miner = _in(State.Active);
         if (miner.machines == MAX_MACHINES) revert TooManyMachines(MAX_MACHINES);
-        // SAFETY: with n machines active, one of the places 0 … n is free; the last is, unless machines were retired.
+        // SAFETY: with n machines active, one of the places 0 … n is free.
         index = miner.machines;
         while (_machines[msg.sender][index].state == MachineState.Active) --index;
         ++miner.machines;
@@ -129,7 +137,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         emit MachineRegistered(msg.sender, index, class, vramMiB, bandwidthMBps, endpointHash);
     }
 
-    /// @inheritdoc IMinerRegistry
     function retireMachine(uint16 index) external {
         Machine storage machine = _activeMachine(index);
         machine.state = MachineState.Retired;
@@ -139,7 +146,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- owner: keys ---
 
-    /// @inheritdoc IMinerRegistry
     function rotateOperator(address newOperator, bytes calldata operatorProof) external {
         Miner storage miner = _in(State.Active);
         _claimOperator(newOperator, operatorProof);
@@ -149,7 +155,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- owner: out. Never pausable, and nobody else can touch the clock ---
 
-    /// @inheritdoc IMinerRegistry
     function requestExit(uint256 amount) external {
         Miner storage miner = _in(State.Active);
         if (amount == 0) revert AmountZero();
@@ -157,7 +162,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         uint256 rest = miner.stake - amount;
         if (rest != 0 && rest < minStake) revert StakeTooLow(rest, minStake);
 
-        // INVARIANT: time only grows and unbonding is constant, so this never moves leaveAt of an earlier request forward.
+        // INVARIANT: unbonding is constant, so an earlier request's leaveAt never comes sooner.
         miner.leaveAt = uint40(block.timestamp + unbondSeconds);
         miner.leaving += uint96(amount);
         miner.stake = uint96(rest);
@@ -165,14 +170,16 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         emit ExitRequested(msg.sender, amount, miner.leaveAt);
     }
 
-    /// @inheritdoc IMinerRegistry
     function cancelExit() external {
         Miner storage miner = _miners[msg.sender];
-        if (miner.state != State.Active && miner.state != State.Cooldown) revert InvalidState(miner.state);
+        if (miner.state != State.Active && miner.state != State.Cooldown) {
+            revert InvalidState(miner.state);
+        }
         uint96 amount = miner.leaving;
         if (amount == 0) revert NothingLeaving();
         uint96 restored = miner.stake + amount;
-        if (restored < minStake) revert StakeTooLow(restored, minStake); // slashed meanwhile: what is left may leave, not work
+        // Slashed meanwhile: what is left may leave, not work.
+        if (restored < minStake) revert StakeTooLow(restored, minStake);
 
         miner.stake = restored;
         miner.leaving = 0;
@@ -181,10 +188,11 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         emit ExitCancelled(msg.sender, amount);
     }
 
-    /// @inheritdoc IMinerRegistry
     function withdraw() external nonReentrant returns (uint256 amount) {
         Miner storage miner = _miners[msg.sender];
-        if (miner.state != State.Active && miner.state != State.Cooldown) revert InvalidState(miner.state);
+        if (miner.state != State.Active && miner.state != State.Cooldown) {
+            revert InvalidState(miner.state);
+        }
         amount = miner.leaving;
         // A miner in Cooldown that lost everything withdraws nothing, and may then register anew.
         if (amount == 0 && miner.state == State.Active) revert NothingLeaving();
@@ -199,20 +207,20 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         token.safeTransfer(msg.sender, amount);
     }
 
-    /// @inheritdoc IMinerRegistry
     function unjail() external {
         Miner storage miner = _miners[msg.sender];
         if (miner.jailUntil == 0) revert NotJailed();
         if (block.timestamp < miner.jailUntil) revert MinerJailed(miner.jailUntil);
         // Who is on the way out needs no new stake to leave jail.
-        if (miner.state == State.Active && miner.stake < minStake) revert StakeTooLow(miner.stake, minStake);
+        if (miner.state == State.Active && miner.stake < minStake) {
+            revert StakeTooLow(miner.stake, minStake);
+        }
         miner.jailUntil = 0;
         emit Unjailed(msg.sender);
     }
 
     // --- arbitrators ---
 
-    /// @inheritdoc IMinerRegistry
     function freeze(address owner_) external onlyArbitrator {
         Miner storage miner = _miners[owner_];
         if (miner.state == State.None) revert MinerUnknown(owner_);
@@ -220,7 +228,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         emit Frozen(owner_, miner.openDisputes);
     }
 
-    /// @inheritdoc IMinerRegistry
     function release(address owner_) external onlyArbitrator {
         Miner storage miner = _miners[owner_];
         if (miner.openDisputes == 0) revert NotFrozen(owner_);
@@ -228,13 +235,15 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         emit Released(owner_, miner.openDisputes);
     }
 
-    /// @inheritdoc IMinerRegistry
-    function slash(address owner_, uint16 bps, address challenger, uint256 challengerCap, address victim)
-        external
-        onlyArbitrator
-        returns (uint256 amount)
-    {
-        // SAFETY: no external call and no arithmetic that can fail, so no recipient, token or tiny stake makes this revert.
+    function slash(
+        address owner_,
+        uint16 bps,
+        address challenger,
+        uint256 challengerCap,
+        address victim
+    ) external onlyArbitrator returns (uint256 amount) {
+        // SAFETY: no external call, no arithmetic that can fail: no recipient, token or stake
+        // reverts this.
         Miner storage miner = _miners[owner_];
         uint256 share = bps > BPS ? BPS : bps;
         uint256 fromStake = miner.stake * share / BPS;
@@ -243,7 +252,8 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         miner.stake -= uint96(fromStake);
         miner.leaving -= uint96(fromLeaving);
 
-        // INVARIANT: toChallenger + toVictim + burned = amount, burned ≥ half: a self-inflicted slash never pays.
+        // INVARIANT: toChallenger + toVictim + burned = amount, burned ≥ half: self-slashing never
+        // pays.
         uint256 toChallenger = amount * CHALLENGER_SHARE_BPS / BPS;
         if (toChallenger > challengerCap) toChallenger = challengerCap;
         uint256 toVictim = amount * VICTIM_SHARE_BPS / BPS;
@@ -262,7 +272,6 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- anyone ---
 
-    /// @inheritdoc IMinerRegistry
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
         amount = _credits.take(msg.sender);
         if (amount == 0) revert NoCredit();
@@ -272,54 +281,52 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- governance ---
 
-    /// @inheritdoc IMinerRegistry
     function proposeArbitrator(address arbitrator) external onlyOwner {
         arbitratorReadyAt[arbitrator] = block.timestamp + arbitratorDelaySeconds;
         emit ArbitratorProposed(arbitrator, arbitratorReadyAt[arbitrator]);
     }
 
-    /// @inheritdoc IMinerRegistry
     function addArbitrator(address arbitrator) external onlyOwner {
         uint256 readyAt = arbitratorReadyAt[arbitrator];
         if (readyAt == 0 || block.timestamp < readyAt) revert ArbitratorNotReady(readyAt);
         uint256 disputeSeconds = IArbitrator(arbitrator).maxDisputeSeconds();
-        if (disputeSeconds > maxDisputeSeconds) revert UnbondTooShort(maxDisputeSeconds, disputeSeconds);
+        if (disputeSeconds > maxDisputeSeconds) {
+            revert UnbondTooShort(maxDisputeSeconds, disputeSeconds);
+        }
         isArbitrator[arbitrator] = true;
         emit ArbitratorAdded(arbitrator);
     }
 
     // --- reads ---
 
-    /// @inheritdoc IMinerRegistry
     function minerOf(address owner_) external view returns (Miner memory) {
         return _miners[owner_];
     }
 
-    /// @inheritdoc IMinerRegistry
     function machineOf(address owner_, uint16 index) external view returns (Machine memory) {
         return _machines[owner_][index];
     }
 
-    /// @inheritdoc IMinerRegistry
     function canWork(address operator, uint256 minStake_) external view returns (bool) {
         Miner storage miner = _miners[ownerOf[operator]];
-        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0 && miner.stake >= minStake
-            && miner.stake >= minStake_;
+        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0
+            && miner.stake >= minStake && miner.stake >= minStake_;
     }
 
-    /// @inheritdoc IMinerRegistry
     function creditOf(address account) external view returns (uint256) {
         return _credits.units[account];
     }
 
     // --- internals ---
 
-    /// The operator key consents to this owner by signature; without it anyone could squat a stranger's key.
+    /// The operator key signs for this owner; else anyone could take a stranger's key.
     function _claimOperator(address operator, bytes calldata operatorProof) private {
         address owner_ = ownerOf[operator];
         if (owner_ != address(0) && owner_ != msg.sender) revert OperatorTaken(operator, owner_);
-        bytes32 digest =
-            Eip712Types.toDigest(Eip712Types.domainSeparator(taskRegistry), Eip712Types.operatorProofHash(msg.sender, operator));
+        bytes32 digest = Eip712Types.toDigest(
+            Eip712Types.domainSeparator(taskRegistry),
+            Eip712Types.operatorProofHash(msg.sender, operator)
+        );
         if (operator == address(0) || Eip712Types.recover(digest, operatorProof) != operator) {
             revert OperatorProofInvalid(operator);
         }

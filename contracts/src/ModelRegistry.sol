@@ -7,13 +7,15 @@ import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
 import {ModelId} from "./types/Ids.sol";
 
-/// Which weights does a model id stand for? Specification and roots, checked once, stored for good. No owner.
+/// Which weights does a model id stand for? Specification and roots, checked once. No owner.
 contract ModelRegistry is IModelRegistry {
     mapping(ModelId id => ModelSpec) private _specs;
     mapping(ModelId id => bytes32[]) private _roots; // [embed, layer 0 … L−1, head]
 
-    /// @inheritdoc IModelRegistry
-    function register(ModelSpec calldata spec, bytes32[] calldata roots) external returns (ModelId id) {
+    function register(ModelSpec calldata spec, bytes32[] calldata roots)
+        external
+        returns (ModelId id)
+    {
         id = ModelId.wrap(keccak256(abi.encode(spec)));
         if (exists(id)) revert ModelExists(id);
         if (!_isShapeValid(spec)) revert ModelShapeInvalid();
@@ -32,33 +34,32 @@ contract ModelRegistry is IModelRegistry {
         emit ModelRegistered(id, msg.sender, spec.layers, spec.weightsRoot);
     }
 
-    /// @inheritdoc IModelRegistry
     function exists(ModelId id) public view returns (bool) {
         return _specs[id].layers != 0;
     }
 
-    /// @inheritdoc IModelRegistry
     function specOf(ModelId id) external view returns (ModelSpec memory) {
         return _known(id);
     }
 
-    /// @inheritdoc IModelRegistry
-    function shapeOf(ModelId id) external view returns (uint16 layers, uint8 embedUnits, uint8 headUnits) {
+    function shapeOf(ModelId id)
+        external
+        view
+        returns (uint16 layers, uint8 embedUnits, uint8 headUnits)
+    {
         ModelSpec storage spec = _known(id);
         return (spec.layers, spec.embedUnits, spec.headUnits);
     }
 
-    /// @inheritdoc IModelRegistry
     function numericsProfileOf(ModelId id) external view returns (bytes32 profile) {
         profile = _specs[id].numericsProfile;
-        if (profile == 0) _known(id); // a profile is of a model that there is: one word to read and not two
+        if (profile == 0) _known(id); // most often one word is read, not two
     }
 
-    /// @inheritdoc IModelRegistry
     function shardRoot(ModelId id, uint16 from, uint16 to) external view returns (bytes32) {
         uint16 layers = _known(id).layers;
         if (from >= to || to > layers) revert LayersOutOfRange(from, to, layers);
-        uint256 first = from == 0 ? 0 : uint256(from) + 1; //        the first shard holds the embedding too
+        uint256 first = from == 0 ? 0 : uint256(from) + 1; // the first shard holds the embedding
         uint256 end = to == layers ? uint256(to) + 2 : uint256(to) + 1; // the last one the head
         bytes32[] storage all = _roots[id];
         bytes32[] memory covered = new bytes32[](end - first);
@@ -68,11 +69,11 @@ contract ModelRegistry is IModelRegistry {
         return sha256(abi.encodePacked(bytes1(0x03), from, to, covered));
     }
 
-    /// @inheritdoc IModelRegistry
     function partRootOf(ModelId id, uint256 part) external view returns (bytes32 root) {
         bytes32[] storage all = _roots[id];
         root = Arrays.unsafeAccess(all, part).value;
-        if (root == 0 && part >= all.length) revert PartUnknown(id, part); // beyond its end an array is zero: one word to read and not two
+        // Beyond its end an array is zero: most often one word is read, not two.
+        if (root == 0 && part >= all.length) revert PartUnknown(id, part);
     }
 
     function _known(ModelId id) private view returns (ModelSpec storage spec) {
@@ -81,7 +82,8 @@ contract ModelRegistry is IModelRegistry {
     }
 
     function _isShapeValid(ModelSpec calldata spec) private pure returns (bool) {
-        return spec.layers != 0 && spec.hidden != 0 && spec.heads != 0 && spec.kvHeads != 0 && spec.heads % spec.kvHeads == 0
-            && spec.ffn != 0 && spec.vocab != 0 && spec.context != 0;
+        return spec.layers != 0 && spec.hidden != 0 && spec.heads != 0 && spec.kvHeads != 0
+            && spec.heads % spec.kvHeads == 0 && spec.ffn != 0 && spec.vocab != 0
+            && spec.context != 0;
     }
 }

@@ -7,14 +7,20 @@ import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
-import {Acceptance, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
+import {
+    Acceptance,
+    AuditorDelegation,
+    Order,
+    RequestLeaf,
+    Stage,
+    StageReceipt
+} from "./types/Signed.sol";
 
-/// Is what came with a call what it must be: a pipeline and its acceptances; all receipts of a job, to deliver it; one stage's own, to
-/// dispute it or to convict it without a judge?
+/// Is a pipeline sound and accepted? Are receipts those of a job, or of one stage on trial?
 ///
-/// TaskRegistry makes one of these and hands it the very bytes it was called with: hence the same function names and arguments.
-/// No storage and no money here; an answer means "yes", anything else reverts with an error of ITaskRegistry. It is a contract
-/// of its own because TaskRegistry would exceed the size limit of EIP-170 with it.
+/// TaskRegistry makes one of these, for want of code space, and hands it its own calldata: hence
+/// the same names and arguments. No storage, no money; what is not so reverts with ITaskRegistry's
+/// errors.
 contract Proofs {
     address private immutable _tasks;
     IMinerRegistry private immutable _miners;
@@ -26,7 +32,7 @@ contract Proofs {
         _models = models;
     }
 
-    /// A pipeline that covers the ordered model, of miners that may work and each accepted its place.
+    /// A pipeline that covers the model, of miners that may work and accepted their places.
     function openMatched(
         Order calldata order,
         bytes calldata,
@@ -38,19 +44,26 @@ contract Proofs {
     }
 
     /// As `openMatched`.
-    function matchJob(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
-        external
-        view
-    {
+    function matchJob(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external view {
         _checkPlan(order, plan, acceptances, acceptanceSigs);
     }
 
     /// One receipt of every stage, over every request of the order.
-    function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external view {
+    function deliver(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[] calldata receipts,
+        bytes[] calldata sigs
+    ) external view {
         Receipts.checkAll(order, plan, receipts, sigs, _binding(order, plan));
     }
 
-    /// @return receiptHash EIP-712 struct hash of the receipt, which its stage's operator signed for this order and plan
+    /// @return receiptHash EIP-712 struct hash of the receipt that the stage's operator signed
     function dispute(
         Order calldata order,
         Stage[] calldata plan,
@@ -81,19 +94,27 @@ contract Proofs {
         Receipts.checkEquivocation(receipts, leaves, positions, proofs);
     }
 
-    function _checkPlan(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
-        private
-        view
-    {
+    function _checkPlan(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) private view {
         (uint16 layers,,) = _models.shapeOf(order.modelId);
         Plans.checkTiling(plan, layers);
         Plans.checkWorkers(plan, _miners, order.minStake);
         Plans.checkAcceptances(plan, acceptances, acceptanceSigs, _binding(order, plan));
     }
 
-    function _binding(Order calldata order, Stage[] calldata plan) private view returns (Plans.Binding memory) {
+    function _binding(Order calldata order, Stage[] calldata plan)
+        private
+        view
+        returns (Plans.Binding memory)
+    {
         return Plans.Binding({
-            orderHash: Eip712Types.orderHash(order), planHash: Eip712Types.planHash(plan), separator: Eip712Types.domainSeparator(_tasks)
+            orderHash: Eip712Types.orderHash(order),
+            planHash: Eip712Types.planHash(plan),
+            separator: Eip712Types.domainSeparator(_tasks)
         });
     }
 }

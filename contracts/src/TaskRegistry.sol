@@ -2,7 +2,9 @@
 pragma solidity ^0.8.30;
 
 import {Address} from "@openzeppelin/contracts/utils/Address.sol";
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {EntryPause} from "./EntryPause.sol";
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
@@ -16,7 +18,15 @@ import {Receipts} from "./libraries/Receipts.sol";
 import {Split} from "./libraries/Split.sol";
 import {Proofs} from "./Proofs.sol";
 import {JobId, ModelId} from "./types/Ids.sol";
-import {Acceptance, Ack, AuditorDelegation, Order, RequestLeaf, Stage, StageReceipt} from "./types/Signed.sol";
+import {
+    Acceptance,
+    Ack,
+    AuditorDelegation,
+    Order,
+    RequestLeaf,
+    Stage,
+    StageReceipt
+} from "./types/Signed.sol";
 
 /// What is the life of a job, from signed order to payment? See ITaskRegistry.
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
@@ -44,13 +54,17 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         address owner_,
         address guardian_
     ) EntryPause(owner_, guardian_) {
-        // INVARIANT: escrow obeys this registry alone, signatures mean the same to all, and this registry may slash what it proves.
-        bool wired = escrow_.taskRegistry() == address(this) && minerRegistry_.taskRegistry() == address(this)
+        // INVARIANT: escrow obeys this registry, signatures mean the same to all, and it may slash.
+        bool wired = escrow_.taskRegistry() == address(this)
+            && minerRegistry_.taskRegistry() == address(this)
             && minerRegistry_.isArbitrator(address(this));
-        // INVARIANT: stake cannot have left before the last dispute about the last receipt it answers for is over.
-        uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds + minerRegistry_.maxDisputeSeconds();
+        // INVARIANT: stake cannot leave before the last dispute about its last receipt is over.
+        uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds
+            + minerRegistry_.maxDisputeSeconds();
         if (!wired || minerRegistry_.unbondSeconds() < longest) revert WiringMismatch();
-        if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
+        if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) {
+            revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
+        }
         if (params_.feeRecipient == address(0)) revert AccountZero();
         // INVARIANT: nobody who holds a session's Ack finds it worthless without a warning.
         if (params_.closeDelaySeconds == 0) revert CloseDelayZero();
@@ -63,7 +77,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- a job begins ---
 
-    /// @inheritdoc ITaskRegistry
     function open(Order calldata order) external whenEntriesOpen nonReentrant returns (JobId id) {
         if (msg.sender != order.requester) revert NotParty(msg.sender);
         (id,) = _ids(order);
@@ -72,7 +85,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         escrow.pullForJob(id, order.requester, amount);
     }
 
-    /// @inheritdoc ITaskRegistry
     function openMatched(
         Order calldata order,
         bytes calldata requesterSig,
@@ -85,12 +97,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         _match(id, order, plan);
     }
 
-    /// @inheritdoc ITaskRegistry
-    function matchJob(Order calldata order, Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata acceptanceSigs)
-        external
-        whenEntriesOpen
-        nonReentrant
-    {
+    function matchJob(
+        Order calldata order,
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata acceptanceSigs
+    ) external whenEntriesOpen nonReentrant {
         (JobId id,) = _ids(order);
         Job storage job = _jobs[id];
         if (job.state != State.Open) _rejectState(job.state);
@@ -101,40 +113,55 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- a job ends well ---
 
-    /// @inheritdoc ITaskRegistry
-    function settleAck(Order calldata order, Ack calldata ack, bytes calldata requesterSig, Stage[] calldata plan) external nonReentrant {
+    function settleAck(
+        Order calldata order,
+        Ack calldata ack,
+        bytes calldata requesterSig,
+        Stage[] calldata plan
+    ) external nonReentrant {
         (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         Job storage job = _jobs[id];
         State state = job.state;
         if (state != State.Matched && state != State.Delivered) _rejectState(state);
-        if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) revert AckMismatch();
+        if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) {
+            revert AckMismatch();
+        }
         bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.ackHash(ack));
         _requireSigner(id, order, digest, requesterSig);
 
         if (state == State.Delivered) {
-            // INVARIANT: the stages have shown what they did; an Ack can end the wait for their pay, not change it.
-            if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) revert TokenCountMismatch(0);
+            // INVARIANT: the stages have shown their work; an Ack ends the wait for pay, and
+            // changes none.
+            if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) {
+                revert TokenCountMismatch(0);
+            }
             if (ack.resultRoot != job.resultRoot) revert AckMismatch();
             _settle(id, order, plan);
             return;
         }
         Receipts.checkCounts(order, ack.tokensIn, ack.tokensOut);
-        // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts, however late an Ack comes.
+        // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts.
         uint256 from = block.timestamp < job.deadline ? block.timestamp : job.deadline;
         job.finalAt = uint40(from + job.window);
         if (job.isSession) {
             _payStep(id, order, plan, ack);
             return;
         }
-        // SAFETY: without one of them a requester could Ack nothing after the work was done and take all its money back.
-        if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) revert NotParty(msg.sender);
+        // SAFETY: else a requester could Ack nothing after the work and take its money back.
+        if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) {
+            revert NotParty(msg.sender);
+        }
         job.tokensIn = ack.tokensIn;
         job.tokensOut = ack.tokensOut;
         _settle(id, order, plan);
     }
 
-    /// @inheritdoc ITaskRegistry
-    function deliver(Order calldata order, Stage[] calldata plan, StageReceipt[] calldata receipts, bytes[] calldata sigs) external {
+    function deliver(
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt[] calldata receipts,
+        bytes[] calldata sigs
+    ) external {
         (JobId id,) = _bind(order, plan);
         Job storage job = _jobs[id];
         if (job.state != State.Matched) _rejectState(job.state);
@@ -153,7 +180,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         emit JobDelivered(id, last.outputRoot, last.tokensIn, last.tokensOut, finalAt);
     }
 
-    /// @inheritdoc ITaskRegistry
     function finalize(Order calldata order, Stage[] calldata plan) external nonReentrant {
         (JobId id,) = _bind(order, plan);
         Job storage job = _jobs[id];
@@ -164,7 +190,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- a job ends without work ---
 
-    /// @inheritdoc ITaskRegistry
     function cancel(JobId id) external nonReentrant {
         Job storage job = _jobs[id];
         if (job.state != State.Open) _rejectState(job.state);
@@ -174,7 +199,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         emit JobCancelled(id, _refundAll(id));
     }
 
-    /// @inheritdoc ITaskRegistry
     function expire(JobId id) external nonReentrant {
         Job storage job = _jobs[id];
         State state = job.state;
@@ -190,16 +214,18 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         else emit JobExpired(id, refunded);
     }
 
-    /// @inheritdoc ITaskRegistry
     function requestClose(Order calldata order) external {
         (JobId id,) = _ids(order);
         Job storage job = _jobs[id];
         if (job.state != State.Matched) _rejectState(job.state);
         if (!job.isSession) revert NotSession();
-        if (msg.sender != order.requester && msg.sender != order.matcher && msg.sender != escrow.jobSpenderOf(id)) {
+        if (
+            msg.sender != order.requester && msg.sender != order.matcher
+                && msg.sender != escrow.jobSpenderOf(id)
+        ) {
             revert NotParty(msg.sender);
         }
-        // INVARIANT: a session's deadline only ever moves to an earlier second that has come: no Ack in hand loses the delay.
+        // INVARIANT: a session's deadline only moves to an earlier second that has come.
         if (block.timestamp >= job.deadline) revert DeadlinePassed(job.deadline);
         job.deadline = uint40(block.timestamp);
         emit JobClosing(id, block.timestamp + _params.closeDelaySeconds);
@@ -207,7 +233,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- guilt ---
 
-    /// @inheritdoc ITaskRegistry
     function dispute(
         Order calldata order,
         Stage[] calldata plan,
@@ -224,10 +249,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         _openDispute(id, order, plan, receipt, receiptHash);
     }
 
-    /// @inheritdoc ITaskRegistry
     function resolve(JobId id, uint16 stage, bool fault) external {
         Job storage job = _jobs[id];
-        if (job.arbitrator == address(0) || msg.sender != job.arbitrator) revert NotArbitrator(msg.sender, job.arbitrator);
+        if (job.arbitrator == address(0) || msg.sender != job.arbitrator) {
+            revert NotArbitrator(msg.sender, job.arbitrator);
+        }
         uint64 bit = stage < Plans.MAX_STAGES ? uint64(1) << stage : 0;
         if (job.openMask & bit == 0) revert NoOpenDispute(stage);
         job.openMask &= ~bit;
@@ -237,7 +263,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         emit JobResolved(id, stage, fault);
     }
 
-    /// @inheritdoc ITaskRegistry
     function proveEquivocation(
         Order calldata order,
         Stage[] calldata plan,
@@ -253,7 +278,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- nonces ---
 
-    /// @inheritdoc ITaskRegistry
     function revokeNonce(uint64 nonce) external {
         if (isNonceRevoked(msg.sender, nonce)) revert NonceRevokedAlready(nonce);
         _revokedNonces[msg.sender][nonce >> 8] |= 1 << (nonce & 0xff);
@@ -262,14 +286,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- governance ---
 
-    /// @inheritdoc ITaskRegistry
     function setFeeRecipient(address feeRecipient) external onlyOwner {
         if (feeRecipient == address(0)) revert AccountZero();
         _params.feeRecipient = feeRecipient;
         emit FeeRecipientChanged(feeRecipient);
     }
 
-    /// @inheritdoc ITaskRegistry
     function lowerProtocolFee(uint16 feeBps) external onlyOwner {
         // INVARIANT: fees only fall, so a stage is never paid less than when it accepted.
         if (feeBps >= _params.protocolFeeBps) revert FeeTooHigh(feeBps, _params.protocolFeeBps);
@@ -279,16 +301,19 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     // --- reads ---
 
-    /// @inheritdoc ITaskRegistry
     function jobOf(JobId id) external view returns (Job memory) {
         return _jobs[id];
     }
 
-    /// @inheritdoc ITaskRegistry
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
         external
         view
-        returns (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee)
+        returns (
+            uint256[] memory gross,
+            uint256[] memory pay,
+            uint256 matcherFee,
+            uint256 protocolFee
+        )
     {
         (uint16 layers,,) = _shapeOf(order);
         Plans.checkTiling(plan, layers);
@@ -296,20 +321,22 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return (shares.gross, shares.pay, shares.matcherFee, shares.protocolFee);
     }
 
-    /// @inheritdoc ITaskRegistry
     function isNonceRevoked(address requester, uint64 nonce) public view returns (bool) {
         return _revokedNonces[requester][nonce >> 8] >> (nonce & 0xff) & 1 == 1;
     }
 
-    /// @inheritdoc ITaskRegistry
     function params() external view returns (Params memory) {
         return _params;
     }
 
     // --- internals ---
 
-    /// The job's id and what every message about it carries; the plan's hash is filled in once a plan is bound.
-    function _ids(Order calldata order) private view returns (JobId id, Plans.Binding memory binding) {
+    /// A job's id and what every message about it carries; the plan's hash once a plan is bound.
+    function _ids(Order calldata order)
+        private
+        view
+        returns (JobId id, Plans.Binding memory binding)
+    {
         binding.orderHash = Eip712Types.orderHash(order);
         binding.separator = Eip712Types.domainSeparator(address(this));
         id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
@@ -318,28 +345,37 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function _maxAmount(Order calldata order) private view returns (uint256) {
         (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
         uint256 units = uint256(layers) + embedUnits + headUnits;
-        return Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+        return
+            Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
     }
 
-    /// Check an order by itself and enter it in the books; the caller sets the state and locks `amount`.
+    /// Check an order by itself and enter it; the caller sets the state and locks `amount`.
     function _create(JobId id, Order calldata order) private returns (uint256 amount) {
         Job storage job = _jobs[id];
         // INVARIANT: a job's id is its order's digest and its end is kept, so no order opens twice.
         if (job.state != State.None) _rejectState(job.state);
         if (isNonceRevoked(order.requester, order.nonce)) revert NonceRevokedAlready(order.nonce);
         if (block.timestamp > order.deadline) revert DeadlinePassed(order.deadline);
-        // INVARIANT: no receipt can be disputed later than maxJob + maxWindow from now; MinerRegistry's unbonding is longer.
+        // INVARIANT: receipts can be disputed for maxJob + maxWindow at most; unbonding is longer.
         uint256 lastDeadline = block.timestamp + _params.maxJobSeconds;
-        if (order.deadline > lastDeadline) revert DeadlineOutOfRange(order.deadline, lastDeadline);
-        if (order.window > _params.maxWindowSeconds) revert WindowOutOfRange(order.window, _params.maxWindowSeconds);
+        if (order.deadline > lastDeadline) {
+            revert DeadlineOutOfRange(order.deadline, lastDeadline);
+        }
+        if (order.window > _params.maxWindowSeconds) {
+            revert WindowOutOfRange(order.window, _params.maxWindowSeconds);
+        }
         if (order.requests == 0) revert RequestsZero();
-        // INVARIANT: both fees together are under 6 %, so pay = gross − fees never underflows; a fee has somebody to go to.
+        // INVARIANT: both fees are under 6 % together, so pay = gross − fees never underflows.
         uint256 maxFeeBps = order.matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
         if (order.matcherFeeBps > maxFeeBps) revert FeeTooHigh(order.matcherFeeBps, maxFeeBps);
-        // INVARIANT: whoever may rule is on the list that MinerRegistry lets slash, from which nobody is removed.
-        if (!minerRegistry.isArbitrator(order.arbitrator)) revert ArbitratorUnknown(order.arbitrator);
+        // INVARIANT: the arbitrator is on the list that MinerRegistry lets slash, for ever.
+        if (!minerRegistry.isArbitrator(order.arbitrator)) {
+            revert ArbitratorUnknown(order.arbitrator);
+        }
         bytes32 profile = modelRegistry.numericsProfileOf(order.modelId);
-        if (order.numericsProfile != profile) revert NumericsProfileMismatch(order.numericsProfile, profile);
+        if (order.numericsProfile != profile) {
+            revert NumericsProfileMismatch(order.numericsProfile, profile);
+        }
         amount = _maxAmount(order);
 
         job.deadline = uint40(order.deadline);
@@ -362,8 +398,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         emit JobMatched(id, msg.sender, planHash, plan);
     }
 
-    /// INVARIANT: from here on `plan` is the one that was checked and accepted when the job was matched.
-    function _bind(Order calldata order, Stage[] calldata plan) private view returns (JobId id, Plans.Binding memory binding) {
+    /// INVARIANT: from here on `plan` is the one that was accepted when the job was matched.
+    function _bind(Order calldata order, Stage[] calldata plan)
+        private
+        view
+        returns (JobId id, Plans.Binding memory binding)
+    {
         (id, binding) = _ids(order);
         Job storage job = _jobs[id];
         bytes32 need = job.planHash;
@@ -377,8 +417,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         revert WrongState(have);
     }
 
-    /// As `_create`, and lock the requester's balance: on its own word, or on that of a key it lets spend.
-    function _createSigned(Order calldata order, bytes calldata signature) private returns (JobId id) {
+    /// As `_create`, and lock the requester's balance, on its word or a spender's.
+    function _createSigned(Order calldata order, bytes calldata signature)
+        private
+        returns (JobId id)
+    {
         (id,) = _ids(order);
         uint256 amount = _create(id, order);
         address spender;
@@ -389,16 +432,25 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         escrow.lockForJob(id, order.requester, spender, amount);
     }
 
-    /// INVARIANT: what happens to a job is said by its requester or by the key that opened it, and by no other spender: each is
-    /// held to its own limit. It may for as long as the job is spoken of, so that nobody's pay is undone by taking it back.
-    function _requireSigner(JobId id, Order calldata order, bytes32 digest, bytes calldata signature) private view {
-        if (Eip712Types.isValidSigner(order.requester, digest, signature)) return;
-        if (!Eip712Types.isSignedBy(escrow.jobSpenderOf(id), digest, signature)) revert BadSignature(order.requester);
+    /// INVARIANT: a job obeys its requester and the key that opened it, and no other spender: each
+    /// is held to its own limit, for as long as the job lasts.
+    function _requireSigner(
+        JobId id,
+        Order calldata order,
+        bytes32 digest,
+        bytes calldata signature
+    ) private view {
+        if (Eip712Types.isValidSigner(order.requester, digest, signature)) {
+            return;
+        }
+        if (!Eip712Types.isSignedBy(escrow.jobSpenderOf(id), digest, signature)) {
+            revert BadSignature(order.requester);
+        }
     }
 
-    /// What else this call brought: Proofs reads it from the call's own bytes, and says no by reverting.
+    /// What else the call brought, checked by Proofs from the same bytes.
     ///
-    /// SAFETY: our own contract without state, called with exactly the bytes whose order and plan were just bound.
+    /// SAFETY: our own contract without state, and these bytes' order and plan were just bound.
     function _check() private view returns (bytes memory) {
         return address(_proofs).functionStaticCall(msg.data);
     }
@@ -407,7 +459,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return minerRegistry.ownerOf(stage.operator);
     }
 
-    function _shapeOf(Order calldata order) private view returns (uint16 layers, uint8 embedUnits, uint8 headUnits) {
+    function _shapeOf(Order calldata order)
+        private
+        view
+        returns (uint16 layers, uint8 embedUnits, uint8 headUnits)
+    {
         return modelRegistry.shapeOf(order.modelId);
     }
 
@@ -415,13 +471,18 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return escrow.releaseJob(id, new IEscrow.Payout[](0));
     }
 
-    function _openDispute(JobId id, Order calldata order, Stage[] calldata plan, StageReceipt calldata receipt, bytes32 receiptHash)
-        private
-    {
+    function _openDispute(
+        JobId id,
+        Order calldata order,
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes32 receiptHash
+    ) private {
         Job storage job = _jobs[id];
         uint16 stage = receipt.stage;
         uint64 bit = uint64(1) << stage;
-        // INVARIANT: one dispute a stage and job, so a miner's share and stake are frozen at most once for the same work.
+        // INVARIANT: one dispute a stage and job, so share and stake are frozen once for the same
+        // work.
         if ((job.disputedMask | job.faultMask) & bit != 0) revert StageAlreadyDisputed(stage);
         job.disputedMask |= bit;
         job.openMask |= bit;
@@ -456,7 +517,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (block.timestamp > job.finalAt) revert WindowClosed(job.finalAt);
     }
 
-    /// Requester, the order's auditor, or whom the requester delegated to by signature: strangers have no data and no say.
+    /// The requester, the order's auditor, or a delegate by signature.
     function _checkChallenger(
         JobId id,
         Order calldata order,
@@ -464,11 +525,21 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes calldata signature,
         Plans.Binding memory binding
     ) private view {
-        if (msg.sender == order.requester || msg.sender == order.auditor) return;
-        if (delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash || block.timestamp > delegation.expiry) {
+        if (msg.sender == order.requester || msg.sender == order.auditor) {
+            return;
+        }
+        if (
+            delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash
+                || block.timestamp > delegation.expiry
+        ) {
             revert NotParty(msg.sender);
         }
-        _requireSigner(id, order, Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)), signature);
+        _requireSigner(
+            id,
+            order,
+            Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)),
+            signature
+        );
     }
 
     function _operators(Stage[] calldata plan) private pure returns (address[] memory operators) {
@@ -480,14 +551,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// Who else has an interest in the job. Without zero addresses; may repeat.
     function _parties(Order calldata order) private view returns (address[] memory parties) {
-        parties = new address[]((order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1));
+        parties = new address[](
+            (order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1)
+        );
         uint256 next = 2;
         (parties[0], parties[1]) = (order.requester, msg.sender);
         if (order.matcher != address(0)) parties[next++] = order.matcher;
         if (order.auditor != address(0)) parties[next] = order.auditor;
     }
 
-    /// A proof that needs no judge: all stake at once, and no pay. Reward and compensation go to the requester of record.
+    /// A proof without a judge: all stake, and no pay. The reward goes to the requester of record.
     function _convict(Order calldata order, Stage[] calldata plan)
         private
         returns (JobId id, uint16 stage, address owner, uint256 slashed)
@@ -500,7 +573,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (job.faultMask & bit != 0) revert StageAlreadyAtFault(stage);
         job.faultMask |= bit;
         owner = _ownerOf(plan[stage]);
-        slashed = minerRegistry.slash(owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester);
+        slashed = minerRegistry.slash(
+            owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester
+        );
     }
 
     function _isStage(Stage[] calldata plan, address account) private view returns (bool) {
@@ -510,27 +585,33 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return false;
     }
 
-    /// Pay by a batch's counts and close it. INVARIANT: paid + refunded == maxAmount; a stage at fault gets nothing.
+    /// Pay by a batch's counts and close. INVARIANT: paid + refunded == maxAmount.
     function _settle(JobId id, Order calldata order, Stage[] calldata plan) private {
         Job storage job = _jobs[id];
         job.state = State.Settled;
-        Split.Shares memory shares = _shares(order, plan, 0, 0, job.tokensIn, job.tokensOut, job.faultMask);
+        Split.Shares memory shares =
+            _shares(order, plan, 0, 0, job.tokensIn, job.tokensOut, job.faultMask);
         (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
         emit JobSettled(id, paid, escrow.releaseJob(id, payouts), shares.withheld);
     }
 
     /// Pay what a session has come to since its last Ack; it goes on.
     ///
-    /// INVARIANT: counts never fall, so nothing is ever taken back; counts that do not grow change nothing, not even the window.
-    /// A stage that was found at fault meanwhile is not paid from then on, and its gross stays with the requester.
-    function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack) private {
+    /// INVARIANT: counts never fall, and equal ones change nothing, not even the window. A stage
+    /// found at fault is paid no more; its gross stays with the requester.
+    function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack)
+        private
+    {
         Job storage job = _jobs[id];
         (uint32 paidIn, uint32 paidOut) = (job.tokensIn, job.tokensOut);
         bool falls = ack.tokensIn < paidIn || ack.tokensOut < paidOut;
-        if (falls || (ack.tokensIn == paidIn && ack.tokensOut == paidOut)) revert AckStale(paidIn, paidOut);
+        if (falls || (ack.tokensIn == paidIn && ack.tokensOut == paidOut)) {
+            revert AckStale(paidIn, paidOut);
+        }
         job.tokensIn = ack.tokensIn;
         job.tokensOut = ack.tokensOut;
-        Split.Shares memory shares = _shares(order, plan, paidIn, paidOut, ack.tokensIn, ack.tokensOut, job.faultMask);
+        Split.Shares memory shares =
+            _shares(order, plan, paidIn, paidOut, ack.tokensIn, ack.tokensOut, job.faultMask);
         (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
         emit JobPaid(id, ack.tokensIn, ack.tokensOut, paid);
         escrow.payJob(id, payouts);

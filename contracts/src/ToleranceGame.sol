@@ -4,7 +4,9 @@ pragma solidity ^0.8.30;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {Address} from "@openzeppelin/contracts/utils/Address.sol";
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
@@ -15,34 +17,34 @@ import {IToleranceGame} from "./interfaces/IToleranceGame.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
+import {Turns} from "./libraries/Turns.sol";
 import {Chunks} from "./trace/Chunks.sol";
 import {Derive} from "./trace/Derive.sol";
 import {Layouts, Place, Places} from "./trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "./types/Ids.sol";
 import {Order, RequestLeaf, RequestOpening, StageReceipt} from "./types/Signed.sol";
 
-/// Who lied about one layer? See IToleranceGame. Money and clocks here; ITraceJudge and IRowJudge say what opened evidence proves.
+/// Who lied about one layer? See IToleranceGame. Money and clocks; judges rule on evidence.
 ///
 /// INVARIANT: token.balanceOf(this) = Σ credits + Σ bonds of games not executed.
 contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     using Address for address;
     using CreditBook for CreditBook.Book;
     using SafeERC20 for IERC20;
+    using Turns for uint256;
 
     uint256 private constant BPS = 10_000;
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant MAX_ASKS = 3;
     uint256 private constant MAX_LIST_BYTES = 4 * Derive.MAX_LISTED;
-    /// Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down a trace
-    /// of 2^35 chunks to its values, then element and part.
+    /// Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down
+    /// a trace of 2^35 chunks to its values, then element and part.
     uint256 public constant MAX_TURNS = 23;
     uint256 private constant CLAIM_BYTES = 21 * 32;
-    uint256 private constant PART_BITS = 16;
-    uint256 private constant MAX_PARTS = (1 << PART_BITS) - 1;
+    uint256 private constant RECEIPT_BYTES = 14 * 32;
+    uint256 private constant MAX_PARTS = type(uint16).max;
     uint256 private constant GROUP_BYTES = 128; // of stated partial sums, see _statement
-    uint256 private constant LISTED = (1 << 136) - 1; // of a packed place: `_listed` of what the accused pointed with
-    /// As the level: partial sums were stated, and the index is {their number 24 | the picked one 16}.
-    uint8 private constant SUMS = 255;
+    uint256 private constant LISTED = (1 << 136) - 1; // of a place: `_listed` of its list
 
     IERC20 public immutable token;
     address public immutable taskRegistry;
@@ -54,22 +56,14 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint32 public immutable payoutDelaySeconds;
     uint16 public immutable slashBps;
 
-    /// What is kept of a game: {operator 160 | phase 8 | endsAt 40 | level 8 | index 40}
-    /// {accuser 160 | chunks 40 | asks 8 | status 8} {binding} {node} {opening}. A round of the descent
-    /// writes the first word and `node`, and reads the second. As `Game`, but that level and index are
-    /// those of a child from when it is picked until it is opened, or as SUMS says; and that the accused
-    /// is known by the operator that signed the receipt: whose it is was registered once and for ever,
-    /// and its own moves need no look at the registry.
+    /// A round of the descent writes `turn` (see Turns) and `node`; the accuser's half reads the
+    /// second word as well. From when a child is picked until it is opened, `turn` holds its level
+    /// and index.
     struct Dispute {
-        address operator;
-        Phase phase;
-        uint40 endsAt;
-        uint8 level;
-        uint40 index;
+        uint256 turn;
         address accuser;
         uint40 chunks;
         uint8 asks;
-        Status status;
         bytes32 binding;
         bytes32 node;
         bytes32 opening;
@@ -78,7 +72,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     mapping(DisputeId id => Dispute) private _games;
     CreditBook.Book private _credits;
 
-    /// @dev `minerRegistry_` and the judges are deployed already; `taskRegistry_` may be an address foretold.
+    /// @dev `taskRegistry_` may be an address foretold; the others are deployed already.
     constructor(
         IERC20 token_,
         address taskRegistry_,
@@ -87,7 +81,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         IRowJudge rowJudge_,
         Params memory p
     ) {
-        if (p.turnSeconds == 0 || p.slashBps > BPS) revert ParamsInvalid();
+        if (p.turnSeconds == 0 || p.slashBps > BPS) {
+            revert ParamsInvalid();
+        }
         token = token_;
         taskRegistry = taskRegistry_;
         minerRegistry = minerRegistry_;
@@ -98,25 +94,32 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         payoutDelaySeconds = p.payoutDelaySeconds;
         slashBps = p.slashBps;
         uint256 longest = MAX_TURNS * p.turnSeconds + p.payoutDelaySeconds;
-        if (longest > minerRegistry_.maxDisputeSeconds()) revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
+        if (longest > minerRegistry_.maxDisputeSeconds()) {
+            revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
+        }
     }
 
     // --- TaskRegistry ---
 
-    /// @inheritdoc IArbitrator
     function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
         id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot, ref.requester);
         Dispute storage g = _games[id];
-        if (g.phase != Phase.None) revert DisputeExists(id);
-        g.operator = ref.operator;
-        g.phase = Phase.Opened;
-        g.status = Status.Open;
-        g.endsAt = _turnEnd();
+        if (g.turn != 0) revert DisputeExists(id);
+        _turn(g, Turns.first(ref.operator), Phase.Opened, 0);
         g.accuser = ref.challenger;
         g.binding = keccak256(abi.encode(ref.modelId, ref.receiptHash));
         emit GameOpened(
-            id, ref.job, ref.accused, ref.stage, ref.challenger, ref.requester, ref.modelId, ref.receiptHash, ref.requestsRoot, bond
+            id,
+            ref.job,
+            ref.accused,
+            ref.stage,
+            ref.challenger,
+            ref.requester,
+            ref.modelId,
+            ref.receiptHash,
+            ref.requestsRoot,
+            bond
         );
 
         minerRegistry.freeze(ref.accused);
@@ -128,7 +131,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- the accuser ---
 
-    /// @inheritdoc IToleranceGame
     function accuse(
         DisputeId id,
         ModelId model,
@@ -143,7 +145,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _accuse(id, model, receipt, claim, position, proof, below);
     }
 
-    /// @inheritdoc IToleranceGame
     function accuseToken(
         DisputeId id,
         ModelId model,
@@ -157,10 +158,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         if (claim.how == 0) revert ITraceJudge.ClaimInvalid();
         _accuse(id, model, receipt, claim, position, proof, below);
         rowJudge.checkDrawn(claim, receipt.orderHash, drawn);
-        if (drawn.order.samplingRoot == 0) _games[id].opening = keccak256(abi.encode(drawn.opening));
+        if (drawn.order.samplingRoot == 0) {
+            _games[id].opening = keccak256(abi.encode(drawn.opening));
+        }
     }
 
-    /// @inheritdoc IToleranceGame
     function ask(
         DisputeId id,
         StageReceipt calldata receipt,
@@ -169,16 +171,15 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         bytes32[] calldata proof,
         RowSpot[] calldata spots
     ) external {
-        Dispute storage g = _accuserTurn(id, Phase.Opened);
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
         if (g.asks == MAX_ASKS) revert AskedEnough();
         _requireRows(g, receipt, rows, position, proof);
         rowJudge.checkAsked(rows, spots);
         g.asks += 1;
         g.node = keccak256(abi.encode(rows, spots));
-        emit Asked(id, _turn(g, Phase.Asked));
+        emit Asked(id, _turn(g, turn, Phase.Asked, 0));
     }
 
-    /// @inheritdoc IToleranceGame
     function proveMalformed(
         DisputeId id,
         StageReceipt calldata receipt,
@@ -188,59 +189,68 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         RowSpot calldata spot,
         RowOpening calldata opening
     ) external {
-        Dispute storage g = _accuserTurn(id, Phase.Opened);
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
         _requireRows(g, receipt, rows, position, proof);
         if (!rowJudge.isMalformed(rows, spot, opening)) revert RowSound();
-        _rule(id, g, Status.Fault);
+        _rule(id, g, turn, Status.Fault);
     }
 
-    /// @inheritdoc IToleranceGame
-    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external {
-        Dispute storage g = _accuserTurn(id, Phase.Opening);
-        (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
+    function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings)
+        external
+    {
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opening);
+        (uint256 chunks, uint256 level, uint256 index) = (g.chunks, turn.level(), turn.index());
         if (level <= Chunks.STEP_LEVELS) revert ValuesDue();
         bytes32 hash = _folded(chunks, level, index, below);
         _openChild(g, chunks, level, index, hash, siblings);
-        emit NodeOpened(id, _turn(g, Phase.Picking));
+        uint256 where = Turns.atNode(level, below.length, index);
+        emit NodeOpened(id, _turn(g, turn, Phase.Picking, where));
     }
 
-    /// @inheritdoc IToleranceGame
-    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external {
-        Dispute storage g = _accuserTurn(id, Phase.Opening);
-        (uint256 chunks, uint256 level, uint256 index) = (g.chunks, g.level, g.index);
+    function openChunks(
+        DisputeId id,
+        bytes calldata data,
+        bytes calldata sizes,
+        bytes32[] calldata siblings
+    ) external {
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opening);
+        (uint256 chunks, uint256 level, uint256 index) = (g.chunks, turn.level(), turn.index());
         if (level > Chunks.STEP_LEVELS) revert HashesDue();
         // Of another length than the layout has, none of a chunk's values can ever be proven.
         if (sizes.length != _nodes(chunks, 0, level, index)) revert OpeningWrong();
         bytes32 hash = Chunks.fold(Chunks.leaves(data, sizes), level);
         _openChild(g, chunks, level, index, hash, siblings);
         // Nothing is below values: the accused points next.
-        g.level = 0;
-        g.index = uint40(index << level);
-        emit ChunksShown(id, _turn(g, Phase.Picking));
+        uint256 where = Turns.atNode(0, 1, index << level);
+        emit ChunksShown(id, _turn(g, turn, Phase.Picking, where));
     }
 
-    /// @inheritdoc IToleranceGame
-    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external {
-        Dispute storage g = _accuserTurn(id, Phase.Proving);
+    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external
+    {
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Proving);
         _requireClaim(g, model, claim);
-        // INVARIANT: an accuser answers the list of the accused, and brings none of its own where another token is ahead.
+        // INVARIANT: an accuser answers the accused's list, and brings none of its own.
         bytes32 place = g.node;
-        if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) revert ListMismatch();
-        _ruleBy(id, g, abi.decode(_judged(ITraceJudge.rule.selector, place), (ITraceJudge.Fault)));
+        if (claim.how <= Derive.AHEAD && _listed(evidence.tokens) != uint256(place) & LISTED) {
+            revert ListMismatch();
+        }
+        _ruleBy(
+            id, g, turn, abi.decode(_judged(ITraceJudge.rule.selector, place), (ITraceJudge.Fault))
+        );
     }
 
-    /// @inheritdoc IToleranceGame
     function expand(DisputeId id, bytes calldata stated) external {
-        Dispute storage g = _accuserTurn(id, Phase.Proving);
-        // Not checked here: of sums that are not those of the place, none can be proven, nor that they add up.
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Proving);
+        // Wrong sums are not checked here: none can be proven, nor that they add up.
         uint256 parts = stated.length / Layouts.VALUE_BYTES;
-        if (parts == 0 || parts > MAX_PARTS || stated.length % Layouts.VALUE_BYTES != 0) revert NoParts();
-        g.node = _statement(g.node & ~bytes32(LISTED), stated); // a list beside an element is of no use to anybody
-        _setSums(g, parts, 0);
-        emit Expanded(id, _turn(g, Phase.PickingPart));
+        if (parts == 0 || parts > MAX_PARTS || stated.length % Layouts.VALUE_BYTES != 0) {
+            revert NoParts();
+        }
+        g.node = _statement(g.node & ~bytes32(LISTED), stated); // an element's list has no use
+        emit Expanded(id, _turn(g, turn, Phase.PickingPart, Turns.atSums(parts, 0)));
     }
 
-    /// @inheritdoc IToleranceGame
     function proveSum(
         DisputeId id,
         ModelId model,
@@ -249,15 +259,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Evidence calldata evidence,
         bytes calldata stated
     ) external {
-        Dispute storage g = _accuserTurn(id, Phase.ProvingPart);
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.ProvingPart);
         _requireClaim(g, model, claim);
         evidence; // read by the judge
-        if (_part(g) != _parts(g)) revert PartDue(_part(g));
+        if (turn.part() != turn.parts()) revert PartDue(turn.part());
         if (_statement(Places.packed(place), stated) != g.node) revert StatedMismatch();
-        _ruleBy(id, g, abi.decode(_judged(ITraceJudge.ruleSum.selector, 0), (ITraceJudge.Fault)));
+        _ruleBy(
+            id, g, turn, abi.decode(_judged(ITraceJudge.ruleSum.selector, 0), (ITraceJudge.Fault))
+        );
     }
 
-    /// @inheritdoc IToleranceGame
     function provePart(
         DisputeId id,
         ModelId model,
@@ -266,56 +277,54 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         Evidence calldata evidence,
         Opening calldata stated
     ) external {
-        Dispute storage g = _accuserTurn(id, Phase.ProvingPart);
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.ProvingPart);
         _requireClaim(g, model, claim);
         evidence; // read by the judge
-        uint256 number = _part(g);
+        uint256 number = turn.part();
         // INVARIANT: behind the last sum that was stated there is none, whatever the place has.
-        if (number == _parts(g)) revert SumDue();
+        if (number == turn.parts()) revert SumDue();
         bytes32 part = bytes32(_stated(g, number, place, stated)) | bytes32(number);
-        _ruleBy(id, g, abi.decode(_judged(ITraceJudge.rulePart.selector, part), (ITraceJudge.Fault)));
+        _ruleBy(
+            id,
+            g,
+            turn,
+            abi.decode(_judged(ITraceJudge.rulePart.selector, part), (ITraceJudge.Fault))
+        );
     }
 
     // --- the accused ---
 
-    /// @inheritdoc IToleranceGame
     function pick(DisputeId id, uint8 child) external {
-        Dispute storage g = _accusedTurn(id, Phase.Picking);
-        (uint256 level, uint256 index) = (g.level, g.index);
-        if (level == 0 || child >= _children(g.chunks, level, index)) revert ChildUnknown(child);
+        (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
+        uint256 level = turn.level();
+        if (level == 0 || child >= turn.children()) revert ChildUnknown(child);
         uint256 step = _step(level);
+        uint256 where;
         unchecked {
-            index = (index << step) + child;
-            level -= step;
+            where = Turns.atNode(level - step, 1, (turn.index() << step) + child);
         }
-        g.index = uint40(index);
-        g.level = uint8(level);
-        emit Picked(id, child, _turn(g, Phase.Opening));
+        emit Picked(id, child, _turn(g, turn, Phase.Opening, where));
     }
 
-    /// @inheritdoc IToleranceGame
     function point(DisputeId id, Place calldata place) external {
-        _point(id, _accusedTurn(id, Phase.Picking), Places.packed(place));
+        (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
+        _point(id, g, turn, place, 0);
     }
 
-    /// @inheritdoc IToleranceGame
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external {
-        Dispute storage g = _accusedTurn(id, Phase.Picking);
+        (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         // INVARIANT: whoever must answer a list can: it has to be given again with the answer.
         if (tokens.length == 0 || tokens.length > MAX_LIST_BYTES) revert ListInvalid();
-        _point(id, g, Places.packed(place) | bytes32(_listed(tokens)));
+        _point(id, g, turn, place, _listed(tokens));
     }
 
-    /// @inheritdoc IToleranceGame
     function pickPart(DisputeId id, uint16 part) external {
-        Dispute storage g = _accusedTurn(id, Phase.PickingPart);
-        uint256 parts = _parts(g);
+        (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.PickingPart);
+        uint256 parts = turn.parts();
         if (part > parts) revert ITraceJudge.PartUnknown(part, parts);
-        _setSums(g, parts, part);
-        emit PartPicked(id, part, _turn(g, Phase.ProvingPart));
+        emit PartPicked(id, part, _turn(g, turn, Phase.ProvingPart, Turns.atSums(parts, part)));
     }
 
-    /// @inheritdoc IToleranceGame
     function showOpening(
         DisputeId id,
         Order calldata order,
@@ -323,52 +332,64 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         RequestOpening calldata opening,
         bytes calldata signature
     ) external {
-        Dispute storage g = _accusedTurn(id, Phase.Picking);
+        (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         if (g.opening != keccak256(abi.encode(shown))) revert OpeningMismatch();
         rowJudge.checkOtherOpening(order, shown, opening, signature);
-        _rule(id, g, Status.NoFault);
+        _rule(id, g, turn, Status.NoFault);
     }
 
-    /// @inheritdoc IToleranceGame
-    function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external {
-        Dispute storage g = _accusedTurn(id, Phase.Asked);
+    function reveal(
+        DisputeId id,
+        SignedRows calldata rows,
+        RowSpot[] calldata spots,
+        RowOpening[] calldata openings
+    ) external {
+        (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Asked);
         if (keccak256(abi.encode(rows, spots)) != g.node) revert AskMismatch();
         rowJudge.checkShown(rows, spots, openings);
-        emit Revealed(id, _turn(g, Phase.Opened));
+        emit Revealed(id, _turn(g, turn, Phase.Opened, 0));
     }
 
     // --- anyone ---
 
-    /// @inheritdoc IToleranceGame
     function timeout(DisputeId id) external {
         Dispute storage g = _games[id];
-        Phase phase = g.phase;
+        uint256 turn = g.turn;
+        Phase phase = turn.phase();
         if (phase == Phase.None || phase >= Phase.Ruled) revert WrongPhase(phase);
-        if (block.timestamp <= g.endsAt) revert ClockRunning(g.endsAt);
-        bool accusedSilent = phase == Phase.Asked || phase == Phase.Picking || phase == Phase.PickingPart;
-        _rule(id, g, accusedSilent ? Status.Fault : Status.NoFault);
+        if (block.timestamp <= turn.endsAt()) revert ClockRunning(turn.endsAt());
+        bool accusedSilent =
+            phase == Phase.Asked || phase == Phase.Picking || phase == Phase.PickingPart;
+        _rule(id, g, turn, accusedSilent ? Status.Fault : Status.NoFault);
     }
 
-    /// @inheritdoc IToleranceGame
-    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external nonReentrant {
-        // INVARIANT: the id is of exactly this job, stage and requester: `resolve` hears of what was opened, and the victim is the requester.
+    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+        external
+        nonReentrant
+    {
+        // INVARIANT: the id is of exactly this job, stage and requester, who is the victim.
         DisputeId id = disputeIdOf(job, stage, requestsRoot, requester);
-        Dispute storage g = _in(id, Phase.Ruled);
-        if (block.timestamp < g.endsAt) revert PayoutNotReady(g.endsAt);
-        g.phase = Phase.Executed;
-        Status verdict = g.status;
+        Dispute storage g = _games[id];
+        uint256 turn = g.turn;
+        if (turn.phase() != Phase.Ruled) revert WrongPhase(turn.phase());
+        (uint256 payoutAt, Status verdict) = (turn.endsAt(), turn.status());
+        if (block.timestamp < payoutAt) revert PayoutNotReady(payoutAt);
+        g.turn = turn.next(Phase.Executed, verdict, payoutAt, turn.where());
 
-        // INVARIANT: the whole bond is credited once: to the accused if the accuser lost, else back.
-        address accused = minerRegistry.ownerOf(g.operator);
-        _credits.add(verdict == Status.NoFault ? accused : g.accuser, bond);
+        // INVARIANT: the bond is credited once: to the accused if the accuser lost, else back.
+        address accused = minerRegistry.ownerOf(turn.operator());
+        address accuser = g.accuser;
+        _credits.add(verdict == Status.NoFault ? accused : accuser, bond);
         uint256 slashed;
-        if (verdict == Status.Fault) slashed = minerRegistry.slash(accused, slashBps, g.accuser, REWARD_CAP_BONDS * bond, requester);
+        if (verdict == Status.Fault) {
+            uint256 cap = REWARD_CAP_BONDS * bond;
+            slashed = minerRegistry.slash(accused, slashBps, accuser, cap, requester);
+        }
         emit GameExecuted(id, verdict, slashed);
         minerRegistry.release(accused);
         ITaskRegistry(taskRegistry).resolve(job, stage, verdict == Status.Fault);
     }
 
-    /// @inheritdoc IToleranceGame
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
         amount = _credits.take(msg.sender);
         if (amount == 0) revert NoCredit();
@@ -378,31 +399,26 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- reads ---
 
-    /// @inheritdoc IArbitrator
-    function status(DisputeId id) external view returns (Status) {
-        return _games[id].status;
-    }
-
-    /// @inheritdoc IArbitrator
     function maxDisputeSeconds() external view returns (uint256) {
         return MAX_TURNS * turnSeconds + payoutDelaySeconds;
     }
 
-    /// @inheritdoc IToleranceGame
     function gameOf(DisputeId id) external view returns (Game memory found) {
         Dispute storage g = _games[id];
-        uint256 step = g.phase == Phase.Opening ? _stepTo(g.chunks, g.level) : 0;
-        found.accused = minerRegistry.ownerOf(g.operator);
-        found.phase = g.phase;
-        found.status = g.status;
-        found.endsAt = g.endsAt;
-        if (g.level == SUMS) {
-            found.parts = uint16(_parts(g));
-            found.part = uint16(_part(g));
+        uint256 turn = g.turn;
+        found.accused = minerRegistry.ownerOf(turn.operator());
+        found.phase = turn.phase();
+        found.status = turn.status();
+        found.endsAt = uint40(turn.endsAt());
+        uint256 level = turn.level();
+        if (level == Turns.SUMS) {
+            found.parts = uint16(turn.parts());
+            found.part = uint16(turn.part());
         } else {
-            found.child = uint8(g.index & ((1 << step) - 1));
-            found.level = uint8(g.level + step);
-            found.index = uint40(g.index >> step);
+            uint256 step = found.phase == Phase.Opening ? _stepTo(g.chunks, level) : 0;
+            found.child = uint8(turn.index() & ((1 << step) - 1));
+            found.level = uint8(level + step);
+            found.index = uint40(turn.index() >> step);
         }
         found.accuser = g.accuser;
         found.chunks = g.chunks;
@@ -412,73 +428,83 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         found.opening = g.opening;
     }
 
-    /// @inheritdoc IToleranceGame
     function creditOf(address account) external view returns (uint256) {
         return _credits.units[account];
     }
 
-    /// @inheritdoc IToleranceGame
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) public view returns (DisputeId) {
-        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot, requester)));
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+        public
+        view
+        returns (DisputeId)
+    {
+        return DisputeId.wrap(
+            keccak256(abi.encode(address(this), job, stage, requestsRoot, requester))
+        );
     }
 
     // --- internals: turns ---
 
-    function _in(DisputeId id, Phase need) private view returns (Dispute storage g) {
+    function _inTime(DisputeId id, Phase need)
+        private
+        view
+        returns (Dispute storage g, uint256 turn)
+    {
         g = _games[id];
-        if (g.phase != need) revert WrongPhase(g.phase);
+        turn = g.turn;
+        if (turn.phase() != need) revert WrongPhase(turn.phase());
+        if (block.timestamp > turn.endsAt()) revert ClockOver(turn.endsAt());
     }
 
-    function _inTime(DisputeId id, Phase need) private view returns (Dispute storage g) {
-        g = _games[id];
-        (uint256 endsAt, Phase phase) = (g.endsAt, g.phase);
-        if (phase != need) revert WrongPhase(phase);
-        if (block.timestamp > endsAt) revert ClockOver(endsAt);
-    }
-
-    function _accuserTurn(DisputeId id, Phase need) private view returns (Dispute storage g) {
-        g = _inTime(id, need);
+    function _accuserTurn(DisputeId id, Phase need)
+        private
+        view
+        returns (Dispute storage g, uint256 turn)
+    {
+        (g, turn) = _inTime(id, need);
         if (msg.sender != g.accuser) revert NotTurn(msg.sender);
     }
 
-    function _accusedTurn(DisputeId id, Phase need) private view returns (Dispute storage g) {
-        g = _inTime(id, need);
-        _requireAccused(g, msg.sender);
-    }
-
-    /// The operator that signed the receipt; or its owner, or another operator of the owner: a key may be rotated while a dispute runs.
-    function _requireAccused(Dispute storage g, address who) private view {
-        address operator = g.operator;
-        if (who == operator) return;
+    /// Of the operator that signed the receipt; or of its owner, or another operator of the owner:
+    /// a key may be rotated while a dispute runs.
+    function _accusedTurn(DisputeId id, Phase need)
+        private
+        view
+        returns (Dispute storage g, uint256 turn)
+    {
+        (g, turn) = _inTime(id, need);
+        address operator = turn.operator();
+        if (msg.sender == operator) return (g, turn);
         address owner = minerRegistry.ownerOf(operator);
-        if (who != owner && minerRegistry.ownerOf(who) != owner) revert NotTurn(who);
-    }
-
-    function _turnEnd() private view returns (uint40) {
-        return uint40(block.timestamp + turnSeconds);
+        bool same = msg.sender == owner || minerRegistry.ownerOf(msg.sender) == owner;
+        if (!same) revert NotTurn(msg.sender);
     }
 
     /// INVARIANT: every turn has its own full clock, so no last-second move shortens another's.
-    function _turn(Dispute storage g, Phase phase) private returns (uint256) {
-        uint40 endsAt = _turnEnd();
-        g.endsAt = endsAt;
-        g.phase = phase;
-        return endsAt;
+    function _turn(Dispute storage g, uint256 turn, Phase phase, uint256 where)
+        private
+        returns (uint256 endsAt)
+    {
+        unchecked {
+            endsAt = block.timestamp + turnSeconds;
+        }
+        g.turn = turn.next(phase, Status.Open, endsAt, where);
     }
 
-    function _ruleBy(DisputeId id, Dispute storage g, ITraceJudge.Fault fault) private {
-        if (fault == ITraceJudge.Fault.Nobody) return _rule(id, g, Status.NoRuling);
-        _rule(id, g, fault == ITraceJudge.Fault.Accused ? Status.Fault : Status.NoFault);
+    function _ruleBy(DisputeId id, Dispute storage g, uint256 turn, ITraceJudge.Fault fault)
+        private
+    {
+        if (fault == ITraceJudge.Fault.Nobody) return _rule(id, g, turn, Status.NoRuling);
+        bool guilty = fault == ITraceJudge.Fault.Accused;
+        _rule(id, g, turn, guilty ? Status.Fault : Status.NoFault);
     }
 
-    function _rule(DisputeId id, Dispute storage g, Status verdict) private {
-        g.phase = Phase.Ruled;
-        g.status = verdict;
-        g.endsAt = uint40(block.timestamp + payoutDelaySeconds);
+    function _rule(DisputeId id, Dispute storage g, uint256 turn, Status verdict) private {
+        uint256 payoutAt = block.timestamp + payoutDelaySeconds;
+        g.turn = turn.next(Phase.Ruled, verdict, payoutAt, turn.where());
         // What was on trial is not looked at again.
         delete g.binding;
         delete g.node;
-        emit GameRuled(id, verdict, g.endsAt);
+        emit GameRuled(id, verdict, payoutAt);
     }
 
     // --- internals: moves ---
@@ -492,58 +518,75 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         bytes32[] calldata proof,
         bytes32[] calldata below
     ) private {
-        Dispute storage g = _accuserTurn(id, Phase.Opened);
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
         _requireReceipt(g, model, receipt, claim.layerFrom, claim.layerTo);
         _requireRequest(receipt, claim.leaf, position, proof);
         g.binding = _claimHash(model, claim);
-        uint256 chunks = judge.checkClaim(model, claim);
+        uint256 chunks = _checkedClaim(model, claim);
         g.chunks = uint40(chunks);
         uint256 level = Chunks.height(chunks);
         if (_folded(chunks, level, 0, below) != claim.traceRoot) revert OpeningWrong();
-        g.level = uint8(level);
         g.node = claim.traceRoot;
-        emit Accused(id, chunks, _turn(g, Phase.Picking));
+        uint256 where = Turns.atNode(level, below.length, 0);
+        emit Accused(id, chunks, _turn(g, turn, Phase.Picking, where));
     }
 
-    function _point(DisputeId id, Dispute storage g, bytes32 place) private {
-        // Not checked here: who points at nothing has found nothing, and the first proof of anything ends the game.
-        g.node = place;
-        emit PointedAt(id, Places.unpacked(place), _turn(g, Phase.Proving));
-    }
-
-    /// Partial sums were stated, and one of them was picked.
-    function _setSums(Dispute storage g, uint256 parts, uint256 part) private {
-        g.level = SUMS;
-        g.index = uint40(parts << PART_BITS | part);
-    }
-
-    /// How many partial sums were stated.
-    function _parts(Dispute storage g) private view returns (uint256) {
-        return g.index >> PART_BITS;
-    }
-
-    /// The partial sum that was picked; as many as there are where it is said that they do not add up.
-    function _part(Dispute storage g) private view returns (uint256) {
-        return uint16(g.index);
+    function _point(
+        DisputeId id,
+        Dispute storage g,
+        uint256 turn,
+        Place calldata place,
+        uint256 listed
+    ) private {
+        // Not checked: the first proof of anything ends a game in which nothing was found.
+        g.node = Places.packed(place) | bytes32(listed);
+        emit PointedAt(id, place, _turn(g, turn, Phase.Proving, turn.where()));
     }
 
     // --- internals: what is on trial ---
 
     /// INVARIANT: layers, requests and rows are those that the accused signed.
-    function _requireReceipt(Dispute storage g, ModelId model, StageReceipt calldata receipt, uint16 layerFrom, uint16 layerTo)
-        private
-        view
-    {
-        bool same = keccak256(abi.encode(model, Eip712Types.receiptHash(receipt))) == g.binding;
-        if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) revert ReceiptMismatch();
+    function _requireReceipt(
+        Dispute storage g,
+        ModelId model,
+        StageReceipt calldata receipt,
+        uint16 layerFrom,
+        uint16 layerTo
+    ) private view {
+        bool same = _receiptHash(model, receipt) == g.binding;
+        if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) {
+            revert ReceiptMismatch();
+        }
     }
 
-    function _requireRequest(StageReceipt calldata receipt, RequestLeaf calldata leaf, uint256 position, bytes32[] calldata proof)
+    /// keccak256(abi.encode(model, receipt's hash)). Words are hashed as they stand in the call:
+    /// TaskRegistry has hashed sound ones, and no others have their hash.
+    function _receiptHash(ModelId model, StageReceipt calldata receipt)
         private
         pure
+        returns (bytes32 hash)
     {
+        bytes32 typeHash = Eip712Types.STAGE_RECEIPT_TYPEHASH;
+        assembly ("memory-safe") {
+            let place := mload(0x40)
+            mstore(place, typeHash)
+            calldatacopy(add(place, 32), receipt, RECEIPT_BYTES)
+            mstore(32, keccak256(place, add(RECEIPT_BYTES, 32)))
+            mstore(0, model)
+            hash := keccak256(0, 64)
+        }
+    }
+
+    function _requireRequest(
+        StageReceipt calldata receipt,
+        RequestLeaf calldata leaf,
+        uint256 position,
+        bytes32[] calldata proof
+    ) private view {
         bytes32 hash = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaf));
-        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, hash, proof)) revert RequestUnproven();
+        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, hash, proof)) {
+            revert RequestUnproven();
+        }
     }
 
     function _requireRows(
@@ -562,9 +605,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         return tokens.length == 0 ? 0 : uint256(keccak256(tokens)) >> 120;
     }
 
-    /// What the judge says to what this call brought: it reads the call's own bytes, but that `first` stands where the dispute's id did.
+    /// What the judge says to this call's own bytes, with `first` where the dispute's id stood.
     ///
-    /// SAFETY: our own contract without state. Claims are those that it has checked, value for value, when they were bound.
+    /// SAFETY: our own contract without state, and the claim is the one that it checked.
     function _judged(bytes4 selector, bytes32 first) private view returns (bytes memory) {
         return address(judge).functionStaticCall(abi.encodePacked(selector, first, msg.data[36:]));
     }
@@ -592,21 +635,29 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// INVARIANT: the partial sum is the one that the accused picked, and stands where it was stated: the statement's hash is over all groups.
-    function _stated(Dispute storage g, uint256 part, Place calldata place, Opening calldata opening) private view returns (bytes8) {
+    /// INVARIANT: the sum is the one that was picked and stated: the hash is over all groups.
+    function _stated(
+        Dispute storage g,
+        uint256 part,
+        Place calldata place,
+        Opening calldata opening
+    ) private view returns (bytes8) {
         uint256 start = part * Layouts.VALUE_BYTES;
         uint256 group = start / GROUP_BYTES;
         bytes32[] calldata others = opening.siblings;
         if (group > others.length) revert StatedMismatch();
-        bytes32 found = keccak256(abi.encodePacked(Places.packed(place), others[:group], keccak256(opening.data), others[group:]));
+        bytes32 found = keccak256(
+            abi.encodePacked(
+                Places.packed(place), others[:group], keccak256(opening.data), others[group:]
+            )
+        );
         if (found != g.node) revert StatedMismatch();
         return bytes8(opening.data[start % GROUP_BYTES:]);
     }
 
     // --- internals: the descent ---
 
-    /// What is on trial: keccak256(abi.encode(model, claim)). The claim's words are hashed as they stand in
-    /// the call; the judge refuses those that are no claim's.
+    /// What is on trial: keccak256(abi.encode(model, claim)), hashed as it stands in the call.
     function _claimHash(ModelId model, Claim calldata claim) private pure returns (bytes32 hash) {
         assembly ("memory-safe") {
             let place := mload(0x40)
@@ -614,6 +665,32 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
             calldatacopy(add(place, 32), claim, CLAIM_BYTES)
             hash := keccak256(place, add(CLAIM_BYTES, 32))
         }
+    }
+
+    /// Chunks of the claim's trace. The judge is sent the claim as it stands in the call.
+    ///
+    /// INVARIANT: each word is of its type, so that the accused can read what the judge did.
+    function _checkedClaim(ModelId model, Claim calldata claim) private view returns (uint256) {
+        bytes calldata words = msg.data[:CLAIM_BYTES];
+        bool sound;
+        assembly ("memory-safe") {
+            words.offset := claim
+            // Of four bytes: in the leaf, positions, windowFrom, and from `preferred` to `key1`.
+            let four := or(calldataload(claim), calldataload(add(claim, 96)))
+            four := or(four, or(calldataload(add(claim, 128)), calldataload(add(claim, 224))))
+            four := or(four, or(calldataload(add(claim, 256)), calldataload(add(claim, 352))))
+            four := or(four, or(calldataload(add(claim, 384)), calldataload(add(claim, 416))))
+            four := or(four, or(calldataload(add(claim, 448)), calldataload(add(claim, 480))))
+            four := or(four, or(calldataload(add(claim, 512)), calldataload(add(claim, 544))))
+            four := or(four, calldataload(add(claim, 576)))
+            // layerFrom and layerTo; tolerance and how.
+            let two := or(calldataload(add(claim, 160)), calldataload(add(claim, 192)))
+            let one := or(calldataload(add(claim, 288)), calldataload(add(claim, 320)))
+            sound := iszero(or(shr(32, four), or(shr(16, two), shr(8, one))))
+        }
+        require(sound);
+        bytes memory asked = abi.encodePacked(ITraceJudge.checkClaim.selector, model, words);
+        return abi.decode(address(judge).functionStaticCall(asked), (uint256));
     }
 
     function _requireClaim(Dispute storage g, ModelId model, Claim calldata claim) private view {
@@ -625,35 +702,45 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     /// How many nodes of level `below` there are, `step` levels beneath node number `index`.
-    function _nodes(uint256 chunks, uint256 below, uint256 step, uint256 index) private pure returns (uint256) {
+    function _nodes(uint256 chunks, uint256 below, uint256 step, uint256 index)
+        private
+        pure
+        returns (uint256)
+    {
         unchecked {
             uint256 left = Chunks.width(chunks, below) - (index << step); // there is such a node
             return left < 1 << step ? left : 1 << step;
         }
     }
 
-    /// How many nodes are one opening below node `index` of `level`.
-    function _children(uint256 chunks, uint256 level, uint256 index) private pure returns (uint256) {
-        uint256 step = _step(level);
-        return _nodes(chunks, level - step, step, index);
-    }
-
-    /// How many levels the picked child is below the node that was opened before: five, or all that there are below the root.
+    /// Levels from the picked child to the node opened before: five, or all below the root.
     function _stepTo(uint256 chunks, uint256 level) private pure returns (uint256) {
         return _step(Chunks.height(chunks) - level);
     }
 
     /// The hash of a node by what is said to be below it.
-    function _folded(uint256 chunks, uint256 level, uint256 index, bytes32[] calldata below) private view returns (bytes32) {
-        if (below.length != _children(chunks, level, index)) revert OpeningWrong();
-        return Chunks.fold(below, _step(level));
+    function _folded(uint256 chunks, uint256 level, uint256 index, bytes32[] calldata below)
+        private
+        view
+        returns (bytes32)
+    {
+        uint256 step = _step(level);
+        if (below.length != _nodes(chunks, level - step, step, index)) revert OpeningWrong();
+        return Chunks.fold(below, step);
     }
 
-    /// INVARIANT: what is opened is under the node that was opened before, at the place that the accused picked.
-    function _openChild(Dispute storage g, uint256 chunks, uint256 level, uint256 index, bytes32 hash, bytes32[] calldata siblings)
-        private
-    {
-        bytes32 top = Chunks.climb(hash, index, Chunks.width(chunks, level), _stepTo(chunks, level), siblings);
+    /// INVARIANT: what is opened is the picked child of the node that was opened before.
+    function _openChild(
+        Dispute storage g,
+        uint256 chunks,
+        uint256 level,
+        uint256 index,
+        bytes32 hash,
+        bytes32[] calldata siblings
+    ) private {
+        uint256 step = _stepTo(chunks, level);
+        uint256 count = _nodes(chunks, level, step, index >> step);
+        bytes32 top = Chunks.climb(hash, index & ((1 << step) - 1), count, siblings);
         if (top != g.node) revert OpeningWrong();
         g.node = hash;
     }

@@ -41,7 +41,9 @@ contract EntryPauseTest is Test {
     }
 
     function test_pause_whenTooLong_reverts() public {
-        vm.expectRevert(abi.encodeWithSelector(EntryPause.PauseTooLong.selector, 7 days + 1, 7 days));
+        vm.expectRevert(
+            abi.encodeWithSelector(EntryPause.PauseTooLong.selector, 7 days + 1, 7 days)
+        );
         pause(7 days + 1);
     }
 
@@ -70,7 +72,9 @@ contract EntryPauseTest is Test {
         door.resumeEntries();
         vm.assertTrue(door.enter());
         vm.warp(start + 37 days - 1);
-        vm.expectRevert(abi.encodeWithSelector(EntryPause.PauseNotAllowedBefore.selector, start + 37 days));
+        vm.expectRevert(
+            abi.encodeWithSelector(EntryPause.PauseNotAllowedBefore.selector, start + 37 days)
+        );
         pause(1);
     }
 
@@ -82,7 +86,9 @@ contract EntryPauseTest is Test {
     }
 
     function test_setGuardian_ownerOnlyAndInheritsTheRest() public {
-        vm.expectRevert(abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, guardian));
+        vm.expectRevert(
+            abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, guardian)
+        );
         vm.prank(guardian);
         door.setGuardian(guardian);
         pause(1);
@@ -96,7 +102,9 @@ contract EntryPauseTest is Test {
     }
 
     /// Whatever the guardian tries, entries are closed at most 7 days of any 37.
-    function testFuzz_pause_isBounded(uint32[16] calldata waits, uint32[16] calldata lengths) public {
+    function testFuzz_pause_isBounded(uint32[16] calldata waits, uint32[16] calldata lengths)
+        public
+    {
         uint256 start = vm.getBlockTimestamp();
         uint256 closed;
         for (uint256 i; i < waits.length; ++i) {

@@ -57,7 +57,11 @@ contract EscrowTest is Suite {
     function test_deposit_withoutAllowance_reverts() public {
         token.mint(payer, USD);
         vm.prank(payer);
-        vm.expectRevert(abi.encodeWithSelector(IERC20Errors.ERC20InsufficientAllowance.selector, address(escrow), 0, USD));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IERC20Errors.ERC20InsufficientAllowance.selector, address(escrow), 0, USD
+            )
+        );
         escrow.deposit(USD);
     }
 
@@ -80,7 +84,9 @@ contract EscrowTest is Suite {
         deploy(new CutToken(address(this)));
         fund(payer, address(escrow), 100 * USD);
         vm.prank(payer);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.TokenShortfall.selector, 99 * USD, 100 * USD));
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.TokenShortfall.selector, 99 * USD, 100 * USD)
+        );
         escrow.deposit(100 * USD);
     }
 
@@ -104,7 +110,9 @@ contract EscrowTest is Suite {
         vm.prank(requester);
         escrow.requestWithdraw(1);
         vm.assertEq(escrow.thawOf(requester).amount, 30 * USD + 1);
-        vm.assertEq(escrow.thawOf(requester).readyAt, vm.getBlockTimestamp() + WITHDRAW_DELAY_SECONDS);
+        vm.assertEq(
+            escrow.thawOf(requester).readyAt, vm.getBlockTimestamp() + WITHDRAW_DELAY_SECONDS
+        );
     }
 
     function test_requestWithdraw_ofNothingOrTooMuch_reverts() public {
@@ -112,11 +120,15 @@ contract EscrowTest is Suite {
         vm.expectRevert(IEscrow.AmountZero.selector);
         escrow.requestWithdraw(0);
         vm.prank(requester);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1
+            )
+        );
         escrow.requestWithdraw(100 * USD + 1);
     }
 
-    function test_withdraw_aroundItsClock() public {
+    function test_withdraw_waitsForItsClock() public {
         vm.prank(requester);
         escrow.requestWithdraw(30 * USD);
         uint256 readyAt = escrow.thawOf(requester).readyAt;
@@ -149,7 +161,11 @@ contract EscrowTest is Suite {
 
     function test_lockForJob_withoutBalance_reverts() public {
         vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1
+            )
+        );
         escrow.lockForJob(JOB, requester, address(0), 100 * USD + 1);
     }
 
@@ -205,7 +221,9 @@ contract EscrowTest is Suite {
         lock(40 * USD);
         IEscrow.Payout[] memory list = payouts(40 * USD, 1);
         vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, 40 * USD + 1, 40 * USD));
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, 40 * USD + 1, 40 * USD)
+        );
         escrow.releaseJob(JOB, list);
     }
 

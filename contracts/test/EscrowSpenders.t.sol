@@ -54,7 +54,9 @@ contract EscrowSpendersTest is Suite {
     function expectRevertOnOpen(Deal memory deal, bytes memory reason) private {
         vm.prank(matcher);
         vm.expectRevert(reason);
-        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        tasks.openMatched(
+            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
+        );
     }
 
     // --- setting ---
@@ -100,7 +102,8 @@ contract EscrowSpendersTest is Suite {
     }
 
     function test_order_byAStranger_reverts() public {
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester);
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester);
         expectRevertOnOpen(signedBy(otherKey, newOrder()), reason);
         Deal memory deal = newDeal(2);
         deal.orderSig = "";
@@ -110,12 +113,14 @@ contract EscrowSpendersTest is Suite {
         expectRevertOnOpen(signedBy(otherKey, newOrder()), reason);
     }
 
-    function test_order_aroundTheExpiry() public {
+    function test_order_countsUntilTheExpiry() public {
         uint64 expiry = uint64(vm.getBlockTimestamp() + 5 minutes);
         allow(spender, 10 * USD, expiry);
         Deal memory deal = signedBy(spenderKey, newOrder());
         vm.warp(expiry + 1);
-        expectRevertOnOpen(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        expectRevertOnOpen(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
         vm.warp(expiry);
         openMatched(deal);
         deal = signedBy(spenderKey, newOrder());
@@ -130,7 +135,9 @@ contract EscrowSpendersTest is Suite {
         allow(spender, 2 * amount - 1, NEVER);
         openMatched(deal);
         Deal memory next = signedBy(spenderKey, newOrder());
-        bytes memory over = abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * amount, 2 * amount - 1);
+        bytes memory over = abi.encodeWithSelector(
+            IEscrow.SpenderOverLimit.selector, spender, 2 * amount, 2 * amount - 1
+        );
         expectRevertOnOpen(next, over);
         allow(spender, 2 * amount, NEVER);
         openMatched(next);
@@ -150,7 +157,10 @@ contract EscrowSpendersTest is Suite {
         uint256 had = used(spender);
         allow(spender, had - 1, NEVER);
         Deal memory deal = signedBy(spenderKey, newOrder());
-        expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * had, had - 1));
+        expectRevertOnOpen(
+            deal,
+            abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * had, had - 1)
+        );
         vm.assertEq(used(spender), had);
     }
 
@@ -161,7 +171,10 @@ contract EscrowSpendersTest is Suite {
         escrow.requestWithdraw(free);
         Deal memory deal = signedBy(spenderKey, newOrder());
         uint256 amount = maxAmountOf(deal.order);
-        expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount));
+        expectRevertOnOpen(
+            deal,
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount)
+        );
     }
 
     // --- what a spender cannot do ---
@@ -169,7 +182,9 @@ contract EscrowSpendersTest is Suite {
     function test_spender_hasNoMoneyOfItsOwn() public {
         uint256 all = escrow.balanceOf(requester);
         vm.startPrank(spender);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, 1));
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, 1)
+        );
         escrow.requestWithdraw(1);
         vm.expectRevert(IEscrow.NoCredit.selector);
         escrow.withdrawCredit();
@@ -207,7 +222,7 @@ contract EscrowSpendersTest is Suite {
         vm.assertEq(tasks.jobOf(session.id).tokensIn, IN);
     }
 
-    /// Each spender is held to its own limit: it does not say what another's jobs, or the requester's own, are due.
+    /// A spender does not say what another's jobs, or the requester's own, are due.
     function test_ack_byAnotherSpender_reverts() public {
         allow(other, 10 * USD, NEVER);
         Deal[2] memory deals = [signedBy(spenderKey, sessionOrder()), matchedSession(2)];
@@ -220,7 +235,7 @@ contract EscrowSpendersTest is Suite {
         }
     }
 
-    /// Taking a key back does not undo what stages did on its word: it opens nothing more, but its jobs are settled by it.
+    /// A key taken back opens nothing more, but the jobs that it opened are settled by it.
     function test_ack_afterTheKeyWasTakenBack_stillPays() public {
         Deal memory deal = signedBy(spenderKey, sessionOrder());
         Deal memory late = signedBy(spenderKey, newOrder());
@@ -228,14 +243,16 @@ contract EscrowSpendersTest is Suite {
         allow(spender, 0, 0);
         ackBy(spenderKey, deal, IN, OUT);
         vm.assertGt(escrow.creditOf(minerOwners[0]), 0);
-        expectRevertOnOpen(late, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        expectRevertOnOpen(
+            late, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(deal.id); // frees what it used, though its limit is zero by now
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         vm.assertEq(used(spender), gross[0] + gross[1]);
     }
 
-    function test_requestClose_byTheSpender() public {
+    function test_requestClose_mayComeFromItsOwnSpender() public {
         Deal memory deal = signedBy(spenderKey, sessionOrder());
         openMatched(deal);
         vm.prank(other);
@@ -256,10 +273,14 @@ contract EscrowSpendersTest is Suite {
         bytes memory sig = sign(otherKey, digest(delegation.hash()));
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
         sig = sign(spenderKey, digest(delegation.hash()));
         vm.prank(stranger);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
     }
 
     // --- contract accounts ---
@@ -279,7 +300,7 @@ contract EscrowSpendersTest is Suite {
 
     // --- the books ---
 
-    /// used = what its jobs were paid + what is locked for them, whatever order locks, Acks and ends come in; never over the limit.
+    /// used = paid + locked for its jobs, whatever comes in, and never over the limit.
     function testFuzz_used_isPaidPlusLocked(uint256 limit, uint256 seed) public {
         limit = bound(limit, 0, 5 * USD);
         allow(spender, limit, NEVER);
@@ -290,15 +311,23 @@ contract EscrowSpendersTest is Suite {
             Deal memory deal = signedBy(spenderKey, seed % 2 == 0 ? sessionOrder() : newOrder());
             uint256 amount = maxAmountOf(deal.order);
             if (paid + locked + amount > limit) {
-                expectRevertOnOpen(deal, abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, paid + locked + amount, limit));
+                expectRevertOnOpen(
+                    deal,
+                    abi.encodeWithSelector(
+                        IEscrow.SpenderOverLimit.selector, spender, paid + locked + amount, limit
+                    )
+                );
                 continue;
             }
             openMatched(deal);
-            if (seed >> 8 & 1 == 1) ackBy(spenderKey, deal, uint32(seed % IN) + 1, uint32(seed % OUT));
+            if (seed >> 8 & 1 == 1) {
+                ackBy(spenderKey, deal, uint32(seed % IN) + 1, uint32(seed % OUT));
+            }
             (, uint256 left) = escrow.lockOf(deal.id);
             locked += left;
             if (seed >> 8 & 1 == 1) {
-                (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, uint32(seed % IN) + 1, uint32(seed % OUT));
+                (uint256[] memory gross,,,) =
+                    tasks.split(deal.order, deal.plan, uint32(seed % IN) + 1, uint32(seed % OUT));
                 paid += gross[0] + gross[1];
             }
             vm.assertEq(used(spender), paid + locked);

@@ -33,7 +33,9 @@ contract MinerRegistryTest is StakeFixture {
     function test_register_whenBelowMinimum_reverts() public {
         fund(owner, address(miners), MIN_STAKE);
         bytes memory proof = operatorProof(operatorKey, owner);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.StakeTooLow.selector, MIN_STAKE - 1, MIN_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.StakeTooLow.selector, MIN_STAKE - 1, MIN_STAKE)
+        );
         vm.prank(owner);
         miners.register(MIN_STAKE - 1, operator, proof);
     }
@@ -41,7 +43,11 @@ contract MinerRegistryTest is StakeFixture {
     function test_register_whenActive_reverts() public {
         registerMiner(MIN_STAKE);
         bytes memory proof = operatorProof(operatorKey, owner);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.InvalidState.selector, IMinerRegistry.State.Active));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IMinerRegistry.InvalidState.selector, IMinerRegistry.State.Active
+            )
+        );
         vm.prank(owner);
         miners.register(MIN_STAKE, operator, proof);
     }
@@ -50,7 +56,9 @@ contract MinerRegistryTest is StakeFixture {
         registerMiner(MIN_STAKE);
         bytes memory proof = operatorProof(operatorKey, stranger); // even with a valid proof
         fund(stranger, address(miners), MIN_STAKE);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.OperatorTaken.selector, operator, owner));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.OperatorTaken.selector, operator, owner)
+        );
         vm.prank(stranger);
         miners.register(MIN_STAKE, operator, proof);
     }
@@ -95,7 +103,9 @@ contract MinerRegistryTest is StakeFixture {
 
     function expectProofRefused(address owner_, address operator_, bytes memory proof) private {
         fund(owner_, address(miners), MIN_STAKE);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.OperatorProofInvalid.selector, operator_));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.OperatorProofInvalid.selector, operator_)
+        );
         vm.prank(owner_);
         miners.register(MIN_STAKE, operator_, proof);
     }
@@ -104,7 +114,11 @@ contract MinerRegistryTest is StakeFixture {
         deploy(new CutToken(address(this)));
         fund(owner, address(miners), MIN_STAKE);
         bytes memory proof = operatorProof(operatorKey, owner);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.TokenShortfall.selector, MIN_STAKE * 99 / 100, MIN_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IMinerRegistry.TokenShortfall.selector, MIN_STAKE * 99 / 100, MIN_STAKE
+            )
+        );
         vm.prank(owner);
         miners.register(MIN_STAKE, operator, proof);
     }
@@ -146,11 +160,13 @@ contract MinerRegistryTest is StakeFixture {
         miners.addStake(0);
     }
 
-    /// Nobody can touch another's account: every owner function acts on the caller's own, which is None.
+    /// Every owner function acts on the caller's own account, which is None.
     function test_addStake_whenStranger_touchesNobody() public {
         registerMiner(MIN_STAKE);
         fund(stranger, address(miners), 5);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.InvalidState.selector, IMinerRegistry.State.None));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.InvalidState.selector, IMinerRegistry.State.None)
+        );
         vm.prank(stranger);
         miners.addStake(5);
     }
@@ -165,7 +181,9 @@ contract MinerRegistryTest is StakeFixture {
     function test_registerMachine_storesAll() public {
         registerMiner(MIN_STAKE);
         vm.expectEmit(address(miners));
-        emit IMinerRegistry.MachineRegistered(owner, 0, "RTX4", 24_576, 1_008_000, keccak256("endpoint"));
+        emit IMinerRegistry.MachineRegistered(
+            owner, 0, "RTX4", 24_576, 1_008_000, keccak256("endpoint")
+        );
         addMachine();
         IMinerRegistry.Machine memory machine = miners.machineOf(owner, 0);
         vm.assertEq(uint256(uint32(machine.class)), uint256(uint32(bytes4("RTX4"))));
@@ -246,10 +264,14 @@ contract MinerRegistryTest is StakeFixture {
         (address second, uint256 secondKey) = makeKey("second");
         registerMiner(stranger, secondKey, MIN_STAKE);
         bytes memory proof = operatorProof(secondKey, owner);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.OperatorTaken.selector, second, stranger));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.OperatorTaken.selector, second, stranger)
+        );
         vm.prank(owner);
         miners.rotateOperator(second, proof);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.OperatorProofInvalid.selector, challenger));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.OperatorProofInvalid.selector, challenger)
+        );
         vm.prank(owner);
         miners.rotateOperator(challenger, proof);
     }
@@ -305,9 +327,13 @@ contract MinerRegistryTest is StakeFixture {
         registerMiner(MIN_STAKE);
         vm.expectRevert(IMinerRegistry.AmountZero.selector);
         requestExit(0);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.ExitTooLarge.selector, MIN_STAKE + 1, MIN_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.ExitTooLarge.selector, MIN_STAKE + 1, MIN_STAKE)
+        );
         requestExit(MIN_STAKE + 1);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.StakeTooLow.selector, MIN_STAKE - 1, MIN_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.StakeTooLow.selector, MIN_STAKE - 1, MIN_STAKE)
+        );
         requestExit(1);
     }
 
@@ -377,7 +403,11 @@ contract MinerRegistryTest is StakeFixture {
         registerMiner(MIN_STAKE);
         requestExit(MIN_STAKE);
         slash(1000);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.StakeTooLow.selector, MIN_STAKE * 9 / 10, MIN_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IMinerRegistry.StakeTooLow.selector, MIN_STAKE * 9 / 10, MIN_STAKE
+            )
+        );
         vm.prank(owner);
         miners.cancelExit();
     }
@@ -428,7 +458,11 @@ contract MinerRegistryTest is StakeFixture {
         requestExit(MIN_STAKE);
         skipTime(UNBOND_SECONDS);
         slash(1000);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp() + JAIL_SECONDS));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp() + JAIL_SECONDS
+            )
+        );
         vm.prank(owner);
         miners.withdraw();
     }
@@ -454,7 +488,8 @@ contract MinerRegistryTest is StakeFixture {
 
     function test_arbitratorFunctions_whenStranger_revert() public {
         registerMiner(MIN_STAKE);
-        bytes memory refused = abi.encodeWithSelector(IMinerRegistry.NotArbitrator.selector, stranger);
+        bytes memory refused =
+            abi.encodeWithSelector(IMinerRegistry.NotArbitrator.selector, stranger);
         vm.startPrank(stranger);
         vm.expectRevert(refused);
         miners.freeze(owner);
@@ -490,7 +525,15 @@ contract MinerRegistryTest is StakeFixture {
     function test_slash_splitsTwentyThirtyFifty() public {
         registerMiner(MIN_STAKE);
         vm.expectEmit(address(miners));
-        emit IMinerRegistry.Slashed(owner, challenger, requester, MIN_STAKE, MIN_STAKE / 5, MIN_STAKE * 3 / 10, MIN_STAKE / 2);
+        emit IMinerRegistry.Slashed(
+            owner,
+            challenger,
+            requester,
+            MIN_STAKE,
+            MIN_STAKE / 5,
+            MIN_STAKE * 3 / 10,
+            MIN_STAKE / 2
+        );
         vm.expectEmit(address(miners));
         emit IMinerRegistry.Jailed(owner, vm.getBlockTimestamp() + JAIL_SECONDS);
         uint256 amount = slash(10_000);
@@ -563,7 +606,12 @@ contract MinerRegistryTest is StakeFixture {
         miners.withdrawCredit();
     }
 
-    function testFuzz_slash_conservesMoneyAndNeverReverts(uint96 stake, uint96 leaving, uint16 bps, uint256 cap) public {
+    function testFuzz_slash_conservesMoneyAndNeverReverts(
+        uint96 stake,
+        uint96 leaving,
+        uint16 bps,
+        uint256 cap
+    ) public {
         stake = uint96(bound(stake, MIN_STAKE, 1e18));
         leaving = uint96(bound(leaving, 0, 1e18));
         registerMiner(uint256(stake) + leaving);
@@ -571,7 +619,8 @@ contract MinerRegistryTest is StakeFixture {
         vm.prank(address(tasks));
         uint256 amount = miners.slash(owner, bps, challenger, cap, requester);
         IMinerRegistry.Miner memory miner = miners.minerOf(owner);
-        uint256 credits = miners.creditOf(challenger) + miners.creditOf(requester) + miners.creditOf(BURN);
+        uint256 credits =
+            miners.creditOf(challenger) + miners.creditOf(requester) + miners.creditOf(BURN);
         vm.assertEq(credits, amount);
         vm.assertEq(uint256(miner.stake) + miner.leaving + amount, uint256(stake) + leaving);
         vm.assertGe(miners.creditOf(BURN), (amount + 1) / 2);
@@ -580,14 +629,15 @@ contract MinerRegistryTest is StakeFixture {
     }
 
     /// Slashed again and again down to single units: the books always add up.
-    function testFuzz_slash_tinyStakes(uint16[24] calldata bps) public {
+    function testFuzz_slash_ofTinyStakes_losesNoUnit(uint16[24] calldata bps) public {
         registerMiner(MIN_STAKE);
         slash(9999);
         slash(9990);
         for (uint256 i; i < bps.length; ++i) {
             slash(bps[i]);
             IMinerRegistry.Miner memory miner = miners.minerOf(owner);
-            uint256 credits = miners.creditOf(challenger) + miners.creditOf(requester) + miners.creditOf(BURN);
+            uint256 credits =
+                miners.creditOf(challenger) + miners.creditOf(requester) + miners.creditOf(BURN);
             vm.assertEq(uint256(miner.stake) + miner.leaving + credits, MIN_STAKE);
         }
     }
@@ -632,7 +682,7 @@ contract MinerRegistryTest is StakeFixture {
 
     // --- governance ---
 
-    function test_addArbitrator_afterTheDelay() public {
+    function test_addArbitrator_waitsForTheDelay() public {
         vm.startPrank(governor);
         uint256 readyAt = vm.getBlockTimestamp() + ARBITRATOR_DELAY_SECONDS;
         address candidate = address(new Referee(40 hours));
@@ -640,7 +690,9 @@ contract MinerRegistryTest is StakeFixture {
         emit IMinerRegistry.ArbitratorProposed(candidate, readyAt);
         miners.proposeArbitrator(candidate);
         vm.warp(readyAt - 1);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.ArbitratorNotReady.selector, readyAt));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.ArbitratorNotReady.selector, readyAt)
+        );
         miners.addArbitrator(candidate);
         vm.warp(readyAt);
         vm.expectEmit(address(miners));
@@ -662,7 +714,9 @@ contract MinerRegistryTest is StakeFixture {
         vm.startPrank(governor);
         miners.proposeArbitrator(slow);
         skipTime(ARBITRATOR_DELAY_SECONDS);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.UnbondTooShort.selector, 40 hours, 40 hours + 1));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.UnbondTooShort.selector, 40 hours, 40 hours + 1)
+        );
         miners.addArbitrator(slow);
         vm.stopPrank();
     }
@@ -678,7 +732,8 @@ contract MinerRegistryTest is StakeFixture {
     }
 
     function test_governance_whenStranger_reverts() public {
-        bytes memory refused = abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, stranger);
+        bytes memory refused =
+            abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, stranger);
         vm.startPrank(stranger);
         vm.expectRevert(refused);
         miners.proposeArbitrator(stranger);
@@ -691,7 +746,9 @@ contract MinerRegistryTest is StakeFixture {
         MinerRegistry.Params memory p = minerParams(address(jury));
         uint256 need = MAX_JOB_SECONDS + MAX_WINDOW_SECONDS + MAX_DISPUTE_SECONDS;
         p.unbondSeconds = need - 1;
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.UnbondTooShort.selector, need - 1, need));
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.UnbondTooShort.selector, need - 1, need)
+        );
         new MinerRegistry(p);
         p.unbondSeconds = need;
         new MinerRegistry(p);
@@ -718,7 +775,9 @@ contract MinerRegistryTest is StakeFixture {
         slash(1000);
         vm.prank(guardian);
         miners.pauseEntries(7 days);
-        bytes memory paused = abi.encodeWithSelector(EntryPause.EntriesPaused.selector, vm.getBlockTimestamp() + 7 days);
+        bytes memory paused = abi.encodeWithSelector(
+            EntryPause.EntriesPaused.selector, vm.getBlockTimestamp() + 7 days
+        );
         vm.startPrank(stranger);
         vm.expectRevert(paused);
         miners.register(MIN_STAKE, operator, "");

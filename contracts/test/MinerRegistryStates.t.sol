@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {StakeFixture} from "./fixtures/StakeFixture.sol";
 
-/// MinerRegistry as a state machine: every function in every state, and random walks against the clock.
+/// MinerRegistry as a state machine: every function in every state, and random walks in time.
 contract MinerRegistryStatesTest is StakeFixture {
     IMinerRegistry.State private constant NONE = IMinerRegistry.State.None;
     IMinerRegistry.State private constant ACTIVE = IMinerRegistry.State.Active;
@@ -68,12 +68,18 @@ contract MinerRegistryStatesTest is StakeFixture {
     function checkArbitrator(bytes memory freeze) private {
         expectCall(address(tasks), abi.encodeCall(miners.freeze, (owner)), freeze);
         expectCall(
-            address(tasks), abi.encodeCall(miners.release, (owner)), abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner)
+            address(tasks),
+            abi.encodeCall(miners.release, (owner)),
+            abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner)
         );
-        expectCall(address(tasks), abi.encodeCall(miners.slash, (owner, 5000, challenger, 1, requester)), legal());
+        expectCall(
+            address(tasks),
+            abi.encodeCall(miners.slash, (owner, 5000, challenger, 1, requester)),
+            legal()
+        );
     }
 
-    function test_matrix_none() public {
+    function test_none_allowsItsMovesAlone() public {
         bring(NONE, false);
         bytes memory no = wrongState(NONE);
         bytes memory unknown = abi.encodeWithSelector(IMinerRegistry.MachineUnknown.selector, 0);
@@ -82,7 +88,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         checkArbitrator(abi.encodeWithSelector(IMinerRegistry.MinerUnknown.selector, owner));
     }
 
-    function test_matrix_active() public {
+    function test_active_allowsItsMovesAlone() public {
         bring(ACTIVE, false);
         bytes memory nothing = abi.encodeWithSelector(IMinerRegistry.NothingLeaving.selector);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
@@ -91,7 +97,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         checkArbitrator(legal());
     }
 
-    function test_matrix_activeAndJailed() public {
+    function test_activeAndJailed_allowsItsMovesAlone() public {
         bring(ACTIVE, true);
         bytes memory nothing = abi.encodeWithSelector(IMinerRegistry.NothingLeaving.selector);
         bytes memory ok = legal();
@@ -100,7 +106,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         vm.assertFalse(miners.canWork(operator, 0));
     }
 
-    function test_matrix_cooldown() public {
+    function test_cooldown_allowsItsMovesAlone() public {
         bring(COOLDOWN, false);
         bytes memory no = wrongState(COOLDOWN);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
@@ -112,13 +118,14 @@ contract MinerRegistryStatesTest is StakeFixture {
     function test_matrix_cooldownAndJailed() public {
         bring(COOLDOWN, true);
         bytes memory no = wrongState(COOLDOWN);
-        bytes memory jailed = abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp());
+        bytes memory jailed =
+            abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp());
         bytes memory ok = legal();
         checkOwner([no, no, ok, no, no, ok, jailed, no, ok]);
         checkArbitrator(legal());
     }
 
-    function test_matrix_exited() public {
+    function test_exited_allowsItsMovesAlone() public {
         bring(EXITED, false);
         bytes memory no = wrongState(EXITED);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
@@ -127,8 +134,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         checkArbitrator(legal());
     }
 
-    /// #13: whatever is asked and cancelled, nothing leaves within the unbonding time of the request that took it out, and each
-    /// unit that comes out was asked for.
+    /// #13: nothing leaves within the unbonding time of its request, and each unit was asked for.
     function testFuzz_exit_noSequenceShortensAClock(uint256 seed) public {
         bring(ACTIVE, false);
         uint256 lastRequest;
@@ -142,7 +148,10 @@ contract MinerRegistryStatesTest is StakeFixture {
                     vm.assertEq(amount, before.leaving);
                     vm.assertGe(vm.getBlockTimestamp(), lastRequest + UNBOND_SECONDS);
                 } catch {
-                    vm.assertTrue(before.leaving == 0 || vm.getBlockTimestamp() < lastRequest + UNBOND_SECONDS);
+                    vm.assertTrue(
+                        before.leaving == 0
+                            || vm.getBlockTimestamp() < lastRequest + UNBOND_SECONDS
+                    );
                 }
             } else if (random % 4 == 1) {
                 try miners.cancelExit() {
@@ -161,19 +170,21 @@ contract MinerRegistryStatesTest is StakeFixture {
         vm.assertEq(uint256(end.stake) + end.leaving, token.balanceOf(address(miners)));
     }
 
-    /// #12: a receipt signed at any time while the miner may work can be disputed for the longest job and window after; until
-    /// then the stake it was judged by is still here.
-    function testFuzz_stakeOutlastsEveryDisputableReceipt(uint32 waitBefore, uint32 signedBefore) public {
+    /// #12: the stake behind a receipt is here as long as the receipt can be disputed.
+    function testFuzz_stakeOutlastsEveryDisputableReceipt(uint32 waitBefore, uint32 signedBefore)
+        public
+    {
         bring(ACTIVE, false);
         skipTime(bound(waitBefore, 0, 30 days));
-        uint256 signedAt = vm.getBlockTimestamp() - bound(signedBefore, 0, 1 days); // before the exit was asked for
+        // Before the exit was asked for.
+        uint256 signedAt = vm.getBlockTimestamp() - bound(signedBefore, 0, 1 days);
         vm.prank(owner);
         miners.requestExit(STAKE);
         vm.warp(signedAt + MAX_JOB_SECONDS + MAX_WINDOW_SECONDS);
         vm.prank(owner);
         (bool left,) = address(miners).call(abi.encodeCall(miners.withdraw, ()));
         vm.assertFalse(left);
-        vm.prank(address(jury)); // the last moment at which a dispute may open: now frozen for as long as it takes
+        vm.prank(address(jury)); // the last moment at which a dispute may open
         miners.freeze(owner);
         skipTime(365 days);
         vm.assertEq(slash(10_000), STAKE);

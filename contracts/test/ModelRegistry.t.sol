@@ -18,7 +18,9 @@ contract ModelRegistryTest is Test {
         while (level.length > 1) {
             bytes32[] memory above = new bytes32[]((level.length + 1) / 2);
             for (uint256 i; i < above.length; ++i) {
-                above[i] = 2 * i + 1 < level.length ? sha256(abi.encodePacked(hex"01", level[2 * i], level[2 * i + 1])) : level[2 * i];
+                above[i] = 2 * i + 1 < level.length
+                    ? sha256(abi.encodePacked(hex"01", level[2 * i], level[2 * i + 1]))
+                    : level[2 * i];
             }
             level = above;
         }
@@ -93,7 +95,11 @@ contract ModelRegistryTest is Test {
         if (other == roots[index]) other = ~other;
         roots[index] = other;
         IModelRegistry.ModelSpec memory spec = specOf(4);
-        vm.expectRevert(abi.encodeWithSelector(IModelRegistry.WeightsRootMismatch.selector, weightsRoot(roots), spec.weightsRoot));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IModelRegistry.WeightsRootMismatch.selector, weightsRoot(roots), spec.weightsRoot
+            )
+        );
         models.register(spec, roots);
     }
 
@@ -130,11 +136,26 @@ contract ModelRegistryTest is Test {
     function test_shardRoot_addsEmbeddingToTheFirstAndHeadToTheLastShard() public {
         ModelId id = models.register(specOf(3), rootsOf(3));
         bytes32[] memory r = rootsOf(3);
-        vm.assertEq(models.shardRoot(id, 0, 3), sha256(abi.encodePacked(hex"03", uint16(0), uint16(3), r[0], r[1], r[2], r[3], r[4])));
-        vm.assertEq(models.shardRoot(id, 0, 1), sha256(abi.encodePacked(hex"03", uint16(0), uint16(1), r[0], r[1])));
-        vm.assertEq(models.shardRoot(id, 1, 2), sha256(abi.encodePacked(hex"03", uint16(1), uint16(2), r[2])));
-        vm.assertEq(models.shardRoot(id, 1, 3), sha256(abi.encodePacked(hex"03", uint16(1), uint16(3), r[2], r[3], r[4])));
-        vm.assertEq(models.shardRoot(id, 2, 3), sha256(abi.encodePacked(hex"03", uint16(2), uint16(3), r[3], r[4])));
+        vm.assertEq(
+            models.shardRoot(id, 0, 3),
+            sha256(abi.encodePacked(hex"03", uint16(0), uint16(3), r[0], r[1], r[2], r[3], r[4]))
+        );
+        vm.assertEq(
+            models.shardRoot(id, 0, 1),
+            sha256(abi.encodePacked(hex"03", uint16(0), uint16(1), r[0], r[1]))
+        );
+        vm.assertEq(
+            models.shardRoot(id, 1, 2),
+            sha256(abi.encodePacked(hex"03", uint16(1), uint16(2), r[2]))
+        );
+        vm.assertEq(
+            models.shardRoot(id, 1, 3),
+            sha256(abi.encodePacked(hex"03", uint16(1), uint16(3), r[2], r[3], r[4]))
+        );
+        vm.assertEq(
+            models.shardRoot(id, 2, 3),
+            sha256(abi.encodePacked(hex"03", uint16(2), uint16(3), r[3], r[4]))
+        );
     }
 
     function test_shardRoot_whenRangeEmptyOrTooLong_reverts() public {

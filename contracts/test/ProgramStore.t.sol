@@ -28,7 +28,9 @@ contract ProgramStoreTest is Test {
             vm.assertTrue(programs.store(program) == id);
             vm.assertTrue(programs.has(id));
             vm.assertEq(programs.load(id), program);
-            vm.assertEq(ProgramHomes.homeOf(address(programs), id).code, bytes.concat(hex"00", program));
+            vm.assertEq(
+                ProgramHomes.homeOf(address(programs), id).code, bytes.concat(hex"00", program)
+            );
         }
     }
 
@@ -40,7 +42,7 @@ contract ProgramStoreTest is Test {
         vm.assertTrue(ProgramHomes.homeOf(address(programs), id).codehash == hash);
     }
 
-    /// Who made a program's account makes others for whoever asks; the first is there already, and no other is looked at.
+    /// A maker makes others for anybody, but the first is there already, and alone is looked at.
     function test_whatElseIsMade_isNobodysProgram() public {
         bytes memory program = bytesOf(100);
         bytes32 id = programs.store(program);
@@ -61,16 +63,19 @@ contract ProgramStoreTest is Test {
 
     function test_aProgramTooLong_isRefused() public {
         bytes memory program = new bytes(24_001);
-        vm.expectRevert(abi.encodeWithSelector(ProgramStore.ProgramTooLong.selector, 24_001, 24_000));
+        vm.expectRevert(
+            abi.encodeWithSelector(ProgramStore.ProgramTooLong.selector, 24_001, 24_000)
+        );
         programs.store(program);
     }
 
-    /// An account that cannot be paid for leaves nothing behind that would keep the program out for good.
+    /// An account that cannot be paid for keeps no program out for good.
     function test_aStoringThatRunsOutOfGas_canBeDoneAgain() public {
         bytes memory program = bytesOf(3000);
         bytes32 id = keccak256(program);
         for (uint256 gas_ = 50_000; gas_ < 650_000; gas_ += 25_000) {
-            (bool ok,) = address(programs).call{gas: gas_}(abi.encodeCall(programs.store, (program)));
+            (bool ok,) =
+                address(programs).call{gas: gas_}(abi.encodeCall(programs.store, (program)));
             if (ok) break;
             vm.assertFalse(programs.has(id));
             vm.assertEq(makerOf(id).code.length, 0);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {JobId} from "../src/types/Ids.sol";
 import {Ack} from "../src/types/Signed.sol";
@@ -9,7 +11,7 @@ import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {BlacklistToken, CallbackToken} from "./fixtures/Tokens.sol";
 
-/// A token that calls back in the middle of every transfer (attack #1), and one that refuses people (attack #46).
+/// A token that calls back in every transfer (attack #1), and one that refuses people (#46).
 contract ReentrancyTest is Suite {
     using Messages for *;
 
@@ -42,7 +44,10 @@ contract ReentrancyTest is Suite {
     function assertGuarded(string memory what) private view {
         vm.assertTrue(hook.called(), what);
         vm.assertFalse(hook.succeeded(), what);
-        vm.assertEq(hook.answer(), abi.encodeWithSelector(ReentrancyGuardTransient.ReentrancyGuardReentrantCall.selector));
+        vm.assertEq(
+            hook.answer(),
+            abi.encodeWithSelector(ReentrancyGuardTransient.ReentrancyGuardReentrantCall.selector)
+        );
     }
 
     /// All of Escrow that moves tokens or pays out.
@@ -59,18 +64,27 @@ contract ReentrancyTest is Suite {
         Delivery memory delivery = newDelivery(deal, 1, 1);
         (Ack memory ack, bytes memory sig) = newAck(deal, 1, 1);
         calls[0] = abi.encodeCall(tasks.open, (deal.order));
-        calls[1] = abi.encodeCall(tasks.openMatched, (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs));
-        calls[2] = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs));
+        calls[1] = abi.encodeCall(
+            tasks.openMatched,
+            (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs)
+        );
+        calls[2] = abi.encodeCall(
+            tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs)
+        );
         calls[3] = abi.encodeCall(tasks.settleAck, (deal.order, ack, sig, deal.plan));
         calls[4] = abi.encodeCall(tasks.finalize, (deal.order, deal.plan));
         calls[5] = abi.encodeCall(tasks.cancel, (deal.id));
         calls[6] = abi.encodeCall(tasks.expire, (deal.id));
-        calls[7] = abi.encodeCall(tasks.dispute, (deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), ""));
+        calls[7] = abi.encodeCall(
+            tasks.dispute,
+            (deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), "")
+        );
     }
 
     function assertBooksBalance() private view {
         (, uint256 locked) = escrow.lockOf(lastJob);
-        uint256 books = escrow.balanceOf(requester) + escrow.thawOf(requester).amount + escrow.creditOf(matcher) + escrow.creditOf(treasury)
+        uint256 books = escrow.balanceOf(requester) + escrow.thawOf(requester).amount
+            + escrow.creditOf(matcher) + escrow.creditOf(treasury)
             + escrow.balanceOf(address(hook)) + escrow.thawOf(address(hook)).amount + locked;
         for (uint256 i; i < minerOwners.length; ++i) {
             books += escrow.creditOf(minerOwners[i]);
@@ -148,7 +162,7 @@ contract ReentrancyTest is Suite {
             fund(requester, address(jury), uint256(BOND) + FEE);
             arm(address(tasks), calls[i]);
             vm.prank(requester);
-            tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+            callDispute(deal, delivery, 1);
             assertGuarded("dispute");
             vm.revertToState(state);
             state = vm.snapshotState();
@@ -180,7 +194,7 @@ contract ReentrancyTest is Suite {
         resetPeople();
     }
 
-    /// A refused stage owner stops neither the settlement nor the others' pay; only its own withdrawal waits.
+    /// A refused stage owner stops no settlement and no pay of others; only its own waits.
     function test_refusedOwner_stopsNobodyElse() public {
         BlacklistToken refusing = blacklisted();
         Deal memory deal = matchedDeal(3);
@@ -193,7 +207,7 @@ contract ReentrancyTest is Suite {
         escrow.withdrawCredit();
     }
 
-    /// Attack #46: a refused requester or miner does not make a slash, an expiry or a refund revert.
+    /// #46: a refused requester or miner makes no slash, expiry or refund revert.
     function test_refusedPeople_stopNoVerdict() public {
         BlacklistToken refusing = blacklisted();
         Deal memory deal = matchedDeal(3);

@@ -8,7 +8,7 @@ import {ShaTree} from "../src/libraries/ShaTree.sol";
 import {DisputeId} from "../src/types/Ids.sol";
 import {StakeFixture} from "./fixtures/StakeFixture.sol";
 
-/// What do stakes, models and disputes cost? Each call is its own transaction; committed in contracts/snapshots.
+/// What do stakes, models and disputes cost, each call its own transaction?
 /// forge-config: default.isolate = true
 contract StakeGasTest is StakeFixture {
     IJuryArbitrator.Vote private constant FAULT = IJuryArbitrator.Vote.Fault;
@@ -94,15 +94,7 @@ contract StakeGasTest is StakeFixture {
     /// 1024 jurors, the most there can be, in 64 blocks.
     function test_draw_costFromAFullPool() public {
         token.mint(address(this), 1024 * uint256(MIN_JUROR_STAKE));
-        for (uint256 i; i < 1024; ++i) {
-            address one = address(uint160(0x10000 + i));
-            token.transfer(one, MIN_JUROR_STAKE);
-            vm.startPrank(one);
-            token.approve(address(jury), MIN_JUROR_STAKE);
-            jury.stakeJuror(MIN_JUROR_STAKE);
-            vm.stopPrank();
-            if (i % 16 == 15) skipBlocks(1);
-        }
+        fillPool(16);
         registerMiner(MIN_STAKE);
         DisputeId id = openDispute();
         vm.roll(jury.disputeOf(id).drawBlock + 1);

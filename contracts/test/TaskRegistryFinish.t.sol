@@ -15,20 +15,32 @@ contract TaskRegistryFinishTest is Suite {
     uint32 private constant IN = 900_000;
     uint32 private constant OUT = 400_000;
 
-    function expectRevertOnAck(Deal memory deal, Ack memory ack, bytes memory sig, bytes memory reason) private {
+    function expectRevertOnAck(
+        Deal memory deal,
+        Ack memory ack,
+        bytes memory sig,
+        bytes memory reason
+    ) private {
         vm.prank(matcher);
         vm.expectRevert(reason);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
-    function expectRevertOnDeliver(Deal memory deal, Delivery memory delivery, bytes memory reason) private {
+    function expectRevertOnDeliver(Deal memory deal, Delivery memory delivery, bytes memory reason)
+        private
+    {
         vm.expectRevert(reason);
         tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
     }
 
-    /// Every account of the deal got what the page says, the requester the rest, and escrow holds exactly what it owes.
-    function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut, uint256 faultMask) private view {
-        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
+    /// Every account of the deal got its due, the requester the rest, and escrow holds what it
+    /// owes.
+    function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut, uint256 faultMask)
+        private
+        view
+    {
+        (uint256[] memory gross, uint256[] memory pay,,) =
+            tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
         uint256 spent;
         uint256 fees;
         for (uint256 i; i < pay.length; ++i) {
@@ -46,7 +58,9 @@ contract TaskRegistryFinishTest is Suite {
 
     // --- settleAck in Matched ---
 
-    function testFuzz_settleAck_paysAndRefunds(uint8 stages, uint32 tokensIn, uint32 tokensOut) public {
+    function testFuzz_settleAck_paysAndRefunds(uint8 stages, uint32 tokensIn, uint32 tokensOut)
+        public
+    {
         Deal memory deal = matchedDeal(bound(stages, 1, 8));
         tokensIn = uint32(bound(tokensIn, 0, deal.order.maxTokensIn));
         tokensOut = uint32(bound(tokensOut, 0, deal.order.maxTokensOut));
@@ -64,13 +78,15 @@ contract TaskRegistryFinishTest is Suite {
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(deal.id, gross[0] + gross[1], amount - gross[0] - gross[1], 0);
+        emit ITaskRegistry.JobSettled(
+            deal.id, gross[0] + gross[1], amount - gross[0] - gross[1], 0
+        );
         vm.prank(matcher);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
     /// Who brings an Ack in Matched: the matcher, or any stage by owner or operator.
-    function test_settleAck_byAStage() public {
+    function test_settleAck_mayComeFromAStage() public {
         Deal memory deal = matchedDeal(3);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         uint256 state = vm.snapshotState();
@@ -104,7 +120,9 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = dealOf(order, evenPlan(2));
         openMatched(deal);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.NotParty.selector, matcher));
+        expectRevertOnAck(
+            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.NotParty.selector, matcher)
+        );
         vm.prank(deal.plan[1].operator);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
         vm.assertEq(escrow.creditOf(address(0)), 0);
@@ -113,9 +131,19 @@ contract TaskRegistryFinishTest is Suite {
     function test_settleAck_overCap_reverts() public {
         Deal memory deal = matchedDeal(2);
         (Ack memory ack, bytes memory sig) = newAck(deal, deal.order.maxTokensIn + 1, OUT);
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000));
+        expectRevertOnAck(
+            deal,
+            ack,
+            sig,
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
+        );
         (ack, sig) = newAck(deal, IN, deal.order.maxTokensOut + 1);
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000));
+        expectRevertOnAck(
+            deal,
+            ack,
+            sig,
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
+        );
     }
 
     /// Attack #4: an Ack of one job, or for another plan, settles nothing else.
@@ -123,11 +151,15 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         Deal memory other = matchedDeal(2);
         (Ack memory ack, bytes memory sig) = newAck(other, IN, OUT);
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+        expectRevertOnAck(
+            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector)
+        );
         (ack,) = newAck(deal, IN, OUT);
         ack.planHash = evenPlan(3).hash();
         sig = sign(requesterKey, digest(ack.hash()));
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+        expectRevertOnAck(
+            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector)
+        );
     }
 
     function test_settleAck_withAnotherPlan_reverts() public {
@@ -135,7 +167,11 @@ contract TaskRegistryFinishTest is Suite {
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         Stage[] memory other = evenPlan(3);
         vm.prank(matcher);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
+        );
         tasks.settleAck(deal.order, ack, sig, other);
     }
 
@@ -144,27 +180,34 @@ contract TaskRegistryFinishTest is Suite {
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         bit %= 520;
         sig[bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        expectRevertOnAck(
+            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
     }
 
     function test_settleAck_onAnotherChain_isAnotherJob() public {
         Deal memory deal = matchedDeal(2);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.chainId(777);
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.None));
+        expectRevertOnAck(
+            deal,
+            ack,
+            sig,
+            abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.None)
+        );
     }
 
     /// Attack #10: a contract's Ack counts at the moment it is brought, or not at all.
     function test_settleAck_ofAContractRequester_asksIt() public {
-        ContractWallet wallet = new ContractWallet(requester);
-        depositFor(address(wallet), 10 * USD);
-        Order memory order = newOrder();
-        order.requester = address(wallet);
-        Deal memory deal = dealOf(order, evenPlan(2));
-        openMatched(deal);
+        (ContractWallet wallet, Deal memory deal) = matchedDealOfAContract();
         wallet.setSigner(stranger);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet)));
+        expectRevertOnAck(
+            deal,
+            ack,
+            sig,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet))
+        );
         wallet.setSigner(requester);
         settleAck(deal, IN, OUT);
     }
@@ -194,7 +237,8 @@ contract TaskRegistryFinishTest is Suite {
     function test_settleAck_inDelivered_needsTheDeliveredCountsAndResult() public {
         Deal memory deal = matchedDeal(3);
         deliver(deal, IN, OUT);
-        bytes memory mismatch = abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 0);
+        bytes memory mismatch =
+            abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 0);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN - 1, OUT);
         expectRevertOnAck(deal, ack, sig, mismatch);
         (ack, sig) = newAck(deal, IN, OUT - 1);
@@ -202,7 +246,9 @@ contract TaskRegistryFinishTest is Suite {
         (ack,) = newAck(deal, IN, OUT);
         ack.resultRoot = "other";
         sig = sign(requesterKey, digest(ack.hash()));
-        expectRevertOnAck(deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector));
+        expectRevertOnAck(
+            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector)
+        );
     }
 
     // --- deliver ---
@@ -227,13 +273,22 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.warp(deal.order.deadline + 1);
-        expectRevertOnDeliver(deal, delivery, abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline));
+        expectRevertOnDeliver(
+            deal,
+            delivery,
+            abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
+        );
         vm.warp(deal.order.deadline);
         deliver(deal, delivery);
         vm.assertEq(tasks.jobOf(deal.id).finalAt, uint256(deal.order.deadline) + deal.order.window);
     }
 
-    function expectReceiptFault(Deal memory deal, Delivery memory delivery, uint256 stage, bytes memory reason) private {
+    function expectReceiptFault(
+        Deal memory deal,
+        Delivery memory delivery,
+        uint256 stage,
+        bytes memory reason
+    ) private {
         signReceipt(deal, delivery, stage);
         expectRevertOnDeliver(deal, delivery, reason);
     }
@@ -264,7 +319,11 @@ contract TaskRegistryFinishTest is Suite {
         stage %= 3;
         bit %= 520;
         delivery.sigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnDeliver(deal, delivery, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator));
+        expectRevertOnDeliver(
+            deal,
+            delivery,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
+        );
     }
 
     /// Attack #25: an altered activation breaks the chain between two neighbours.
@@ -272,10 +331,14 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(3);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         delivery.receipts[2].inputRoot = "other";
-        expectReceiptFault(deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 2));
+        expectReceiptFault(
+            deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 2)
+        );
         delivery = newDelivery(deal, IN, OUT);
         delivery.receipts[0].outputRoot = "other";
-        expectReceiptFault(deal, delivery, 0, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 1));
+        expectReceiptFault(
+            deal, delivery, 0, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 1)
+        );
     }
 
     /// Attack #27: no stage counts otherwise than the others.
@@ -283,27 +346,40 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(3);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         delivery.receipts[1].tokensIn += 1;
-        expectReceiptFault(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 1));
+        expectReceiptFault(
+            deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 1)
+        );
         delivery = newDelivery(deal, IN, OUT);
         delivery.receipts[2].tokensOut -= 1;
-        expectReceiptFault(deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 2));
+        expectReceiptFault(
+            deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.TokenCountMismatch.selector, 2)
+        );
         delivery = newDelivery(deal, IN, OUT);
         delivery.receipts[2].requests -= 1;
-        expectReceiptFault(deal, delivery, 2, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 2));
+        expectReceiptFault(
+            deal,
+            delivery,
+            2,
+            abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 2)
+        );
     }
 
     function test_deliver_overCap_reverts() public {
         Deal memory deal = matchedDeal(2);
         expectRevertOnDeliver(
-            deal, newDelivery(deal, 1_000_001, OUT), abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
+            deal,
+            newDelivery(deal, 1_000_001, OUT),
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
         );
         expectRevertOnDeliver(
-            deal, newDelivery(deal, IN, 500_001), abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
+            deal,
+            newDelivery(deal, IN, 500_001),
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
         );
         deliver(deal, 1_000_000, 500_000);
     }
 
-    /// A requester cannot deliver early receipts over a part of the batch to cut off the pay for the rest.
+    /// A requester cannot deliver early receipts over a part of the batch.
     function test_deliver_ofAPartOfTheRequests_reverts() public {
         Deal memory deal = matchedDeal(2);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
@@ -311,7 +387,9 @@ contract TaskRegistryFinishTest is Suite {
             delivery.receipts[i].requests = 99;
             signReceipt(deal, delivery, i);
         }
-        expectRevertOnDeliver(deal, delivery, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 0));
+        expectRevertOnDeliver(
+            deal, delivery, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 0)
+        );
     }
 
     function test_deliver_ofTooFewReceipts_reverts() public {
@@ -327,13 +405,17 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(3);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         Stage[] memory other = evenPlan(2);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
+        );
         tasks.deliver(deal.order, other, delivery.receipts, delivery.sigs);
     }
 
     // --- finalize ---
 
-    function test_finalize_aroundTheWindow() public {
+    function test_finalize_waitsForTheWindow() public {
         Deal memory deal = matchedDeal(3);
         deliver(deal, IN, OUT);
         uint256 finalAt = tasks.jobOf(deal.id).finalAt;
@@ -367,7 +449,11 @@ contract TaskRegistryFinishTest is Suite {
         deliver(deal, IN, OUT);
         skipTime(1 days + 1);
         Stage[] memory other = evenPlan(2);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
+        );
         tasks.finalize(deal.order, other);
     }
 
@@ -392,7 +478,9 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         uint256 amount = maxAmountOf(deal.order);
         vm.warp(deal.order.deadline);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, deal.order.deadline));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, deal.order.deadline)
+        );
         tasks.expire(deal.id);
         vm.warp(deal.order.deadline + 1);
         vm.expectEmit(address(tasks));
@@ -403,7 +491,7 @@ contract TaskRegistryFinishTest is Suite {
         vm.assertEq(escrow.balanceOf(requester), 100 * USD);
     }
 
-    function test_expire_ofAnOpenJob() public {
+    function test_expire_endsAnOpenJob() public {
         Deal memory deal = newDeal(2);
         openUnmatched(deal);
         vm.warp(deal.order.deadline + 1);
@@ -417,7 +505,11 @@ contract TaskRegistryFinishTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.warp(uint256(deal.order.deadline) + offset % 8 - 4);
         uint256 state = vm.snapshotState();
-        bool delivers = succeeds(abi.encodeCall(tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs)));
+        bool delivers = succeeds(
+            abi.encodeCall(
+                tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs)
+            )
+        );
         vm.revertToState(state);
         vm.assertNotEq(delivers ? 1 : 0, succeeds(abi.encodeCall(tasks.expire, (deal.id))) ? 1 : 0);
     }
@@ -433,7 +525,11 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         uint256 free = escrow.balanceOf(requester);
         vm.prank(requester);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, free, 100 * USD));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IEscrow.InsufficientBalance.selector, requester, free, 100 * USD
+            )
+        );
         escrow.requestWithdraw(100 * USD);
         vm.prank(requester);
         escrow.requestWithdraw(free);

@@ -17,50 +17,73 @@ contract TaskRegistryGuiltTest is Suite {
     uint32 private constant IN = 900_000;
     uint32 private constant OUT = 400_000;
 
-    function delivered(uint256 stages) private returns (Deal memory deal, Delivery memory delivery) {
+    function delivered(uint256 stages)
+        private
+        returns (Deal memory deal, Delivery memory delivery)
+    {
         deal = matchedDeal(stages);
         delivery = deliver(deal, IN, OUT);
     }
 
-    function disputeBy(address who, Deal memory deal, Delivery memory delivery, uint256 stage) private {
+    function disputeBy(address who, Deal memory deal, Delivery memory delivery, uint256 stage)
+        private
+    {
         fund(who, address(jury), uint256(BOND) + FEE);
         vm.prank(who);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[stage], delivery.sigs[stage], noDelegation(), "");
+        callDispute(deal, delivery, stage);
     }
 
-    function expectRevertOnDispute(Deal memory deal, Delivery memory delivery, uint256 stage, bytes memory reason) private {
+    function expectRevertOnDispute(
+        Deal memory deal,
+        Delivery memory delivery,
+        uint256 stage,
+        bytes memory reason
+    ) private {
         vm.prank(requester);
         vm.expectRevert(reason);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[stage], delivery.sigs[stage], noDelegation(), "");
+        callDispute(deal, delivery, stage);
     }
 
     // --- dispute: what it does ---
 
-    function test_dispute_freezesAndTellsTheArbitratorAll() public {
-        (Deal memory deal, Delivery memory delivery) = delivered(2);
-        fund(auditor, address(jury), uint256(BOND) + FEE);
-        address[] memory operators = new address[](2);
-        (operators[0], operators[1]) = (deal.plan[0].operator, deal.plan[1].operator);
-        address[] memory parties = new address[](4);
-        (parties[0], parties[1], parties[2], parties[3]) = (requester, auditor, matcher, auditor);
+    /// The jury is told all of the dispute of `stage`.
+    function expectOpened(
+        Deal memory deal,
+        Delivery memory delivery,
+        uint256 stage,
+        address challenger,
+        address[] memory parties
+    ) private {
+        address[] memory operators = new address[](deal.plan.length);
+        for (uint256 i; i < operators.length; ++i) {
+            operators[i] = deal.plan[i].operator;
+        }
         IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
             job: deal.id,
-            stage: 1,
-            accused: minerOwners[1],
-            operator: deal.plan[1].operator,
-            challenger: auditor,
+            stage: uint16(stage),
+            accused: minerOwners[stage],
+            operator: deal.plan[stage].operator,
+            challenger: challenger,
             requester: requester,
-            receiptHash: delivery.receipts[1].hash(),
-            requestsRoot: delivery.receipts[1].requestsRoot,
+            receiptHash: delivery.receipts[stage].hash(),
+            requestsRoot: delivery.receipts[stage].requestsRoot,
             modelId: modelId,
             operators: operators,
             parties: parties
         });
         vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));
+    }
+
+    function test_dispute_freezesAndTellsTheArbitratorAll() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        fund(auditor, address(jury), uint256(BOND) + FEE);
+        address[] memory parties = new address[](4);
+        (parties[0], parties[1], parties[2], parties[3]) = (requester, auditor, matcher, auditor);
+        expectOpened(deal, delivery, 1, auditor, parties);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobDisputed(deal.id, 1, auditor, address(jury));
         vm.prank(auditor);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+        callDispute(deal, delivery, 1);
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Disputed));
         vm.assertEq(job.openDisputes, 1);
@@ -77,28 +100,13 @@ contract TaskRegistryGuiltTest is Suite {
         Deal memory deal = dealOf(order, evenPlan(1));
         openMatched(deal);
         Delivery memory delivery = deliver(deal, IN, OUT);
-        address[] memory operators = new address[](1);
-        operators[0] = deal.plan[0].operator;
         address[] memory parties = new address[](2);
         (parties[0], parties[1]) = (requester, requester);
-        IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
-            job: deal.id,
-            stage: 0,
-            accused: minerOwners[0],
-            operator: deal.plan[0].operator,
-            challenger: requester,
-            requester: requester,
-            receiptHash: delivery.receipts[0].hash(),
-            requestsRoot: delivery.receipts[0].requestsRoot,
-            modelId: modelId,
-            operators: operators,
-            parties: parties
-        });
-        vm.expectCall(address(jury), abi.encodeCall(jury.open, (ref)));
+        expectOpened(deal, delivery, 0, requester, parties);
         dispute(deal, delivery, 0);
         vm.prank(address(0));
         vm.expectRevert();
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), "");
+        callDispute(deal, delivery, 0);
     }
 
     function test_dispute_ofEveryStage_countsEach() public {
@@ -109,7 +117,9 @@ contract TaskRegistryGuiltTest is Suite {
         }
         assertState(deal.id, ITaskRegistry.State.Disputed);
         skipTime(1 days + 1);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Disputed));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Disputed)
+        );
         finalize(deal);
         resolve(deal.id, 0, true);
         resolve(deal.id, 2, false);
@@ -147,7 +157,7 @@ contract TaskRegistryGuiltTest is Suite {
         for (uint256 i; i < others.length; ++i) {
             vm.prank(others[i]);
             vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, others[i]));
-            tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+            callDispute(deal, delivery, 1);
         }
     }
 
@@ -155,31 +165,43 @@ contract TaskRegistryGuiltTest is Suite {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         uint64 t = uint64(vm.getBlockTimestamp());
         fund(stranger, address(jury), uint256(BOND) + FEE);
-        (AuditorDelegation memory delegation, bytes memory sig) = delegationTo(stranger, t - 1, deal.orderHash);
+        (AuditorDelegation memory delegation, bytes memory sig) =
+            delegationTo(stranger, t - 1, deal.orderHash);
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
         (delegation, sig) = delegationTo(stranger, t, deal.orderHash);
         vm.prank(stranger);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
     }
 
     function test_dispute_withADelegationForAnother_reverts() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         uint64 until = uint64(vm.getBlockTimestamp() + 1);
-        (AuditorDelegation memory delegation, bytes memory sig) = delegationTo(matcher, until, deal.orderHash);
+        (AuditorDelegation memory delegation, bytes memory sig) =
+            delegationTo(matcher, until, deal.orderHash);
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
         (delegation, sig) = delegationTo(stranger, until, newOrder().hash());
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
         (delegation, sig) = delegationTo(stranger, until, deal.orderHash);
         sig = sign(operatorKeys[0], digest(delegation.hash()));
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
     }
 
     // --- dispute: what and when ---
@@ -187,7 +209,8 @@ contract TaskRegistryGuiltTest is Suite {
     function test_dispute_twice_reverts_evenAfterARuling() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1);
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1);
         expectRevertOnDispute(deal, delivery, 1, reason);
         resolve(deal.id, 1, false);
         expectRevertOnDispute(deal, delivery, 1, reason);
@@ -198,14 +221,21 @@ contract TaskRegistryGuiltTest is Suite {
     function test_dispute_ofAStageProvenGuilty_reverts() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         proveEquivocation(deal, contradiction(deal, 1));
-        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1));
+        expectRevertOnDispute(
+            deal,
+            delivery,
+            1,
+            abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1)
+        );
     }
 
-    function test_dispute_aroundTheWindow() public {
+    function test_dispute_opensWithinTheWindow() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         uint256 finalAt = tasks.jobOf(deal.id).finalAt;
         vm.warp(finalAt + 1);
-        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
+        expectRevertOnDispute(
+            deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt)
+        );
         vm.warp(finalAt);
         dispute(deal, delivery, 1);
     }
@@ -218,7 +248,9 @@ contract TaskRegistryGuiltTest is Suite {
         uint256 credit = escrow.creditOf(minerOwners[1]);
         uint256 finalAt = tasks.jobOf(deal.id).finalAt;
         vm.warp(finalAt + 1);
-        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
+        expectRevertOnDispute(
+            deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt)
+        );
         vm.warp(finalAt);
         dispute(deal, delivery, 1);
         assertState(deal.id, ITaskRegistry.State.Settled);
@@ -236,7 +268,9 @@ contract TaskRegistryGuiltTest is Suite {
         uint256 finalAt = tasks.jobOf(deal.id).finalAt;
         vm.warp(finalAt + 1);
         finalize(deal);
-        expectRevertOnDispute(deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
+        expectRevertOnDispute(
+            deal, delivery, 1, abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt)
+        );
     }
 
     function test_dispute_checksTheReceipt() public {
@@ -244,38 +278,63 @@ contract TaskRegistryGuiltTest is Suite {
         Delivery memory d = newDelivery(deal, IN, OUT);
         d.receipts[1].stage = 2;
         signReceipt(deal, d, 1);
-        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 2, 2));
+        expectRevertOnDispute(
+            deal, d, 1, abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 2, 2)
+        );
         d.receipts[1].stage = 0;
         signReceipt(deal, d, 1);
-        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 0));
+        expectRevertOnDispute(
+            deal, d, 1, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 0)
+        );
         d = newDelivery(deal, IN, OUT);
         d.receipts[1].orderHash = "other";
         signReceipt(deal, d, 1);
-        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1));
+        expectRevertOnDispute(
+            deal, d, 1, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1)
+        );
         d = newDelivery(deal, IN, OUT);
         d.receipts[1].tokensIn += 1; // not signed
-        expectRevertOnDispute(deal, d, 1, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator));
+        expectRevertOnDispute(
+            deal,
+            d,
+            1,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
+        );
     }
 
     function test_dispute_withAnotherPlan_reverts() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         Stage[] memory other = evenPlan(1);
         vm.prank(requester);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash));
-        tasks.dispute(deal.order, other, delivery.receipts[0], delivery.sigs[0], noDelegation(), "");
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
+            )
+        );
+        tasks.dispute(
+            deal.order, other, delivery.receipts[0], delivery.sigs[0], noDelegation(), ""
+        );
     }
 
     // --- resolve ---
 
     function test_resolve_isTheArbitratorsAlone() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(this), address(0)));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(this), address(0))
+        );
         tasks.resolve(deal.id, 1, true);
         vm.prank(address(0));
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(0), address(0)));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(0), address(0))
+        );
         tasks.resolve(deal.id, 1, true);
         dispute(deal, delivery, 1);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(this), address(jury)));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                ITaskRegistry.NotArbitrator.selector, address(this), address(jury)
+            )
+        );
         tasks.resolve(deal.id, 1, true);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobResolved(deal.id, 1, true);
@@ -300,19 +359,27 @@ contract TaskRegistryGuiltTest is Suite {
 
     // --- equivocation ---
 
-    function expectRevertOnEquivocation(Deal memory deal, Contradiction memory c, bytes memory reason) private {
+    function expectRevertOnEquivocation(
+        Deal memory deal,
+        Contradiction memory c,
+        bytes memory reason
+    ) private {
         vm.expectRevert(reason);
-        tasks.proveEquivocation(deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs);
+        tasks.proveEquivocation(
+            deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs
+        );
     }
 
-    /// All stake at once; reward and compensation to the requester of record, whoever brings the proof.
+    /// All stake at once; reward and compensation to the requester of record.
     function test_proveEquivocation_slashesAndWithholds() public {
         (Deal memory deal,) = delivered(3);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.EquivocationProven(deal.id, 1, minerOwners[1], STAKE);
         Contradiction memory c = contradiction(deal, 1);
         vm.prank(stranger);
-        tasks.proveEquivocation(deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs);
+        tasks.proveEquivocation(
+            deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs
+        );
         IMinerRegistry.Miner memory m = miners.minerOf(minerOwners[1]);
         vm.assertEq(m.stake, 0);
         vm.assertGt(m.jailUntil, 0);
@@ -362,7 +429,8 @@ contract TaskRegistryGuiltTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         StageReceipt memory r = delivery.receipts[0];
         r.requests = 2;
-        r.requestsRoot = sha256(bytes.concat(hex"0200000002", sha256(bytes.concat(hex"01", pair[0], pair[1]))));
+        r.requestsRoot =
+            sha256(bytes.concat(hex"0200000002", sha256(bytes.concat(hex"01", pair[0], pair[1]))));
         signReceipt(deal, delivery, 0);
         for (uint256 k; k < 2; ++k) {
             c.receipts[k] = r;
@@ -377,8 +445,11 @@ contract TaskRegistryGuiltTest is Suite {
     function test_proveEquivocation_ofTheSameStory_reverts() public {
         Deal memory deal = matchedDeal(2);
         Contradiction memory c = contradiction(deal, 1);
-        (c.receipts[1], c.sigs[1], c.leaves[1], c.proofs[1]) = (c.receipts[0], c.sigs[0], c.leaves[0], c.proofs[0]);
-        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector));
+        (c.receipts[1], c.sigs[1], c.leaves[1], c.proofs[1]) =
+        (c.receipts[0], c.sigs[0], c.leaves[0], c.proofs[0]);
+        expectRevertOnEquivocation(
+            deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector)
+        );
     }
 
     function test_proveEquivocation_aboutDifferentRequests_reverts() public {
@@ -387,7 +458,9 @@ contract TaskRegistryGuiltTest is Suite {
         Contradiction memory d = contradictionAt(deal, 1, 2);
         (c.receipts[1], c.sigs[1], c.leaves[1], c.positions[1], c.proofs[1]) =
         (d.receipts[1], d.sigs[1], d.leaves[1], d.positions[1], d.proofs[1]);
-        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector));
+        expectRevertOnEquivocation(
+            deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector)
+        );
     }
 
     function test_proveEquivocation_ofDifferentStages_reverts() public {
@@ -395,16 +468,23 @@ contract TaskRegistryGuiltTest is Suite {
         Contradiction memory c = contradiction(deal, 1);
         Contradiction memory d = contradiction(deal, 0);
         (c.receipts[1], c.sigs[1]) = (d.receipts[1], d.sigs[1]);
-        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector));
+        expectRevertOnEquivocation(
+            deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector)
+        );
     }
 
-    function testFuzz_proveEquivocation_withAnythingForged_reverts(uint8 what, uint256 bit, bool second) public {
+    function testFuzz_proveEquivocation_withAnythingForged_reverts(
+        uint8 what,
+        uint256 bit,
+        bool second
+    ) public {
         Deal memory deal = matchedDeal(2);
         Contradiction memory c = contradiction(deal, 1);
         uint256 k = second ? 1 : 0;
         what %= 5;
         bytes memory reason = abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector);
-        bytes memory badSignature = abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator);
+        bytes memory badSignature =
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator);
         if (what == 0) {
             c.proofs[k][bit % c.proofs[k].length] ^= bytes32(1 << (bit % 256));
         } else if (what == 1) {
@@ -425,14 +505,20 @@ contract TaskRegistryGuiltTest is Suite {
     function test_proveEquivocation_ofAnotherJobsReceipts_reverts() public {
         Deal memory deal = matchedDeal(2);
         Deal memory other = matchedDeal(2);
-        expectRevertOnEquivocation(deal, contradiction(other, 1), abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1));
+        expectRevertOnEquivocation(
+            deal,
+            contradiction(other, 1),
+            abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1)
+        );
     }
 
     function test_proveEquivocation_ofNoSuchStage_reverts() public {
         Deal memory deal = matchedDeal(2);
         Contradiction memory c = contradiction(deal, 1);
         (c.receipts[0].stage, c.receipts[1].stage) = (2, 2);
-        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 2, 2));
+        expectRevertOnEquivocation(
+            deal, c, abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 2, 2)
+        );
     }
 
     /// Once a stage and job: the same proof does not take stake that came later.
@@ -440,11 +526,13 @@ contract TaskRegistryGuiltTest is Suite {
         Deal memory deal = matchedDeal(2);
         Contradiction memory c = contradiction(deal, 1);
         proveEquivocation(deal, c);
-        expectRevertOnEquivocation(deal, c, abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1));
+        expectRevertOnEquivocation(
+            deal, c, abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1)
+        );
     }
 
-    /// Proven while a jury sits: the stage is guilty at once, and the jury's ruling still closes its dispute.
-    function test_proveEquivocation_whileDisputed() public {
+    /// Proven while a jury sits: guilty at once, and the ruling still closes its dispute.
+    function test_proveEquivocation_whileDisputed_convictsAtOnce() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);
         proveEquivocation(deal, contradiction(deal, 1));
@@ -478,7 +566,8 @@ contract TaskRegistryGuiltTest is Suite {
     function test_rotatedOperator_isStillSlashed() public {
         Deal memory deal = matchedDeal(2);
         (address fresh, uint256 freshKey) = makeKey("fresh operator");
-        bytes memory proof = sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[1], fresh)));
+        bytes memory proof =
+            sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[1], fresh)));
         vm.prank(minerOwners[1]);
         miners.rotateOperator(fresh, proof);
         proveEquivocation(deal, contradiction(deal, 1));
@@ -486,17 +575,15 @@ contract TaskRegistryGuiltTest is Suite {
     }
 
     /// The ERC-1271 wallet that delegated may change its mind until the moment of use.
-    function test_dispute_byADelegateOfAContract() public {
-        ContractWallet wallet = new ContractWallet(requester);
-        depositFor(address(wallet), 10 * USD);
-        Order memory order = newOrder();
-        order.requester = address(wallet);
-        Deal memory deal = dealOf(order, evenPlan(2));
-        openMatched(deal);
+    function test_dispute_byADelegateOfAContract_asksIt() public {
+        (ContractWallet wallet, Deal memory deal) = matchedDealOfAContract();
         Delivery memory delivery = deliver(deal, IN, OUT);
-        (AuditorDelegation memory delegation, bytes memory sig) = delegationTo(stranger, uint64(vm.getBlockTimestamp() + 1), deal.orderHash);
+        (AuditorDelegation memory delegation, bytes memory sig) =
+            delegationTo(stranger, uint64(vm.getBlockTimestamp() + 1), deal.orderHash);
         fund(stranger, address(jury), uint256(BOND) + FEE);
         vm.prank(stranger);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig);
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
+        );
     }
 }

@@ -21,7 +21,9 @@ contract TaskRegistryOpenTest is Suite {
     function expectRevertOnOpenMatched(Deal memory deal, bytes memory reason) internal {
         vm.prank(matcher);
         vm.expectRevert(reason);
-        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        tasks.openMatched(
+            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
+        );
     }
 
     // --- deployment ---
@@ -38,7 +40,12 @@ contract TaskRegistryOpenTest is Suite {
         vm.assertEq(p.closeDelaySeconds, CLOSE_DELAY_SECONDS);
     }
 
-    function deployWith(Escrow escrow_, IMinerRegistry miners_, IModelRegistry models_, ITaskRegistry.Params memory p) external {
+    function deployWith(
+        Escrow escrow_,
+        IMinerRegistry miners_,
+        IModelRegistry models_,
+        ITaskRegistry.Params memory p
+    ) external {
         new TaskRegistry(escrow_, miners_, models_, p, governor, guardian);
     }
 
@@ -51,7 +58,9 @@ contract TaskRegistryOpenTest is Suite {
     function test_constructor_checksEveryWire() public {
         for (uint256 wrong; wrong < 3; ++wrong) {
             address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
-            IMinerRegistry miners_ = IMinerRegistry(deployMiners(wrong == 1 ? address(1) : future, wrong == 2 ? address(1) : future));
+            IMinerRegistry miners_ = IMinerRegistry(
+                deployMiners(wrong == 1 ? address(1) : future, wrong == 2 ? address(1) : future)
+            );
             Escrow escrow_ = new Escrow(address(token), wrong == 0 ? address(1) : future, 0);
             vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
             new TaskRegistry(escrow_, miners_, models, taskParams(), governor, guardian);
@@ -133,7 +142,9 @@ contract TaskRegistryOpenTest is Suite {
         order.matcherFeeBps = 0;
         Deal memory deal = dealOf(order, evenPlan(2));
         vm.prank(stranger);
-        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        tasks.openMatched(
+            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
+        );
         assertState(deal.id, ITaskRegistry.State.Matched);
     }
 
@@ -147,7 +158,9 @@ contract TaskRegistryOpenTest is Suite {
         openMatched(deal);
         vm.revertToState(state);
         wallet.setSigner(stranger);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet)));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet))
+        );
     }
 
     // --- openMatched: what it refuses ---
@@ -155,13 +168,18 @@ contract TaskRegistryOpenTest is Suite {
     function test_openMatched_byAnotherMatcher_reverts() public {
         Deal memory deal = newDeal(2);
         vm.prank(stranger);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher));
-        tasks.openMatched(deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher)
+        );
+        tasks.openMatched(
+            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
+        );
     }
 
     function test_openMatched_twice_reverts() public {
         Deal memory deal = matchedDeal(2);
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Matched);
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Matched);
         expectRevertOnOpenMatched(deal, reason);
         Deal memory other = dealOf(deal.order, evenPlan(3));
         expectRevertOnOpenMatched(other, reason);
@@ -171,49 +189,72 @@ contract TaskRegistryOpenTest is Suite {
     function test_openMatched_afterTheEnd_reverts() public {
         Deal memory deal = matchedDeal(2);
         settleAck(deal, 1, 1);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Settled));
+        expectRevertOnOpenMatched(
+            deal,
+            abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Settled)
+        );
     }
 
     function test_openMatched_onAnotherChain_reverts() public {
         Deal memory deal = newDeal(2);
         vm.chainId(777);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
     }
 
     function testFuzz_openMatched_withMutatedOrderSignature_reverts(uint256 bit) public {
         Deal memory deal = newDeal(2);
         bit %= 520;
         deal.orderSig[bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
     }
 
-    function testFuzz_openMatched_withMutatedAcceptanceSignature_reverts(uint256 bit, uint256 stage) public {
+    function testFuzz_openMatched_withMutatedAcceptanceSignature_reverts(
+        uint256 bit,
+        uint256 stage
+    ) public {
         Deal memory deal = newDeal(3);
         stage %= 3;
         bit %= 520;
         deal.acceptanceSigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator));
+        expectRevertOnOpenMatched(
+            deal,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
+        );
     }
 
     function test_openMatched_checksTheOrdersClocks() public {
         uint256 t = vm.getBlockTimestamp();
         Order memory order = newOrder();
         order.deadline = uint64(t - 1);
-        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, t - 1));
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, t - 1)
+        );
         order.deadline = uint64(t + MAX_JOB_SECONDS + 1);
         expectRevertOnOpenMatched(
             dealOf(order, evenPlan(2)),
-            abi.encodeWithSelector(ITaskRegistry.DeadlineOutOfRange.selector, order.deadline, t + MAX_JOB_SECONDS)
+            abi.encodeWithSelector(
+                ITaskRegistry.DeadlineOutOfRange.selector, order.deadline, t + MAX_JOB_SECONDS
+            )
         );
         order.deadline = type(uint64).max;
         expectRevertOnOpenMatched(
             dealOf(order, evenPlan(2)),
-            abi.encodeWithSelector(ITaskRegistry.DeadlineOutOfRange.selector, order.deadline, t + MAX_JOB_SECONDS)
+            abi.encodeWithSelector(
+                ITaskRegistry.DeadlineOutOfRange.selector, order.deadline, t + MAX_JOB_SECONDS
+            )
         );
         order.deadline = uint64(t + MAX_JOB_SECONDS);
         order.window = MAX_WINDOW_SECONDS + 1;
         expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.WindowOutOfRange.selector, order.window, MAX_WINDOW_SECONDS)
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(
+                ITaskRegistry.WindowOutOfRange.selector, order.window, MAX_WINDOW_SECONDS
+            )
         );
         order.window = MAX_WINDOW_SECONDS;
         openMatched(dealOf(order, evenPlan(2)));
@@ -225,25 +266,40 @@ contract TaskRegistryOpenTest is Suite {
     function test_openMatched_checksTheOrdersTerms() public {
         Order memory order = newOrder();
         order.matcherFeeBps = 501;
-        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 501, 500));
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 501, 500)
+        );
         order.matcherFeeBps = 1;
         order.matcher = address(0);
-        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 1, 0));
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 1, 0)
+        );
         order = newOrder();
         order.requests = 0;
-        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.RequestsZero.selector));
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.RequestsZero.selector)
+        );
         order = newOrder();
         order.arbitrator = stranger;
-        expectRevertOnOpenMatched(dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, stranger));
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, stranger)
+        );
         order = newOrder();
         order.numericsProfile = "other";
         expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(ITaskRegistry.NumericsProfileMismatch.selector, bytes32("other"), PROFILE)
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(
+                ITaskRegistry.NumericsProfileMismatch.selector, bytes32("other"), PROFILE
+            )
         );
         order = newOrder();
         order.modelId = ModelId.wrap("other");
         expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(IModelRegistry.ModelUnknown.selector, bytes32("other"))
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(IModelRegistry.ModelUnknown.selector, bytes32("other"))
         );
     }
 
@@ -266,7 +322,10 @@ contract TaskRegistryOpenTest is Suite {
         order.maxTokensOut = type(uint32).max;
         uint256 amount = maxAmountOf(order);
         expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)), abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 100 * USD, amount)
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(
+                IEscrow.InsufficientBalance.selector, requester, 100 * USD, amount
+            )
         );
     }
 
@@ -285,12 +344,15 @@ contract TaskRegistryOpenTest is Suite {
         Deal memory deal = newDeal(2);
         deal.plan[1].layerFrom += 1;
         resign(deal);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.LayerGap.selector, 35, 36));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.LayerGap.selector, 35, 36)
+        );
     }
 
     function test_openMatched_checksEveryMiner() public {
         Deal memory deal = newDeal(3);
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[1].operator);
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[1].operator);
         uint256 state = vm.snapshotState();
 
         vm.prank(address(tasks));
@@ -305,7 +367,8 @@ contract TaskRegistryOpenTest is Suite {
         vm.revertToState(state);
 
         (address fresh, uint256 freshKey) = makeKey("fresh operator");
-        bytes memory proof = sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[1], fresh)));
+        bytes memory proof =
+            sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[1], fresh)));
         vm.prank(minerOwners[1]);
         miners.rotateOperator(fresh, proof); // an old key gets no new work
         expectRevertOnOpenMatched(deal, reason);
@@ -313,7 +376,9 @@ contract TaskRegistryOpenTest is Suite {
         deal = newDeal(3);
         deal.plan[1].operator = stranger;
         resign(deal);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, stranger));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, stranger)
+        );
     }
 
     function test_openMatched_asksForTheOrdersStake() public {
@@ -323,14 +388,19 @@ contract TaskRegistryOpenTest is Suite {
         order = newOrder();
         order.minStake = uint128(STAKE + 1);
         Deal memory deal = dealOf(order, evenPlan(2));
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[0].operator));
+        expectRevertOnOpenMatched(
+            deal,
+            abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[0].operator)
+        );
     }
 
     // --- acceptances ---
 
     function expectAcceptanceMismatch(Deal memory deal, uint256 stage) private {
         signAcceptance(deal, stage);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceMismatch.selector, stage));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceMismatch.selector, stage)
+        );
     }
 
     function test_acceptance_ofAnotherOrderPlanOrPlace_reverts() public {
@@ -345,12 +415,14 @@ contract TaskRegistryOpenTest is Suite {
         expectAcceptanceMismatch(deal, 0);
     }
 
-    function test_acceptance_aroundItsExpiry() public {
+    function test_acceptance_countsUntilItsExpiry() public {
         Deal memory deal = newDeal(2);
         uint64 t = uint64(vm.getBlockTimestamp());
         deal.acceptances[1].expiry = t - 1;
         signAcceptance(deal, 1);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceExpired.selector, 1, t - 1));
+        expectRevertOnOpenMatched(
+            deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceExpired.selector, 1, t - 1)
+        );
         deal.acceptances[1].expiry = t;
         signAcceptance(deal, 1);
         openMatched(deal);
@@ -371,7 +443,10 @@ contract TaskRegistryOpenTest is Suite {
         Deal memory deal = newDeal(3);
         deal.keys[1] = operatorKeys[2];
         signAcceptance(deal, 1);
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator));
+        expectRevertOnOpenMatched(
+            deal,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
+        );
     }
 
     // --- open, matchJob ---
@@ -418,7 +493,9 @@ contract TaskRegistryOpenTest is Suite {
         vm.warp(deal.order.deadline + 1);
         resign(deal);
         vm.prank(matcher);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
+        );
         tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
         vm.warp(deal.order.deadline);
         matchJob(deal);
@@ -428,7 +505,9 @@ contract TaskRegistryOpenTest is Suite {
         Deal memory deal = newDeal(2);
         openUnmatched(deal);
         vm.prank(stranger);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher)
+        );
         tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
     }
 
@@ -438,7 +517,9 @@ contract TaskRegistryOpenTest is Suite {
         deal.plan[1].layerTo -= 1;
         resign(deal);
         vm.prank(matcher);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, LAYERS - 1, LAYERS));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, LAYERS - 1, LAYERS)
+        );
         tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
     }
 
@@ -452,7 +533,8 @@ contract TaskRegistryOpenTest is Suite {
         vm.prank(requester);
         tasks.revokeNonce(deal.order.nonce);
         vm.assertTrue(tasks.isNonceRevoked(requester, deal.order.nonce));
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, deal.order.nonce);
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, deal.order.nonce);
         expectRevertOnOpenMatched(deal, reason);
         vm.prank(requester);
         vm.expectRevert(reason);
@@ -463,7 +545,9 @@ contract TaskRegistryOpenTest is Suite {
         openMatched(next);
     }
 
-    function testFuzz_nonces_revokeOnlyTheCallersOwn(uint64 nonce, uint64 other, address who) public {
+    function testFuzz_nonces_revokeOnlyTheCallersOwn(uint64 nonce, uint64 other, address who)
+        public
+    {
         if (who == requester) who = stranger;
         vm.prank(requester);
         tasks.revokeNonce(nonce);
@@ -491,7 +575,8 @@ contract TaskRegistryOpenTest is Suite {
         Deal memory fresh = newDeal(2);
         vm.prank(guardian);
         tasks.pauseEntries(7 days);
-        bytes memory paused = abi.encodeWithSelector(EntryPause.EntriesPaused.selector, tasks.pausedUntil());
+        bytes memory paused =
+            abi.encodeWithSelector(EntryPause.EntriesPaused.selector, tasks.pausedUntil());
         expectRevertOnOpenMatched(fresh, paused);
         vm.prank(requester);
         vm.expectRevert(paused);
@@ -523,7 +608,11 @@ contract TaskRegistryOpenTest is Suite {
 
     function test_lowerProtocolFee_onlyLowers() public {
         vm.startPrank(governor);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, PROTOCOL_FEE_BPS, PROTOCOL_FEE_BPS));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                ITaskRegistry.FeeTooHigh.selector, PROTOCOL_FEE_BPS, PROTOCOL_FEE_BPS
+            )
+        );
         tasks.lowerProtocolFee(PROTOCOL_FEE_BPS);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.ProtocolFeeLowered(0);
@@ -534,9 +623,13 @@ contract TaskRegistryOpenTest is Suite {
     }
 
     function test_governance_isTheOwnersAlone() public {
-        vm.expectRevert(abi.encodeWithSignature("OwnableUnauthorizedAccount(address)", address(this)));
+        vm.expectRevert(
+            abi.encodeWithSignature("OwnableUnauthorizedAccount(address)", address(this))
+        );
         tasks.setFeeRecipient(stranger);
-        vm.expectRevert(abi.encodeWithSignature("OwnableUnauthorizedAccount(address)", address(this)));
+        vm.expectRevert(
+            abi.encodeWithSignature("OwnableUnauthorizedAccount(address)", address(this))
+        );
         tasks.lowerProtocolFee(0);
     }
 

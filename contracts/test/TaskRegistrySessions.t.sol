@@ -21,7 +21,12 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
-    function expectRevertOnAck(Deal memory deal, uint32 tokensIn, uint32 tokensOut, bytes memory reason) private {
+    function expectRevertOnAck(
+        Deal memory deal,
+        uint32 tokensIn,
+        uint32 tokensOut,
+        bytes memory reason
+    ) private {
         (Ack memory ack, bytes memory sig) = newAck(deal, tokensIn, tokensOut);
         vm.expectRevert(reason);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
@@ -44,7 +49,7 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.requestClose(deal.order);
     }
 
-    /// refund = maxAmount − Σ paid: every account has what one Ack of these counts would have paid, the lock has the rest.
+    /// refund = maxAmount − Σ paid: all have what one Ack would have paid, the lock has the rest.
     function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut) private view {
         (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
             tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
@@ -56,7 +61,9 @@ contract TaskRegistrySessionsTest is Suite {
         vm.assertEq(escrow.creditOf(matcher), matcherFee);
         vm.assertEq(escrow.creditOf(treasury), protocolFee);
         vm.assertEq(lockedOf(deal) + escrow.balanceOf(requester), 100 * USD - spent);
-        if (stateOf(deal.id) == ITaskRegistry.State.Matched) vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - spent);
+        if (stateOf(deal.id) == ITaskRegistry.State.Matched) {
+            vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - spent);
+        }
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
     }
 
@@ -113,12 +120,16 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
-    /// Any split of Acks pays everybody what one Ack does, to the unit, at prices where every step has a rest.
-    function testFuzz_acks_inAnySteps_payWhatOneDoes(uint8 stages, uint32[6] memory ins, uint32[6] memory outs, uint32[2] memory prices)
-        public
-    {
+    /// Any split of Acks pays what one Ack does, to the unit, where every step has a rest.
+    function testFuzz_acks_inAnySteps_payWhatOneDoes(
+        uint8 stages,
+        uint32[6] memory ins,
+        uint32[6] memory outs,
+        uint32[2] memory prices
+    ) public {
         Order memory order = sessionOrder();
-        (order.priceIn, order.priceOut) = (uint64(bound(prices[0], 1, 1e9)), uint64(bound(prices[1], 1, 1e9)));
+        (order.priceIn, order.priceOut) =
+        (uint64(bound(prices[0], 1, 1e9)), uint64(bound(prices[1], 1, 1e9)));
         (order.maxTokensIn, order.maxTokensOut) = (300_000, 300_000);
         Deal memory deal = dealOf(order, evenPlan(bound(stages, 1, 8)));
         openMatched(deal);
@@ -152,7 +163,7 @@ contract TaskRegistrySessionsTest is Suite {
         assertPaid(deal, 1001, 501);
     }
 
-    /// A requester with a stage of its own, or anybody, brings an early small Ack: the rest still pays.
+    /// Whoever brings an early small Ack: the rest still pays.
     function test_ack_earlyAndSmall_takesNothingFromALaterOne() public {
         Deal memory deal = matchedSession(3);
         (Ack memory last, bytes memory sig) = newAck(deal, IN, OUT);
@@ -169,8 +180,18 @@ contract TaskRegistrySessionsTest is Suite {
 
     function test_ack_overCap_reverts() public {
         Deal memory deal = matchedSession(2);
-        expectRevertOnAck(deal, 1_000_001, OUT, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000));
-        expectRevertOnAck(deal, IN, 500_001, abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000));
+        expectRevertOnAck(
+            deal,
+            1_000_001,
+            OUT,
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
+        );
+        expectRevertOnAck(
+            deal,
+            IN,
+            500_001,
+            abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
+        );
         bring(deal, 1_000_000, 500_000);
         assertPaid(deal, 1_000_000, 500_000);
     }
@@ -211,10 +232,15 @@ contract TaskRegistrySessionsTest is Suite {
         openMatched(deal);
         bring(deal, 1000, 1000);
         wallet.setSigner(stranger);
-        expectRevertOnAck(deal, IN, OUT, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet)));
+        expectRevertOnAck(
+            deal,
+            IN,
+            OUT,
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet))
+        );
     }
 
-    /// Between two Acks the protocol's fee falls: nobody is paid less than before, the requester pays the same.
+    /// Between two Acks the protocol's fee falls: nobody is paid less, the requester pays the same.
     function test_ack_afterTheFeeFell_isPaidInFull() public {
         Deal memory deal = matchedSession(3);
         bring(deal, 99_991, 31_337);
@@ -227,7 +253,7 @@ contract TaskRegistrySessionsTest is Suite {
 
     // --- a stage at fault ---
 
-    /// What it had stays its own; from then on it is not paid, and its gross stays with the requester.
+    /// What it had stays its own; from then on it is not paid.
     function test_ack_afterAStageWasConvicted_paysTheOthers() public {
         Deal memory deal = matchedSession(3);
         bring(deal, 1000, 500);
@@ -235,7 +261,8 @@ contract TaskRegistrySessionsTest is Suite {
         proveEquivocation(deal, contradiction(deal, 1));
         bring(deal, IN, OUT);
         vm.assertEq(escrow.creditOf(minerOwners[1]), had);
-        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        (uint256[] memory gross, uint256[] memory pay,,) =
+            tasks.split(deal.order, deal.plan, IN, OUT);
         (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
         vm.assertEq(escrow.creditOf(minerOwners[0]), pay[0]);
         vm.assertEq(escrow.creditOf(minerOwners[2]), pay[2]);
@@ -250,7 +277,9 @@ contract TaskRegistrySessionsTest is Suite {
         bring(deal, 1000, 500);
         for (uint256 moment = until - 1; moment <= until; ++moment) {
             vm.warp(moment);
-            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
+            vm.expectRevert(
+                abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until)
+            );
             tasks.expire(deal.id);
         }
         bring(deal, 2000, 500); // the last second in which nobody can have ended it
@@ -317,7 +346,8 @@ contract TaskRegistrySessionsTest is Suite {
     function test_requestClose_again_reverts() public {
         Deal memory deal = matchedSession(2);
         requestClose(deal);
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, vm.getBlockTimestamp());
+        bytes memory reason =
+            abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, vm.getBlockTimestamp());
         for (uint256 i; i < 2; ++i) {
             vm.prank(requester);
             vm.expectRevert(reason);
@@ -331,7 +361,9 @@ contract TaskRegistrySessionsTest is Suite {
         for (uint256 i; i < 2; ++i) {
             vm.warp(deal.order.deadline + i);
             vm.prank(requester);
-            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline));
+            vm.expectRevert(
+                abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
+            );
             tasks.requestClose(deal.order);
         }
         vm.warp(deal.order.deadline - 1);
@@ -372,7 +404,7 @@ contract TaskRegistrySessionsTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.prank(requester);
         vm.expectRevert(wrongState(ITaskRegistry.State.Matched));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], noDelegation(), "");
+        callDispute(deal, delivery, 1);
         bring(deal, 1000, 500);
         dispute(deal, delivery, 1);
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
@@ -386,7 +418,7 @@ contract TaskRegistrySessionsTest is Suite {
     }
 
     /// The window begins anew with every Ack, and ends a window after the deadline at the latest.
-    function test_dispute_aroundTheWindow() public {
+    function test_dispute_opensWithinTheWindow() public {
         Deal memory deal = matchedSession(3);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         bring(deal, 1000, 500);
@@ -401,7 +433,7 @@ contract TaskRegistrySessionsTest is Suite {
         vm.warp(finalAt + 1);
         vm.prank(requester);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WindowClosed.selector, finalAt));
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[2], delivery.sigs[2], noDelegation(), "");
+        callDispute(deal, delivery, 2);
     }
 
     /// A stale Ack cannot be brought again to keep the window open.
@@ -428,7 +460,9 @@ contract TaskRegistrySessionsTest is Suite {
         assertPaid(deal, IN, OUT);
     }
 
-    function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 moment, bool closes) public {
+    function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 moment, bool closes)
+        public
+    {
         Deal memory deal = matchedSession(2);
         bring(deal, 1, 1);
         if (closes) {

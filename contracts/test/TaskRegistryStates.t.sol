@@ -2,10 +2,9 @@
 pragma solidity ^0.8.30;
 
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
-import {Ack} from "../src/types/Signed.sol";
 import {Suite} from "./fixtures/Suite.sol";
 
-/// Every state against every function, each call valid but for the state: legal pairs pass, all others say WrongState(have).
+/// Every state against every function: legal pairs pass, all others say WrongState(have).
 contract TaskRegistryStatesTest is Suite {
     enum Move {
         Open,
@@ -30,19 +29,30 @@ contract TaskRegistryStatesTest is Suite {
         ITaskRegistry.State none = ITaskRegistry.State.None;
         if (move == Move.Open || move == Move.OpenMatched) return have == none;
         if (move == Move.MatchJob || move == Move.Cancel) return have == ITaskRegistry.State.Open;
-        if (move == Move.SettleAck) return have == ITaskRegistry.State.Matched || have == ITaskRegistry.State.Delivered;
+        if (move == Move.SettleAck) {
+            return have == ITaskRegistry.State.Matched || have == ITaskRegistry.State.Delivered;
+        }
         if (move == Move.Deliver) return have == ITaskRegistry.State.Matched;
         if (move == Move.Finalize) return have == ITaskRegistry.State.Delivered;
-        if (move == Move.Expire) return have == ITaskRegistry.State.Open || have == ITaskRegistry.State.Matched;
+        if (move == Move.Expire) {
+            return have == ITaskRegistry.State.Open || have == ITaskRegistry.State.Matched;
+        }
         if (move == Move.Dispute) {
-            return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed || have == ITaskRegistry.State.Settled;
+            return have == ITaskRegistry.State.Delivered || have == ITaskRegistry.State.Disputed
+                || have == ITaskRegistry.State.Settled;
         }
         if (move == Move.RequestClose) return false; // of a batch
-        return have != none && have != ITaskRegistry.State.Open && have != ITaskRegistry.State.Cancelled;
+        return
+            have != none && have != ITaskRegistry.State.Open
+                && have != ITaskRegistry.State.Cancelled;
     }
 
     /// What differs in a session. `paid`: it has had an Ack.
-    function isLegalOfSession(ITaskRegistry.State have, Move move, bool paid) private pure returns (bool) {
+    function isLegalOfSession(ITaskRegistry.State have, Move move, bool paid)
+        private
+        pure
+        returns (bool)
+    {
         if (move == Move.Deliver || move == Move.Finalize) return false;
         if (move == Move.RequestClose) return have == ITaskRegistry.State.Matched;
         if (move == Move.Dispute && have == ITaskRegistry.State.Matched) return paid;
@@ -61,25 +71,42 @@ contract TaskRegistryStatesTest is Suite {
         }
     }
 
-    function checkSession(ITaskRegistry.State have, bool paid, Move move) private returns (uint256 passed) {
-        Deal memory deal = reachSession(have, paid);
+    function checkSession(ITaskRegistry.State have, bool paid, Move move)
+        private
+        returns (uint256 passed)
+    {
+        bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+        if (move == Move.Deliver && have == ITaskRegistry.State.Matched) {
+            why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
+        }
+        return
+            attempt(reachSession(have, paid), have, move, isLegalOfSession(have, move, paid), why);
+    }
+
+    /// 1 if the move is legal and passes; if it is not, it says why and leaves the state alone.
+    function attempt(
+        Deal memory deal,
+        ITaskRegistry.State have,
+        Move move,
+        bool legal,
+        bytes memory why
+    ) private returns (uint256 passed) {
         assertState(deal.id, have);
-        string memory pair = string.concat("session, state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move)));
-        bool legal = isLegalOfSession(have, move, paid);
+        string memory pair = string.concat(
+            "state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move))
+        );
         try this.perform(move, deal) {
             vm.assertTrue(legal, pair);
             return 1;
         } catch (bytes memory reason) {
             vm.assertFalse(legal, pair);
-            bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
-            if (move == Move.Deliver && have == ITaskRegistry.State.Matched) why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
             vm.assertEq(reason, why);
             assertState(deal.id, have);
         }
     }
 
     /// Sessions know no Delivered and no Disputed; Matched comes with and without a paid Ack.
-    function test_matrix_ofSessions() public {
+    function test_movesOfASession_passInTheirStatesAlone() public {
         ITaskRegistry.State[7] memory have = [
             ITaskRegistry.State.None,
             ITaskRegistry.State.Open,
@@ -97,8 +124,8 @@ contract TaskRegistryStatesTest is Suite {
                 vm.revertToState(fresh);
             }
         }
-        // open: 2; matchJob, cancel, expire of Open: 3; Matched: ack, expire, close, a proof: 4, and with an Ack a dispute: 5;
-        // Settled: dispute, a proof; Expired: a proof.
+        // open: 2; matchJob, cancel, expire of Open: 3; Matched: ack, expire, close, a proof: 4,
+        // and with an Ack a dispute: 5; Settled: dispute, a proof; Expired: a proof.
         vm.assertEq(legalPairs, 2 + 3 + 4 + 5 + 2 + 1);
     }
 
@@ -161,25 +188,14 @@ contract TaskRegistryStatesTest is Suite {
     }
 
     function check(ITaskRegistry.State have, Move move) private returns (uint256 passed) {
-        Deal memory deal = reach(have);
-        assertState(deal.id, have);
-        string memory pair = string.concat("state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move)));
-        bool legal = isLegal(have, move);
-        try this.perform(move, deal) {
-            vm.assertTrue(legal, pair);
-            return 1;
-        } catch (bytes memory reason) {
-            vm.assertFalse(legal, pair);
-            bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
-            if (move == Move.RequestClose && have == ITaskRegistry.State.Matched) {
-                why = abi.encodeWithSelector(ITaskRegistry.NotSession.selector);
-            }
-            vm.assertEq(reason, why);
-            assertState(deal.id, have);
+        bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+        if (move == Move.RequestClose && have == ITaskRegistry.State.Matched) {
+            why = abi.encodeWithSelector(ITaskRegistry.NotSession.selector);
         }
+        return attempt(reach(have), have, move, isLegal(have, move), why);
     }
 
-    function test_matrix() public {
+    function test_movesOfABatch_passInTheirStatesAlone() public {
         uint256 legalPairs;
         for (uint256 have; have < STATES; ++have) {
             for (uint256 move; move < MOVES; ++move) {
@@ -193,7 +209,9 @@ contract TaskRegistryStatesTest is Suite {
 
     /// Whatever is tried in a terminal state, in any order, it stays and no money moves.
     function testFuzz_terminal_staysTerminal(uint8 which, uint8[12] memory moves) public {
-        ITaskRegistry.State[3] memory ends = [ITaskRegistry.State.Settled, ITaskRegistry.State.Cancelled, ITaskRegistry.State.Expired];
+        ITaskRegistry.State[3] memory ends = [
+            ITaskRegistry.State.Settled, ITaskRegistry.State.Cancelled, ITaskRegistry.State.Expired
+        ];
         ITaskRegistry.State end = ends[which % 3];
         Deal memory deal = reach(end);
         uint256 balance = escrow.balanceOf(requester);

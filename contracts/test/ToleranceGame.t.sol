@@ -5,13 +5,19 @@ import {ToleranceGame} from "../src/ToleranceGame.sol";
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {Drawn, RowSpot} from "../src/interfaces/IRowJudge.sol";
-import {Claim, Evidence, ITraceJudge, Opening, RowOpening} from "../src/interfaces/ITraceJudge.sol";
+import {
+    Claim,
+    Evidence,
+    ITraceJudge,
+    Opening,
+    RowOpening
+} from "../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../src/interfaces/IToleranceGame.sol";
 import {Place} from "../src/trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "../src/types/Ids.sol";
 import {GameFixture, PARTS} from "./fixtures/GameFixture.sol";
 
-/// The game's own rules: phases, turns, clocks and money. Traces and evidence are tested against their twin in tests/twins.
+/// The game's rules: phases, turns, clocks and money. Traces are tested in tests/twins.
 contract ToleranceGameTest is GameFixture {
     uint256 private constant FUNCTIONS = 17;
     uint256 private constant OPEN_CHUNKS = 9;
@@ -20,7 +26,11 @@ contract ToleranceGameTest is GameFixture {
     uint256 private constant SHOW_OPENING = 15;
     uint256 private constant EXECUTE = 16;
 
-    function callOf(uint256 number, IArbitrator.DisputeRef memory r, DisputeId id) private view returns (bytes memory) {
+    function callOf(uint256 number, IArbitrator.DisputeRef memory r, DisputeId id)
+        private
+        view
+        returns (bytes memory)
+    {
         if (number == 0) return accuseCall(id);
         if (number == 1) return accuseTokenCall(id);
         if (number == 2) return askCall(id);
@@ -28,7 +38,9 @@ contract ToleranceGameTest is GameFixture {
         if (number == 4) return revealCall(id);
         if (number == 5) return abi.encodeCall(game.pick, (id, 3));
         if (number == 6) return pointCall(id);
-        if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 0, 0, 0), "list"));
+        if (number == 7) {
+            return abi.encodeCall(game.pointWith, (id, Place(1, 2, 0, 0, 0), "list"));
+        }
         if (number == 8) return openNodeCall(id);
         if (number == OPEN_CHUNKS) return openChunksCall(id);
         if (number == PROVE) return proveCall(id);
@@ -52,7 +64,8 @@ contract ToleranceGameTest is GameFixture {
     }
 
     function isAccused(IToleranceGame.Phase phase) private pure returns (bool) {
-        return phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
+        return phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking
+            || phase == IToleranceGame.Phase.PickingPart;
     }
 
     function player(uint256 number) private view returns (address) {
@@ -62,13 +75,21 @@ contract ToleranceGameTest is GameFixture {
     // --- phases ---
 
     function test_everyFunction_worksInItsPhaseAlone() public {
-        for (uint256 p = uint256(IToleranceGame.Phase.Opened); p <= uint256(IToleranceGame.Phase.Executed); ++p) {
+        for (
+            uint256 p = uint256(IToleranceGame.Phase.Opened);
+            p <= uint256(IToleranceGame.Phase.Executed);
+            ++p
+        ) {
             IToleranceGame.Phase phase = IToleranceGame.Phase(p);
             (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(phase);
             vm.assertTrue(phaseOf(phase, id));
             for (uint256 i; i < FUNCTIONS; ++i) {
                 if (belongs(i) == phase) continue;
-                expectRefused(player(i), callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, phase));
+                expectRefused(
+                    player(i),
+                    callOf(i, r, id),
+                    abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, phase)
+                );
             }
         }
     }
@@ -79,17 +100,33 @@ contract ToleranceGameTest is GameFixture {
         r.job = JobId.wrap("nothing");
         for (uint256 i; i < FUNCTIONS; ++i) {
             expectRefused(
-                player(i), callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.None)
+                player(i),
+                callOf(i, r, id),
+                abi.encodeWithSelector(
+                    IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.None
+                )
             );
         }
-        expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.None));
+        expectRefused(
+            stranger,
+            timeoutCall(id),
+            abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase.None)
+        );
     }
 
     function test_timeout_afterTheRuling_isRefused() public {
-        for (uint256 p = uint256(IToleranceGame.Phase.Ruled); p <= uint256(IToleranceGame.Phase.Executed); ++p) {
+        for (
+            uint256 p = uint256(IToleranceGame.Phase.Ruled);
+            p <= uint256(IToleranceGame.Phase.Executed);
+            ++p
+        ) {
             (, DisputeId id) = gameIn(IToleranceGame.Phase(p));
             skipTime(30 days);
-            expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase(p)));
+            expectRefused(
+                stranger,
+                timeoutCall(id),
+                abi.encodeWithSelector(IToleranceGame.WrongPhase.selector, IToleranceGame.Phase(p))
+            );
         }
     }
 
@@ -101,9 +138,15 @@ contract ToleranceGameTest is GameFixture {
             (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
             bool accused = isAccused(belongs(i));
             for (uint256 c; c < callers.length; ++c) {
-                bool may = accused ? callers[c] == owner || callers[c] == operator : callers[c] == challenger;
+                bool may = accused
+                    ? callers[c] == owner || callers[c] == operator
+                    : callers[c] == challenger;
                 if (may) continue;
-                expectRefused(callers[c], callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, callers[c]));
+                expectRefused(
+                    callers[c],
+                    callOf(i, r, id),
+                    abi.encodeWithSelector(IToleranceGame.NotTurn.selector, callers[c])
+                );
             }
         }
     }
@@ -123,8 +166,14 @@ contract ToleranceGameTest is GameFixture {
         (address other, uint256 otherKey) = makeKey("other operator");
         address otherOwner = makeAddr("other owner");
         registerMiner(otherOwner, otherKey, STAKE);
-        expectRefused(other, pointCall(id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other));
-        expectRefused(otherOwner, pointCall(id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, otherOwner));
+        expectRefused(
+            other, pointCall(id), abi.encodeWithSelector(IToleranceGame.NotTurn.selector, other)
+        );
+        expectRefused(
+            otherOwner,
+            pointCall(id),
+            abi.encodeWithSelector(IToleranceGame.NotTurn.selector, otherOwner)
+        );
         (, uint256 key) = makeKey("rotated");
         bytes memory proof = operatorProof(key, owner);
         vm.prank(owner);
@@ -141,7 +190,8 @@ contract ToleranceGameTest is GameFixture {
 
     function test_clocks_oneSecondBefore_onTheSecond_oneAfter() public {
         for (uint256 i; i + 1 < FUNCTIONS; ++i) {
-            if (i == OPEN_CHUNKS || i == PROVE_SUM || i == SHOW_OPENING) continue; // they have tests of their own, below
+            // They have tests of their own, below.
+            if (i == OPEN_CHUNKS || i == PROVE_SUM || i == SHOW_OPENING) continue;
             for (uint256 delta; delta < 3; ++delta) {
                 (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(belongs(i));
                 if (i == PROVE) judge.say(ITraceJudge.Fault.Accused, 0);
@@ -149,13 +199,24 @@ contract ToleranceGameTest is GameFixture {
                 vm.assertEq(endsAt, vm.getBlockTimestamp() + TURN_SECONDS);
                 vm.warp(endsAt - 1 + delta);
                 if (delta < 2) {
-                    expectRefused(stranger, timeoutCall(id), abi.encodeWithSelector(IToleranceGame.ClockRunning.selector, endsAt));
+                    expectRefused(
+                        stranger,
+                        timeoutCall(id),
+                        abi.encodeWithSelector(IToleranceGame.ClockRunning.selector, endsAt)
+                    );
                     act(player(i), callOf(i, r, id));
                 } else {
-                    expectRefused(player(i), callOf(i, r, id), abi.encodeWithSelector(IToleranceGame.ClockOver.selector, endsAt));
+                    expectRefused(
+                        player(i),
+                        callOf(i, r, id),
+                        abi.encodeWithSelector(IToleranceGame.ClockOver.selector, endsAt)
+                    );
                     act(stranger, timeoutCall(id));
                     bool fault = isAccused(belongs(i));
-                    assertEqStatus(game.status(id), fault ? IArbitrator.Status.Fault : IArbitrator.Status.NoFault);
+                    assertEqStatus(
+                        game.gameOf(id).status,
+                        fault ? IArbitrator.Status.Fault : IArbitrator.Status.NoFault
+                    );
                 }
             }
         }
@@ -166,7 +227,11 @@ contract ToleranceGameTest is GameFixture {
         uint256 readyAt = game.gameOf(id).endsAt;
         vm.assertEq(readyAt, vm.getBlockTimestamp() + PAYOUT_DELAY_SECONDS);
         vm.warp(readyAt - 1);
-        expectRefused(stranger, callOf(EXECUTE, r, id), abi.encodeWithSelector(IToleranceGame.PayoutNotReady.selector, readyAt));
+        expectRefused(
+            stranger,
+            callOf(EXECUTE, r, id),
+            abi.encodeWithSelector(IToleranceGame.PayoutNotReady.selector, readyAt)
+        );
         vm.warp(readyAt);
         act(stranger, callOf(EXECUTE, r, id));
     }
@@ -179,24 +244,39 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aDescent_goesDownFiveLevelsATime() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
-        expectRefused(challenger, openChunksCall(id), abi.encodeWithSelector(IToleranceGame.HashesDue.selector));
+        expectRefused(
+            challenger,
+            openChunksCall(id),
+            abi.encodeWithSelector(IToleranceGame.HashesDue.selector)
+        );
         act(challenger, openNodeCall(id));
         assertNode(id, LEVELS - 5, 3);
         act(operator, abi.encodeCall(game.pick, (id, 31)));
         bytes memory hashes = abi.encodeCall(game.openNode, (id, same(0, 2), way(1)));
-        expectRefused(challenger, hashes, abi.encodeWithSelector(IToleranceGame.ValuesDue.selector));
+        expectRefused(
+            challenger, hashes, abi.encodeWithSelector(IToleranceGame.ValuesDue.selector)
+        );
         bytes memory both = bytes.concat(chunk, chunk);
         bytes memory other = abi.encodeCall(game.openChunks, (id, both, hex"3f41", way(1)));
-        expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
+        expectRefused(
+            challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector)
+        );
         other = abi.encodeCall(game.openChunks, (id, both, hex"80", way(1)));
-        expectRefused(challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector));
+        expectRefused(
+            challenger, other, abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector)
+        );
         other = abi.encodeCall(game.openChunks, (id, both, hex"4041", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
-        other = abi.encodeCall(game.openChunks, (id, bytes.concat(both, hex"00"), hex"4040", way(1)));
+        other =
+            abi.encodeCall(game.openChunks, (id, bytes.concat(both, hex"00"), hex"4040", way(1)));
         expectRefused(challenger, other, abi.encodeWithSelector(ITraceJudge.HashFailed.selector));
         act(challenger, openChunksCall(id));
         assertNode(id, 0, (3 * 32 + 31) * 2);
-        expectRefused(operator, abi.encodeCall(game.pick, (id, 0)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 0));
+        expectRefused(
+            operator,
+            abi.encodeCall(game.pick, (id, 0)),
+            abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 0)
+        );
         act(operator, pointCall(id));
         vm.assertTrue(phaseOf(IToleranceGame.Phase.Proving, id));
     }
@@ -211,10 +291,18 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
         bytes32[] memory none = new bytes32[](0);
-        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, none)), wrong);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, none)),
+            wrong
+        );
         bytes32[] memory below = same(LEVELS - 5, 32);
         below[31] = keccak256("other");
-        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, below)), wrong);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, below)),
+            wrong
+        );
         act(challenger, accuseCall(id));
         assertNode(id, LEVELS, 0);
     }
@@ -225,12 +313,17 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         for (uint256 i; i < 3; ++i) {
             act(challenger, askCall(id));
-            bytes memory others = abi.encodeCall(game.reveal, (id, rows(), new RowSpot[](2), new RowOpening[](2)));
-            expectRefused(operator, others, abi.encodeWithSelector(IToleranceGame.AskMismatch.selector));
+            bytes memory others =
+                abi.encodeCall(game.reveal, (id, rows(), new RowSpot[](2), new RowOpening[](2)));
+            expectRefused(
+                operator, others, abi.encodeWithSelector(IToleranceGame.AskMismatch.selector)
+            );
             act(operator, revealCall(id));
             vm.assertTrue(phaseOf(IToleranceGame.Phase.Opened, id));
         }
-        expectRefused(challenger, askCall(id), abi.encodeWithSelector(IToleranceGame.AskedEnough.selector));
+        expectRefused(
+            challenger, askCall(id), abi.encodeWithSelector(IToleranceGame.AskedEnough.selector)
+        );
         act(challenger, accuseCall(id));
     }
 
@@ -238,7 +331,7 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Asked);
         skipTime(TURN_SECONDS + 1);
         act(stranger, timeoutCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
     }
 
     function test_whoAsksAndAccusesOfNothing_paysTheAccused() public {
@@ -253,10 +346,14 @@ contract ToleranceGameTest is GameFixture {
     function test_aMalformedRow_isTheRuling() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         rowJudge.say(false);
-        expectRefused(challenger, proveMalformedCall(id), abi.encodeWithSelector(IToleranceGame.RowSound.selector));
+        expectRefused(
+            challenger,
+            proveMalformedCall(id),
+            abi.encodeWithSelector(IToleranceGame.RowSound.selector)
+        );
         rowJudge.say(true);
         act(challenger, proveMalformedCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
     }
 
     // --- tokens ---
@@ -267,18 +364,32 @@ contract ToleranceGameTest is GameFixture {
         bytes32[] memory none = new bytes32[](0);
         bytes32[] memory below = same(LEVELS - 5, 32);
         Drawn memory drawn;
-        expectRefused(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), tokenClaim(), 0, none, below)), invalid);
-        expectRefused(challenger, abi.encodeCall(game.accuseToken, (id, model(), receipt(), claim(), 0, none, below, drawn)), invalid);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.accuse, (id, model(), receipt(), tokenClaim(), 0, none, below)),
+            invalid
+        );
+        expectRefused(
+            challenger,
+            abi.encodeCall(
+                game.accuseToken, (id, model(), receipt(), claim(), 0, none, below, drawn)
+            ),
+            invalid
+        );
         act(challenger, accuseTokenCall(id));
     }
 
     function test_aSecondOpeningOfTheRequest_isTheRequestersFault() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        expectRefused(owner, showOpeningCall(id), abi.encodeWithSelector(IToleranceGame.OpeningMismatch.selector));
+        expectRefused(
+            owner,
+            showOpeningCall(id),
+            abi.encodeWithSelector(IToleranceGame.OpeningMismatch.selector)
+        );
         id = openGame();
         act(challenger, accuseTokenCall(id));
         act(owner, showOpeningCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoFault);
     }
 
     function test_aList_isAnsweredByItself() public {
@@ -287,20 +398,30 @@ contract ToleranceGameTest is GameFixture {
         Place memory verdict = Place(7, 4, 0, 0, 0);
         bytes memory invalid = abi.encodeWithSelector(IToleranceGame.ListInvalid.selector);
         expectRefused(owner, abi.encodeCall(game.pointWith, (id, verdict, "")), invalid);
-        expectRefused(owner, abi.encodeCall(game.pointWith, (id, verdict, new bytes(1025))), invalid);
+        expectRefused(
+            owner, abi.encodeCall(game.pointWith, (id, verdict, new bytes(1025))), invalid
+        );
         act(owner, abi.encodeCall(game.pointWith, (id, verdict, "list")));
         Evidence memory e = evidence();
         bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ListMismatch.selector);
-        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
+        expectRefused(
+            challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch
+        );
         e.tokens = "lost";
-        expectRefused(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch);
+        expectRefused(
+            challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)), mismatch
+        );
         e.tokens = "list";
         act(challenger, abi.encodeCall(game.prove, (id, model(), tokenClaim(), e)));
     }
 
     function test_pick_beyondTheChildren_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Picking);
-        expectRefused(operator, abi.encodeCall(game.pick, (id, 32)), abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 32));
+        expectRefused(
+            operator,
+            abi.encodeCall(game.pick, (id, 32)),
+            abi.encodeWithSelector(IToleranceGame.ChildUnknown.selector, 32)
+        );
     }
 
     function test_openNode_ofOtherHashes_isRefused() public {
@@ -308,11 +429,19 @@ contract ToleranceGameTest is GameFixture {
         bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
         bytes32[] memory below = same(LEVELS - 10, 32);
         below[17] = keccak256("other");
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, below, way(LEVELS - 5))), wrong);
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 31), way(LEVELS - 5))), wrong);
+        expectRefused(
+            challenger, abi.encodeCall(game.openNode, (id, below, way(LEVELS - 5))), wrong
+        );
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 31), way(LEVELS - 5))),
+            wrong
+        );
         bytes32[] memory siblings = way(LEVELS - 5);
         siblings[2] = keccak256("other");
-        expectRefused(challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 32), siblings)), wrong);
+        expectRefused(
+            challenger, abi.encodeCall(game.openNode, (id, same(LEVELS - 10, 32), siblings)), wrong
+        );
     }
 
     function test_accuse_ofAnotherReceiptModelOrRequest_isRefused() public {
@@ -320,7 +449,13 @@ contract ToleranceGameTest is GameFixture {
         bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ReceiptMismatch.selector);
         bytes32[] memory below = same(LEVELS - 5, 32);
         bytes32[] memory none = new bytes32[](0);
-        expectRefused(challenger, abi.encodeCall(game.accuse, (id, ModelId.wrap("other"), receipt(), claim(), 0, none, below)), mismatch);
+        expectRefused(
+            challenger,
+            abi.encodeCall(
+                game.accuse, (id, ModelId.wrap("other"), receipt(), claim(), 0, none, below)
+            ),
+            mismatch
+        );
         expectRefused(
             challenger,
             abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 1, none, below)),
@@ -328,7 +463,7 @@ contract ToleranceGameTest is GameFixture {
         );
     }
 
-    /// A claim is bound by its words as they stand in the call, so a number that is none of its type may not come in.
+    /// A claim is bound by its words as they stand in the call, so each must be of its type.
     function test_accuse_withWordsThatAreNoClaims_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         uint256 claimAt = 4 + 32 * (2 + 14); // behind the id, the model and the receipt
@@ -352,17 +487,25 @@ contract ToleranceGameTest is GameFixture {
         other.traceRoot = keccak256("other");
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, model(), other, Place(1, 2, 3, 0, 5), evidence(), shownPart())),
+            abi.encodeCall(
+                game.provePart, (id, model(), other, Place(1, 2, 3, 0, 5), evidence(), shownPart())
+            ),
             abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
         );
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), shownPart())),
+            abi.encodeCall(
+                game.provePart,
+                (id, ModelId.wrap("other"), claim(), Place(1, 2, 3, 0, 5), evidence(), shownPart())
+            ),
             abi.encodeWithSelector(IToleranceGame.ClaimMismatch.selector)
         );
         expectRefused(
             challenger,
-            abi.encodeCall(game.provePart, (id, model(), claim(), Place(1, 2, 3, 0, 6), evidence(), shownPart())),
+            abi.encodeCall(
+                game.provePart,
+                (id, model(), claim(), Place(1, 2, 3, 0, 6), evidence(), shownPart())
+            ),
             abi.encodeWithSelector(IToleranceGame.StatedMismatch.selector)
         );
     }
@@ -371,7 +514,9 @@ contract ToleranceGameTest is GameFixture {
 
     function test_open_byAnybodyElse_isRefused() public {
         IArbitrator.DisputeRef memory r = ref();
-        vm.expectRevert(abi.encodeWithSelector(IToleranceGame.NotTaskRegistry.selector, address(this)));
+        vm.expectRevert(
+            abi.encodeWithSelector(IToleranceGame.NotTaskRegistry.selector, address(this))
+        );
         game.open(r);
     }
 
@@ -386,27 +531,40 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         vm.assertEq(token.balanceOf(address(game)), BOND);
         vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 1);
-        assertEqStatus(game.status(id), IArbitrator.Status.Open);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Open);
     }
 
     function test_constructor_refusesWhatUnbondingDoesNotCover() public {
         IToleranceGame.Params memory p = gameParams();
         p.turnSeconds = 2 hours;
         uint256 longest = 23 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
-        vm.expectRevert(abi.encodeWithSelector(IToleranceGame.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS));
-        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p);
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IToleranceGame.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS
+            )
+        );
+        new ToleranceGame(
+            token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p
+        );
         p.turnSeconds = 0;
         vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
-        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p);
+        new ToleranceGame(
+            token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p
+        );
         p = gameParams();
         p.slashBps = 10_001;
         vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
-        new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p);
+        new ToleranceGame(
+            token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p
+        );
     }
 
     // --- money ---
 
-    function ruledBy(ITraceJudge.Fault fault) private returns (IArbitrator.DisputeRef memory r, DisputeId id) {
+    function ruledBy(ITraceJudge.Fault fault)
+        private
+        returns (IArbitrator.DisputeRef memory r, DisputeId id)
+    {
         (r, id) = gameIn(IToleranceGame.Phase.ProvingPart);
         judge.say(fault, 4);
         act(challenger, provePartCall(id));
@@ -414,7 +572,8 @@ contract ToleranceGameTest is GameFixture {
     }
 
     function assertTold(IArbitrator.DisputeRef memory r, bool want) private view {
-        (JobId job, uint16 stage, bool fault, address caller) = tasks.resolutions(tasks.count() - 1);
+        (JobId job, uint16 stage, bool fault, address caller) =
+            tasks.resolutions(tasks.count() - 1);
         vm.assertEq(JobId.unwrap(job), JobId.unwrap(r.job));
         vm.assertEq(uint256(stage), r.stage);
         vm.assertEq(fault, want);
@@ -424,7 +583,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aLeafThatHolds_slashesTheMinerAndReturnsTheBond() public {
         (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Accused);
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
         assertTold(r, true);
         vm.assertEq(game.creditOf(challenger), BOND);
         vm.assertEq(uint256(miners.minerOf(owner).stake), 0);
@@ -438,7 +597,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aLeafThatFails_givesTheBondToTheMiner() public {
         (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Accuser);
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoFault);
         assertTold(r, false);
         vm.assertEq(game.creditOf(owner), BOND);
         vm.assertEq(game.creditOf(challenger), 0);
@@ -447,7 +606,7 @@ contract ToleranceGameTest is GameFixture {
 
     function test_aFaultOfNobody_returnsTheBondAndSlashesNobody() public {
         (IArbitrator.DisputeRef memory r, DisputeId id) = ruledBy(ITraceJudge.Fault.Nobody);
-        assertEqStatus(game.status(id), IArbitrator.Status.NoRuling);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoRuling);
         assertTold(r, false);
         vm.assertEq(game.creditOf(challenger), BOND);
         vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
@@ -455,32 +614,47 @@ contract ToleranceGameTest is GameFixture {
 
     function test_partsThatDoNotAddUp_endTheGame() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.PickingPart);
-        bytes memory unknown = abi.encodeWithSelector(ITraceJudge.PartUnknown.selector, PARTS + 1, PARTS);
+        bytes memory unknown =
+            abi.encodeWithSelector(ITraceJudge.PartUnknown.selector, PARTS + 1, PARTS);
         expectRefused(operator, abi.encodeCall(game.pickPart, (id, uint16(PARTS + 1))), unknown);
         act(operator, abi.encodeCall(game.pickPart, (id, uint16(PARTS))));
-        expectRefused(challenger, provePartCall(id), abi.encodeWithSelector(IToleranceGame.SumDue.selector));
+        expectRefused(
+            challenger, provePartCall(id), abi.encodeWithSelector(IToleranceGame.SumDue.selector)
+        );
         judge.say(ITraceJudge.Fault.Accuser, PARTS);
         act(challenger, proveSumCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.NoFault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.NoFault);
     }
 
     /// The sum is proven where it was picked, of what was stated, and not otherwise.
     function test_proveSum_ofOtherSums_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.ProvingPart);
-        expectRefused(challenger, proveSumCall(id), abi.encodeWithSelector(IToleranceGame.PartDue.selector, 2));
+        expectRefused(
+            challenger,
+            proveSumCall(id),
+            abi.encodeWithSelector(IToleranceGame.PartDue.selector, 2)
+        );
         (, id) = gameIn(IToleranceGame.Phase.PickingPart);
         act(operator, abi.encodeCall(game.pickPart, (id, uint16(PARTS))));
         bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.StatedMismatch.selector);
         bytes memory other = abi.encodePacked(stated(), bytes8(0));
         Place memory place = Place(1, 2, 3, 0, 5);
-        expectRefused(challenger, abi.encodeCall(game.proveSum, (id, model(), claim(), place, evidence(), other)), mismatch);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.proveSum, (id, model(), claim(), place, evidence(), other)),
+            mismatch
+        );
         place.index = 6;
-        expectRefused(challenger, abi.encodeCall(game.proveSum, (id, model(), claim(), place, evidence(), stated())), mismatch);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.proveSum, (id, model(), claim(), place, evidence(), stated())),
+            mismatch
+        );
         act(challenger, proveSumCall(id));
-        assertEqStatus(game.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(game.gameOf(id).status, IArbitrator.Status.Fault);
     }
 
-    /// Who states another number of sums than the value has can prove neither their sum nor one that is not there.
+    /// Of another number of sums than the value has, none and no total can be proven.
     function test_expand_toAnotherNumber_cannotBeProven() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Proving);
         bytes memory none = abi.encodeWithSelector(IToleranceGame.NoParts.selector);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// Which cheat codes do our tests use, and what does a test start from? (The npm forge-std is older than forge 1.7.)
+/// The cheat codes that our tests use, and what a test starts from.
 interface Vm {
     struct Log {
         bytes32[] topics;
@@ -31,7 +31,10 @@ interface Vm {
 
     // --- keys ---
     function addr(uint256 key) external pure returns (address);
-    function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);
+    function sign(uint256 key, bytes32 digest)
+        external
+        pure
+        returns (uint8 v, bytes32 r, bytes32 s);
 
     // --- what must happen ---
     function expectRevert() external;
@@ -42,7 +45,8 @@ interface Vm {
     function expectEmit(bool topic1, bool topic2, bool topic3, bool data, address emitter) external;
     function expectCall(address callee, bytes calldata data) external;
     function mockCall(address callee, bytes calldata data, bytes calldata result) external;
-    function mockCallRevert(address callee, bytes calldata data, bytes calldata revertData) external;
+    function mockCallRevert(address callee, bytes calldata data, bytes calldata revertData)
+        external;
     function clearMockedCalls() external;
     function recordLogs() external;
     function getRecordedLogs() external returns (Log[] memory);
@@ -76,27 +80,56 @@ interface Vm {
 
     // --- gas, files, JSON ---
     function snapshotGasLastCall(string calldata name) external returns (uint256 gasUsed);
-    function snapshotGasLastCall(string calldata group, string calldata name) external returns (uint256 gasUsed);
+    function snapshotGasLastCall(string calldata group, string calldata name)
+        external
+        returns (uint256 gasUsed);
     function snapshotValue(string calldata group, string calldata name, uint256 value) external;
     function snapshotState() external returns (uint256 id);
     function revertToState(uint256 id) external returns (bool);
     function readFile(string calldata path) external view returns (string memory);
-    function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
-    function parseJsonUintArray(string calldata json, string calldata key) external pure returns (uint256[] memory);
-    function parseJsonBytes(string calldata json, string calldata key) external pure returns (bytes memory);
-    function parseJsonBytesArray(string calldata json, string calldata key) external pure returns (bytes[] memory);
-    function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);
-    function parseJsonBytes32Array(string calldata json, string calldata key) external pure returns (bytes32[] memory);
-    function parseJsonAddress(string calldata json, string calldata key) external pure returns (address);
-    function parseJsonAddressArray(string calldata json, string calldata key) external pure returns (address[] memory);
-    function parseJsonString(string calldata json, string calldata key) external pure returns (string memory);
+    function parseJsonUint(string calldata json, string calldata key)
+        external
+        pure
+        returns (uint256);
+    function parseJsonUintArray(string calldata json, string calldata key)
+        external
+        pure
+        returns (uint256[] memory);
+    function parseJsonBytes(string calldata json, string calldata key)
+        external
+        pure
+        returns (bytes memory);
+    function parseJsonBytesArray(string calldata json, string calldata key)
+        external
+        pure
+        returns (bytes[] memory);
+    function parseJsonBytes32(string calldata json, string calldata key)
+        external
+        pure
+        returns (bytes32);
+    function parseJsonBytes32Array(string calldata json, string calldata key)
+        external
+        pure
+        returns (bytes32[] memory);
+    function parseJsonAddress(string calldata json, string calldata key)
+        external
+        pure
+        returns (address);
+    function parseJsonAddressArray(string calldata json, string calldata key)
+        external
+        pure
+        returns (address[] memory);
+    function parseJsonString(string calldata json, string calldata key)
+        external
+        pure
+        returns (string memory);
     function parseJsonBool(string calldata json, string calldata key) external pure returns (bool);
     function keyExistsJson(string calldata json, string calldata key) external view returns (bool);
     function toString(uint256 value) external pure returns (string memory);
     function toString(bytes32 value) external pure returns (string memory);
 }
 
-/// Base of every test contract. Forge calls `test*` and `invariant*`; invariant tests override `targetContracts`.
+/// Base of every test contract. Invariant tests override `targetContracts`.
 abstract contract Test {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
 
@@ -127,7 +160,7 @@ abstract contract Test {
         return size == 0 ? value : low + (value % size);
     }
 
-    /// Time moves on by `seconds_`. Read through the cheat code: the optimiser treats block.timestamp as constant within a call.
+    /// Time moves on, by the cheat code: the optimiser takes block.timestamp for constant.
     function skipTime(uint256 seconds_) internal {
         vm.warp(vm.getBlockTimestamp() + seconds_);
     }

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import posixpath
 import re
 import sys
 import tomllib
@@ -27,6 +28,9 @@ from solcx.wrapper import get_solc_version
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "core" / "protocol" / "abi"
+#: Deployed by tests/twins alone, so its artifact lies there.
+LENS = "contracts/test/fixtures/RefereeLens.sol"
+LENS_OUT = ROOT / "tests" / "twins"
 WRAPPER = ROOT / "contracts" / "tools" / "solc.mjs"
 
 MAX_RUNTIME_BYTES = 24_576  # EIP-170: a longer contract cannot be deployed
@@ -84,8 +88,8 @@ def imports_of(path: str, text: str, remappings: list[str]) -> list[str]:
     found = []
     for target in IMPORT.findall(text):
         if target.startswith("."):
-            resolved = (ROOT / path).parent.joinpath(target).resolve()
-            found.append(resolved.relative_to(ROOT).as_posix())
+            # Not `resolve`: node_modules may be a link out of the repository.
+            found.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), target)))
             continue
         for remapping in remappings:
             prefix, _, real = remapping.partition("=")
@@ -97,10 +101,11 @@ def imports_of(path: str, text: str, remappings: list[str]) -> list[str]:
 
 
 def read_sources(profile: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """All of contracts/src and everything it imports: path → text, and path → what it imports."""
+    """contracts/src, the lens and all they import: path → text, and path → what it imports."""
     sources: dict[str, str] = {}
     edges: dict[str, list[str]] = {}
     todo = [p.relative_to(ROOT).as_posix() for p in sorted((ROOT / profile["src"]).rglob("*.sol"))]
+    todo.append(LENS)
     while todo:
         path = todo.pop()
         if path in sources:
@@ -130,7 +135,7 @@ def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]])
 
 
 def compile_artifacts(solc_binary: Path) -> Artifacts:
-    """Artifacts of every deployable contract under contracts/src, by name."""
+    """Artifacts of the lens and of every deployable contract under contracts/src, by name."""
     profile = load_profile()
     settings = settings_of(profile)
     sources, edges = read_sources(profile)
@@ -152,7 +157,7 @@ def compile_artifacts(solc_binary: Path) -> Artifacts:
 
     artifacts: Artifacts = {}
     for path in sorted(output["contracts"]):
-        if not path.startswith(f"{profile['src']}/"):
+        if not path.startswith(f"{profile['src']}/") and path != LENS:
             continue
         for name, contract in output["contracts"][path].items():
             creation = contract["evm"]["bytecode"]
@@ -188,6 +193,17 @@ def oversized(artifacts: Artifacts) -> list[str]:
     ]
 
 
+def path_of(artifact: dict[str, Any]) -> Path:
+    """Where the artifact is committed."""
+    out = LENS_OUT if artifact["sourceName"] == LENS else OUT
+    return out / f"{artifact['contractName']}.json"
+
+
+def left_over(artifacts: Artifacts) -> list[Path]:
+    """Committed artifacts of contracts that are no more."""
+    return sorted(set(OUT.glob("*.json")) - {path_of(artifact) for artifact in artifacts.values()})
+
+
 def render(artifact: dict[str, Any]) -> str:
     return json.dumps(artifact, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
@@ -196,16 +212,12 @@ def differences(artifacts: Artifacts) -> list[str]:
     """One line per contract whose committed artifact is missing, different or left over."""
     lines = []
     for name, artifact in sorted(artifacts.items()):
-        path = OUT / f"{name}.json"
+        path = path_of(artifact)
         if not path.is_file():
             lines.append(f"{name}: no artifact")
         elif path.read_text() != render(artifact):
             lines.append(f"{name}: {', '.join(differing_keys(path, artifact))} differ")
-    lines += [
-        f"{path.stem}: no such contract any more"
-        for path in sorted(OUT.glob("*.json"))
-        if path.stem not in artifacts
-    ]
+    lines += [f"{path.stem}: no such contract any more" for path in left_over(artifacts)]
     return lines
 
 
@@ -220,11 +232,10 @@ def differing_keys(path: Path, artifact: dict[str, Any]) -> list[str]:
 
 def write(artifacts: Artifacts) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
-    for path in OUT.glob("*.json"):
-        if path.stem not in artifacts:
-            path.unlink()
+    for path in left_over(artifacts):
+        path.unlink()
     for name, artifact in sorted(artifacts.items()):
-        (OUT / f"{name}.json").write_text(render(artifact))
+        path_of(artifact).write_text(render(artifact))
         print(f"{name}: {artifact['runtimeBytes']} bytes at run time")
 
 

@@ -6,6 +6,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from eth_abi.abi import decode, encode
@@ -22,6 +23,7 @@ CALL_GAS = 900_000_000_000
 #: The lens answers this where the referee reverts.
 REVERTS = 255
 _TIMEOUT_S = 300.0
+_LENS = Path(__file__).with_name("RefereeLens.json")
 #: Longer requests are refused; a leaf costs a few hundred bytes of encoding besides its operands.
 _BATCH_BYTES = 500_000
 _LEAF_OVERHEAD_BYTES = 600
@@ -34,7 +36,7 @@ class ChainReferee:
         self.url = rpc_url
         self._sender = self._rpc("eth_accounts", [])[0]
         referee = self._deploy(artifact("Referee")["bytecode"])
-        lens = artifact("RefereeLens")
+        lens = json.loads(_LENS.read_text())
         argument = encode(["address"], [referee]).hex()
         self._lens = self._deploy(lens["bytecode"] + argument)
         self._functions = {e["name"]: e for e in lens["abi"] if e["type"] == "function"}

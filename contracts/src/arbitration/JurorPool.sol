@@ -3,17 +3,20 @@ pragma solidity ^0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {
+    ReentrancyGuardTransient
+} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 
 import {IJuryArbitrator} from "../interfaces/IJuryArbitrator.sol";
 import {CreditBook} from "../libraries/CreditBook.sol";
 import {StakeTree} from "../libraries/StakeTree.sol";
 
-/// Who can be drawn as a juror, with what at stake? Staking, leaving, fines, and the tree that draws read.
+/// Who can be drawn as a juror, with what at stake? Stakes, fines, and the tree of draws.
 ///
-/// A juror's weight is its stake if that is at least the minimum, else zero. Leaving stake has no weight but can still be fined.
-/// A slot is kept from the first stake until the last unit has left, and a juror on a panel cannot leave.
+/// A juror's weight is its stake if that is at least the minimum, else zero. Leaving stake has no
+/// weight and can be fined. A slot is kept until the last unit has left; who is on a panel cannot
+/// leave.
 abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
     using CreditBook for CreditBook.Book;
     using SafeERC20 for IERC20;
@@ -28,14 +31,13 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
     CreditBook.Book internal _credits;
 
     constructor(IERC20 token_, uint96 minJurorStake_, uint32 jurorUnbondSeconds_) {
-        // A weight of zero must mean "not a juror", and a slot must not change hands in the block in which its stake leaves.
+        // A weight of zero means "not a juror"; a slot changes hands a block after its stake left.
         if (minJurorStake_ == 0 || jurorUnbondSeconds_ == 0) revert ParamsInvalid();
         token = token_;
         minJurorStake = minJurorStake_;
         jurorUnbondSeconds = jurorUnbondSeconds_;
     }
 
-    /// @inheritdoc IJuryArbitrator
     function stakeJuror(uint256 amount) external nonReentrant {
         if (amount == 0) revert AmountZero();
         Juror storage juror = _jurors[msg.sender];
@@ -51,7 +53,6 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         _pull(msg.sender, amount);
     }
 
-    /// @inheritdoc IJuryArbitrator
     function requestJurorExit(uint256 amount) external {
         Juror storage juror = _jurors[msg.sender];
         if (amount == 0) revert AmountZero();
@@ -66,7 +67,6 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         emit JurorExitRequested(msg.sender, amount, juror.leaveAt);
     }
 
-    /// @inheritdoc IJuryArbitrator
     function withdrawJuror() external nonReentrant returns (uint256 amount) {
         Juror storage juror = _jurors[msg.sender];
         amount = juror.leaving;
@@ -85,7 +85,6 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         token.safeTransfer(msg.sender, amount);
     }
 
-    /// @inheritdoc IJuryArbitrator
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
         amount = _credits.take(msg.sender);
         if (amount == 0) revert NoCredit();
@@ -93,25 +92,27 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         token.safeTransfer(msg.sender, amount);
     }
 
-    /// @inheritdoc IJuryArbitrator
     function jurorOf(address juror) external view returns (Juror memory) {
         return _jurors[juror];
     }
 
-    /// @inheritdoc IJuryArbitrator
     function creditOf(address account) external view returns (uint256) {
         return _credits.units[account];
     }
 
     /// Slot of a party if it could be drawn by the tree of `blockNumber`.
-    function _drawableSlot(address account, uint96 blockNumber) internal view returns (bool drawable, uint256 slot) {
+    function _drawableSlot(address account, uint96 blockNumber)
+        internal
+        view
+        returns (bool drawable, uint256 slot)
+    {
         uint256 place = _jurors[account].slot;
         if (place == 0) return (false, 0);
         slot = place - 1;
         return (_tree.weightAt(slot, blockNumber) != 0, slot);
     }
 
-    /// Has the juror still enough here to pay a fine of `amount`? False if it has left since the tree of the draw.
+    /// Has the juror still enough here to pay `amount`? False if it left since the draw's tree.
     function _covers(address juror, uint256 amount) internal view returns (bool) {
         Juror storage j = _jurors[juror];
         return uint256(j.stake) + j.leaving >= amount;
@@ -125,7 +126,7 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         --_jurors[juror].openDisputes;
     }
 
-    /// Take at most `amount`, first from stake, then from what is leaving. Never reverts for lack of funds.
+    /// Take at most `amount`, first of stake, then of what is leaving. Never reverts.
     function _fine(address juror, uint256 amount) internal returns (uint256 taken) {
         Juror storage j = _jurors[juror];
         uint256 fromStake = amount < j.stake ? amount : j.stake;

@@ -13,14 +13,14 @@ import {StakeTree} from "../libraries/StakeTree.sol";
 import {DisputeId, JobId} from "../types/Ids.sol";
 import {JurorPool} from "./JurorPool.sol";
 
-/// Did the accused stage compute what it signed? Drawn jurors re-run it, commit, reveal; the majority's word moves the money.
+/// Did the accused stage compute what it signed? Drawn jurors re-run it, commit, reveal.
 ///
-/// Randomness is the hash of a block that did not exist when the dispute opened: it commits to that block's prevrandao, is the same for
-/// whoever calls `draw`, and the caller cannot choose it. Weights are those of the block before the dispute opened, so nothing done after
-/// (staking, leaving, fines) bends a draw. A block's proposer can still withhold a block; where that is worth more than a block
-/// reward, stake limits must be set accordingly.
+/// The hash of a block after the opening draws, the same for every caller of `draw`, by the weights
+/// before the opening: nothing done later bends a draw. A block's proposer can withhold it, so
+/// where that is worth more than a block reward, stakes must be limited.
 ///
-/// INVARIANT: token.balanceOf(this) = Σ jurors' (stake + leaving) + Σ credits + Σ (bond + fee) of disputes not executed.
+/// INVARIANT: token.balanceOf(this) = Σ jurors' (stake + leaving) + Σ credits + Σ (bond + fee) of
+/// disputes not executed.
 contract JuryArbitrator is JurorPool {
     using CreditBook for CreditBook.Book;
     using StakeTree for StakeTree.Tree;
@@ -44,7 +44,7 @@ contract JuryArbitrator is JurorPool {
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant SLOWEST_BLOCK_SECONDS = 15;
     uint256 private constant MAX_PANEL = 31;
-    uint256 private constant MAX_DRAW_DELAY_BLOCKS = 200; // well within the 256 hashes a chain remembers
+    uint256 private constant MAX_DRAW_DELAY_BLOCKS = 200; // a chain remembers 256 hashes
     uint256 private constant MAX_ABSENTEES = 32; // jurors of the snapshot found gone in one draw
 
     address public immutable taskRegistry;
@@ -64,12 +64,22 @@ contract JuryArbitrator is JurorPool {
     mapping(DisputeId id => uint16[] slots) private _excluded; // parties that could have been drawn
 
     /// @dev `minerRegistry_` is deployed already; `taskRegistry_` may be an address foretold.
-    constructor(IERC20 token_, address taskRegistry_, IMinerRegistry minerRegistry_, Params memory p)
-        JurorPool(token_, p.minJurorStake, p.jurorUnbondSeconds)
-    {
-        if (p.panelSize == 0 || p.panelSize > MAX_PANEL || p.quorum == 0 || p.quorum > p.panelSize) revert ParamsInvalid();
-        if (p.drawDelayBlocks == 0 || p.drawDelayBlocks > MAX_DRAW_DELAY_BLOCKS) revert ParamsInvalid();
-        if (p.slashBps > BPS || p.commitSeconds == 0 || p.revealSeconds == 0) revert ParamsInvalid();
+    constructor(
+        IERC20 token_,
+        address taskRegistry_,
+        IMinerRegistry minerRegistry_,
+        Params memory p
+    ) JurorPool(token_, p.minJurorStake, p.jurorUnbondSeconds) {
+        if (p.panelSize == 0 || p.panelSize > MAX_PANEL || p.quorum == 0 || p.quorum > p.panelSize)
+        {
+            revert ParamsInvalid();
+        }
+        if (p.drawDelayBlocks == 0 || p.drawDelayBlocks > MAX_DRAW_DELAY_BLOCKS) {
+            revert ParamsInvalid();
+        }
+        if (p.slashBps > BPS || p.commitSeconds == 0 || p.revealSeconds == 0) {
+            revert ParamsInvalid();
+        }
         taskRegistry = taskRegistry_;
         minerRegistry = minerRegistry_;
         bond = p.bond;
@@ -90,7 +100,6 @@ contract JuryArbitrator is JurorPool {
 
     // --- TaskRegistry ---
 
-    /// @inheritdoc IArbitrator
     function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
         id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot);
@@ -111,7 +120,9 @@ contract JuryArbitrator is JurorPool {
         d.receiptHash = ref.receiptHash;
         d.requestsRoot = ref.requestsRoot;
         _exclude(id, ref.operators, ref.parties);
-        emit DisputeOpened(id, ref.job, ref.accused, ref.stage, ref.challenger, ref.receiptHash, bond, d.drawBlock);
+        emit DisputeOpened(
+            id, ref.job, ref.accused, ref.stage, ref.challenger, ref.receiptHash, bond, d.drawBlock
+        );
 
         minerRegistry.freeze(ref.accused);
         _pull(ref.challenger, uint256(bond) + fee);
@@ -119,7 +130,6 @@ contract JuryArbitrator is JurorPool {
 
     // --- anyone: draw ---
 
-    /// @inheritdoc IJuryArbitrator
     function draw(DisputeId id) external {
         Dispute storage d = _in(id, Phase.Opened);
         if (block.number <= d.drawBlock) revert DrawTooEarly(d.drawBlock);
@@ -144,7 +154,6 @@ contract JuryArbitrator is JurorPool {
 
     // --- jurors ---
 
-    /// @inheritdoc IJuryArbitrator
     function commitVote(DisputeId id, bytes32 commitment) external {
         Dispute storage d = _in(id, Phase.Committing);
         if (block.timestamp > d.phaseEndsAt) revert ClockOver(d.phaseEndsAt);
@@ -156,14 +165,15 @@ contract JuryArbitrator is JurorPool {
         if (++d.commits == d.panel) _startReveal(id, d);
     }
 
-    /// @inheritdoc IJuryArbitrator
     function revealVote(DisputeId id, Vote vote, bytes32 evidence, bytes32 salt) external {
         Dispute storage d = _in(id, Phase.Revealing);
         if (block.timestamp > d.phaseEndsAt) revert ClockOver(d.phaseEndsAt);
         Seat storage seat = _seatOf(id, msg.sender);
         if (seat.vote != Vote.None) revert AlreadyRevealed(msg.sender);
         if (vote == Vote.None) revert VoteInvalid();
-        if (seat.commitment != commitmentHash(id, msg.sender, vote, evidence, salt)) revert CommitmentMismatch();
+        if (seat.commitment != commitmentHash(id, msg.sender, vote, evidence, salt)) {
+            revert CommitmentMismatch();
+        }
         seat.vote = vote;
         if (vote == Vote.Fault) ++d.votesFault;
         emit VoteRevealed(id, msg.sender, vote, evidence);
@@ -172,7 +182,6 @@ contract JuryArbitrator is JurorPool {
 
     // --- anyone: clocks and payout ---
 
-    /// @inheritdoc IJuryArbitrator
     function advance(DisputeId id) external {
         Dispute storage d = _disputes[id];
         if (d.phase != Phase.Committing && d.phase != Phase.Revealing) revert WrongPhase(d.phase);
@@ -182,7 +191,6 @@ contract JuryArbitrator is JurorPool {
         _startReveal(id, d);
     }
 
-    /// @inheritdoc IJuryArbitrator
     function execute(DisputeId id) external nonReentrant {
         Dispute storage d = _in(id, Phase.Ruled);
         if (block.timestamp < d.payoutAt) revert PayoutNotReady(d.payoutAt);
@@ -200,7 +208,9 @@ contract JuryArbitrator is JurorPool {
 
         uint256 slashed;
         if (d.status == Status.Fault) {
-            slashed = minerRegistry.slash(d.accused, slashBps, d.challenger, REWARD_CAP_BONDS * d.bond, d.requester);
+            slashed = minerRegistry.slash(
+                d.accused, slashBps, d.challenger, REWARD_CAP_BONDS * d.bond, d.requester
+            );
         }
         emit DisputeExecuted(id, d.status, slashed);
         minerRegistry.release(d.accused);
@@ -209,23 +219,16 @@ contract JuryArbitrator is JurorPool {
 
     // --- reads ---
 
-    /// @inheritdoc IArbitrator
-    function status(DisputeId id) external view returns (Status) {
-        return _disputes[id].status;
-    }
-
-    /// Longest if someone calls each step as soon as it may be called; the accused's stake stays frozen in any case.
-    /// @inheritdoc IArbitrator
+    /// Longest if each step is called as soon as it may be; stake stays frozen in any case.
     function maxDisputeSeconds() external view returns (uint256) {
-        return drawDelayBlocks * SLOWEST_BLOCK_SECONDS + commitSeconds + revealSeconds + payoutDelaySeconds;
+        return drawDelayBlocks * SLOWEST_BLOCK_SECONDS + commitSeconds + revealSeconds
+            + payoutDelaySeconds;
     }
 
-    /// @inheritdoc IJuryArbitrator
     function disputeOf(DisputeId id) external view returns (Dispute memory) {
         return _disputes[id];
     }
 
-    /// @inheritdoc IJuryArbitrator
     function panelOf(DisputeId id) external view returns (address[] memory panel) {
         Seat[] storage seats = _seats[id];
         panel = new address[](seats.length);
@@ -234,21 +237,29 @@ contract JuryArbitrator is JurorPool {
         }
     }
 
-    /// @inheritdoc IJuryArbitrator
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) public view returns (DisputeId) {
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot)
+        public
+        view
+        returns (DisputeId)
+    {
         return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot)));
     }
 
-    /// @inheritdoc IJuryArbitrator
-    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt) public pure returns (bytes32) {
-        // Names juror and dispute: a copied commitment cannot be revealed by the copier, nor elsewhere.
+    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt)
+        public
+        pure
+        returns (bytes32)
+    {
+        // Names juror and dispute: nobody else can reveal it, nor elsewhere.
         return keccak256(abi.encode(id, juror, vote, evidence, salt));
     }
 
     // --- internals: the draw ---
 
-    /// Remember which parties, operators and operators' owners the snapshot could draw; usually none.
-    function _exclude(DisputeId id, address[] calldata operators, address[] calldata parties) private {
+    /// Remember the parties, operators and their owners that could be drawn; usually none.
+    function _exclude(DisputeId id, address[] calldata operators, address[] calldata parties)
+        private
+    {
         uint16[] storage slots = _excluded[id];
         uint96 snapshot = uint96(block.number - 1);
         for (uint256 i; i < operators.length; ++i) {
@@ -270,7 +281,11 @@ contract JuryArbitrator is JurorPool {
     }
 
     /// Up to `panelSize` distinct jurors that are no party and still here.
-    function _drawPanel(DisputeId id, uint96 snapshot, bytes32 hash) private view returns (address[] memory drawn, uint256 count) {
+    function _drawPanel(DisputeId id, uint96 snapshot, bytes32 hash)
+        private
+        view
+        returns (address[] memory drawn, uint256 count)
+    {
         uint16[] storage excluded = _excluded[id];
         uint256 total = _tree.totalAt(snapshot);
         uint256 tries = uint256(panelSize) + MAX_ABSENTEES;
@@ -282,7 +297,8 @@ contract JuryArbitrator is JurorPool {
         drawn = new address[](panelSize);
         for (uint256 i; i < tries && count < panelSize && cuts.weight < total; ++i) {
             uint256 random = uint256(keccak256(abi.encode(hash, id, i)));
-            address juror = _tree.holderAt(Sortition.draw(_tree, snapshot, total, cuts, random), snapshot);
+            address juror =
+                _tree.holderAt(Sortition.draw(_tree, snapshot, total, cuts, random), snapshot);
             if (_covers(juror, _silentFine())) drawn[count++] = juror;
         }
     }
@@ -291,14 +307,16 @@ contract JuryArbitrator is JurorPool {
 
     function _startReveal(DisputeId id, Dispute storage d) private {
         d.phase = Phase.Revealing;
-        d.phaseEndsAt = uint40(block.timestamp + revealSeconds); // its own full clock, however late it starts
+        d.phaseEndsAt = uint40(block.timestamp + revealSeconds); // its own full clock
         emit RevealStarted(id, d.phaseEndsAt);
     }
 
     /// INVARIANT: a slash needs a quorum and a strict majority of what was revealed.
     function _tally(DisputeId id, Dispute storage d) private {
         uint256 votesNoFault = d.reveals - d.votesFault;
-        if (d.reveals < quorum || d.votesFault == votesNoFault) return _rule(id, d, Status.NoRuling);
+        if (d.reveals < quorum || d.votesFault == votesNoFault) {
+            return _rule(id, d, Status.NoRuling);
+        }
         _rule(id, d, d.votesFault > votesNoFault ? Status.Fault : Status.NoFault);
     }
 
@@ -311,8 +329,7 @@ contract JuryArbitrator is JurorPool {
 
     // --- internals: the jurors' money ---
 
-    /// Fine the silent and the outvoted, pay the coherent. Without a ruling nobody is outvoted: who revealed gets its share of the
-    /// fee for the work, the silent still pay.
+    /// Fine the silent and the outvoted, pay the coherent. Without a ruling nobody is outvoted.
     /// @return feeBack what of the fee was not spent
     function _settleJurors(DisputeId id, Dispute storage d) private returns (uint256 feeBack) {
         Seat[] storage seats = _seats[id];
@@ -331,7 +348,9 @@ contract JuryArbitrator is JurorPool {
         }
 
         uint256 spent = d.fee;
-        if (d.status == Status.NoRuling) spent = seats.length == 0 ? 0 : d.fee * division.paidJurors / seats.length;
+        if (d.status == Status.NoRuling) {
+            spent = seats.length == 0 ? 0 : d.fee * division.paidJurors / seats.length;
+        }
         feeBack = d.fee - spent;
 
         uint256 pot = spent + division.fines;
@@ -359,7 +378,8 @@ contract JuryArbitrator is JurorPool {
     }
 
     function _maxDisputeSeconds(Params memory p) private pure returns (uint256) {
-        return p.drawDelayBlocks * SLOWEST_BLOCK_SECONDS + p.commitSeconds + p.revealSeconds + p.payoutDelaySeconds;
+        return p.drawDelayBlocks * SLOWEST_BLOCK_SECONDS + p.commitSeconds + p.revealSeconds
+            + p.payoutDelaySeconds;
     }
 
     function _in(DisputeId id, Phase need) private view returns (Dispute storage d) {

@@ -30,8 +30,7 @@ interface IArbitrator {
 
     /// Only TaskRegistry. Pulls the bond and fee from the challenger.
     function open(DisputeRef calldata ref) external returns (DisputeId);
-    function status(DisputeId id) external view returns (Status);
 
-    /// Longest time from open to ruling executed: MinerRegistry's unbonding is longer than any dispute.
+    /// Longest time from open to ruling executed, which unbonding outlasts.
     function maxDisputeSeconds() external view returns (uint256);
 }

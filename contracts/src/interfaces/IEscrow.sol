@@ -3,13 +3,13 @@ pragma solidity ^0.8.30;
 
 import {JobId} from "../types/Ids.sol";
 
-/// Who owns which money: balances, job locks, credits; and which keys may lock how much of whose balance. No policy: TaskRegistry
-/// decides what a job pays. Nobody owns or pauses this contract.
+/// Who owns which money, and which keys may lock how much of it? TaskRegistry decides what a job
+/// pays. Nobody owns or pauses this contract.
 ///
-/// INVARIANT: token.balanceOf(this) = Σ balances + Σ thawing + Σ job locks + Σ credits.
-/// (Tokens sent here without a deposit belong to nobody.)
+/// INVARIANT: token.balanceOf(this) = Σ balances + Σ thawing + Σ job locks + Σ credits. (Tokens
+/// sent here without a deposit belong to nobody.)
 interface IEscrow {
-    /// A key that may sign orders for an account: for an application's server, so that the account's own key can stay away.
+    /// A key that may sign orders for an account, so that a server needs not the account's own.
     struct Spender {
         uint96 limit; //         of `used`
         uint96 used; //          by its jobs: what they were paid, and what is still locked for them
@@ -30,11 +30,17 @@ interface IEscrow {
     event WithdrawRequested(address indexed account, uint256 amount, uint256 readyAt);
     event Withdrawn(address indexed account, uint256 amount);
     event JobLocked(JobId indexed job, address indexed requester, uint256 amount);
-    event JobReleased(JobId indexed job, address indexed requester, uint256 refunded, uint256 paid);
+    event JobReleased(
+        JobId indexed job, address indexed requester, uint256 refunded, uint256 paid
+    );
     event Credited(address indexed account, uint256 amount, bytes32 indexed source);
     event CreditWithdrawn(address indexed account, uint256 amount);
-    event SpenderSet(address indexed account, address indexed spender, uint256 limit, uint256 expiry);
-    event SpenderLocked(address indexed account, address indexed spender, JobId indexed job, uint256 amount);
+    event SpenderSet(
+        address indexed account, address indexed spender, uint256 limit, uint256 expiry
+    );
+    event SpenderLocked(
+        address indexed account, address indexed spender, JobId indexed job, uint256 amount
+    );
 
     error AmountZero();
     error InsufficientBalance(address account, uint256 have, uint256 need);
@@ -57,23 +63,23 @@ interface IEscrow {
     function requestWithdraw(uint256 amount) external;
     function withdraw() external returns (uint256 amount);
 
-    /// Let `spender` sign orders that lock the caller's balance here, until `expiry`, for no more than `limit` in all: what its jobs
-    /// paid counts, what is locked for them counts, what comes back counts no more. A new call replaces limit and expiry, and what
-    /// was used stays: to allow more, raise the limit; zero takes the permission back. A plain key, and not the caller's own.
+    /// Let `spender`, a plain key, sign orders that lock the caller's balance until `expiry`, for
+    /// at most `limit` in all: of what its jobs were paid and have locked. A new call replaces
+    /// limit and expiry and keeps what was used; a limit of zero takes the permission back.
     ///
-    /// INVARIANT: a spender withdraws nothing, sets no spenders and pulls no tokens; all it can do is pay miners for jobs of this
-    /// account, and say of the jobs it opened itself what they are due. That it may go on saying after it was taken back, for
-    /// stages worked on its word; the money at stake is locked, hence within the limit.
+    /// INVARIANT: a spender can only pay miners for jobs of this account, and say of jobs that it
+    /// opened what they are due, also when its permission is gone: that money is locked within the
+    /// limit.
     function setSpender(address spender, uint96 limit, uint64 expiry) external;
 
     // --- anyone with a credit ---
     function withdrawCredit() external returns (uint256 amount);
 
     // --- TaskRegistry only ---
-    /// `spender`: the key that signed in the requester's place, of which expiry and limit are checked; zero: the requester signed.
+    /// `spender`: the key that signed in the requester's place, within expiry and limit; or zero.
     function lockForJob(JobId job, address requester, address spender, uint256 amount) external;
 
-    /// As `lockForJob`, but pulls `amount` from the requester's token allowance instead of its balance here.
+    /// As `lockForJob`, but pulls `amount` from the requester's token allowance.
     function pullForJob(JobId job, address requester, uint256 amount) external;
 
     /// Credit the payouts out of a lock, which stays. Reverts if they are more than is left of it.
@@ -88,7 +94,7 @@ interface IEscrow {
     function thawOf(address account) external view returns (Thaw memory);
     function lockOf(JobId job) external view returns (address requester, uint256 amount);
 
-    /// Which key opened this job in the requester's place; zero: none. Kept when the lock has ended.
+    /// The key that opened this job in the requester's place, or zero. Kept after the lock.
     function jobSpenderOf(JobId job) external view returns (address);
     function spenderOf(address account, address spender) external view returns (Spender memory);
 

@@ -4,8 +4,8 @@ pragma solidity ^0.8.30;
 import {DisputeId, JobId} from "../types/Ids.sol";
 import {IArbitrator} from "./IArbitrator.sol";
 
-/// A commit–reveal jury of staked auditors. Jurors are drawn by stake from the hash of a block that did not exist when the dispute
-/// opened, never from the parties; each re-runs the shard itself, commits, reveals. No quorum means no slash.
+/// A commit–reveal jury of staked auditors, drawn by stake from the hash of a block after the
+/// opening. Each re-runs the shard itself. No quorum means no slash.
 ///
 /// Opened → (draw) → Committing → Revealing → Ruled → Executed.
 interface IJuryArbitrator is IArbitrator {
@@ -50,10 +50,22 @@ interface IJuryArbitrator is IArbitrator {
     /// Packing, a line a slot.
     struct Dispute {
         JobId job;
-        address accused; uint16 stage; Phase phase; Status status; uint64 drawBlock;
-        address challenger; uint40 phaseEndsAt; uint40 payoutAt; uint8 panel; uint8 commits;
-        address requester; uint96 bond;
-        uint96 fee; uint64 snapshotBlock; uint8 reveals; uint8 votesFault; // weights are those at the end of snapshotBlock
+        address accused;
+        uint16 stage;
+        Phase phase;
+        Status status;
+        uint64 drawBlock;
+        address challenger;
+        uint40 phaseEndsAt;
+        uint40 payoutAt;
+        uint8 panel;
+        uint8 commits;
+        address requester;
+        uint96 bond;
+        uint96 fee; // weights are those at the end of snapshotBlock
+        uint64 snapshotBlock;
+        uint8 reveals;
+        uint8 votesFault;
         bytes32 receiptHash;
         bytes32 requestsRoot;
     }
@@ -61,16 +73,35 @@ interface IJuryArbitrator is IArbitrator {
     event JurorStaked(address indexed juror, uint256 amount, uint256 stake);
     event JurorExitRequested(address indexed juror, uint256 amount, uint256 leaveAt);
     event JurorWithdrawn(address indexed juror, uint256 amount);
-    event DisputeOpened(DisputeId indexed dispute, JobId indexed job, address indexed accused, uint16 stage, address challenger, bytes32 receiptHash, uint256 bond, uint256 drawBlock);
+    event DisputeOpened(
+        DisputeId indexed dispute,
+        JobId indexed job,
+        address indexed accused,
+        uint16 stage,
+        address challenger,
+        bytes32 receiptHash,
+        uint256 bond,
+        uint256 drawBlock
+    );
     event DrawMissed(DisputeId indexed dispute, uint256 newDrawBlock);
     event JurorDrawn(DisputeId indexed dispute, address indexed juror, uint256 commitUntil);
     event VoteCommitted(DisputeId indexed dispute, address indexed juror, bytes32 commitment);
     event RevealStarted(DisputeId indexed dispute, uint256 revealUntil);
-    event VoteRevealed(DisputeId indexed dispute, address indexed juror, Vote vote, bytes32 evidence);
-    event DisputeRuled(DisputeId indexed dispute, Status status, uint8 votesFault, uint8 votesNoFault, uint256 payoutAt);
+    event VoteRevealed(
+        DisputeId indexed dispute, address indexed juror, Vote vote, bytes32 evidence
+    );
+    event DisputeRuled(
+        DisputeId indexed dispute,
+        Status status,
+        uint8 votesFault,
+        uint8 votesNoFault,
+        uint256 payoutAt
+    );
     event DisputeExecuted(DisputeId indexed dispute, Status status, uint256 slashed);
     event JurorRewarded(DisputeId indexed dispute, address indexed juror, uint256 amount);
-    event JurorPenalised(DisputeId indexed dispute, address indexed juror, uint256 amount, bool silent);
+    event JurorPenalised(
+        DisputeId indexed dispute, address indexed juror, uint256 amount, bool silent
+    );
     event CreditWithdrawn(address indexed account, uint256 amount);
 
     error NotTaskRegistry(address caller);
@@ -100,26 +131,32 @@ interface IJuryArbitrator is IArbitrator {
     function requestJurorExit(uint256 amount) external;
     function withdrawJuror() external returns (uint256 amount);
 
-    /// Anyone, once the draw block is mined. If its hash is no longer known, a new draw block is set (never chosen by the caller).
+    /// Anyone, once the draw block is mined. If its hash is forgotten, a new draw block is set.
     function draw(DisputeId id) external;
 
     /// commitment = keccak256(abi.encode(dispute, juror, vote, evidence, salt)).
     function commitVote(DisputeId id, bytes32 commitment) external;
 
-    /// Starts by itself when all have committed; otherwise anyone may advance after the commit clock.
+    /// Begins when all have committed, or by `advance` after the commit clock.
     function revealVote(DisputeId id, Vote vote, bytes32 evidence, bytes32 salt) external;
 
-    /// Move on when a clock has run out (Committing → Revealing or no quorum; Revealing → Ruled). Anyone.
+    /// Move on when a clock has run out: to Revealing, to no quorum, or to Ruled. Anyone.
     function advance(DisputeId id) external;
 
-    /// After the payout delay: slash or pay the bond, reward and fine jurors, tell TaskRegistry. Anyone.
+    /// After the payout delay: slash or pay the bond, pay and fine jurors, resolve. Anyone.
     function execute(DisputeId id) external;
     function withdrawCredit() external returns (uint256 amount);
 
     function disputeOf(DisputeId id) external view returns (Dispute memory);
     function panelOf(DisputeId id) external view returns (address[] memory);
     function jurorOf(address juror) external view returns (Juror memory);
-    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt) external pure returns (bytes32);
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot) external view returns (DisputeId);
+    function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt)
+        external
+        pure
+        returns (bytes32);
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot)
+        external
+        view
+        returns (DisputeId);
     function creditOf(address account) external view returns (uint256);
 }

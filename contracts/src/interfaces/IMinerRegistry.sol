@@ -3,8 +3,8 @@ pragma solidity ^0.8.30;
 
 /// Who may work: stake, machines, operator keys, exit and slashing.
 ///
-/// States: None → Active → Cooldown → Exited; Exited → Active again by register. Jail is a time beside the state: a jailed
-/// miner gets no work and cannot withdraw until `unjail`.
+/// None → Active → Cooldown → Exited → Active by register. Jail is a time beside the state: a
+/// jailed miner gets no work and cannot withdraw until `unjail`.
 interface IMinerRegistry {
     enum State {
         None,
@@ -19,7 +19,8 @@ interface IMinerRegistry {
         Retired
     }
 
-    /// Packing: {operator 160 | stake 96} {leaving 96 | leaveAt 40 | jailUntil 40 | openDisputes 16 | machines 16 | strikes 8 | state 8}
+    /// {operator 160 | stake 96} {leaving 96 | leaveAt 40 | jailUntil 40 | openDisputes 16 |
+    /// machines 16 | strikes 8 | state 8}
     struct Miner {
         address operator;
         uint96 stake;
@@ -43,8 +44,17 @@ interface IMinerRegistry {
     }
 
     event MinerRegistered(address indexed owner, address indexed operator, uint256 stake);
-    event OperatorRotated(address indexed owner, address indexed oldOperator, address indexed newOperator);
-    event MachineRegistered(address indexed owner, uint16 indexed index, bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash);
+    event OperatorRotated(
+        address indexed owner, address indexed oldOperator, address indexed newOperator
+    );
+    event MachineRegistered(
+        address indexed owner,
+        uint16 indexed index,
+        bytes4 class,
+        uint32 vramMiB,
+        uint64 bandwidthMBps,
+        bytes32 endpointHash
+    );
     event MachineRetired(address indexed owner, uint16 indexed index);
     event StakeAdded(address indexed owner, uint256 amount, uint256 stake);
     event ExitRequested(address indexed owner, uint256 amount, uint256 leaveAt);
@@ -52,7 +62,15 @@ interface IMinerRegistry {
     event Withdrawn(address indexed owner, uint256 amount);
     event Frozen(address indexed owner, uint16 openDisputes);
     event Released(address indexed owner, uint16 openDisputes);
-    event Slashed(address indexed owner, address indexed challenger, address indexed victim, uint256 amount, uint256 toChallenger, uint256 toVictim, uint256 burned);
+    event Slashed(
+        address indexed owner,
+        address indexed challenger,
+        address indexed victim,
+        uint256 amount,
+        uint256 toChallenger,
+        uint256 toVictim,
+        uint256 burned
+    );
     event Jailed(address indexed owner, uint256 until);
     event Unjailed(address indexed owner);
     event CreditWithdrawn(address indexed account, uint256 amount);
@@ -82,15 +100,20 @@ interface IMinerRegistry {
 
     // --- owner (the miner's cold key) ---
 
-    /// Pay `amount` of stake and name the operator key, which proves itself by signing OperatorProof(owner, operator).
-    /// After a full exit the same owner may register again, with the same or a new operator.
+    /// Pay `amount` of stake and name the operator key, which signs OperatorProof(owner, operator).
+    /// After a full exit the same owner may register again, also with the same operator.
     function register(uint256 amount, address operator, bytes calldata operatorProof) external;
 
-    function registerMachine(bytes4 class, uint32 vramMiB, uint64 bandwidthMBps, bytes32 endpointHash) external returns (uint16 index);
+    function registerMachine(
+        bytes4 class,
+        uint32 vramMiB,
+        uint64 bandwidthMBps,
+        bytes32 endpointHash
+    ) external returns (uint16 index);
     function retireMachine(uint16 index) external;
     function addStake(uint256 amount) external;
 
-    /// Start taking `amount` of stake out; the rest is zero or at least the minimum. A new request never shortens an earlier clock.
+    /// Take `amount` of stake out; the rest is zero or at least the minimum. No clock gets shorter.
     function requestExit(uint256 amount) external;
     function cancelExit() external;
 
@@ -106,10 +129,16 @@ interface IMinerRegistry {
     function freeze(address owner) external;
     function release(address owner) external;
 
-    /// Take up to `bps` of stake and leaving. 20 % to `challenger` (at most `challengerCap`), 30 % to `victim`, the rest burned.
-    /// Never reverts for lack of funds or a refusing recipient: it moves what is there, as credits to pull.
+    /// Take up to `bps` of stake and leaving, as credits: 20 % to `challenger` (at most
+    /// `challengerCap`), 30 % to `victim`, the rest burned. Never reverts for lack of funds.
     /// @return amount what was taken
-    function slash(address owner, uint16 bps, address challenger, uint256 challengerCap, address victim) external returns (uint256 amount);
+    function slash(
+        address owner,
+        uint16 bps,
+        address challenger,
+        uint256 challengerCap,
+        address victim
+    ) external returns (uint256 amount);
 
     // --- anyone ---
 
@@ -120,7 +149,7 @@ interface IMinerRegistry {
 
     function proposeArbitrator(address arbitrator) external;
 
-    /// After the delay, if the arbitrator's disputes end in time (`maxDisputeSeconds` of IArbitrator is at most ours).
+    /// After the delay, if the arbitrator's disputes end within our `maxDisputeSeconds`.
     function addArbitrator(address arbitrator) external;
 
     // --- reads ---
@@ -128,10 +157,10 @@ interface IMinerRegistry {
     function minerOf(address owner) external view returns (Miner memory);
     function machineOf(address owner, uint16 index) external view returns (Machine memory);
 
-    /// Written once per operator and never cleared: an old receipt always finds its owner. Zero if never registered.
+    /// Written once an operator: an old receipt always finds its owner. Zero: never registered.
     function ownerOf(address operator) external view returns (address);
 
-    /// May this operator be given work now: current key of an Active, unjailed miner with stake ≥ `minStake` and ≥ the registry's minimum.
+    /// Is this the current key of an Active, unjailed miner with stake ≥ both minimums?
     function canWork(address operator, uint256 minStake) external view returns (bool);
     function creditOf(address account) external view returns (uint256);
     function isArbitrator(address account) external view returns (bool);

@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {ModelId} from "../types/Ids.sol";
 
-/// What a model is: shape, precision and every weight, named by their hash. Anyone may register; nothing can change.
+/// A model's shape, precision and weights, named by their hash. Anyone registers, nothing changes.
 interface IModelRegistry {
     struct ModelSpec {
         bytes32 architecture; //    keccak256 of the family's name, e.g. "llama"
@@ -22,7 +22,9 @@ interface IModelRegistry {
         bytes32 manifestHash; //    SHA-256 of the manifest file (config, tokenizer, tensor names)
     }
 
-    event ModelRegistered(ModelId indexed id, address indexed registrar, uint16 layers, bytes32 weightsRoot);
+    event ModelRegistered(
+        ModelId indexed id, address indexed registrar, uint16 layers, bytes32 weightsRoot
+    );
 
     error ModelUnknown(ModelId id);
     error ModelExists(ModelId id);
@@ -34,7 +36,9 @@ interface IModelRegistry {
 
     /// Register a model. `roots` are the layers + 2 roots under `spec.weightsRoot`, in order.
     /// @return id keccak256(abi.encode(spec))
-    function register(ModelSpec calldata spec, bytes32[] calldata roots) external returns (ModelId id);
+    function register(ModelSpec calldata spec, bytes32[] calldata roots)
+        external
+        returns (ModelId id);
 
     function exists(ModelId id) external view returns (bool);
 
@@ -42,7 +46,10 @@ interface IModelRegistry {
     function specOf(ModelId id) external view returns (ModelSpec memory);
 
     /// Everything money needs, one storage read. Reverts ModelUnknown.
-    function shapeOf(ModelId id) external view returns (uint16 layers, uint8 embedUnits, uint8 headUnits);
+    function shapeOf(ModelId id)
+        external
+        view
+        returns (uint16 layers, uint8 embedUnits, uint8 headUnits);
 
     function numericsProfileOf(ModelId id) external view returns (bytes32);
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// Is one element of a float64 trace right? The judge of a tolerance game's last move; twin: core/protocol/referee.
+/// Is one element of a float64 trace right? Twin: core/dispute/referee.
 ///
-/// A leaf is one operator's element: at most 256 terms, with partial sums above. Its operands are
-/// little-endian values as they are committed, in three runs: of the trace (float64, the result first), of
-/// the model's tensors, and of a row that a machine signed. Parameters are one 32-byte word each and come
-/// from the model's operator program, never from a party.
+/// A leaf is one operator's element of at most 256 terms. Its operands are little-endian, as they
+/// are committed, in three runs: the trace's float64 values with the result first, the model's
+/// values, a signed row's values. Parameters are words of the model's operator program.
 interface IReferee {
-    /// A leaf holds if its result y has the bits of the float64 that is nearest to the value, ties to even,
-    /// zero as +0. Sums drop what lies below 2^-80 of the unit of their largest term. A verdict, from Exceeds
-    /// on, holds if its inequality does.
+    /// A leaf holds if its result y is the float64 nearest to the value, ties to even, zero as +0;
+    /// a verdict, from Exceeds on, if its inequality holds. Sums drop what lies below 2^-80 of the
+    /// unit of their largest term.
     ///
     /// | kind | value or inequality | parameters | trace | model | row |
     /// |---|---|---|---|---|---|
@@ -41,12 +40,12 @@ interface IReferee {
     /// | Count | c = #{l ≥ θ} | n | c, θ, l[n] | | |
     /// | Maximum | l ≤ L | | L, l | | |
     /// | Greedy | l_j − l_tok > δ | δ | l_j, l_tok | | |
-    /// | Gumbel | score_j − score_tok > δ, j inside narrowed filters | δ, τ, key0, key1, step, j, tok, min-p, top-k | l_j, l_tok, L, θ, c | | |
+    /// | Gumbel | score_j − score_tok > δ, j in filters | δ, τ, draw | l_j, l_tok, L, θ, c | | |
     /// | OutsideMinP | (l_k − l_tok)/τ + ln p > δ | δ, τ, min-p | l_k, l_tok | | |
     /// | OutsideTopK | (θ − l_tok)/τ > δ and c ≥ k | δ, τ, top-k | l_tok, θ, c | | |
     ///
-    /// Constants c and ε are the bits of a float64; δ, τ and min-p are in 10^-6; formats are 0 bf16, 1 fp16,
-    /// 2 fp32, 3 float64.
+    /// Constants c and ε are the bits of a float64; δ, τ and min-p are in 10^-6; formats are 0
+    /// bf16, 1 fp16, 2 fp32, 3 float64; a draw is key0, key1, step, j, tok, min-p, top-k.
     enum Kind {
         Copy,
         Input,
@@ -85,7 +84,7 @@ interface IReferee {
         Fails, // the trace is wrong here, or holds a number that is not finite: its author loses
         Holds, // the accusation stands
         RowMalformed, // a signed row holds an infinity or NaN: a fault of its signer
-        ModelMalformed // the registered model does, or a scale of it is not positive: no fault of who served it
+        ModelMalformed // the registered model does, or a scale of it is not positive
     }
 
     error ParamsLength(uint256 have, uint256 want);
@@ -96,7 +95,10 @@ interface IReferee {
     error ConstantInvalid(uint256 bits);
     error ParamOutOfRange(uint256 word);
 
-    /// Rule on one leaf. Never reverts for what values the operands hold, only for parameters and lengths that no leaf of this kind
-    /// has; a game takes both from the operator program, so neither party can make its opponent's move revert.
-    function check(Kind kind, bytes calldata params, bytes calldata operands) external pure returns (Ruling);
+    /// Rule on one leaf. Reverts for parameters and lengths alone, which the operator program
+    /// gives: no party can make its opponent's move revert.
+    function check(Kind kind, bytes calldata params, bytes calldata operands)
+        external
+        pure
+        returns (Ruling);
 }

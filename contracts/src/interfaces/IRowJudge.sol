@@ -13,7 +13,7 @@ struct SignedRows {
     uint16 layerTo;
 }
 
-/// Rows that entered a stage, that left it (of a last stage token ids), and a last stage's state rows, from which its tokens were drawn.
+/// Rows that entered a stage or left it (token ids of a last stage), or a last stage's state rows.
 enum Side {
     In,
     Out,
@@ -27,7 +27,7 @@ struct RowSpot {
     uint16 part;
 }
 
-/// How an accused token was ordered and served. `opening` and `signature` are for open orders, whose two roots are zero.
+/// How an accused token was ordered and served; `opening` and `signature` of an open order.
 struct Drawn {
     Order order;
     bytes sampling;
@@ -35,10 +35,10 @@ struct Drawn {
     RequestOpening opening;
     bytes signature;
     RowOpening served;
-    bytes tokens; // that are ahead of one outside top-k, as `Claim.listed` has their hash: the accused must know them
+    bytes tokens; // that are ahead of one outside top-k, whose hash is `Claim.listed`
 }
 
-/// What do signed rows and sampling bytes say when they are opened by themselves? No state, no money: a game asks.
+/// What do signed rows and sampling bytes say by themselves? No state, no money: a game asks.
 /// Twins: core/dispute/trace/rows.py and draw.py.
 interface IRowJudge {
     error SpotUnknown();
@@ -54,16 +54,26 @@ interface IRowJudge {
     function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view;
 
     /// Reverts unless the openings are what the stage signed for, at these places and whole.
-    function checkShown(SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external view;
+    function checkShown(
+        SignedRows calldata rows,
+        RowSpot[] calldata spots,
+        RowOpening[] calldata openings
+    ) external view;
 
-    /// Did the stage sign, at this place of what it sent, something that is no part of a row of numbers or no token? Reverts unless that is
-    /// what it signed.
-    function isMalformed(SignedRows calldata rows, RowSpot calldata spot, RowOpening calldata opening) external view returns (bool);
+    /// Did the stage sign there what is no part of a row of numbers, or no token? Reverts unless it
+    /// signed this.
+    function isMalformed(
+        SignedRows calldata rows,
+        RowSpot calldata spot,
+        RowOpening calldata opening
+    ) external view returns (bool);
 
     /// Reverts unless the claim's token was served, and is judged as it was ordered.
-    function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn) external view;
+    function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn)
+        external
+        view;
 
-    /// Reverts unless this is an opening of the request that `shown` opened, for the same requester, with other parameters.
+    /// Reverts unless this opens the request that `shown` opened, with other parameters.
     function checkOtherOpening(
         Order calldata order,
         RequestOpening calldata shown,

@@ -8,11 +8,12 @@ import {IArbitrator} from "./IArbitrator.sol";
 import {Drawn, RowSpot, SignedRows} from "./IRowJudge.sol";
 import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 
-/// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a leaf of it, the referee rules.
+/// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a
+/// leaf of it, the referee rules. docs/trust.md; twin: core/dispute/game/dispute.py.
 ///
-/// Phases: Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Proving → Ruled or PickingPart →
-/// ProvingPart → Ruled, Ruled → Executed. Every turn has its own full clock; a move at its last second is
-/// in time. docs/trust.md has the whole; twin: core/dispute/game/dispute.py.
+/// Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Proving → Ruled or PickingPart →
+/// ProvingPart → Ruled, Ruled → Executed. Every turn has its own full clock, its last second
+/// included.
 interface IToleranceGame is IArbitrator {
     enum Phase {
         None,
@@ -34,8 +35,7 @@ interface IToleranceGame is IArbitrator {
         uint16 slashBps;
     }
 
-    /// A dispute as it stands. Model, receipt and claim are given again with each move and held against their hashes; job, stage, requests'
-    /// root and requester are in its id.
+    /// A dispute as it stands. Job, stage, requests' root and requester are in its id.
     struct Game {
         address accused;
         Phase phase;
@@ -47,10 +47,10 @@ interface IToleranceGame is IArbitrator {
         uint40 chunks; //   of the accuser's trace
         uint40 index; //    of the node
         uint16 parts; //    that were stated
-        uint16 part; //     of them, that was picked; `parts` if they do not add up, as the accused says
+        uint16 part; //     of them, that was picked; `parts` if they do not add up
         uint8 asks; //      questions for rows so far
         bytes32 binding; // hash of model and receipt, then of model and claim
-        bytes32 node; //    of rows asked for; then the node's hash; then the place on trial; then the hash of place and stated partial sums
+        bytes32 node; //    of asked rows; of the node; the place on trial; of place and sums
         bytes32 opening; // hash of the request's, where a token of an open order is accused
     }
 
@@ -111,8 +111,7 @@ interface IToleranceGame is IArbitrator {
 
     // --- the accuser: who opened the dispute ---
 
-    /// Post the claim, its request's place under the accused receipt, and up to 32 hashes below the root
-    /// of its trace.
+    /// Post the claim, its request under the accused receipt, and up to 32 hashes below the root.
     function accuse(
         DisputeId id,
         ModelId model,
@@ -123,7 +122,7 @@ interface IToleranceGame is IArbitrator {
         bytes32[] calldata below
     ) external;
 
-    /// The same of a served token, with the sampling bytes that it was ordered with. The receipt's order must be `drawn.order`.
+    /// The same of a served token, with its sampling bytes and the receipt's order.
     function accuseToken(
         DisputeId id,
         ModelId model,
@@ -135,7 +134,7 @@ interface IToleranceGame is IArbitrator {
         Drawn calldata drawn
     ) external;
 
-    /// Have the accused show parts of rows of a request, of either boundary: at most six at a time, three times.
+    /// Have the accused show parts of a request's rows: at most six at a time, three times.
     function ask(
         DisputeId id,
         StageReceipt calldata receipt,
@@ -145,7 +144,7 @@ interface IToleranceGame is IArbitrator {
         RowSpot[] calldata spots
     ) external;
 
-    /// Show that what the accused signed there is no row of numbers, or no token. That is the ruling.
+    /// Show that the accused signed no row of numbers, or no token. That is the ruling.
     function proveMalformed(
         DisputeId id,
         StageReceipt calldata receipt,
@@ -156,19 +155,25 @@ interface IToleranceGame is IArbitrator {
         RowOpening calldata opening
     ) external;
 
-    /// Open the picked child while more than 32 chunks are below it: hashes five levels down, and its siblings up to the node before.
+    /// Open the picked child above 32 chunks: hashes five levels down, its siblings up to the node.
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings) external;
 
-    /// Open the picked child to its values: the chunks below it, one after another, and how many bytes each of them has, a byte each.
-    function openChunks(DisputeId id, bytes calldata data, bytes calldata sizes, bytes32[] calldata siblings) external;
+    /// Open the picked child to its values: its chunks in a row, and a byte of length for each.
+    function openChunks(
+        DisputeId id,
+        bytes calldata data,
+        bytes calldata sizes,
+        bytes32[] calldata siblings
+    ) external;
 
     /// Open the operands of the element that was pointed at. That is the ruling.
-    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence) external;
+    function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external;
 
     /// State the partial sums of an element of many terms, 8 bytes each.
     function expand(DisputeId id, bytes calldata stated) external;
 
-    /// Open the element, where the accused says that what was stated does not add up to it. That is the ruling.
+    /// Open the element whose stated sums are said not to add up to it. That is the ruling.
     function proveSum(
         DisputeId id,
         ModelId model,
@@ -178,8 +183,8 @@ interface IToleranceGame is IArbitrator {
         bytes calldata stated
     ) external;
 
-    /// Open the operands of the partial sum that was picked, and itself: its group of sixteen, and the hashes of all other groups. That is
-    /// the ruling.
+    /// Open the picked partial sum's operands, its group of sixteen and the other groups' hashes.
+    /// That is the ruling.
     function provePart(
         DisputeId id,
         ModelId model,
@@ -194,16 +199,16 @@ interface IToleranceGame is IArbitrator {
     /// Name a child of the node that was opened last.
     function pick(DisputeId id, uint8 child) external;
 
-    /// Name any element of the trace, or its verdict. Who names none that there is loses when the accuser next moves.
+    /// Name any element of the trace, or its verdict. One that there is not loses.
     function point(DisputeId id, Place calldata place) external;
 
     /// Name a partial sum that was stated; or, by their number, that they do not add up.
     function pickPart(DisputeId id, uint16 part) external;
 
-    /// Point at a token's verdict with `topK` tokens that keep the preferred one out: the accuser must name one that does not.
+    /// Point at a token's verdict with `topK` tokens said to keep the preferred one out.
     function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external;
 
-    /// Show that the requester opened the accused request twice, with other parameters. That is the ruling.
+    /// Show that the requester opened the request twice, differently. That is the ruling.
     function showOpening(
         DisputeId id,
         Order calldata order,
@@ -213,7 +218,12 @@ interface IToleranceGame is IArbitrator {
     ) external;
 
     /// Show the parts of rows that were asked for.
-    function reveal(DisputeId id, SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external;
+    function reveal(
+        DisputeId id,
+        SignedRows calldata rows,
+        RowSpot[] calldata spots,
+        RowOpening[] calldata openings
+    ) external;
 
     // --- anyone ---
 
@@ -231,5 +241,8 @@ interface IToleranceGame is IArbitrator {
     function gameOf(DisputeId id) external view returns (Game memory);
 
     function creditOf(address account) external view returns (uint256);
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external view returns (DisputeId);
+    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+        external
+        view
+        returns (DisputeId);
 }

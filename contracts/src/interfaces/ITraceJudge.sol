@@ -6,8 +6,8 @@ import {Place} from "../trace/Layout.sol";
 import {ModelId} from "../types/Ids.sol";
 import {RequestLeaf} from "../types/Signed.sol";
 
-/// What an accuser says: over these rows of this request, by this trace, the stage was too far off. docs/trust.md; twin:
-/// core/dispute/trace/judge.py. ToleranceGame hashes its words where they stand in a call.
+/// What an accuser says: over these rows of this request, by this trace, the stage was too far off.
+/// Twin: core/dispute/trace/judge.py. ToleranceGame hashes its words where they stand in a call.
 struct Claim {
     RequestLeaf leaf;
     uint16 layerFrom;
@@ -59,7 +59,7 @@ struct Evidence {
     bytes tokens; //   of a list, each as u32be
 }
 
-/// Is opened evidence what was committed, and what does the referee make of it? No state, no money: a game asks.
+/// Is opened evidence what was committed, and how does the referee rule? No state, no money.
 interface ITraceJudge {
     enum Fault {
         Nobody, // the model, or what the stage was sent, is no number
@@ -76,18 +76,20 @@ interface ITraceJudge {
     error PartsDue(uint256 parts);
     error PartUnknown(uint256 part, uint256 parts);
 
-    /// Chunks of the trace that a claim is about. Reverts ClaimInvalid unless the claim is about rows, layers and a tolerance that exist.
+    /// Chunks of the trace. Reverts ClaimInvalid unless rows, layers and tolerance exist.
     function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks);
 
-    // A game asks with the bytes of the move that it was sent, and only the first word is another: a claim and
-    // its evidence are large, and would else be taken apart and put together again.
+    // A game asks with the bytes of its own call and another first word: evidence is large.
 
-    /// As ToleranceGame.prove: whose fault it is by the value at `place`, which stands in the first 15 bytes. A
-    /// place that there is not is the accused's fault, who named it. Reverts PartsDue if the value is of many terms.
-    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence) external view returns (Fault);
+    /// As ToleranceGame.prove: whose fault is it by the value at `place`, its first 15 bytes? The
+    /// accused's, if there is no such place. Reverts PartsDue if the value is of many terms.
+    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external
+        view
+        returns (Fault);
 
-    /// As ToleranceGame.proveSum: whose fault it is by how partial sums add up to the value at `place`. `stated`
-    /// are those, 8 bytes each; reverts PartsDue unless the value has as many. The first word is not looked at.
+    /// As ToleranceGame.proveSum: whose fault is it by how `stated` sums, 8 bytes each, add up?
+    /// Reverts PartsDue unless the value has as many. The first word is not looked at.
     function ruleSum(
         bytes32 first,
         ModelId model,
@@ -97,8 +99,8 @@ interface ITraceJudge {
         bytes calldata stated
     ) external view returns (Fault);
 
-    /// As ToleranceGame.provePart: whose fault it is by one partial sum of the value at `place`. `part` is {what was stated of it 8 bytes |
-    /// its number in the last 2}; `stated` is not looked at.
+    /// As ToleranceGame.provePart: whose fault is it by one partial sum? `part` is {what was stated
+    /// of it 8 bytes | its number in the last 2}; `stated` is not looked at.
     function rulePart(
         bytes32 part,
         ModelId model,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// Whose money waits to be pulled? Nothing is ever pushed to a stranger, so no recipient can make a payment revert.
+/// Money that waits to be pulled: nothing is pushed, so no recipient makes a payment revert.
 library CreditBook {
-    /// Burned money belongs to nobody's key. It waits here like any credit, so that burning cannot revert either.
+    /// Burned money waits here like any credit, so that burning cannot revert.
     address internal constant BURN_ADDRESS = 0x000000000000000000000000000000000000dEaD;
 
     struct Book {

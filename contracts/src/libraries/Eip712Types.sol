@@ -14,34 +14,52 @@ import {
     StageReceipt
 } from "../types/Signed.sol";
 
-/// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed a digest.
+/// What exactly is signed: EIP-712 types, struct hashes, the one domain, and who signed.
 ///
-/// Every struct except Plan holds only static value types, whose ABI encoding is their EIP-712 encoding, so a struct hash is
-/// `keccak256(abi.encode(typeHash, struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
+/// Structs but Plan hold static value types alone, so their hash is `keccak256(abi.encode(typeHash,
+/// struct))`. Twin: core/protocol/signing.py; vectors: tests/twins/vectors.json.
 library Eip712Types {
-    bytes32 internal constant DOMAIN_TYPEHASH =
-        keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
+    bytes32 internal constant DOMAIN_TYPEHASH = keccak256(
+        "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
+    );
     bytes32 internal constant NAME_HASH = keccak256("Headrace");
     bytes32 internal constant VERSION_HASH = keccak256("1");
 
     bytes32 internal constant ORDER_TYPEHASH = keccak256(
-        "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,bytes32 termsHash,uint64 nonce)"
+        "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,"
+        "uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,"
+        "address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,"
+        "address auditor,address arbitrator,bytes32 numericsProfile,bytes32 termsHash,"
+        "uint64 nonce)"
     );
-    bytes32 internal constant STAGE_TYPEHASH = keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
-    bytes32 internal constant PLAN_TYPEHASH = keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
-    bytes32 internal constant ACCEPTANCE_TYPEHASH = keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
+    bytes32 internal constant STAGE_TYPEHASH =
+        keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
+    bytes32 internal constant PLAN_TYPEHASH =
+        keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
+    bytes32 internal constant ACCEPTANCE_TYPEHASH =
+        keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
     bytes32 internal constant STAGE_RECEIPT_TYPEHASH = keccak256(
-        "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,uint64 signedAt)"
+        "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,"
+        "uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,"
+        "bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,"
+        "uint64 signedAt)"
     );
-    bytes32 internal constant REQUEST_OPENING_TYPEHASH =
-        keccak256("RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,bytes32 samplingLeaf)");
-    bytes32 internal constant ACK_TYPEHASH =
-        keccak256("Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,uint32 tokensOut)");
-    bytes32 internal constant AUDITOR_DELEGATION_TYPEHASH = keccak256("AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)");
-    bytes32 internal constant OPERATOR_PROOF_TYPEHASH = keccak256("OperatorProof(address owner,address operator)");
+    bytes32 internal constant REQUEST_OPENING_TYPEHASH = keccak256(
+        "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,"
+        "bytes32 samplingLeaf)"
+    );
+    bytes32 internal constant ACK_TYPEHASH = keccak256(
+        "Ack(bytes32 orderHash,bytes32 planHash,bytes32 resultRoot,uint32 tokensIn,"
+        "uint32 tokensOut)"
+    );
+    bytes32 internal constant AUDITOR_DELEGATION_TYPEHASH =
+        keccak256("AuditorDelegation(bytes32 orderHash,address auditor,uint64 expiry)");
+    bytes32 internal constant OPERATOR_PROOF_TYPEHASH =
+        keccak256("OperatorProof(address owner,address operator)");
 
     /// Half the order of secp256k1: an s above it is the other form of the same signature.
-    uint256 internal constant MAX_S = 0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0;
+    uint256 internal constant MAX_S =
+        0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0;
 
     // --- struct hashes ---
 
@@ -77,7 +95,11 @@ library Eip712Types {
         return keccak256(abi.encode(ACK_TYPEHASH, ack));
     }
 
-    function delegationHash(AuditorDelegation calldata delegation) internal pure returns (bytes32) {
+    function delegationHash(AuditorDelegation calldata delegation)
+        internal
+        pure
+        returns (bytes32)
+    {
         return keccak256(abi.encode(AUDITOR_DELEGATION_TYPEHASH, delegation));
     }
 
@@ -85,24 +107,28 @@ library Eip712Types {
         return keccak256(abi.encode(OPERATOR_PROOF_TYPEHASH, owner, operator));
     }
 
-    /// Bytes of a leaf under `StageReceipt.requestsRoot` (docs/protocol.md §3): 76 bytes. Not signed by itself.
+    /// The 76 bytes of a leaf under `StageReceipt.requestsRoot` (docs/protocol.md §3).
     function requestLeafBytes(RequestLeaf calldata leaf) internal pure returns (bytes memory) {
-        return abi.encodePacked(leaf.requestIndex, leaf.inRoot, leaf.outRoot, leaf.tokensIn, leaf.tokensOut);
+        return abi.encodePacked(
+            leaf.requestIndex, leaf.inRoot, leaf.outRoot, leaf.tokensIn, leaf.tokensOut
+        );
     }
 
     // --- domain and signatures ---
 
-    /// Computed anew each time: after a fork that changes the chain id, old signatures stop counting.
+    /// Computed each time: after a fork that changes the chain id, old signatures do not count.
     function domainSeparator(address verifyingContract) internal view returns (bytes32) {
-        return keccak256(abi.encode(DOMAIN_TYPEHASH, NAME_HASH, VERSION_HASH, block.chainid, verifyingContract));
+        return keccak256(
+            abi.encode(DOMAIN_TYPEHASH, NAME_HASH, VERSION_HASH, block.chainid, verifyingContract)
+        );
     }
 
     function toDigest(bytes32 separator, bytes32 structHash) internal pure returns (bytes32) {
         return keccak256(abi.encodePacked(hex"1901", separator, structHash));
     }
 
-    /// The key that signed `digest`, or address(0): 65 bytes r‖s‖v only, low s, v 27 or 28, so that one message and key have
-    /// one accepted encoding per nonce.
+    /// The key that signed `digest`, or zero: 65 bytes r‖s‖v with low s and v 27 or 28 alone, so
+    /// that a signature has one encoding.
     function recover(bytes32 digest, bytes calldata signature) internal pure returns (address) {
         if (signature.length != 65) return address(0);
         bytes32 s = bytes32(signature[32:64]);
@@ -112,13 +138,22 @@ library Eip712Types {
     }
 
     /// Did the plain key `signer` sign? Never true for address(0).
-    function isSignedBy(address signer, bytes32 digest, bytes calldata signature) internal pure returns (bool) {
+    function isSignedBy(address signer, bytes32 digest, bytes calldata signature)
+        internal
+        pure
+        returns (bool)
+    {
         return signer != address(0) && recover(digest, signature) == signer;
     }
 
     /// Did a requester sign: its key, or, if it has code, the contract by ERC-1271 at this moment.
-    function isValidSigner(address signer, bytes32 digest, bytes calldata signature) internal view returns (bool) {
+    function isValidSigner(address signer, bytes32 digest, bytes calldata signature)
+        internal
+        view
+        returns (bool)
+    {
         if (isSignedBy(signer, digest, signature)) return true;
-        return signer.code.length != 0 && SignatureChecker.isValidERC1271SignatureNowCalldata(signer, digest, signature);
+        return signer.code.length != 0
+            && SignatureChecker.isValidERC1271SignatureNowCalldata(signer, digest, signature);
     }
 }

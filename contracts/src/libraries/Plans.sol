@@ -7,7 +7,7 @@ import {Acceptance, Stage} from "../types/Signed.sol";
 import {Eip712Types} from "./Eip712Types.sol";
 import {Split} from "./Split.sol";
 
-/// Is this pipeline sound: does it cover the model once, may its miners work, and did each of them agree to its place?
+/// Does a pipeline cover the model once, may its miners work, and did each accept its place?
 library Plans {
     /// Loops over stages are bounded, and masks of stages fit uint64.
     uint256 internal constant MAX_STAGES = 64;
@@ -19,7 +19,7 @@ library Plans {
         bytes32 separator;
     }
 
-    /// INVARIANT: the stages, in order, cover [0, layers) exactly: no gap, no overlap, no empty stage. Hence Σ units = all units.
+    /// INVARIANT: the stages cover [0, layers) in order: no gap, no overlap, no empty stage.
     function checkTiling(Stage[] calldata plan, uint16 layers) internal pure {
         if (plan.length == 0) revert ITaskRegistry.BadPlan();
         if (plan.length > MAX_STAGES) revert ITaskRegistry.TooManyStages(plan.length, MAX_STAGES);
@@ -34,26 +34,40 @@ library Plans {
     }
 
     /// @dev Every operator that passes has an owner, so a share never goes to address(0).
-    function checkWorkers(Stage[] calldata plan, IMinerRegistry miners, uint256 minStake) internal view {
-        for (uint256 i; i < plan.length; ++i) {
-            address operator = plan[i].operator;
-            if (!miners.canWork(operator, minStake)) revert ITaskRegistry.MinerCannotWork(operator);
-        }
-    }
-
-    /// INVARIANT: an acceptance counts for one order (its prices, model, arbitrator, caps), one plan (its neighbours), one place.
-    function checkAcceptances(Stage[] calldata plan, Acceptance[] calldata acceptances, bytes[] calldata signatures, Binding memory binding)
+    function checkWorkers(Stage[] calldata plan, IMinerRegistry miners, uint256 minStake)
         internal
         view
     {
-        if (acceptances.length != plan.length || signatures.length != plan.length) revert ITaskRegistry.BadPlan();
+        for (uint256 i; i < plan.length; ++i) {
+            address operator = plan[i].operator;
+            if (!miners.canWork(operator, minStake)) {
+                revert ITaskRegistry.MinerCannotWork(operator);
+            }
+        }
+    }
+
+    /// INVARIANT: an acceptance counts for one order, one plan and one place.
+    function checkAcceptances(
+        Stage[] calldata plan,
+        Acceptance[] calldata acceptances,
+        bytes[] calldata signatures,
+        Binding memory binding
+    ) internal view {
+        bool whole = acceptances.length == plan.length && signatures.length == plan.length;
+        if (!whole) revert ITaskRegistry.BadPlan();
         for (uint256 i; i < plan.length; ++i) {
             Acceptance calldata acceptance = acceptances[i];
-            if (acceptance.orderHash != binding.orderHash || acceptance.planHash != binding.planHash || acceptance.stage != i) {
+            if (
+                acceptance.orderHash != binding.orderHash
+                    || acceptance.planHash != binding.planHash || acceptance.stage != i
+            ) {
                 revert ITaskRegistry.AcceptanceMismatch(i);
             }
-            if (block.timestamp > acceptance.expiry) revert ITaskRegistry.AcceptanceExpired(i, acceptance.expiry);
-            bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.acceptanceHash(acceptance));
+            if (block.timestamp > acceptance.expiry) {
+                revert ITaskRegistry.AcceptanceExpired(i, acceptance.expiry);
+            }
+            bytes32 digest =
+                Eip712Types.toDigest(binding.separator, Eip712Types.acceptanceHash(acceptance));
             if (!Eip712Types.isSignedBy(plan[i].operator, digest, signatures[i])) {
                 revert ITaskRegistry.BadSignature(plan[i].operator);
             }
@@ -68,7 +82,8 @@ library Plans {
     {
         units = new uint256[](plan.length);
         for (uint256 i; i < plan.length; ++i) {
-            units[i] = Split.unitsOf(plan[i].layerFrom, plan[i].layerTo, layers, embedUnits, headUnits);
+            units[i] =
+                Split.unitsOf(plan[i].layerFrom, plan[i].layerTo, layers, embedUnits, headUnits);
         }
     }
 }

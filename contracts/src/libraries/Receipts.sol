@@ -7,9 +7,9 @@ import {Eip712Types} from "./Eip712Types.sol";
 import {Plans} from "./Plans.sol";
 import {ShaTree} from "./ShaTree.sol";
 
-/// Is this receipt really what the stage's operator signed for this job, and do all of them tell one story?
+/// Is a receipt what the stage's operator signed for this job, and do all tell one story?
 library Receipts {
-    /// One receipt for stage `index`: right job, plan, place and layers, signed by the plan's operator.
+    /// One receipt of stage `index`: right job, plan and layers, signed by the plan's operator.
     /// @return receiptHash EIP-712 struct hash
     function check(
         StageReceipt calldata receipt,
@@ -19,8 +19,9 @@ library Receipts {
         Plans.Binding memory binding
     ) internal pure returns (bytes32 receiptHash) {
         if (
-            receipt.orderHash != binding.orderHash || receipt.planHash != binding.planHash || receipt.stage != index
-                || receipt.layerFrom != stage.layerFrom || receipt.layerTo != stage.layerTo
+            receipt.orderHash != binding.orderHash || receipt.planHash != binding.planHash
+                || receipt.stage != index || receipt.layerFrom != stage.layerFrom
+                || receipt.layerTo != stage.layerTo
         ) revert ITaskRegistry.ReceiptMismatch(index);
         receiptHash = Eip712Types.receiptHash(receipt);
         bytes32 digest = Eip712Types.toDigest(binding.separator, receiptHash);
@@ -30,11 +31,12 @@ library Receipts {
     }
 
     /// As `check`, for the stage that the receipt itself names.
-    function checkOf(Stage[] calldata plan, StageReceipt calldata receipt, bytes calldata signature, Plans.Binding memory binding)
-        internal
-        pure
-        returns (bytes32 receiptHash)
-    {
+    function checkOf(
+        Stage[] calldata plan,
+        StageReceipt calldata receipt,
+        bytes calldata signature,
+        Plans.Binding memory binding
+    ) internal pure returns (bytes32 receiptHash) {
         uint16 stage = receipt.stage;
         if (stage >= plan.length) revert ITaskRegistry.StageOutOfRange(stage, plan.length);
         return check(receipt, signature, plan[stage], stage, binding);
@@ -42,9 +44,9 @@ library Receipts {
 
     /// A whole pipeline's receipts: one a stage, each over every request of the order.
     ///
-    /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, so one altered activation is one stage's fault; token counts
-    /// are equal in all stages, so none inflates its own; counts are within the order's caps, so Σ gross ≤ maxAmount.
-    /// A partial receipt cannot be delivered: a requester could otherwise deliver an early one and cut off the pay for the rest.
+    /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, so an altered activation is
+    /// one stage's fault; token counts are equal and within the order's caps, so Σ gross ≤
+    /// maxAmount. No partial receipt can be delivered and cut off the pay for the rest.
     function checkAll(
         Order calldata order,
         Stage[] calldata plan,
@@ -52,7 +54,8 @@ library Receipts {
         bytes[] calldata signatures,
         Plans.Binding memory binding
     ) internal pure {
-        if (receipts.length != plan.length || signatures.length != plan.length) revert ITaskRegistry.BadPlan();
+        bool whole = receipts.length == plan.length && signatures.length == plan.length;
+        if (!whole) revert ITaskRegistry.BadPlan();
         StageReceipt calldata first = receipts[0];
         checkCounts(order, first.tokensIn, first.tokensOut);
         for (uint256 i; i < receipts.length; ++i) {
@@ -62,29 +65,37 @@ library Receipts {
             if (receipt.tokensIn != first.tokensIn || receipt.tokensOut != first.tokensOut) {
                 revert ITaskRegistry.TokenCountMismatch(i);
             }
-            if (i > 0 && receipt.inputRoot != receipts[i - 1].outputRoot) revert ITaskRegistry.ReceiptChainBroken(i);
+            if (i > 0 && receipt.inputRoot != receipts[i - 1].outputRoot) {
+                revert ITaskRegistry.ReceiptChainBroken(i);
+            }
         }
     }
 
     /// INVARIANT: counts are within what the order locked money for.
     function checkCounts(Order calldata order, uint32 tokensIn, uint32 tokensOut) internal pure {
-        if (tokensIn > order.maxTokensIn) revert ITaskRegistry.OverCap(tokensIn, order.maxTokensIn);
-        if (tokensOut > order.maxTokensOut) revert ITaskRegistry.OverCap(tokensOut, order.maxTokensOut);
+        if (tokensIn > order.maxTokensIn) {
+            revert ITaskRegistry.OverCap(tokensIn, order.maxTokensIn);
+        }
+        if (tokensOut > order.maxTokensOut) {
+            revert ITaskRegistry.OverCap(tokensOut, order.maxTokensOut);
+        }
     }
 
-    /// Two different leaves for one request, each under its own receipt of the same stage (both receipts already checked).
+    /// Two leaves for one request, each under a receipt of the same stage.
     ///
-    /// INVARIANT: an honest stage signs one leaf for a request of a plan; both leaves are proven to be under its signatures.
+    /// INVARIANT: an honest stage signs one leaf for a request of a plan.
     function checkEquivocation(
         StageReceipt[2] calldata receipts,
         RequestLeaf[2] calldata leaves,
         uint256[2] calldata positions,
         bytes32[][2] calldata proofs
-    ) internal pure {
+    ) internal view {
         bytes32[2] memory hashes;
         for (uint256 i; i < 2; ++i) {
             hashes[i] = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaves[i]));
-            bool included = ShaTree.verify(receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]);
+            bool included = ShaTree.verify(
+                receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]
+            );
             if (!included) revert ITaskRegistry.NotEquivocation();
         }
         if (leaves[0].requestIndex != leaves[1].requestIndex || hashes[0] == hashes[1]) {

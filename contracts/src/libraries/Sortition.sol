@@ -3,8 +3,8 @@ pragma solidity ^0.8.30;
 
 import {StakeTree} from "./StakeTree.sol";
 
-/// How is a slot drawn in proportion to its weight, never twice, and never one that is excluded? Exactly, without re-draws: the
-/// excluded stretches are cut out of the line, a point of what remains is drawn, and the cuts before it are put back.
+/// How is a slot drawn by its weight, never twice, and never an excluded one? Excluded stretches
+/// are cut out of the line, a point is drawn, and the cuts before it are put back.
 library Sortition {
     using StakeTree for StakeTree.Tree;
 
@@ -30,13 +30,15 @@ library Sortition {
         cuts.weight += span.weight;
     }
 
-    /// Draw one slot by `random` and cut it out. Something must remain: `cuts.weight < totalAt(blockNumber)`.
-    function draw(StakeTree.Tree storage tree, uint96 blockNumber, uint256 total, Cuts memory cuts, uint256 random)
-        internal
-        view
-        returns (uint256 slot)
-    {
-        uint256 point = random % (total - cuts.weight); // SAFETY: total < 2^106, so the bias of % is below 2^-150
+    /// Draw a slot by `random` and cut it out. Needs `cuts.weight < totalAt(blockNumber)`.
+    function draw(
+        StakeTree.Tree storage tree,
+        uint96 blockNumber,
+        uint256 total,
+        Cuts memory cuts,
+        uint256 random
+    ) internal view returns (uint256 slot) {
+        uint256 point = random % (total - cuts.weight); // total < 2^106: a bias below 2^-150
         for (uint256 i; i < cuts.count && point >= cuts.spans[i].start; ++i) {
             point += cuts.spans[i].weight;
         }

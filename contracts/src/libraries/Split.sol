@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// Who gets how much: the money arithmetic of docs/protocol.md §4, with no storage and no signatures.
-///
-/// Every division floors; what the floors leave goes back to the requester, never to a miner, a matcher or a caller.
+/// Who gets how much (docs/protocol.md §4)? No storage, no signatures. Every division floors; what
+/// the floors leave goes back to the requester.
 library Split {
-    /// Prices are nano base units per token per layer unit: a large model's price per layer is below one base unit.
+    /// Prices are nano base units per token per layer unit.
     uint256 internal constant NANO = 1e9;
     uint256 internal constant BPS = 10_000;
 
@@ -30,21 +29,32 @@ library Split {
     }
 
     /// Layer units of layers [from, to) of a model with `layers`.
-    function unitsOf(uint256 from, uint256 to, uint256 layers, uint256 embedUnits, uint256 headUnits) internal pure returns (uint256) {
+    function unitsOf(
+        uint256 from,
+        uint256 to,
+        uint256 layers,
+        uint256 embedUnits,
+        uint256 headUnits
+    ) internal pure returns (uint256) {
         return (to - from) + (from == 0 ? embedUnits : 0) + (to == layers ? headUnits : 0);
     }
 
-    /// ⌊units·(nIn·priceIn + nOut·priceOut) / 10⁹⌋. Below 2¹⁷·2·2³²·2⁶⁴ / 10⁹ < 2⁸⁵ for all that an order can say: it
-    /// neither overflows here nor outgrows the uint96 of a lock.
-    function cost(uint256 units, uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut) internal pure returns (uint256) {
+    /// ⌊units·(nIn·priceIn + nOut·priceOut) / 10⁹⌋ < 2⁸⁵ for any order: within a lock's uint96.
+    function cost(
+        uint256 units,
+        uint256 tokensIn,
+        uint256 tokensOut,
+        uint256 priceIn,
+        uint256 priceOut
+    ) internal pure returns (uint256) {
         return units * (tokensIn * priceIn + tokensOut * priceOut) / NANO;
     }
 
     /// What of a stage's gross goes to the matcher and to the protocol.
     ///
-    /// INVARIANT: both fees, and the gross less both, never fall as the gross grows, so what is due for a step between two totals
-    /// is never negative. Two floors side by side would not promise that: at 5 % and 1 % a gross of 100 would leave the stage
-    /// 94, one of 99 would leave it 95.
+    /// INVARIANT: fees, and the gross less fees, never fall as the gross grows, so no step between
+    /// two totals is negative. Two floors would break that: at 5 % and 1 %, 100 leaves 94 and 99
+    /// leaves 95.
     function feesOf(uint256 gross, uint256 matcherFeeBps, uint256 protocolFeeBps)
         internal
         pure
@@ -57,13 +67,16 @@ library Split {
         protocolFee = fees - matcherFee;
     }
 
-    /// Shares of what a job has come to since it was paid up to (`paidIn`, `paidOut`), which are zero if all is paid at once.
-    /// A stage whose bit is set in `faultMask` is paid nothing and pays no fees.
+    /// Shares since (`paidIn`, `paidOut`), zero if all is paid at once. A stage whose bit is set in
+    /// `faultMask` is paid nothing and pays no fees.
     ///
-    /// INVARIANT: every share is a difference of two functions of the totals, so any number of steps pays what one step would;
-    /// Σ pay + matcherFee + protocolFee + withheld == Σ gross, and Σ gross of all steps ≤ cost(Σ units) of the totals, because
-    /// Σ of floors ≤ floor of Σ.
-    function shares(uint256[] memory units, Terms memory terms, uint256 faultMask) internal pure returns (Shares memory result) {
+    /// INVARIANT: shares are differences of functions of the totals, so any steps pay what one
+    /// would; Σ pay + matcherFee + protocolFee + withheld == Σ gross ≤ cost(Σ units) of the totals.
+    function shares(uint256[] memory units, Terms memory terms, uint256 faultMask)
+        internal
+        pure
+        returns (Shares memory result)
+    {
         uint256 count = units.length;
         result.gross = new uint256[](count);
         result.pay = new uint256[](count);
@@ -77,8 +90,10 @@ library Split {
                 result.withheld += total - paid;
                 continue;
             }
-            (uint256 matcherFee, uint256 protocolFee) = feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
-            (uint256 matcherHad, uint256 protocolHad) = feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
+            (uint256 matcherFee, uint256 protocolFee) =
+                feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
+            (uint256 matcherHad, uint256 protocolHad) =
+                feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
             matcherFee -= matcherHad;
             protocolFee -= protocolHad;
             result.pay[i] = total - paid - matcherFee - protocolFee;

@@ -3,11 +3,10 @@ pragma solidity ^0.8.30;
 
 import {Checkpoints} from "@openzeppelin/contracts/utils/structs/Checkpoints.sol";
 
-/// Who held which weight at the end of a past block, and which slot does a number between zero and the total fall on?
+/// Who held which weight at the end of a past block, and which slot does a number fall on?
 ///
-/// A sum tree of 1024 slots, four children a node, five levels. Every node keeps its history, because a draw whose hash is already
-/// known must not be movable by staking, leaving or being fined before someone gets round to calling `draw`: it reads the tree as
-/// it was before the dispute opened. Update and look-up are O(log n).
+/// A sum tree of 1024 slots, four children a node, five levels. Every node keeps its history, so
+/// that a known draw hash is not moved by stakes or fines after it. O(log n).
 library StakeTree {
     using Checkpoints for Checkpoints.Trace160;
 
@@ -15,7 +14,7 @@ library StakeTree {
     uint256 internal constant LEVELS = 5;
 
     struct Tree {
-        mapping(uint256 node => Checkpoints.Trace160) sums; //    node = level << 16 | index; level LEVELS holds the slots
+        mapping(uint256 node => Checkpoints.Trace160) sums; // node = level << 16 | index
         mapping(uint256 slot => Checkpoints.Trace160) holders; // who had the slot
         uint16[] free; //                                         given back, to be used first
         uint16 used; //                                           slots ever given out
@@ -57,7 +56,8 @@ library StakeTree {
         uint256 index = slot;
         for (uint256 level = LEVELS; level != 0; --level) {
             Checkpoints.Trace160 storage sum = self.sums[_node(level, index)];
-            sum.push(uint96(block.number), sum.latest() + weight - old); // SAFETY: old is part of every sum above its slot
+            // SAFETY: old is part of every sum above its slot.
+            sum.push(uint96(block.number), sum.latest() + weight - old);
             index >>= 2;
         }
     }
@@ -68,16 +68,28 @@ library StakeTree {
         }
     }
 
-    function weightAt(Tree storage self, uint256 slot, uint96 blockNumber) internal view returns (uint256) {
+    function weightAt(Tree storage self, uint256 slot, uint96 blockNumber)
+        internal
+        view
+        returns (uint256)
+    {
         return _sumAt(self, LEVELS, slot, blockNumber);
     }
 
-    function holderAt(Tree storage self, uint256 slot, uint96 blockNumber) internal view returns (address) {
+    function holderAt(Tree storage self, uint256 slot, uint96 blockNumber)
+        internal
+        view
+        returns (address)
+    {
         return address(self.holders[slot].upperLookupRecent(blockNumber));
     }
 
     /// Where the slot lay on the line.
-    function spanAt(Tree storage self, uint256 slot, uint96 blockNumber) internal view returns (Span memory span) {
+    function spanAt(Tree storage self, uint256 slot, uint96 blockNumber)
+        internal
+        view
+        returns (Span memory span)
+    {
         span.slot = slot;
         span.weight = weightAt(self, slot, blockNumber);
         uint256 index = slot;
@@ -90,7 +102,11 @@ library StakeTree {
     }
 
     /// The slot on which `point` fell. `point` is below `totalAt(blockNumber)`.
-    function find(Tree storage self, uint256 point, uint96 blockNumber) internal view returns (Span memory span) {
+    function find(Tree storage self, uint256 point, uint96 blockNumber)
+        internal
+        view
+        returns (Span memory span)
+    {
         uint256 index;
         for (uint256 level = 1; level <= LEVELS; ++level) {
             index <<= 2;
@@ -106,7 +122,11 @@ library StakeTree {
         span.slot = index;
     }
 
-    function _sumAt(Tree storage self, uint256 level, uint256 index, uint96 blockNumber) private view returns (uint256) {
+    function _sumAt(Tree storage self, uint256 level, uint256 index, uint96 blockNumber)
+        private
+        view
+        returns (uint256)
+    {
         return self.sums[_node(level, index)].upperLookupRecent(blockNumber);
     }
 

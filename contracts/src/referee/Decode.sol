@@ -4,12 +4,10 @@ pragma solidity ^0.8.30;
 import {IReferee} from "../interfaces/IReferee.sol";
 import {Real} from "./Real.sol";
 
-/// Which numbers do these committed bytes hold, exactly? Twin: core/dispute/referee/formats.py.
+/// Which numbers do committed bytes hold, exactly? Twin: core/dispute/referee/formats.py.
 ///
-/// Values are little-endian, as rows and tensors are committed. A finite one is an integer times a power of two: subnormals and both
-/// zeros included.
-///
-/// Assembly: one word of calldata holds 4 to 16 values, and turning its bytes around all at once costs a tenth of doing so value by value.
+/// Values are little-endian integers times powers of two, subnormals and both zeros included.
+/// Assembly turns the 4 to 16 values of a word around at once.
 library Decode {
     /// Values of one run, turned to big-endian, from memory address `start` on.
     struct Vector {
@@ -24,7 +22,7 @@ library Decode {
     uint256 internal constant FP32 = 2;
     uint256 internal constant F64 = 3;
 
-    /// A term is one word: its sign, its exponent field plus whatever was added to it, and its mantissa.
+    /// A term: its sign, its exponent field plus what was added to it, and its mantissa.
     uint256 internal constant SIGN = 1 << 255;
     uint256 internal constant MANTISSA = (1 << 160) - 1;
     uint256 internal constant EXPONENT_AT = 160;
@@ -35,9 +33,12 @@ library Decode {
     uint256 private constant LANES_16 = type(uint256).max / type(uint16).max;
     uint256 private constant LANES_32 = type(uint256).max / type(uint32).max;
     uint256 private constant LANES_64 = type(uint256).max / type(uint64).max;
-    uint256 private constant BYTES_OF_2 = 0x00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff;
-    uint256 private constant BYTES_OF_4 = 0x0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff;
-    uint256 private constant BYTES_OF_8 = 0x00000000ffffffff00000000ffffffff00000000ffffffff00000000ffffffff;
+    uint256 private constant BYTES_OF_2 =
+        0x00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff00ff;
+    uint256 private constant BYTES_OF_4 =
+        0x0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff;
+    uint256 private constant BYTES_OF_8 =
+        0x00000000ffffffff00000000ffffffff00000000ffffffff00000000ffffffff;
 
     /// `code` if there is such a format.
     function toFormat(uint256 code) internal pure returns (uint256) {
@@ -67,7 +68,8 @@ library Decode {
         uint256 width = widthBytes(format);
         v.count = raw.length / width;
         v.format = format;
-        uint256 unit = (1 << fractionBits(format)) * (width == 8 ? LANES_64 : width == 4 ? LANES_32 : LANES_16);
+        uint256 unit = (1 << fractionBits(format))
+            * (width == 8 ? LANES_64 : width == 4 ? LANES_32 : LANES_16);
         (v.start, v.finite) = _turn(raw, width, unit, unit * ((1 << exponentBits(format)) - 1));
     }
 
@@ -89,22 +91,35 @@ library Decode {
         return Real(t & SIGN == 0 ? m : -m, int256((t & ~SIGN) >> EXPONENT_AT) - offset(v.format));
     }
 
-    /// A term out of the bits of a value of `width` bits. Subnormals have the exponent field of the smallest normals, and no hidden bit.
-    function pack(uint256 bits, uint256 fraction, uint256 limit, uint256 width) internal pure returns (uint256 packed) {
+    /// A term of the bits of a value. Subnormals have the smallest normals' field and no hidden
+    /// bit.
+    function pack(uint256 bits, uint256 fraction, uint256 limit, uint256 width)
+        internal
+        pure
+        returns (uint256 packed)
+    {
         assembly ("memory-safe") {
             let field := and(shr(fraction, bits), limit)
             let hidden := iszero(iszero(field))
             let mantissa := or(and(bits, sub(shl(fraction, 1), 1)), shl(fraction, hidden))
-            packed := or(shl(255, shr(sub(width, 1), bits)), or(shl(160, add(field, iszero(hidden))), mantissa))
+            packed := or(
+                shl(255, shr(sub(width, 1), bits)),
+                or(shl(160, add(field, iszero(hidden))), mantissa)
+            )
         }
     }
 
-    /// Bytes of each value in reverse order, into fresh memory; finite if no lane's exponent field is all ones.
-    function _turn(bytes calldata raw, uint256 width, uint256 unit, uint256 exponents) private pure returns (uint256 start, bool finite) {
+    /// Each value's bytes reversed, in fresh memory; finite if no exponent field is all ones.
+    function _turn(bytes calldata raw, uint256 width, uint256 unit, uint256 exponents)
+        private
+        pure
+        returns (uint256 start, bool finite)
+    {
         uint256 suspects;
         assembly ("memory-safe") {
             start := mload(0x40)
-            mstore(0x40, add(start, and(add(raw.length, 0x3f), not(0x1f)))) // 32 bytes more, for the last value is read as a whole word
+            // 32 bytes more, for the last value is read as a whole word.
+            mstore(0x40, add(start, and(add(raw.length, 0x3f), not(0x1f))))
             // On the stack, not fetched from the end of the code for each word.
             let of2 := BYTES_OF_2
             let of4 := BYTES_OF_4
@@ -120,7 +135,7 @@ library Decode {
                     word := or(and(shr(8, word), of2), shl(8, and(word, of2)))
                     word := or(and(shr(16, word), of4), shl(16, and(word, of4)))
                     word := or(and(shr(32, word), of8), shl(32, and(word, of8)))
-                    // A field of all ones plus one runs over into the sign's place, which the mask left empty.
+                    // A field of all ones plus one runs over into the sign's empty place.
                     suspects := or(suspects, add(and(word, exponents), unit))
                     mstore(place, word)
                 }
@@ -128,7 +143,9 @@ library Decode {
             for {} lt(place, end) { place := add(place, 32) } {
                 let word := mload(place)
                 word := or(and(shr(8, word), of2), shl(8, and(word, of2)))
-                if eq(width, 4) { word := or(and(shr(16, word), of4), shl(16, and(word, of4))) }
+                if eq(width, 4) {
+                    word := or(and(shr(16, word), of4), shl(16, and(word, of4)))
+                }
                 suspects := or(suspects, add(and(word, exponents), unit))
                 mstore(place, word)
             }

@@ -6,12 +6,12 @@ import {Real} from "./Real.sol";
 
 /// What is the sum of at most 257 numbers? Twin: core/dispute/referee/sums.py.
 ///
-/// All terms are laid on one grid whose step is 2^-80 of the largest term's unit, never finer than the smallest float64, and are
-/// summed there. What lies below the grid is dropped towards zero, less than one step a term.
+/// Terms are laid on one grid of step 2^-80 of the largest term's unit, never finer than the
+/// smallest float64; what lies below it is dropped towards zero.
 ///
-/// INVARIANT: a term has at most 106 bits, lies at most 80 above the step, and there are at most 257: sums stay below 2^195. Hence
-/// unchecked; assembly reads and writes the array of terms without the bounds checks that its loop already makes. Float64 values are read
-/// a word of four at a time: behind a vector's last is a word of zeros (Decode), so what is read beyond it is no number's.
+/// INVARIANT: a term has at most 106 bits and lies at most 80 above the step: sums stay below
+/// 2^195. Hence unchecked. Float64 values are read four at a time: behind the last is a word of
+/// zeros.
 library ExactSum {
     using Decode for Decode.Vector;
 
@@ -19,42 +19,51 @@ library ExactSum {
     int256 private constant FLOOR = -1074;
     int256 private constant MANTISSA_BITS = 53;
 
-    // A term is one word: its sign, its exponent field plus whatever was added to it, and its mantissa.
-    uint256 private constant SIGN_BIT = 0x8000000000000000000000000000000000000000000000000000000000000000;
+    // A term: its sign, its exponent field plus what was added to it, and its mantissa.
+    uint256 private constant SIGN_BIT =
+        0x8000000000000000000000000000000000000000000000000000000000000000;
     uint256 private constant MANTISSA_MASK = 0x00ffffffffffffffffffffffffffffffffffffffff;
 
-    // Four float64 values in a word, each in its lane: signs, exponent fields, the smallest normals; and the mantissa of the last of them.
-    // Loops hold such words on the stack: the compiler fetches a long constant from the end of the code each time, at ten times the price.
-    uint256 private constant SIGNS = 0x8000000000000000800000000000000080000000000000008000000000000000;
-    uint256 private constant FIELDS = 0x7ff00000000000007ff00000000000007ff00000000000007ff0000000000000;
-    uint256 private constant SMALLEST = 0x0010000000000000001000000000000000100000000000000010000000000000;
+    // Signs, exponent fields and smallest normals of four float64 lanes; the last one's mantissa.
+    // Loops keep them on the stack: the compiler would fetch each long constant from the code.
+    uint256 private constant SIGNS =
+        0x8000000000000000800000000000000080000000000000008000000000000000;
+    uint256 private constant FIELDS =
+        0x7ff00000000000007ff00000000000007ff00000000000007ff0000000000000;
+    uint256 private constant SMALLEST =
+        0x0010000000000000001000000000000000100000000000000010000000000000;
     uint256 private constant MANTISSA = 0x1fffffffffffff;
 
-    /// Terms, the highest exponent field among those that are not zero, and how much too large all fields are.
+    /// Terms, the highest exponent field of those not zero, and how much too large all fields are.
     struct Terms {
         uint256[] list;
         uint256 highest;
         int256 offset;
     }
 
-    /// Σ a[i]·b[j] over `n` terms, i from `fromA` on and j from `fromB` on. `b` holds float64 values, of which these are the last.
-    function dot(Decode.Vector memory a, uint256 fromA, Decode.Vector memory b, uint256 fromB, uint256 n)
+    /// Σ a[i]·b[j] over `n` terms from `fromA` and `fromB` on, the last of `b`'s float64 values.
+    function dot(
+        Decode.Vector memory a,
+        uint256 fromA,
+        Decode.Vector memory b,
+        uint256 fromB,
+        uint256 n
+    ) internal pure returns (Real memory) {
+        Terms memory terms;
+        uint256 width = Decode.widthBytes(a.format);
+        terms.offset = Decode.offset(a.format) + Decode.offset(Decode.F64);
+        (terms.list, terms.highest) =
+            _products(a.start + fromA * width, a.format, b.start + fromB * 8, n);
+        return _total(terms);
+    }
+
+    /// Σ v[i] over the last `n` float64 values, from `from` on: `_singles` and `_total`, four
+    /// values at a time and without a list of terms.
+    function sum(Decode.Vector memory v, uint256 from, uint256 n)
         internal
         pure
         returns (Real memory)
     {
-        Terms memory terms;
-        uint256 width = Decode.widthBytes(a.format);
-        terms.offset = Decode.offset(a.format) + Decode.offset(Decode.F64);
-        (terms.list, terms.highest) = _products(a.start + fromA * width, a.format, b.start + fromB * 8, n);
-        return _total(terms);
-    }
-
-    /// Σ v[i] over the last `n` float64 values, from `from` on.
-    ///
-    /// As `_singles` and `_total` together, four values of a word at a time and without a term in memory for each: the sum of partial sums
-    /// is most of a move's work.
-    function sum(Decode.Vector memory v, uint256 from, uint256 n) internal pure returns (Real memory) {
         uint256 start = v.start + from * 8;
         uint256 end = start + n * 8;
         int256 offset = Decode.offset(Decode.F64);
@@ -63,17 +72,23 @@ library ExactSum {
         return Real(_lanes(start, end, step), step - offset);
     }
 
-    /// Σ v[i] over `n` float64 values from `from` on, and the one value of `last`, whose format may be a smaller one.
-    function sumWith(Decode.Vector memory v, uint256 from, uint256 n, Decode.Vector memory last) internal pure returns (Real memory) {
+    /// Σ v[i] over `n` float64 values from `from` on, and `last`'s value, of any format.
+    function sumWith(Decode.Vector memory v, uint256 from, uint256 n, Decode.Vector memory last)
+        internal
+        pure
+        returns (Real memory)
+    {
         Terms memory terms = _singles(v, from, n, 1);
-        uint256 term = last.term(0) + (uint256(terms.offset - Decode.offset(last.format)) << Decode.EXPONENT_AT);
+        uint256 term = last.term(0)
+            + (uint256(terms.offset - Decode.offset(last.format)) << Decode.EXPONENT_AT);
         terms.list[n] = term;
         uint256 field = (term & ~SIGN_BIT) >> Decode.EXPONENT_AT;
         if (term & MANTISSA_MASK != 0 && field > terms.highest) terms.highest = field;
         return _total(terms);
     }
 
-    /// The highest exponent field of float64 values in [place, end); subnormals and zeros have that of the smallest normals.
+    /// The highest exponent field of float64 values in [place, end), at least the normals'
+    /// smallest.
     function _highest(uint256 place, uint256 end) private pure returns (uint256 highest) {
         assembly ("memory-safe") {
             let signs := SIGNS
@@ -81,7 +96,7 @@ library ExactSum {
             let found := SMALLEST // the highest of each lane
             for {} lt(place, end) { place := add(place, 32) } {
                 let f := and(mload(place), fields)
-                // A lane's sign is left where what was found is not below: then all of the lane is kept. In most words all are.
+                // A sign is left where what was found is not below: in most words in all lanes.
                 let kept := and(sub(or(found, signs), f), signs)
                 if xor(kept, signs) {
                     kept := sub(shl(1, kept), shr(63, kept))
@@ -95,10 +110,10 @@ library ExactSum {
         }
     }
 
-    /// Σ t of float64 values in [place, end), in steps whose exponent field is `step`: `_laid`, four values at a time.
+    /// Σ t of float64 values in [place, end), in steps of exponent field `step`, four at a time.
     ///
-    /// A mantissa goes up 53 bits more than it should and down by as many again: 186 bits at most, and none where it lies below the grid,
-    /// since the EVM takes a shift by a negative number for a huge one.
+    /// A mantissa goes up by 53 bits too many and down again, and vanishes below the grid, since
+    /// the EVM takes a shift by a negative number for a huge one.
     function _lanes(uint256 place, uint256 end, int256 step) private pure returns (int256 total) {
         uint256 lower;
         unchecked {
@@ -110,7 +125,7 @@ library ExactSum {
             let mantissa := MANTISSA
             for {} lt(place, end) { place := add(place, 32) } {
                 let w := mload(place)
-                // In each lane: the exponent field, which subnormals share with the smallest normals, and below the sign the mantissa.
+                // In each lane: the exponent field, and below the sign the mantissa.
                 let f := and(w, fields)
                 let m := and(add(f, fields), signs) // of those that are normal
                 let least := xor(m, signs)
@@ -148,27 +163,43 @@ library ExactSum {
         }
     }
 
-    /// Products of values at `a`, of any format, and at `b`, of float64: mantissas multiply, exponent fields add, signs meet.
-    function _products(uint256 a, uint256 formatA, uint256 b, uint256 n) private pure returns (uint256[] memory list, uint256 highest) {
+    /// Products of values at `a`, of any format, with float64 values at `b`.
+    function _products(uint256 a, uint256 formatA, uint256 b, uint256 n)
+        private
+        pure
+        returns (uint256[] memory list, uint256 highest)
+    {
         list = _list(n);
         uint256 to;
         assembly ("memory-safe") {
             to := add(list, 32)
         }
         uint256 fieldAt = 256 - Decode.exponentBits(formatA);
-        highest = _multiplied(a, b, b + 8 * n, to, fieldAt, 8 * Decode.widthBytes(formatA), (1 << Decode.fractionBits(formatA)) - 1);
+        highest = _multiplied(
+            a,
+            b,
+            b + 8 * n,
+            to,
+            fieldAt,
+            8 * Decode.widthBytes(formatA),
+            (1 << Decode.fractionBits(formatA)) - 1
+        );
     }
 
-    /// Terms from address `to` on, four at a time: those beyond the last are zero. `fieldAt` and `fractions` say where in `width` bits a
-    /// value at `a` has its exponent field and its fraction.
+    /// Terms from address `to` on, four at a time; those beyond the last are zero. `fieldAt` and
+    /// `fractions` say where in `width` bits a value at `a` has its exponent field and fraction.
     ///
-    /// A value at `a` stands at the top of the word read, its sign in front, so shifting left drops what lies before a part and right what
-    /// follows it. Values at `b` stay in their lanes.
-    function _multiplied(uint256 a, uint256 b, uint256 end, uint256 to, uint256 fieldAt, uint256 width, uint256 fractions)
-        private
-        pure
-        returns (uint256 highest)
-    {
+    /// A value at `a` stands at the top of the word, its sign in front; values at `b` in their
+    /// lanes.
+    function _multiplied(
+        uint256 a,
+        uint256 b,
+        uint256 end,
+        uint256 to,
+        uint256 fieldAt,
+        uint256 width,
+        uint256 fractions
+    ) private pure returns (uint256 highest) {
         assembly ("memory-safe") {
             let mantissa := MANTISSA
             mstore(0, SIGNS)
@@ -183,7 +214,11 @@ library ExactSum {
                 let p := mload(a)
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(shr(192, m), mantissa))
                     field := add(add(field, iszero(field)), shr(192, f))
                     if gt(field, highest) { if t { highest := field } }
@@ -192,29 +227,50 @@ library ExactSum {
                 }
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(shr(128, m), mantissa))
                     field := add(add(field, iszero(field)), and(shr(128, f), mantissa))
                     if gt(field, highest) { if t { highest := field } }
-                    mstore(add(to, 32), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(64, w))))))
+                    mstore(
+                        add(to, 32),
+                        or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(64, w)))))
+                    )
                     p := shl(width, p)
                 }
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(shr(64, m), mantissa))
                     field := add(add(field, iszero(field)), and(shr(64, f), mantissa))
                     if gt(field, highest) { if t { highest := field } }
-                    mstore(add(to, 64), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(128, w))))))
+                    mstore(
+                        add(to, 64),
+                        or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(128, w)))))
+                    )
                     p := shl(width, p)
                 }
                 {
                     let field := shr(fieldAt, shl(1, p))
-                    let t := add(and(shr(sub(256, width), p), fractions), mul(add(fractions, 1), gt(field, 0)))
+                    let t :=
+                        add(
+                            and(shr(sub(256, width), p), fractions),
+                            mul(add(fractions, 1), gt(field, 0))
+                        )
                     t := mul(t, and(m, mantissa))
                     field := add(add(field, iszero(field)), and(f, mantissa))
                     if gt(field, highest) { if t { highest := field } }
-                    mstore(add(to, 96), or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(192, w))))))
+                    mstore(
+                        add(to, 96),
+                        or(or(t, shl(160, field)), shl(255, shr(255, xor(p, shl(192, w)))))
+                    )
                 }
                 a := add(a, shr(1, width))
                 to := add(to, 128)
@@ -222,7 +278,7 @@ library ExactSum {
         }
     }
 
-    /// Room for `n` terms, and for three more that are zero, so that terms can be taken four at a time.
+    /// Room for `n` terms, and three of zero, so that terms can be taken four at a time.
     function _list(uint256 n) private pure returns (uint256[] memory list) {
         list = new uint256[](n + 3);
         assembly ("memory-safe") {
@@ -231,7 +287,11 @@ library ExactSum {
     }
 
     /// Terms of float64 values, with room for `spare` more.
-    function _singles(Decode.Vector memory v, uint256 from, uint256 n, uint256 spare) private pure returns (Terms memory terms) {
+    function _singles(Decode.Vector memory v, uint256 from, uint256 n, uint256 spare)
+        private
+        pure
+        returns (Terms memory terms)
+    {
         uint256[] memory list = _list(n + spare);
         uint256 place = v.start + from * 8;
         uint256 highest;
@@ -258,9 +318,9 @@ library ExactSum {
         return Real(_laid(terms.list, uint256(field)), field - terms.offset);
     }
 
-    /// Σ t in steps whose exponent field is `step`; what `_list` left room for is read with it.
+    /// Σ t in steps of exponent field `step`, the spare room of `_list` included.
     ///
-    /// Of the two shifts, the one by a negative number gives nothing, since the EVM takes it for a huge one; by zero both give the same.
+    /// Of two shifts the one by a negative number gives nothing; by zero both give the same.
     function _laid(uint256[] memory list, uint256 step) private pure returns (int256 total) {
         assembly ("memory-safe") {
             let mantissas := MANTISSA_MASK

@@ -3,10 +3,11 @@ pragma solidity ^0.8.30;
 
 import {Real, Reals} from "./Real.sol";
 
-/// What is e^x, to far more bits than a float64 has, in integers only? Twin: core/dispute/referee/transcend.py.
+/// What is e^x, to more bits than a float64 has, in integers? Twin:
+/// core/dispute/referee/transcend.py.
 ///
-/// Fixed point with 120 bits after the point ("Q120"). Relative error below 2^-104 for |x| ≤ 4096 (the twin's tests measure it).
-/// INVARIANT: |x| ≤ 2^132 and every partial sum is below 2^122, so products stay below 2^243. Hence unchecked.
+/// Fixed point with 120 bits ("Q120"). Relative error below 2^-104 for |x| ≤ 4096. INVARIANT: |x| ≤
+/// 2^132, partial sums are below 2^122, products below 2^243. Hence unchecked.
 library Exp {
     using Reals for Real;
 
@@ -14,7 +15,7 @@ library Exp {
     int256 internal constant UNIT = 1 << 120;
     int256 internal constant LN2 = 0xB17217F7D1CF79ABC9E3B39803F2F6; // ⌊ln 2 · 2^120⌋
 
-    int256 private constant LIMIT_BITS = 12; // arguments saturate: e^-4096 is below any float64 by thousands of binary orders
+    int256 private constant LIMIT_BITS = 12; // e^-4096 is far below any float64
     uint256 private constant TERMS = 28;
 
     /// `x` in Q120, towards zero, saturated at ±2^12.

@@ -5,7 +5,7 @@ import {IReferee} from "../interfaces/IReferee.sol";
 import {Decode} from "./Decode.sol";
 import {Real} from "./Real.sol";
 
-/// How is a leaf taken apart: parameters into words, operands into their three runs? Twin: core/dispute/referee/leaf.py.
+/// How is a leaf taken apart into words and three runs? Twin: core/dispute/referee/leaf.py.
 library Leaf {
     /// Decoded operands; use them only if `flaw` is Holds, else it is the ruling.
     struct Operands {
@@ -43,7 +43,8 @@ library Leaf {
         if (bits > type(uint64).max || field == limit) revert IReferee.ConstantInvalid(bits);
         uint256 packed = Decode.pack(bits, Decode.fractionBits(Decode.F64), limit, 64);
         int256 m = int256(packed & Decode.MANTISSA);
-        int256 e = int256((packed & ~Decode.SIGN) >> Decode.EXPONENT_AT) - Decode.offset(Decode.F64);
+        int256 e =
+            int256((packed & ~Decode.SIGN) >> Decode.EXPONENT_AT) - Decode.offset(Decode.F64);
         return Real(packed & Decode.SIGN == 0 ? m : -m, e);
     }
 
@@ -52,16 +53,24 @@ library Leaf {
     }
 
     /// Operands of `count` trace values alone.
-    function trace(bytes calldata operands, uint256 count) internal pure returns (Operands memory) {
+    function trace(bytes calldata operands, uint256 count)
+        internal
+        pure
+        returns (Operands memory)
+    {
         return split(operands, count, Decode.F64, 0, Decode.F64, 0);
     }
 
     /// Operands of trace and model values.
-    function traceAndModel(bytes calldata operands, uint256 count, uint256 format, uint256 models) internal pure returns (Operands memory) {
+    function traceAndModel(bytes calldata operands, uint256 count, uint256 format, uint256 models)
+        internal
+        pure
+        returns (Operands memory)
+    {
         return split(operands, count, format, models, Decode.F64, 0);
     }
 
-    /// A row that is no numbers convicts its signer before a trace can be judged by it, a model that is none acquits.
+    /// A malformed row convicts its signer whatever the trace; a malformed model acquits.
     function split(
         bytes calldata operands,
         uint256 traceCount,

@@ -4,10 +4,11 @@ pragma solidity ^0.8.30;
 import {Exp} from "./Exp.sol";
 import {Reals} from "./Real.sol";
 
-/// What is ln x, to far more bits than a float64 has, in integers only? Twin: core/dispute/referee/transcend.py.
+/// What is ln x, to more bits than a float64 has, in integers? Twin:
+/// core/dispute/referee/transcend.py.
 ///
-/// Q120. Absolute error below 2^-107, and below 2^-112 near one (the twin's tests measure it).
-/// INVARIANT: m < 2^121, z < 2^118, so products stay below 2^241. Hence unchecked.
+/// Q120. Absolute error below 2^-107, and below 2^-112 near one. INVARIANT: m < 2^121, z < 2^118,
+/// products stay below 2^241. Hence unchecked.
 library Log {
     int256 private constant POINT = 120;
     int256 private constant UNIT = 1 << 120;

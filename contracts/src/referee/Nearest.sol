@@ -5,15 +5,15 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 
 import {Real, Reals} from "./Real.sol";
 
-/// Which float64 is nearest to a number, ties to even, and which is nearest to a quotient or to an inverse root?
+/// Which float64 is nearest to a number, a quotient or an inverse root, ties to even?
 ///
-/// Zero is +0 whatever its sign was. A quotient and a root are cut at 124 bits or more before they are rounded: enough for quotients of
-/// float64 values to round as IEEE-754 has it. Twin: core/dispute/referee/nearest.py.
-/// INVARIANT: mantissas are below 2^251, see Reals, so what is shifted here stays below 2^252. Hence unchecked.
+/// Zero is +0. Quotients and roots are cut at 124 bits or more before they are rounded, enough to
+/// round as IEEE-754 has it. Twin: core/dispute/referee/nearest.py. INVARIANT: mantissas are below
+/// 2^251, shifted ones below 2^252. Hence unchecked.
 library Nearest {
     using Reals for Real;
 
-    /// In place of bits where the nearest is an infinity, or no number is right: longer than any float64.
+    /// In place of bits where the nearest is an infinity, or no number is right.
     uint256 internal constant NONE = type(uint256).max;
 
     int256 private constant MANTISSA_BITS = 53;
@@ -53,7 +53,8 @@ library Nearest {
         (int256 am, int256 ae) = _full(a);
         unchecked {
             int256 excess = Reals.bitLength(b.m) - WORK_BITS;
-            (int256 bm, int256 be) = excess > 0 ? (Reals.shifted(b.m, -excess), b.e + excess) : (b.m, b.e);
+            (int256 bm, int256 be) =
+                excess > 0 ? (Reals.shifted(b.m, -excess), b.e + excess) : (b.m, b.e);
             return Real((am << uint256(WORK_BITS)) / bm, ae - be - WORK_BITS);
         }
     }

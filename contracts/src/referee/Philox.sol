@@ -5,7 +5,8 @@ import {Log} from "./Log.sol";
 
 /// Which noise does a seed give a token? (docs/protocol.md §5) Twin: core/dispute/referee/noise.py.
 ///
-/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3) and two logarithms in fixed point.
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", §3.3), two
+/// logarithms.
 library Philox {
     uint256 private constant M0 = 0xD2511F53;
     uint256 private constant M1 = 0xCD9E8D57;
@@ -15,14 +16,19 @@ library Philox {
     uint256 private constant ROUNDS = 10;
 
     /// First of the four words of Philox4x32-10 at (c0, c1, 0, 0); all words are of 32 bits.
-    function word(uint256 c0, uint256 c1, uint256 key0, uint256 key1) internal pure returns (uint256) {
+    function word(uint256 c0, uint256 c1, uint256 key0, uint256 key1)
+        internal
+        pure
+        returns (uint256)
+    {
         uint256 c2;
         uint256 c3;
         unchecked {
             for (uint256 i; i < ROUNDS; ++i) {
                 uint256 p0 = c0 * M0;
                 uint256 p1 = c2 * M1;
-                (c0, c1, c2, c3) = ((p1 >> 32) ^ c1 ^ key0, p1 & MASK, (p0 >> 32) ^ c3 ^ key1, p0 & MASK);
+                (c0, c1, c2, c3) =
+                ((p1 >> 32) ^ c1 ^ key0, p1 & MASK, (p0 >> 32) ^ c3 ^ key1, p0 & MASK);
                 (key0, key1) = ((key0 + W0) & MASK, (key1 + W1) & MASK);
             }
         }
@@ -35,7 +41,11 @@ library Philox {
     }
 
     /// The noise of `token` at `step`, in Q120.
-    function gumbel(uint256 key0, uint256 key1, uint256 step, uint256 token) internal pure returns (int256) {
+    function gumbel(uint256 key0, uint256 key1, uint256 step, uint256 token)
+        internal
+        pure
+        returns (int256)
+    {
         return gumbelOf(word(step, token, key0, key1));
     }
 }

@@ -9,13 +9,13 @@ struct Real {
     int256 e;
 }
 
-/// How does the referee compute with numbers of any size, so that two languages get the same bits? Twin: core/dispute/referee/real.py.
+/// Numbers of any size, with the same bits in two languages. Twin: core/dispute/referee/real.py.
 ///
-/// Sums and products are exact while they fit 250 bits; past that the last bits are dropped, towards zero. One operation loses at most
-/// 2^-124 of its larger operand.
+/// Sums and products are exact up to 250 bits; bits past that are dropped towards zero, at most
+/// 2^-124 of the larger operand.
 ///
-/// INVARIANT: no operation overflows, whatever the values: mantissas stay below 2^251, and exponents are sums of fewer than a hundred
-/// numbers below 2^14. Hence unchecked.
+/// INVARIANT: mantissas stay below 2^251, and exponents are sums of fewer than a hundred numbers
+/// below 2^14, so nothing overflows. Hence unchecked.
 library Reals {
     int256 private constant FACTOR_BITS = 125; // two such factors make a product of 250 bits
     int256 private constant SUM_BITS = 250;
@@ -43,7 +43,9 @@ library Reals {
             int256 left = SUM_BITS - bitLength(high.m);
             if (left > apart) left = apart;
             if (left < 0) left = 0;
-            (int256 m, int256 e) = _trim(shifted(high.m, left) + shifted(low.m, left - apart), high.e - left, KEPT_BITS);
+            (int256 m, int256 e) = _trim(
+                shifted(high.m, left) + shifted(low.m, left - apart), high.e - left, KEPT_BITS
+            );
             return Real(m, e);
         }
     }

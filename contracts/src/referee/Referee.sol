@@ -10,11 +10,10 @@ import {Nearest} from "./Nearest.sol";
 import {Real, Reals} from "./Real.sol";
 import {Verdicts} from "./Verdicts.sol";
 
-/// Is this value of a trace the one that there is? (docs/trust.md §5) Twins: core/dispute/referee/exact.py and check.py.
+/// Is this value of a trace the one that there is? Twins: core/dispute/referee/exact.py, check.py.
 ///
-/// Every value of a trace is the nearest float64 to its operator's value on its own operands, zero is +0, a stabiliser is the largest
-/// score, and what the referee computes with (the grid of sums, exponentials in Q120) belongs to the definition. So a trace has one set
-/// of bits on every machine.
+/// Every value is the nearest float64 to its operator's value on its own operands, zero is +0, a
+/// stabiliser is the largest score: so a trace has one set of bits (docs/trust.md §5).
 contract Referee is IReferee {
     using Decode for Decode.Vector;
     using Exp for Real;
@@ -25,7 +24,7 @@ contract Referee is IReferee {
     int256 private constant Q120 = -120;
     int256 private constant TWO_ROOT = 0x19884533D436508D0FCB3C500BAB8E2; // ⌊2 √(2/π) · 2^120⌋
     int256 private constant CUBIC = (44_715 << 120) / int256(1_000_000);
-    int256 private constant LINEAR_BELOW = -60; // below 2^-60, tanh z differs from z by less than 2^-120 of it
+    int256 private constant LINEAR_BELOW = -60; // there tanh z is z but for 2^-120 of it
 
     /// What the operands are, and which bits the result must have.
     struct Found {
@@ -33,13 +32,21 @@ contract Referee is IReferee {
         uint256 bits;
     }
 
-    /// @inheritdoc IReferee
-    function check(Kind kind, bytes calldata params, bytes calldata operands) external pure returns (Ruling) {
+    function check(Kind kind, bytes calldata params, bytes calldata operands)
+        external
+        pure
+        returns (Ruling)
+    {
         if (kind >= Kind.Exceeds) return Verdicts.rule(kind, params, operands);
         if (kind == Kind.Score && _isHidden(params, operands)) return _isMinusInfinity(operands);
-        if (kind == Kind.Softcap && _isCapped(params, operands)) return _isMinusInfinity(operands);
+        if (kind == Kind.Softcap && _isCapped(params, operands)) {
+            return _isMinusInfinity(operands);
+        }
         if (kind == Kind.Exp && _isMasked(params, operands)) {
-            return Leaf.toRuling(Leaf.trace(operands[:16], 2).trace.finite && bytes8(operands[:8]) == 0);
+            return
+                Leaf.toRuling(
+                    Leaf.trace(operands[:16], 2).trace.finite && bytes8(operands[:8]) == 0
+                );
         }
         Found memory found;
         if (kind <= Kind.Squares) _sums(kind, params, operands, found);
@@ -52,7 +59,10 @@ contract Referee is IReferee {
 
     // --- values ---
 
-    function _sums(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _sums(Kind kind, bytes calldata params, bytes calldata operands, Found memory found)
+        private
+        pure
+    {
         Leaf.Operands memory o;
         if (kind == Kind.Copy) {
             params.expectWords(0);
@@ -71,13 +81,17 @@ contract Referee is IReferee {
             params.expectWords(2);
             uint256 n = Leaf.toTerms(params.word(1));
             o = found.o = operands.traceAndModel(1 + n, params.word(0), n);
-            if (o.flaw == Ruling.Holds) found.bits = ExactSum.dot(o.model, 0, o.trace, 1, n).toBits();
+            if (o.flaw == Ruling.Holds) {
+                found.bits = ExactSum.dot(o.model, 0, o.trace, 1, n).toBits();
+            }
         } else if (kind == Kind.BiasSum) {
             params.expectWords(2);
             uint256 n = params.word(1);
             if (n == 0 || n >= Leaf.MAX_TERMS) revert TermsOutOfRange(n);
             o = found.o = operands.traceAndModel(1 + n, params.word(0), 1);
-            if (o.flaw == Ruling.Holds) found.bits = ExactSum.sumWith(o.trace, 1, n, o.model).toBits();
+            if (o.flaw == Ruling.Holds) {
+                found.bits = ExactSum.sumWith(o.trace, 1, n, o.model).toBits();
+            }
         } else {
             params.expectWords(1);
             uint256 n = Leaf.toTerms(params.word(0));
@@ -88,7 +102,10 @@ contract Referee is IReferee {
         }
     }
 
-    function _norms(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _norms(Kind kind, bytes calldata params, bytes calldata operands, Found memory found)
+        private
+        pure
+    {
         Leaf.Operands memory o;
         params.expectWords(2);
         if (kind == Kind.NormScale) {
@@ -99,12 +116,14 @@ contract Referee is IReferee {
             if (o.flaw != Ruling.Holds) return;
             Real memory q = o.trace.real(1);
             mean = q.add(mean);
-            found.bits = q.m < 0 || mean.m <= 0 ? Nearest.NONE : Nearest.inverseRoot(n, mean).toBits();
+            found.bits =
+                q.m < 0 || mean.m <= 0 ? Nearest.NONE : Nearest.inverseRoot(n, mean).toBits();
         } else if (kind == Kind.Norm) {
             Real memory gain = Leaf.toFlag(params.word(1)) ? Reals.one() : Real(0, 0);
             o = found.o = operands.traceAndModel(3, params.word(0), 1);
             if (o.flaw != Ruling.Holds) return;
-            found.bits = o.trace.real(1).mul(o.trace.real(2)).mul(gain.add(o.model.real(0))).toBits();
+            found.bits =
+                o.trace.real(1).mul(o.trace.real(2)).mul(gain.add(o.model.real(0))).toBits();
         } else {
             bool minus = Leaf.toFlag(params.word(1));
             o = found.o = operands.traceAndModel(3, params.word(0), 2);
@@ -115,7 +134,12 @@ contract Referee is IReferee {
         }
     }
 
-    function _attention(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _attention(
+        Kind kind,
+        bytes calldata params,
+        bytes calldata operands,
+        Found memory found
+    ) private pure {
         Leaf.Operands memory o;
         if (kind == Kind.Score) {
             uint256 n = params.word(0);
@@ -124,7 +148,7 @@ contract Referee is IReferee {
             Real memory factor = Leaf.toConstant(params.word(1));
             found.bits = ExactSum.dot(o.trace, 1, o.trace, 1 + n, n).mul(factor).toBits();
         } else if (kind == Kind.Stabiliser) {
-            // One of the scores, which the accuser names; that none is larger stands or falls with their exponentials.
+            // One of the scores; that none is larger stands or falls with their exponentials.
             params.expectWords(0);
             o = found.o = operands.trace(2);
             if (o.flaw == Ruling.Holds) found.bits = _bits(o.trace, 1);
@@ -144,11 +168,18 @@ contract Referee is IReferee {
             params.expectWords(1);
             uint256 n = Leaf.toTerms(params.word(0));
             o = found.o = operands.trace(1 + 2 * n);
-            if (o.flaw == Ruling.Holds) found.bits = ExactSum.dot(o.trace, 1, o.trace, 1 + n, n).toBits();
+            if (o.flaw == Ruling.Holds) {
+                found.bits = ExactSum.dot(o.trace, 1, o.trace, 1 + n, n).toBits();
+            }
         }
     }
 
-    function _elements(Kind kind, bytes calldata params, bytes calldata operands, Found memory found) private pure {
+    function _elements(
+        Kind kind,
+        bytes calldata params,
+        bytes calldata operands,
+        Found memory found
+    ) private pure {
         Leaf.Operands memory o;
         if (kind == Kind.WhitenDifference) {
             params.expectWords(2);
@@ -190,7 +221,7 @@ contract Referee is IReferee {
         return Nearest.quotient(x.m < 0 ? g.mul(e) : g, Reals.one().add(e)).toBits();
     }
 
-    /// 2 √(2/π) (g + 0.044715 g³): g / (1 + e^-that) is the ½ g (1 + tanh) that models are published with.
+    /// 2 √(2/π) (g + 0.044715 g³): g / (1 + e^-that) is ½ g (1 + tanh) of half of it.
     function _geluArgument(Real memory g) private pure returns (Real memory) {
         Real memory cubed = g.mul(g).mul(g).mul(Real(CUBIC, Q120));
         return g.add(cubed).mul(Real(TWO_ROOT, Q120));
@@ -199,31 +230,45 @@ contract Referee is IReferee {
     /// cap · tanh(x / cap).
     function _capped(Real memory x, Real memory cap) private pure returns (uint256) {
         if (x.m == 0 || x.top() - cap.top() < LINEAR_BELOW) return x.toBits();
-        Real memory e = Exp.expFixed(-Exp.quotientFixed(x.magnitude().scaled(1), cap)); // e^(−2|x| / cap)
+        // e^(−2|x| / cap)
+        Real memory e = Exp.expFixed(-Exp.quotientFixed(x.magnitude().scaled(1), cap));
         Real memory capped = cap.mul(Reals.one().sub(e));
         return Nearest.quotient(x.m < 0 ? capped.neg() : capped, Reals.one().add(e)).toBits();
     }
 
     // --- what is no finite number ---
 
-    function _isHidden(bytes calldata params, bytes calldata operands) private pure returns (bool) {
+    function _isHidden(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (bool)
+    {
         params.expectWords(5);
         uint256 n = Leaf.toTerms(params.word(0));
         Leaf.toConstant(params.word(1));
         operands.expectBytes(8 * (1 + 2 * n));
-        (uint256 query, uint256 key, uint256 window) = (params.word(2), params.word(3), params.word(4));
+        (uint256 query, uint256 key, uint256 window) =
+            (params.word(2), params.word(3), params.word(4));
         // Causal, and at most `window` positions wide if that is not 0.
         return key > query || (window != 0 && query - key >= window);
     }
 
-    function _isCapped(bytes calldata params, bytes calldata operands) private pure returns (bool) {
+    function _isCapped(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (bool)
+    {
         params.expectWords(1);
         if (Leaf.toConstant(params.word(0)).m <= 0) revert ConstantInvalid(params.word(0));
         operands.expectBytes(16);
         return bytes8(operands[8:]) == Decode.MINUS_INFINITY;
     }
 
-    function _isMasked(bytes calldata params, bytes calldata operands) private pure returns (bool) {
+    function _isMasked(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (bool)
+    {
         params.expectWords(0);
         operands.expectBytes(24);
         return bytes8(operands[16:]) == Decode.MINUS_INFINITY;

@@ -8,12 +8,12 @@ import {Log} from "./Log.sol";
 import {Philox} from "./Philox.sol";
 import {Real, Reals} from "./Real.sol";
 
-/// Was another token ahead? What an accuser must show of a greedy or a seeded choice, and of the filters before it.
+/// Was another token ahead of a greedy or seeded choice, within the filters before it?
 ///
-/// A logit divided by the temperature plus the token's noise is its score (docs/protocol.md §5). Margins δ and the temperature τ are whole
-/// numbers of 10^-6, and every inequality is multiplied through by 10^12·τ. A filter is narrowed by δ for the token that the accuser
-/// prefers, and widened by δ for the token that was served, so the filters never turn on an honest machine's rounding.
-/// Predicates stand in IReferee; twin: core/dispute/referee/selection.py.
+/// A score is a logit divided by the temperature, plus the token's noise (docs/protocol.md §5).
+/// Margins δ and temperature τ are in 10^-6; inequalities are multiplied by 10^12·τ. Filters are
+/// narrowed by δ for the preferred token and widened by δ for the served one. Twin:
+/// core/dispute/referee/selection.py.
 library SelectCheck {
     using Decode for Decode.Vector;
     using Leaf for bytes;
@@ -33,7 +33,11 @@ library SelectCheck {
     uint256 private constant MIN_P = 7;
     uint256 private constant TOP_K = 8;
 
-    function count(bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function count(bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(1);
         uint256 n = Leaf.toTerms(params.word(0));
         Leaf.Operands memory o = operands.trace(2 + n);
@@ -42,14 +46,22 @@ library SelectCheck {
         return Leaf.toRuling(o.trace.real(0).sub(Real(found, 0)).m == 0);
     }
 
-    function maximum(bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function maximum(bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(0);
         Leaf.Operands memory o = operands.trace(2);
         if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
         return Leaf.toRuling(o.trace.real(1).atMost(o.trace.real(0)));
     }
 
-    function greedy(bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function greedy(bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(1);
         int256 delta = _small(params.word(0));
         Leaf.Operands memory o = operands.trace(2);
@@ -57,7 +69,11 @@ library SelectCheck {
         return Leaf.toRuling(_exceeds(o.trace.real(0).sub(o.trace.real(1)).times(MICRO), delta));
     }
 
-    function gumbelMax(bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function gumbelMax(bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(9);
         for (uint256 i; i < 9; ++i) {
             _small(params.word(i));
@@ -67,16 +83,25 @@ library SelectCheck {
         Leaf.Operands memory o = operands.trace(5);
         if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
         Real memory preferred = o.trace.real(0);
-        if (!_exceeds(_scores(preferred.sub(o.trace.real(1)), _noiseAhead(params), tau), margin)) return IReferee.Ruling.Fails;
+        if (!_exceeds(_scores(preferred.sub(o.trace.real(1)), _noiseAhead(params), tau), margin)) {
+            return IReferee.Ruling.Fails;
+        }
         uint256 minP = params.word(MIN_P);
-        if (minP != 0 && !_exceeds(_scores(preferred.sub(o.trace.real(2)), _depth(minP), tau), margin)) return IReferee.Ruling.Fails;
+        if (
+            minP != 0
+                && !_exceeds(_scores(preferred.sub(o.trace.real(2)), _depth(minP), tau), margin)
+        ) return IReferee.Ruling.Fails;
         uint256 topK = params.word(TOP_K);
         if (topK == 0) return IReferee.Ruling.Holds;
         bool above = Real(margin, 0).atMost(_scores(preferred.sub(o.trace.real(3)), 0, tau));
         return Leaf.toRuling(above && o.trace.real(4).atMost(Real(int256(topK), 0)));
     }
 
-    function outsideMinP(bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function outsideMinP(bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(3);
         int256 tau = _temperature(params.word(1));
         int256 margin = _small(params.word(0)) * tau;
@@ -84,10 +109,18 @@ library SelectCheck {
         if (minP == 0) revert IReferee.ParamOutOfRange(0);
         Leaf.Operands memory o = operands.trace(2);
         if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
-        return Leaf.toRuling(_exceeds(_scores(o.trace.real(0).sub(o.trace.real(1)), -_depth(uint256(minP)), tau), margin));
+        return Leaf.toRuling(
+            _exceeds(
+                _scores(o.trace.real(0).sub(o.trace.real(1)), -_depth(uint256(minP)), tau), margin
+            )
+        );
     }
 
-    function outsideTopK(bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function outsideTopK(bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(3);
         int256 tau = _temperature(params.word(1));
         int256 margin = _small(params.word(0)) * tau;
@@ -100,8 +133,10 @@ library SelectCheck {
     }
 
     function _noiseAhead(bytes calldata params) private pure returns (int256) {
-        (uint256 key0, uint256 key1, uint256 step) = (params.word(KEY0), params.word(KEY1), params.word(STEP));
-        return Philox.gumbel(key0, key1, step, params.word(PREFERRED)) - Philox.gumbel(key0, key1, step, params.word(SERVED));
+        (uint256 key0, uint256 key1, uint256 step) =
+            (params.word(KEY0), params.word(KEY1), params.word(STEP));
+        return Philox.gumbel(key0, key1, step, params.word(PREFERRED))
+            - Philox.gumbel(key0, key1, step, params.word(SERVED));
     }
 
     /// −ln(p) in Q120 for p in 10^-6.
@@ -110,7 +145,11 @@ library SelectCheck {
     }
 
     /// Difference of scores times 10^12·τ, from a difference of logits and one of noise.
-    function _scores(Real memory logits, int256 noise, int256 tau) private pure returns (Real memory) {
+    function _scores(Real memory logits, int256 noise, int256 tau)
+        private
+        pure
+        returns (Real memory)
+    {
         return logits.times(MICRO * MICRO).add(Real(noise, Q120).times(tau * MICRO));
     }
 
@@ -119,7 +158,11 @@ library SelectCheck {
     }
 
     /// How many of `n` float64 values from memory address `place` on rank at least `threshold`.
-    function _countFrom(uint256 place, uint256 n, int256 threshold) private pure returns (uint256 found) {
+    function _countFrom(uint256 place, uint256 n, int256 threshold)
+        private
+        pure
+        returns (uint256 found)
+    {
         unchecked {
             for (uint256 end = place + 8 * n; place < end; place += 8) {
                 if (_rank(place) >= threshold) ++found;
@@ -127,7 +170,7 @@ library SelectCheck {
         }
     }
 
-    /// A whole number that orders like the finite float64 at this memory address; both zeros have the same.
+    /// A whole number that orders like the finite float64 at this memory address.
     function _rank(uint256 place) private pure returns (int256 rank) {
         assembly ("memory-safe") {
             let bits := mload(place)

@@ -7,7 +7,7 @@ import {Leaf} from "./Leaf.sol";
 import {Real, Reals} from "./Real.sol";
 import {SelectCheck} from "./SelectCheck.sol";
 
-/// Does the comparison at a trace's end hold? Predicates stand in IReferee; twins: core/dispute/referee/window.py and selection.py.
+/// Does the comparison at a trace's end hold? Twins: core/dispute/referee/window.py, selection.py.
 library Verdicts {
     using Decode for Decode.Vector;
     using Leaf for bytes;
@@ -15,10 +15,14 @@ library Verdicts {
 
     int256 private constant TOLERANCE_UNIT = 1e12;
     uint256 private constant MAX_TOLERANCE = 1 << 50;
-    int256 private constant SMALLEST_EVIDENCE_EXPONENT = -512; // below, underflow decides and not the machine
+    int256 private constant SMALLEST_EVIDENCE_EXPONENT = -512; // below, underflow decides
 
     /// `kind` is Exceeds or one behind it.
-    function rule(IReferee.Kind kind, bytes calldata params, bytes calldata operands) internal pure returns (IReferee.Ruling) {
+    function rule(IReferee.Kind kind, bytes calldata params, bytes calldata operands)
+        internal
+        pure
+        returns (IReferee.Ruling)
+    {
         if (kind == IReferee.Kind.Exceeds) return _exceeds(params, operands);
         if (kind == IReferee.Kind.Count) return SelectCheck.count(params, operands);
         if (kind == IReferee.Kind.Maximum) return SelectCheck.maximum(params, operands);
@@ -28,9 +32,12 @@ library Verdicts {
         return SelectCheck.outsideTopK(params, operands);
     }
 
-    /// Is the served output too far from the reference? D² = Σ ((y − s)/σ)² and S² = Σ (s/σ)² over the elements judged, σ the model's scale
-    /// of each channel.
-    function _exceeds(bytes calldata params, bytes calldata operands) private pure returns (IReferee.Ruling) {
+    /// Is the served output too far off? D² = Σ ((y − s)/σ)², S² = Σ (s/σ)², σ by channel.
+    function _exceeds(bytes calldata params, bytes calldata operands)
+        private
+        pure
+        returns (IReferee.Ruling)
+    {
         params.expectWords(1);
         uint256 tolerance = params.word(0);
         if (tolerance > MAX_TOLERANCE) revert IReferee.ParamOutOfRange(tolerance);
@@ -38,7 +45,9 @@ library Verdicts {
         if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
         Real memory deviation = o.trace.real(0);
         Real memory measured = o.trace.real(1);
-        if (measured.m < 0 || !Real(1, SMALLEST_EVIDENCE_EXPONENT).atMost(deviation)) return IReferee.Ruling.Fails;
+        if (measured.m < 0 || !Real(1, SMALLEST_EVIDENCE_EXPONENT).atMost(deviation)) {
+            return IReferee.Ruling.Fails;
+        }
         deviation.m *= TOLERANCE_UNIT * TOLERANCE_UNIT;
         measured.m *= int256(tolerance * tolerance);
         return Leaf.toRuling(!deviation.atMost(measured));

@@ -5,9 +5,13 @@ import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {ERC20} from "@openzeppelin/contracts/token/ERC20/ERC20.sol";
 import {ERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/ERC20Permit.sol";
 
-/// What do test networks pay with? A 6-decimals stablecoin that its owner mints at will. Worth nothing, by design.
+/// What test networks pay with: 6 decimals, minted by its owner at will.
 contract TestUSD is ERC20, ERC20Permit, Ownable {
-    constructor(address faucet) ERC20("Test US Dollar", "usd") ERC20Permit("Test US Dollar") Ownable(faucet) {}
+    constructor(address faucet)
+        ERC20("Test US Dollar", "usd")
+        ERC20Permit("Test US Dollar")
+        Ownable(faucet)
+    {}
 
     /// Faucet: owner only.
     function mint(address to, uint256 amount) external onlyOwner {

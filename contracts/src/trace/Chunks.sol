@@ -4,11 +4,11 @@ pragma solidity ^0.8.30;
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 
 import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
+import {ShaTree} from "../libraries/ShaTree.sol";
 
-/// Do these hashes lead to that node? SHA-256 trees opened in runs (docs/trust.md §2). Twin: core/dispute/trace/chunks.py.
+/// Do these hashes lead to that node? (docs/trust.md §2) Twin: core/dispute/trace/chunks.py.
 ///
-/// A dispute hashes hundreds of nodes, so loops are written in assembly: they read and write only the array of hashes, whose bounds the
-/// loops themselves keep, and scratch space beyond the free pointer.
+/// Loops are in assembly: they touch the array of hashes, within its bounds, and free memory.
 library Chunks {
     uint256 internal constant STEP_LEVELS = 5;
 
@@ -26,20 +26,20 @@ library Chunks {
         }
     }
 
-    /// The node `levels` above the run of nodes from `first` on a level of `count`. The hashes are overwritten.
+    /// The top over the run of nodes from `first` on a level of `count`. Hashes are overwritten.
     ///
-    /// INVARIANT: run, count and levels alone fix which siblings are read, and exactly those must be there: how many were read is compared at
-    /// the end, and what was read beyond them is of a call that reverts.
-    function climb(bytes32[] memory hashes, uint256 first, uint256 count, uint256 levels, bytes32[] calldata siblings)
-        internal
-        view
-        returns (bytes32)
-    {
+    /// INVARIANT: run and count fix which siblings are read, and how many are there is compared.
+    function climb(
+        bytes32[] memory hashes,
+        uint256 first,
+        uint256 count,
+        bytes32[] calldata siblings
+    ) internal view returns (bytes32) {
         uint256 length = hashes.length;
         uint256 used;
         if (length == 0 || first + length > count) revert ITraceJudge.SiblingsWrong();
         unchecked {
-            for (; length != 1 && levels != 0; --levels) {
+            while (length != 1) {
                 uint256 left = first & 1;
                 uint256 right = (first + length) & 1;
                 if (first + length == count) right = 0;
@@ -49,43 +49,19 @@ library Chunks {
                 count = (count + 1) >> 1;
             }
         }
-        if (length != 1 || used > siblings.length) revert ITraceJudge.SiblingsWrong();
-        return climb(hashes[0], first, count, levels, siblings[used:]);
+        if (used > siblings.length) revert ITraceJudge.SiblingsWrong();
+        return climb(hashes[0], first, count, siblings[used:]);
     }
 
-    /// The same above one node.
-    function climb(bytes32 hash, uint256 index, uint256 count, uint256 levels, bytes32[] calldata siblings)
+    /// The same over one node.
+    function climb(bytes32 hash, uint256 index, uint256 count, bytes32[] calldata siblings)
         internal
         view
         returns (bytes32)
     {
-        if (index >= count) revert ITraceJudge.SiblingsWrong();
-        bool ok = true;
-        uint256 from;
-        assembly ("memory-safe") {
-            // node = H(0x01 ‖ a ‖ b), in the 65 bytes at `place`.
-            let place := mload(0x40)
-            mstore8(place, 1)
-            from := siblings.offset
-            let pair := add(place, 1)
-            for {} levels { levels := sub(levels, 1) } {
-                // The last of an odd number stays as it is: then no other node has its parent.
-                if lt(or(index, 1), count) {
-                    let at := shl(5, and(index, 1))
-                    mstore(add(pair, at), hash)
-                    mstore(add(pair, xor(at, 32)), calldataload(from))
-                    ok := and(ok, staticcall(gas(), 2, place, 65, 0, 32))
-                    hash := mload(0)
-                    from := add(from, 32)
-                }
-                index := shr(1, index)
-                count := shr(1, add(count, 1))
-            }
-            from := shr(5, sub(from, siblings.offset))
-        }
-        if (!ok) revert ITraceJudge.HashFailed();
-        if (from != siblings.length) revert ITraceJudge.SiblingsWrong();
-        return hash;
+        (bytes32 top, bool proven) = ShaTree.climb(hash, index, count, siblings);
+        if (!proven) revert ITraceJudge.SiblingsWrong();
+        return top;
     }
 
     /// The node `levels` above nodes that are all below it. The hashes are overwritten.
@@ -112,27 +88,40 @@ library Chunks {
     }
 
     /// Leaf hashes of consecutive chunks of `chunkBytes`, the last of which may be short.
-    function leaves(bytes calldata data, uint256 chunkBytes) internal view returns (bytes32[] memory hashes) {
+    function leaves(bytes calldata data, uint256 chunkBytes)
+        internal
+        view
+        returns (bytes32[] memory hashes)
+    {
         hashes = new bytes32[]((data.length + chunkBytes - 1) / chunkBytes);
         bool ok = true;
         assembly ("memory-safe") {
-            let place := mload(0x40)
-            mstore8(place, 0)
+            // A chunk's tag overwrites the last byte of the one before it, which is hashed by then.
+            let tag := mload(0x40)
+            calldatacopy(add(tag, 1), data.offset, data.length)
             let to := add(hashes, 32)
-            let end := add(data.offset, data.length)
-            for { let from := data.offset } lt(from, end) { from := add(from, chunkBytes) } {
-                let size := sub(end, from)
-                if gt(size, chunkBytes) { size := chunkBytes }
-                calldatacopy(add(place, 1), from, size)
-                ok := and(ok, staticcall(gas(), 2, place, add(size, 1), to, 32))
+            let size := add(chunkBytes, 1)
+            let last := sub(add(tag, data.length), chunkBytes)
+            for {} iszero(sgt(tag, last)) { tag := add(tag, chunkBytes) } {
+                mstore8(tag, 0)
+                ok := and(ok, staticcall(gas(), 2, tag, size, to, 32))
                 to := add(to, 32)
+            }
+            size := sub(add(last, size), tag)
+            if gt(size, 1) {
+                mstore8(tag, 0)
+                ok := and(ok, staticcall(gas(), 2, tag, size, to, 32))
             }
         }
         if (!ok) revert ITraceJudge.HashFailed();
     }
 
-    /// Leaf hashes of chunks that stand one after another, each as long as its byte of `sizes` says.
-    function leaves(bytes calldata data, bytes calldata sizes) internal view returns (bytes32[] memory hashes) {
+    /// Leaf hashes of chunks in a row, each as long as its byte of `sizes` says.
+    function leaves(bytes calldata data, bytes calldata sizes)
+        internal
+        view
+        returns (bytes32[] memory hashes)
+    {
         hashes = new bytes32[](sizes.length);
         bool ok;
         assembly ("memory-safe") {
@@ -143,7 +132,10 @@ library Chunks {
             for { let i := 0 } lt(i, sizes.length) { i := add(i, 1) } {
                 let size := byte(0, calldataload(add(sizes.offset, i)))
                 calldatacopy(add(place, 1), from, size)
-                ok := and(ok, staticcall(gas(), 2, place, add(size, 1), add(add(hashes, 32), shl(5, i)), 32))
+                ok := and(
+                    ok,
+                    staticcall(gas(), 2, place, add(size, 1), add(add(hashes, 32), shl(5, i)), 32)
+                )
                 from := add(from, size)
             }
             // What a size reached beyond the data is of a call that reverts.
@@ -159,16 +151,18 @@ library Chunks {
         }
     }
 
-    /// One level up: the first `length` hashes, with one more from calldata at `from` before them if `left`, and one after if `right`.
-    /// An odd one out stays as it is. How many hashes there are then, which becomes their array's length.
-    function _raise(bytes32[] memory hashes, uint256 length, uint256 left, uint256 right, uint256 from)
-        private
-        view
-        returns (uint256 made)
-    {
+    /// One level up: the first `length` hashes, with one more from calldata at `from` before them
+    /// if `left`, and one after if `right`. Returns how many there are then, an odd one included.
+    function _raise(
+        bytes32[] memory hashes,
+        uint256 length,
+        uint256 left,
+        uint256 right,
+        uint256 from
+    ) private view returns (uint256 made) {
         bool ok = true;
         assembly ("memory-safe") {
-            // node = H(0x01 ‖ a ‖ b). The tag of a pair overwrites the last byte before it: of a hash that was read, or of the length.
+            // node = H(0x01 ‖ a ‖ b). A pair's tag overwrites the byte before it, which was read.
             let pair := add(hashes, 31)
             let end := add(pair, shl(5, length))
             let write := add(hashes, 32)
@@ -184,9 +178,18 @@ library Chunks {
                 pair := add(pair, 32)
                 write := add(write, 32)
             }
-            for {} lt(add(pair, 32), end) { pair := add(pair, 64) } {
+            for {} lt(add(pair, 96), end) { pair := add(pair, 128) } {
+                let next := add(pair, 64)
                 mstore8(pair, 1)
                 ok := and(ok, staticcall(gas(), 2, pair, 65, write, 32))
+                mstore8(next, 1)
+                ok := and(ok, staticcall(gas(), 2, next, 65, add(write, 32), 32))
+                write := add(write, 64)
+            }
+            if lt(add(pair, 32), end) {
+                mstore8(pair, 1)
+                ok := and(ok, staticcall(gas(), 2, pair, 65, write, 32))
+                pair := add(pair, 64)
                 write := add(write, 32)
             }
             if lt(pair, end) {

@@ -8,13 +8,12 @@ import {Programs} from "./Program.sol";
 
 /// Which leaf does the value at a place stand or fall by? (docs/trust.md §1)
 ///
-/// From the operator program and a place alone: kind and parameters, where operands are, which weights, which signed number. No party says
-/// any of it. Twin: core/dispute/trace/derive.py.
+/// The operator program and the place say all of it. Twin: core/dispute/trace/derive.py.
 library Derive {
     using Layouts for Layouts.Layout;
     using Programs for Programs.Program;
 
-    /// `count` neighbours of one segment of the trace, whose first chunk is `firstChunk` and which has `length` values.
+    /// `count` neighbours of a segment of `length` values, whose first chunk is `firstChunk`.
     struct Run {
         uint256 firstChunk;
         uint256 length;
@@ -22,7 +21,7 @@ library Derive {
         uint256 count;
     }
 
-    /// `count` neighbours in a row of a tensor. `part` counts embed, layer 0 … L−1, head; TABLES are the program's own.
+    /// `count` neighbours in a tensor's row. `part` counts embed, layers, head; or is TABLES.
     struct Weights {
         bool used;
         uint256 part;
@@ -36,7 +35,7 @@ library Derive {
         uint256 format;
     }
 
-    /// One number of the signed row of a position; `isOut` if it is of the rows that the stage sent, or of a last stage's state rows.
+    /// One number of a position's signed row; `isOut` of what was sent, or of a state row.
     struct RowElement {
         bool used;
         bool isOut;
@@ -73,11 +72,11 @@ library Derive {
     uint256 internal constant NOBODY = type(uint256).max;
 
     // Why a served token cannot be the one that was due.
-    uint256 internal constant AHEAD = 1; //         another, which every filter lets pass, is ahead of it
-    uint256 internal constant OUTSIDE_MIN_P = 2; // min-p leaves it out, by a token that is so much likelier
-    uint256 internal constant OUTSIDE_TOP_K = 3; // top-k leaves it out, by as many tokens that are ahead
+    uint256 internal constant AHEAD = 1; // another, which every filter lets pass, is ahead of it
+    uint256 internal constant OUTSIDE_MIN_P = 2; // a token is so likely that min-p leaves it out
+    uint256 internal constant OUTSIDE_TOP_K = 3; // as many tokens are ahead as top-k lets pass
 
-    /// Longest list of tokens, and largest top-k that is judged: a list has to fit a transaction twice.
+    /// Longest list of tokens, and largest top-k: a list has to fit a transaction twice.
     uint256 internal constant MAX_LISTED = 256;
 
     uint256 private constant MICRO = 1e6;
@@ -105,11 +104,17 @@ library Derive {
         uint256 form = s.op.form;
         bool scalar = form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR;
         s.column = scalar ? 0 : place.index;
-        if (form == Layouts.SCALAR) s.position = place.index;
-        else if (form == Layouts.WINDOW) s.position = l.windowFrom + place.row;
-        else if (form == Layouts.WINDOW_SCALAR) s.position = l.windowFrom + place.index;
-        else if (form == Layouts.LAST || form == Layouts.LAST_SCALAR || form == Layouts.LOGITS) s.position = l.positions - 1;
-        else s.position = place.row;
+        if (form == Layouts.SCALAR) {
+            s.position = place.index;
+        } else if (form == Layouts.WINDOW) {
+            s.position = l.windowFrom + place.row;
+        } else if (form == Layouts.WINDOW_SCALAR) {
+            s.position = l.windowFrom + place.index;
+        } else if (form == Layouts.LAST || form == Layouts.LAST_SCALAR || form == Layouts.LOGITS) {
+            s.position = l.positions - 1;
+        } else {
+            s.position = place.row;
+        }
     }
 
     /// Partial sums that the value is judged by; 0 if it is judged at once.
@@ -120,7 +125,11 @@ library Derive {
     }
 
     /// The leaf of the whole value: of one element, or of how `parts_` partial sums add up.
-    function whole(Scene memory s, uint256 parts_, uint256 witness) internal pure returns (Leaf memory leaf) {
+    function whole(Scene memory s, uint256 parts_, uint256 witness)
+        internal
+        pure
+        returns (Leaf memory leaf)
+    {
         if (parts_ == 0) {
             _fill(s, leaf, witness, 0, _terms(s));
             return leaf;
@@ -154,16 +163,21 @@ library Derive {
         if (_is(s, IReferee.Kind.Squares)) return _group(s, s.op);
         if (_is(s, IReferee.Kind.Mix)) return s.frame.positions;
         if (!_is(s, IReferee.Kind.Sum)) return 0;
-        return s.op.form == Layouts.TOTAL ? s.frame.positions - s.frame.windowFrom : s.frame.positions;
+        return
+            s.op.form == Layouts.TOTAL ? s.frame.positions - s.frame.windowFrom : s.frame.positions;
     }
 
     function _form(Scene memory s, uint256 source) private pure returns (uint256) {
-        return source == Programs.INPUT ? Layouts.HIDDEN : s.frame.program.op(s.sectionType, source).form;
+        if (source == Programs.INPUT) return Layouts.HIDDEN;
+        return s.frame.program.formOf(s.sectionType, source);
     }
 
     /// Numbers that a position has in this form.
     function _length(Scene memory s, uint256 form) private pure returns (uint256) {
-        if (form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR || form == Layouts.LAST_SCALAR || form == Layouts.TOTAL) return 1;
+        if (
+            form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR || form == Layouts.LAST_SCALAR
+                || form == Layouts.TOTAL
+        ) return 1;
         return s.frame.shapeOf(form).length;
     }
 
@@ -174,22 +188,26 @@ library Derive {
 
     // --- operands of the trace ---
 
-    function _segment(Scene memory s, uint256 source, uint256 row, uint256 segment) private pure returns (Run memory r) {
+    function _segment(Scene memory s, uint256 source, uint256 row, uint256 segment)
+        private
+        pure
+        returns (Run memory r)
+    {
         uint256 section = s.place.section;
         uint256 op = source;
-        uint256 form = Layouts.HIDDEN;
-        if (source == Programs.INPUT) {
-            op = s.frame.program.ops(s.frame.typeOf(--section)) - 1;
-        } else {
-            form = s.frame.program.op(s.sectionType, source).form;
-        }
-        Layouts.Shape memory shape = s.frame.shapeOf(form);
+        if (source == Programs.INPUT) op = s.frame.program.ops(s.frame.typeOf(--section)) - 1;
+        Layouts.Shape memory shape = s.frame.shapeOf(_form(s, source));
         r.length = shape.length;
-        r.firstChunk = s.frame.baseOf(section, op) + (row * shape.segments + segment) * Layouts.segmentChunks(shape.length);
+        r.firstChunk = s.frame.baseOf(section, op) + (row * shape.segments + segment)
+            * Layouts.segmentChunks(shape.length);
     }
 
     /// `count` of an operand's numbers for one position, from `column` on.
-    function _run(Scene memory s, uint256 source, uint256 position, uint256 column, uint256 count) private pure returns (Run memory r) {
+    function _run(Scene memory s, uint256 source, uint256 position, uint256 column, uint256 count)
+        private
+        pure
+        returns (Run memory r)
+    {
         uint256 form = _form(s, source);
         uint256 row = position;
         uint256 start = column;
@@ -203,11 +221,14 @@ library Derive {
     }
 
     /// `count` of what belongs to one query and head, from `key` on.
-    function _attended(Scene memory s, uint256 source, uint256 row, uint256 head, uint256 key, uint256 count)
-        private
-        pure
-        returns (Run memory r)
-    {
+    function _attended(
+        Scene memory s,
+        uint256 source,
+        uint256 row,
+        uint256 head,
+        uint256 key,
+        uint256 count
+    ) private pure returns (Run memory r) {
         r = _segment(s, source, row, head);
         r.start = key;
         r.count = count;
@@ -215,13 +236,18 @@ library Derive {
 
     /// The operand's number at the same place.
     function _same(Scene memory s, uint256 source) private pure returns (Run memory) {
-        if (_form(s, source) == Layouts.SCORES) return _attended(s, source, s.place.row, s.place.segment, s.place.index, 1);
+        if (_form(s, source) == Layouts.SCORES) {
+            return _attended(s, source, s.place.row, s.place.segment, s.place.index, 1);
+        }
         return _run(s, source, s.position, s.column, 1);
     }
 
     // --- leaves ---
 
-    function _fill(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n) private pure {
+    function _fill(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n)
+        private
+        pure
+    {
         if (s.op.kind > uint256(IReferee.Kind.Greedy)) revert ITraceJudge.ProgramInvalid();
         leaf.kind = IReferee.Kind(s.op.kind);
         if (leaf.kind <= IReferee.Kind.Embed) _enter(s, leaf);
@@ -246,7 +272,8 @@ library Derive {
         leaf.row.column = 0;
         leaf.byToken = true;
         leaf.params = abi.encode(s.frame.program.weightFormat, _constant(s));
-        leaf.weights = _matrix(s, s.op.tensor, s.frame.program.vocab, s.frame.program.hidden, 0, s.column);
+        leaf.weights =
+            _matrix(s, s.op.tensor, s.frame.program.vocab, s.frame.program.hidden, 0, s.column);
     }
 
     function _reduction(Scene memory s, Leaf memory leaf, uint256 start, uint256 n) private pure {
@@ -254,7 +281,14 @@ library Derive {
         if (leaf.kind == IReferee.Kind.Linear) {
             leaf.params = abi.encode(s.frame.program.weightFormat, n);
             leaf.runs[0] = _run(s, s.op.a, s.position, start, n);
-            leaf.weights = _matrix(s, s.op.tensor, _length(s, s.op.form), _length(s, _form(s, s.op.a)), s.column, start);
+            leaf.weights = _matrix(
+                s,
+                s.op.tensor,
+                _length(s, s.op.form),
+                _length(s, _form(s, s.op.a)),
+                s.column,
+                start
+            );
             leaf.weights.count = n;
             return;
         }
@@ -287,16 +321,24 @@ library Derive {
             leaf.weights = _vector(s, s.op.tensor, group, s.column % group);
             return;
         }
-        // Rotary: a number and its partner half a head away, against one pair (cos, sin) of the tables.
+        // Rotary: a number and its partner half a head away, by one pair (cos, sin).
         uint256 half = s.frame.program.headDim / 2;
         bool second = s.column % s.frame.program.headDim >= half;
         leaf.params = abi.encode(s.frame.program.tableFormat, second ? 0 : 1);
         leaf.runs[1] = _run(s, s.op.a, s.position, second ? s.column - half : s.column + half, 1);
-        leaf.weights = _table(s, s.op.tensor, s.frame.program.context, 2 * half, s.position, 2 * (s.column % half));
+        leaf.weights = _table(
+            s, s.op.tensor, s.frame.program.context, 2 * half, s.position, 2 * (s.column % half)
+        );
         leaf.weights.count = 2;
     }
 
-    function _attention(Scene memory s, Leaf memory leaf, uint256 witness, uint256 start, uint256 n) private pure {
+    function _attention(
+        Scene memory s,
+        Leaf memory leaf,
+        uint256 witness,
+        uint256 start,
+        uint256 n
+    ) private pure {
         Place memory place = s.place;
         uint256 d = s.frame.program.headDim;
         uint256 share = s.frame.program.heads / s.frame.program.keyHeads;
@@ -327,17 +369,30 @@ library Derive {
         leaf.runs = new Run[](two ? 2 : 1);
         leaf.runs[0] = _same(s, s.op.a);
         if (two) leaf.runs[1] = _same(s, s.op.b);
-        if (leaf.kind == IReferee.Kind.Scale || leaf.kind == IReferee.Kind.Softcap) leaf.params = abi.encode(_constant(s));
+        if (leaf.kind == IReferee.Kind.Scale || leaf.kind == IReferee.Kind.Softcap) {
+            leaf.params = abi.encode(_constant(s));
+        }
     }
 
     function _verdicts(Scene memory s, Leaf memory leaf) private pure {
-        if (leaf.kind == IReferee.Kind.WhitenDifference || leaf.kind == IReferee.Kind.WhitenReference) {
+        if (
+            leaf.kind == IReferee.Kind.WhitenDifference
+                || leaf.kind == IReferee.Kind.WhitenReference
+        ) {
             bool difference = leaf.kind == IReferee.Kind.WhitenDifference;
             leaf.runs = new Run[](1);
             leaf.runs[0] = _run(s, s.op.a, s.position, s.column, 1);
-            leaf.weights = _table(s, s.frame.program.sigma, s.frame.program.layers + 1, s.frame.program.hidden, s.frame.layerTo, s.column);
-            leaf.params =
-                difference ? abi.encode(s.frame.program.rowFormat, s.frame.program.tableFormat) : abi.encode(s.frame.program.tableFormat);
+            leaf.weights = _table(
+                s,
+                s.frame.program.sigma,
+                s.frame.program.layers + 1,
+                s.frame.program.hidden,
+                s.frame.layerTo,
+                s.column
+            );
+            leaf.params = difference
+                ? abi.encode(s.frame.program.rowFormat, s.frame.program.tableFormat)
+                : abi.encode(s.frame.program.tableFormat);
             if (difference) leaf.row = RowElement(true, true, s.position, s.column);
             return;
         }
@@ -352,8 +407,8 @@ library Derive {
         _chosen(s, leaf);
     }
 
-    /// A token's verdict. Where min-p is on, the accused may name a token by the place's index that keeps the preferred one out; where top-k
-    /// is, a list of them, of which the accuser names one that is not ahead. Without them the filter passes.
+    /// A token's verdict. With min-p the accused may name, by the place's index, a token that keeps
+    /// the preferred one out; with top-k a list of them, of which the accuser names one.
     function _chosen(Scene memory s, Leaf memory leaf) private pure {
         Choice memory c = s.choice;
         uint256 delta = deltaOf(s.frame.program.delta, c.temperature);
@@ -363,7 +418,8 @@ library Derive {
             leaf.kind = IReferee.Kind.OutsideMinP;
             bool byList = c.how == OUTSIDE_TOP_K;
             if (byList && c.named != NOBODY) leaf.runs[0] = _run(s, s.op.a, 0, c.named, 1);
-            leaf.params = abi.encode(delta, c.temperature, byList ? MICRO : c.minP); // a min-p of one: who is ahead at all
+            // A min-p of one: who is ahead at all.
+            leaf.params = abi.encode(delta, c.temperature, byList ? MICRO : c.minP);
             return;
         }
         leaf.params = abi.encode(delta);
@@ -381,11 +437,19 @@ library Derive {
             leaf.padding = 1;
         }
         leaf.params = abi.encodePacked(
-            delta, c.temperature, c.key0, c.key1, c.step, c.preferred, c.served, c.minP, listed ? c.topK : 0
+            delta,
+            c.temperature,
+            c.key0,
+            c.key1,
+            c.step,
+            c.preferred,
+            c.served,
+            c.minP,
+            listed ? c.topK : 0
         );
     }
 
-    /// δ in scores: that of logits times the gain by which a temperature below one spreads them, rounded up.
+    /// δ in scores: that of logits times max(1, 1/τ), rounded up.
     function deltaOf(uint256 delta, uint256 temperature) internal pure returns (uint256) {
         if (temperature == 0 || temperature >= MICRO) return delta;
         return (delta * MICRO + temperature - 1) / temperature;
@@ -393,14 +457,21 @@ library Derive {
 
     // --- weights ---
 
-    function _matrix(Scene memory s, uint256 tensor, uint256 rows, uint256 columns, uint256 row, uint256 column)
-        private
-        pure
-        returns (Weights memory w)
-    {
+    function _matrix(
+        Scene memory s,
+        uint256 tensor,
+        uint256 rows,
+        uint256 columns,
+        uint256 row,
+        uint256 column
+    ) private pure returns (Weights memory w) {
         uint256 depth = s.frame.layerTo - s.frame.layerFrom;
         w.used = true;
-        if (s.place.section != 0) w.part = s.place.section <= depth ? s.frame.layerFrom + s.place.section : s.frame.program.layers + 1;
+        if (s.place.section != 0) {
+            w.part = s.place.section <= depth
+                ? s.frame.layerFrom + s.place.section
+                : s.frame.program.layers + 1;
+        }
         w.tensors = s.frame.program.tensors(s.sectionType);
         w.tensor = tensor;
         w.rows = rows;
@@ -411,15 +482,22 @@ library Derive {
         w.format = s.frame.program.weightFormat;
     }
 
-    function _vector(Scene memory s, uint256 tensor, uint256 length, uint256 column) private pure returns (Weights memory) {
+    function _vector(Scene memory s, uint256 tensor, uint256 length, uint256 column)
+        private
+        pure
+        returns (Weights memory)
+    {
         return _matrix(s, tensor, 1, length, 0, column);
     }
 
-    function _table(Scene memory s, uint256 tensor, uint256 rows, uint256 columns, uint256 row, uint256 column)
-        private
-        pure
-        returns (Weights memory w)
-    {
+    function _table(
+        Scene memory s,
+        uint256 tensor,
+        uint256 rows,
+        uint256 columns,
+        uint256 row,
+        uint256 column
+    ) private pure returns (Weights memory w) {
         w = _matrix(s, tensor, rows, columns, row, column);
         w.part = TABLES;
         w.tensors = s.frame.program.tables;

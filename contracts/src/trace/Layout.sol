@@ -16,7 +16,10 @@ struct Place {
 /// A place in one word: 15 bytes, in front.
 library Places {
     function packed(Place calldata place) internal pure returns (bytes32) {
-        return bytes32(abi.encodePacked(place.section, place.op, place.row, place.segment, place.index));
+        return
+            bytes32(
+                abi.encodePacked(place.section, place.op, place.row, place.segment, place.index)
+            );
     }
 
     /// Of what follows the place nothing is looked at.
@@ -26,9 +29,7 @@ library Places {
     }
 }
 
-/// Where does each value of a trace stand? Chunks of eight values, section after section (docs/trust.md §2).
-///
-/// Twin: core/dispute/trace/layout.py.
+/// Where does each value of a trace stand? (docs/trust.md §2) Twin: core/dispute/trace/layout.py.
 library Layouts {
     using Programs for Programs.Program;
 
@@ -68,7 +69,8 @@ library Layouts {
     uint256 internal constant VERDICT = 15;
     uint256 private constant FORMS = 16;
     /// Where a word of four operators may have no bits: the upper halves of their forms.
-    uint256 private constant NO_FORMS = 0xf000000000000000f000000000000000f000000000000000f000000000000000;
+    uint256 private constant NO_FORMS =
+        0xf000000000000000f000000000000000f000000000000000f000000000000000;
 
     uint256 internal constant VALUE_BYTES = 8;
     uint256 internal constant CHUNK_VALUES = 8;
@@ -78,10 +80,14 @@ library Layouts {
     uint256 internal constant MAX_CHUNKS = 1 << 35;
 
     /// Into `l`, which has its program.
-    function make(Layout memory l, uint256 layerFrom, uint256 layerTo, uint256 positions, uint256 windowFrom, bool deviation)
-        internal
-        pure
-    {
+    function make(
+        Layout memory l,
+        uint256 layerFrom,
+        uint256 layerTo,
+        uint256 positions,
+        uint256 windowFrom,
+        bool deviation
+    ) internal pure {
         Programs.Program memory p = l.program;
         l.layerFrom = layerFrom;
         l.layerTo = layerTo;
@@ -99,8 +105,12 @@ library Layouts {
         l.chunks = baseOf(l, last, p.ops(typeOf(l, last)));
     }
 
-    /// As many as `shapeOf` says. Numbers of a program are below 2^32 and so are positions: nothing overflows.
-    function _formChunks(Programs.Program memory p, uint256 n, uint256 window) private pure returns (uint256[] memory each) {
+    /// As many as `shapeOf` says. Program numbers and positions are below 2^32: no overflow.
+    function _formChunks(Programs.Program memory p, uint256 n, uint256 window)
+        private
+        pure
+        returns (uint256[] memory each)
+    {
         each = new uint256[](FORMS);
         unchecked {
             each[HIDDEN] = n * segmentChunks(p.hidden);
@@ -156,7 +166,11 @@ library Layouts {
     }
 
     /// First chunk of operator `op` of section number `section`.
-    function baseOf(Layout memory l, uint256 section, uint256 op) internal pure returns (uint256 base) {
+    function baseOf(Layout memory l, uint256 section, uint256 op)
+        internal
+        pure
+        returns (uint256 base)
+    {
         if (section != 0) base = l.typeChunks[typeOf(l, 0)];
         uint256[] memory each = l.typeChunks;
         uint256 types = l.program.layerTypesOf();
@@ -182,9 +196,13 @@ library Layouts {
         if (place.op >= l.program.ops(sectionType)) return false;
         uint256 form = l.program.formOf(sectionType, place.op);
         // Of a token, `index` is what the accused holds against it: see Derive.
-        if (form == VERDICT) return place.row == 0 && place.segment == 0 && place.index < (l.deviation ? 1 : l.program.vocab);
+        if (form == VERDICT) {
+            return place.row == 0 && place.segment == 0
+                && place.index < (l.deviation ? 1 : l.program.vocab);
+        }
         Shape memory shape = shapeOf(l, form);
-        return place.row < shape.rows && place.segment < shape.segments && place.index < shape.length;
+        return
+            place.row < shape.rows && place.segment < shape.segments && place.index < shape.length;
     }
 
     function segmentChunks(uint256 length) internal pure returns (uint256) {
@@ -193,12 +211,16 @@ library Layouts {
         }
     }
 
-    function _chunksBefore(Layout memory l, uint256 sectionType, uint256 op) private pure returns (uint256 total) {
+    function _chunksBefore(Layout memory l, uint256 sectionType, uint256 op)
+        private
+        pure
+        returns (uint256 total)
+    {
         uint256 forms = l.program.formsOf(sectionType);
         uint256[] memory each = l.formChunks;
         uint256 seen;
         assembly ("memory-safe") {
-            // One byte in eight of the section's operators is a form; `each` says how many chunks it takes. Four operators are a word.
+            // One byte in eight is an operator's form; `each` has a form's chunks. A word is four.
             let end := add(forms, shl(3, op))
             each := add(each, 32)
             for {} lt(add(forms, 24), end) { forms := add(forms, 32) } {

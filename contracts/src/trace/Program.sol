@@ -3,12 +3,10 @@ pragma solidity ^0.8.30;
 
 import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
 
-/// Which operators does a model consist of? Reads the bytes that a model's numerics profile is the hash of (docs/trust.md §1).
+/// Which operators does a model consist of? (docs/trust.md §1) Twin: core/dispute/trace/program.py.
 ///
-/// Twin: core/dispute/trace/program.py. Bytes come from ProgramStore, which checked nothing but their hash: a program that makes no sense
-/// is part of a model that makes none, and reverts.
-///
-/// Numbers of a program have four bytes at most, counts one or two, and what is read lies within its bytes: no sum here is near 2^256.
+/// ProgramStore checked the bytes' hash alone: a program that makes no sense reverts. Its numbers
+/// have four bytes at most and are read within its bytes: no sum here is near 2^256.
 library Programs {
     /// Parsed once a call; `raw` keeps the bytes, the rest says where in them.
     struct Program {
@@ -65,9 +63,11 @@ library Programs {
 
     /// Into `p`, which is as fresh memory is.
     function parse(Program memory p, bytes memory raw) internal pure {
-        if (raw.length <= HEADER_BYTES || uint8(raw[0]) != VERSION) revert ITraceJudge.ProgramInvalid();
+        if (raw.length <= HEADER_BYTES || uint8(raw[0]) != VERSION) {
+            revert ITraceJudge.ProgramInvalid();
+        }
         p.raw = raw;
-        // The header's 74 bytes in three words, its last 32 the third: bytes 0 to 31, 32 to 41 in front of the second, 42 to 73.
+        // The header's 74 bytes in three words: from bytes 0, 32 and 42 on.
         uint256 shape;
         uint256 rest;
         uint256 root;
@@ -106,15 +106,22 @@ library Programs {
             }
             p.layers = _read(raw, offset, 2);
             p.layersAt = offset + 2;
-            if (raw.length != p.layersAt + p.layers || starts.length <= FIRST_LAYER_TYPE) revert ITraceJudge.ProgramInvalid();
+            if (raw.length != p.layersAt + p.layers || starts.length <= FIRST_LAYER_TYPE) {
+                revert ITraceJudge.ProgramInvalid();
+            }
         }
     }
 
-    function tolerance(Program memory p, uint256 entry) internal pure returns (uint256 maxDepth, uint256 minRows, uint256 value) {
+    function tolerance(Program memory p, uint256 entry)
+        internal
+        pure
+        returns (uint256 maxDepth, uint256 minRows, uint256 value)
+    {
         unchecked {
             if (entry >= p.tolerances) revert ITraceJudge.ProgramInvalid();
             uint256 offset = TOLERANCES_AT + TOLERANCE_BYTES * entry;
-            return (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
+            return
+                (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
         }
     }
 
@@ -143,7 +150,11 @@ library Programs {
         }
     }
 
-    function op(Program memory p, uint256 sectionType, uint256 number) internal pure returns (Op memory) {
+    function op(Program memory p, uint256 sectionType, uint256 number)
+        internal
+        pure
+        returns (Op memory)
+    {
         unchecked {
             if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
             uint256 word = _read(p.raw, p.sectionsAt[sectionType] + 2 + OP_BYTES * number, 8);
@@ -160,8 +171,13 @@ library Programs {
         }
     }
 
-    function formOf(Program memory p, uint256 sectionType, uint256 number) internal pure returns (uint256) {
+    function formOf(Program memory p, uint256 sectionType, uint256 number)
+        internal
+        pure
+        returns (uint256)
+    {
         unchecked {
+            if (number >= ops(p, sectionType)) revert ITraceJudge.ProgramInvalid();
             return _read(p.raw, p.sectionsAt[sectionType] + 3 + OP_BYTES * number, 1);
         }
     }
@@ -175,7 +191,7 @@ library Programs {
         }
     }
 
-    /// Memory address of the first operator's form; each next one is eight bytes on. The section lies within the bytes: parse checked it.
+    /// Memory address of the first operator's form; each next one is eight bytes on.
     function formsOf(Program memory p, uint256 sectionType) internal pure returns (uint256 place) {
         bytes memory raw = p.raw;
         uint256 offset = p.sectionsAt[sectionType] + 3;
@@ -185,7 +201,11 @@ library Programs {
     }
 
     /// `count` bytes from `offset`, big-endian.
-    function _read(bytes memory raw, uint256 offset, uint256 count) private pure returns (uint256 value) {
+    function _read(bytes memory raw, uint256 offset, uint256 count)
+        private
+        pure
+        returns (uint256 value)
+    {
         bool within;
         assembly ("memory-safe") {
             within := iszero(gt(add(offset, count), mload(raw))) // neither is near 2^256

@@ -3,21 +3,22 @@ pragma solidity ^0.8.30;
 
 error ProgramUnknown(bytes32 id);
 
-/// At which account does a ProgramStore keep the program of a hash, and what does that account hold?
+/// At which account does a ProgramStore keep a program, and what does that account hold?
 ///
-/// The address follows from store and hash alone, so whoever needs a program asks nobody where it is: two accounts and two words less to read
-/// in every proof. An account's address cannot depend on its code and be known from its hash, so there is one between: CREATE2 of these
-/// same bytes with the hash as salt, and the first account that this one makes.
+/// Its address follows from store and hash alone. An address cannot follow from its own code and
+/// from a hash, so one account is between: CREATE2 of MAKER with the hash as salt.
 library ProgramHomes {
     /// First byte of a home's code, so that nobody can call a program into doing anything.
     uint256 internal constant STOP_BYTES = 1;
-    /// Deploys CALLDATASIZE, RETURNDATASIZE, RETURNDATASIZE, CALLDATACOPY, CALLDATASIZE, RETURNDATASIZE, CALLVALUE, CREATE: make an account by
-    /// what you are called with. Anybody may; the store is the first.
+    /// Makes an account of the code it is called with: CALLDATASIZE, RETURNDATASIZE,
+    /// RETURNDATASIZE, CALLDATACOPY, CALLDATASIZE, RETURNDATASIZE, CALLVALUE, CREATE. The store is
+    /// the first caller.
     bytes internal constant MAKER = hex"67363d3d37363d34f03d5260086018f3";
 
     function homeOf(address store, bytes32 id) internal pure returns (address) {
         address maker = _address(abi.encodePacked(hex"ff", store, id, keccak256(MAKER)));
-        return _address(abi.encodePacked(hex"d694", maker, hex"01")); // RLP of the maker and its first nonce
+        // RLP of the maker and its first nonce.
+        return _address(abi.encodePacked(hex"d694", maker, hex"01"));
     }
 
     /// The bytes under this hash, copied once. Reverts ProgramUnknown.
@@ -36,9 +37,8 @@ library ProgramHomes {
     }
 }
 
-/// Where are the bytes of an operator program? Anyone may put them here, once; they stand under their hash, so nobody can put others.
-///
-/// Kept as the code of an account: a game reads a kilobyte for what four storage words would cost.
+/// The bytes of operator programs, stored once by anyone under their hash, as an account's code: a
+/// kilobyte is read for what four storage words would cost.
 contract ProgramStore {
     uint256 public constant MAX_BYTES = 24_000;
 
@@ -52,14 +52,19 @@ contract ProgramStore {
         if (program.length > MAX_BYTES) revert ProgramTooLong(program.length, MAX_BYTES);
         id = keccak256(program);
         if (has(id)) return id;
-        // PUSH2 length, DUP1, PUSH1 10, PUSH0, CODECOPY, PUSH0, RETURN: ten bytes that return what follows them.
-        bytes memory creation = abi.encodePacked(hex"61", uint16(program.length + ProgramHomes.STOP_BYTES), hex"80600a5f395ff300", program);
+        // PUSH2 length, DUP1, PUSH1 10, PUSH0, CODECOPY, PUSH0, RETURN: return what follows.
+        bytes memory creation = abi.encodePacked(
+            hex"61",
+            uint16(program.length + ProgramHomes.STOP_BYTES),
+            hex"80600a5f395ff300",
+            program
+        );
         bytes memory maker = ProgramHomes.MAKER;
         assembly ("memory-safe") {
             let made := create2(0, add(maker, 32), mload(maker), id)
             pop(call(gas(), made, 0, add(creation, 32), mload(creation), 0, 0))
         }
-        // INVARIANT: the maker's first account is made with it or not at all, so nobody else can make that one.
+        // INVARIANT: the maker's first account is made with it or never.
         if (!has(id)) revert StoreFailed();
         emit ProgramStored(id, program.length);
     }

@@ -44,7 +44,12 @@ contract RowJudge is IRowJudge {
         Openings.Half half;
     }
 
-    constructor(IModelRegistry models, ProgramStore programs, address taskRegistry, IEscrow escrow) {
+    constructor(
+        IModelRegistry models,
+        ProgramStore programs,
+        address taskRegistry,
+        IEscrow escrow
+    ) {
         _models = models;
         _programs = address(programs);
         _taskRegistry = taskRegistry;
@@ -53,7 +58,6 @@ contract RowJudge is IRowJudge {
 
     // --- rows ---
 
-    /// @inheritdoc IRowJudge
     function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view {
         if (spots.length == 0 || spots.length > MAX_SPOTS) revert SpotUnknown();
         Programs.Program memory p = _program(rows);
@@ -62,19 +66,29 @@ contract RowJudge is IRowJudge {
         }
     }
 
-    /// @inheritdoc IRowJudge
-    function checkShown(SignedRows calldata rows, RowSpot[] calldata spots, RowOpening[] calldata openings) external view {
-        if (spots.length != openings.length) revert ITraceJudge.EvidenceInvalid();
+    function checkShown(
+        SignedRows calldata rows,
+        RowSpot[] calldata spots,
+        RowOpening[] calldata openings
+    ) external view {
+        if (spots.length != openings.length) {
+            revert ITraceJudge.EvidenceInvalid();
+        }
         Programs.Program memory p = _program(rows);
         for (uint256 i; i < spots.length; ++i) {
             Boundary memory b = _boundary(p, rows, spots[i].side);
-            if (openings[i].part.length != _partBytes(b, spots[i])) revert ITraceJudge.EvidenceInvalid();
+            if (openings[i].part.length != _partBytes(b, spots[i])) {
+                revert ITraceJudge.EvidenceInvalid();
+            }
             _requirePart(b, spots[i], openings[i]);
         }
     }
 
-    /// @inheritdoc IRowJudge
-    function isMalformed(SignedRows calldata rows, RowSpot calldata spot, RowOpening calldata opening) external view returns (bool) {
+    function isMalformed(
+        SignedRows calldata rows,
+        RowSpot calldata spot,
+        RowOpening calldata opening
+    ) external view returns (bool) {
         if (spot.side == Side.In) revert SpotUnknown();
         Boundary memory b = _boundary(_program(rows), rows, spot.side);
         uint256 size = _partBytes(b, spot);
@@ -88,7 +102,11 @@ contract RowJudge is IRowJudge {
         Programs.parse(p, ProgramHomes.read(_programs, _models.numericsProfileOf(rows.model)));
     }
 
-    function _boundary(Programs.Program memory p, SignedRows calldata rows, Side side) private pure returns (Boundary memory b) {
+    function _boundary(Programs.Program memory p, SignedRows calldata rows, Side side)
+        private
+        pure
+        returns (Boundary memory b)
+    {
         bool isLast = rows.layerTo == p.layers;
         if (rows.leaf.tokensOut == 0 || (side == Side.States && !isLast)) revert SpotUnknown();
         b.root = side == Side.In ? rows.leaf.inRoot : rows.leaf.outRoot;
@@ -106,82 +124,118 @@ contract RowJudge is IRowJudge {
     }
 
     /// Length of the part. Reverts if there is none.
-    function _partBytes(Boundary memory b, RowSpot calldata spot) private pure returns (uint256 size) {
+    function _partBytes(Boundary memory b, RowSpot calldata spot)
+        private
+        pure
+        returns (uint256 size)
+    {
         uint256 start = uint256(spot.part) * PART_BYTES;
         if (spot.row >= b.count || start >= b.rowBytes) revert SpotUnknown();
         size = b.rowBytes - start;
         if (size > PART_BYTES) size = PART_BYTES;
     }
 
-    function _requirePart(Boundary memory b, RowSpot calldata spot, RowOpening calldata opening) private view {
-        Openings.requirePart(Openings.Spot(b.root, b.count, spot.row, b.rowBytes, 0, 0, b.half), spot.part, opening);
+    function _requirePart(Boundary memory b, RowSpot calldata spot, RowOpening calldata opening)
+        private
+        view
+    {
+        Openings.requirePart(
+            Openings.Spot(b.root, b.count, spot.row, b.rowBytes, 0, 0, b.half), spot.part, opening
+        );
     }
 
     // --- tokens ---
 
-    /// @inheritdoc IRowJudge
-    function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn) external view {
+    function checkDrawn(Claim calldata claim, bytes32 orderHash, Drawn calldata drawn)
+        external
+        view
+    {
         if (Eip712Types.orderHash(drawn.order) != orderHash) revert OrderMismatch();
         _requireSampling(claim.leaf.requestIndex, orderHash, drawn);
-        uint256 produced = uint256(claim.positions) - claim.leaf.tokensIn; // ITraceJudge has checked that it is not less
+        uint256 produced = uint256(claim.positions) - claim.leaf.tokensIn; // not less: checked
         _requirePrescribed(claim, drawn.sampling, produced);
-        if (claim.how == Derive.OUTSIDE_TOP_K && keccak256(drawn.tokens) != claim.listed) revert DrawMismatch();
-        Openings.Spot memory spot =
-            Openings.Spot(claim.leaf.outRoot, claim.leaf.tokensOut, produced, TOKEN_BYTES, 0, TOKEN_BYTES, Openings.Half.Tokens);
+        if (claim.how == Derive.OUTSIDE_TOP_K && keccak256(drawn.tokens) != claim.listed) {
+            revert DrawMismatch();
+        }
+        Openings.Spot memory spot = Openings.Spot(
+            claim.leaf.outRoot,
+            claim.leaf.tokensOut,
+            produced,
+            TOKEN_BYTES,
+            0,
+            TOKEN_BYTES,
+            Openings.Half.Tokens
+        );
         if (_toToken(Openings.row(spot, drawn.served)) != claim.served) revert DrawMismatch();
     }
 
-    /// @inheritdoc IRowJudge
     function checkOtherOpening(
         Order calldata order,
         RequestOpening calldata shown,
         RequestOpening calldata opening,
         bytes calldata signature
     ) external view {
-        bool same = opening.orderHash == shown.orderHash && opening.requestIndex == shown.requestIndex;
+        bool same = opening.orderHash == shown.orderHash
+            && opening.requestIndex == shown.requestIndex;
         if (!same || opening.samplingLeaf == shown.samplingLeaf) revert OpeningUnrelated();
         if (Eip712Types.orderHash(order) != shown.orderHash) revert OrderMismatch();
         _requireSigned(order.requester, shown.orderHash, opening, signature);
     }
 
-    /// INVARIANT: the bytes are those that the requester signed for this request, in its order or in the request's own opening.
+    /// INVARIANT: the bytes are those signed for this request, in the order or its opening.
     function _requireSampling(uint32 index, bytes32 orderHash, Drawn calldata drawn) private view {
         bytes32 leaf = ShaTree.leafHash(abi.encodePacked(index, drawn.sampling));
         Order calldata order = drawn.order;
         if (order.samplingRoot != 0) {
-            if (!ShaTree.verify(order.samplingRoot, order.requests, index, leaf, drawn.proof)) revert SamplingUnproven();
+            if (!ShaTree.verify(order.samplingRoot, order.requests, index, leaf, drawn.proof)) {
+                revert SamplingUnproven();
+            }
             return;
         }
         RequestOpening calldata opening = drawn.opening;
-        bool same = opening.orderHash == orderHash && opening.requestIndex == index && opening.samplingLeaf == leaf;
+        bool same = opening.orderHash == orderHash && opening.requestIndex == index
+            && opening.samplingLeaf == leaf;
         if (!same) revert SamplingUnproven();
         _requireSigned(order.requester, orderHash, opening, drawn.signature);
     }
 
-    /// INVARIANT: who may open requests of an order is fixed when the order is: its requester, and the spender that signed it. A spender that is
-    /// dismissed later is not forgotten, else a requester could accuse a stage by a second opening and disown the first.
-    function _requireSigned(address requester, bytes32 orderHash, RequestOpening calldata opening, bytes calldata signature) private view {
+    /// INVARIANT: an order's requester and the spender that signed it open its requests, also after
+    /// the spender is dismissed: no second opening can be made and the first disowned.
+    function _requireSigned(
+        address requester,
+        bytes32 orderHash,
+        RequestOpening calldata opening,
+        bytes calldata signature
+    ) private view {
         bytes32 separator = Eip712Types.domainSeparator(_taskRegistry);
         bytes32 digest = Eip712Types.toDigest(separator, Eip712Types.openingHash(opening));
         if (Eip712Types.isValidSigner(requester, digest, signature)) return;
-        address spender = _escrow.jobSpenderOf(JobId.wrap(Eip712Types.toDigest(separator, orderHash)));
+        address spender =
+            _escrow.jobSpenderOf(JobId.wrap(Eip712Types.toDigest(separator, orderHash)));
         if (!Eip712Types.isSignedBy(spender, digest, signature)) revert OpeningUnsigned();
     }
 
     /// INVARIANT: nothing but the draw itself stands between the logits and the token.
-    function _requirePrescribed(Claim calldata claim, bytes calldata sampling, uint256 produced) private pure {
-        if (sampling.length < HEAD_BYTES || uint8(sampling[0]) != VERSION) revert SamplingUnjudged();
+    function _requirePrescribed(Claim calldata claim, bytes calldata sampling, uint256 produced)
+        private
+        pure
+    {
+        if (sampling.length < HEAD_BYTES || uint8(sampling[0]) != VERSION) {
+            revert SamplingUnjudged();
+        }
         bool plain = _word(sampling, 25) == MICRO // top-p
             && _word(sampling, 37) == MICRO // repetition penalty
             && bytes8(sampling[41:]) == 0 // frequency and presence penalty
             && uint16(bytes2(sampling[55:])) == 0; // biases
         uint256 step = _word(sampling, 33) + produced;
-        if (!plain || step < _word(sampling, 49)) revert SamplingUnjudged(); // end-of-text is not masked any more
+        // From here on end-of-text is not masked.
+        if (!plain || step < _word(sampling, 49)) revert SamplingUnjudged();
         uint256 index = _word(sampling, 29);
         if (index == OWN_INDEX) index = claim.leaf.requestIndex;
         bytes32 key = sha256(abi.encodePacked(bytes8(sampling[17:]), uint32(index)));
-        bool same = claim.step == step && claim.temperature == _word(sampling, 1) && claim.topK == _word(sampling, 5)
-            && claim.minP == _word(sampling, 9) && claim.key0 == _turned(uint256(key) >> 224)
+        bool same = claim.step == step && claim.temperature == _word(sampling, 1)
+            && claim.topK == _word(sampling, 5) && claim.minP == _word(sampling, 9)
+            && claim.key0 == _turned(uint256(key) >> 224)
             && claim.key1 == _turned((uint256(key) >> 192) & type(uint32).max);
         if (!same) revert DrawMismatch();
     }

@@ -14,8 +14,8 @@ import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
 
 /// What does the chain rule on opened evidence? See ITraceJudge.
 ///
-/// INVARIANT: kind, parameters, operands' places and weights come from the program that the model's id names, and every operand's value
-/// from a root that was committed before the accused pointed. So the accuser chooses nothing but what it opens.
+/// INVARIANT: the program that the model's id names says which operands and weights, and their
+/// values come from roots that were committed before: the accuser chooses nothing.
 contract TraceJudge is ITraceJudge {
     using Derive for Derive.Scene;
     using Layouts for Layouts.Layout;
@@ -34,14 +34,18 @@ contract TraceJudge is ITraceJudge {
         _referee = referee_;
     }
 
-    /// @inheritdoc ITraceJudge
-    function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks) {
+    function checkClaim(ModelId model, Claim calldata claim)
+        external
+        view
+        returns (uint256 chunks)
+    {
         Layouts.Layout memory l;
         Programs.Program memory p = l.program;
         Programs.parse(p, _bytesOf(model));
-        uint256 rows = _rows(claim);
-        bool sound = claim.layerFrom < claim.layerTo && claim.layerTo <= p.layers && claim.positions != 0 && claim.positions <= rows
-            && claim.positions <= Layouts.MAX_POSITIONS && claim.positions <= p.context;
+        (uint256 positions, uint256 layerTo) = (claim.positions, claim.layerTo);
+        bool sound = claim.layerFrom < layerTo && layerTo <= p.layers && positions != 0
+            && positions <= _rows(claim) && positions <= Layouts.MAX_POSITIONS
+            && positions <= p.context;
         if (!sound) revert ClaimInvalid();
         if (claim.how == 0) _checkWindow(p, claim);
         else _checkChoice(p, claim);
@@ -50,12 +54,14 @@ contract TraceJudge is ITraceJudge {
         if (chunks > Layouts.MAX_CHUNKS) revert ClaimInvalid();
     }
 
-    /// @inheritdoc ITraceJudge
-    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence) external view returns (Fault) {
+    function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence)
+        external
+        view
+        returns (Fault)
+    {
         return _ruleValue(model, claim, Places.unpacked(place), evidence, msg.data[:0]);
     }
 
-    /// @inheritdoc ITraceJudge
     function ruleSum(
         bytes32,
         ModelId model,
@@ -67,12 +73,14 @@ contract TraceJudge is ITraceJudge {
         return _ruleValue(model, claim, place, evidence, stated);
     }
 
-    /// @inheritdoc ITraceJudge
-    function rulePart(bytes32 part, ModelId model, Claim calldata claim, Place calldata place, Evidence calldata evidence, Opening calldata)
-        external
-        view
-        returns (Fault)
-    {
+    function rulePart(
+        bytes32 part,
+        ModelId model,
+        Claim calldata claim,
+        Place calldata place,
+        Evidence calldata evidence,
+        Opening calldata
+    ) external view returns (Fault) {
         Derive.Scene memory s = _scene(model, claim, place);
         uint256 parts = s.parts();
         uint256 number = uint16(uint256(part));
@@ -82,11 +90,13 @@ contract TraceJudge is ITraceJudge {
 
     // --- internals ---
 
-    function _ruleValue(ModelId model, Claim calldata claim, Place memory place, Evidence calldata evidence, bytes calldata stated)
-        private
-        view
-        returns (Fault)
-    {
+    function _ruleValue(
+        ModelId model,
+        Claim calldata claim,
+        Place memory place,
+        Evidence calldata evidence,
+        bytes calldata stated
+    ) private view returns (Fault) {
         Derive.Scene memory s = _scene(model, claim, place);
         if (!s.exists) return Fault.Accused;
         if (s.op.kind == uint256(IReferee.Kind.Greedy)) {
@@ -108,26 +118,38 @@ contract TraceJudge is ITraceJudge {
     }
 
     function _checkWindow(Programs.Program memory p, Claim calldata claim) private pure {
-        // The last stage signs rows only of the positions that it drew at, from the last one of the prompt on.
-        bool signed = claim.layerTo != p.layers || uint256(claim.windowFrom) + 1 >= claim.leaf.tokensIn;
-        if (!signed || claim.windowFrom >= claim.positions || claim.tolerance >= p.tolerances) revert ClaimInvalid();
-        uint256 window = claim.positions - claim.windowFrom;
-        (uint256 maxDepth, uint256 minRows,) = p.tolerance(claim.tolerance);
-        if (window > Layouts.MAX_WINDOW_ROWS || window < minRows || claim.layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
+        (uint256 from, uint256 positions, uint256 layerTo) =
+            (claim.windowFrom, claim.positions, claim.layerTo);
+        uint256 entry = claim.tolerance;
+        // The last stage signs rows of the positions that it drew at, from the prompt's last on.
+        bool signed = layerTo != p.layers || from + 1 >= claim.leaf.tokensIn;
+        if (!signed || from >= positions || entry >= p.tolerances) revert ClaimInvalid();
+        uint256 window = positions - from;
+        (uint256 maxDepth, uint256 minRows,) = p.tolerance(entry);
+        bool fits = window <= Layouts.MAX_WINDOW_ROWS && window >= minRows;
+        if (!fits || layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
     }
 
     function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
-        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn && claim.preferred < p.vocab
-            && claim.served < p.vocab && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max && claim.topK <= Derive.MAX_LISTED;
+        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn
+            && claim.preferred < p.vocab && claim.served < p.vocab
+            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max
+            && claim.topK <= Derive.MAX_LISTED;
         bool filtered = claim.how == Derive.AHEAD
             || (claim.temperature != 0
-                && (claim.how == Derive.OUTSIDE_MIN_P ? claim.minP != 0 : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
+                && (claim.how == Derive.OUTSIDE_MIN_P
+                        ? claim.minP != 0
+                        : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
         if (!drawn || !filtered) revert ClaimInvalid();
     }
 
-    /// The token of a list that is looked at: the accused names one of the accuser's, the accuser one of the accused's. A list that is none of
-    /// `topK` tokens in ascending order is its author's fault; Nobody's if it is in order, or if there is none.
-    function _name(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence) private pure returns (Fault) {
+    /// The token of a list that is looked at: the accused names one of the accuser's, the accuser
+    /// one of the accused's. A list that is not `topK` ascending tokens is its author's fault.
+    function _name(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence)
+        private
+        pure
+        returns (Fault)
+    {
         bool outside = claim.how == Derive.OUTSIDE_TOP_K;
         bytes calldata tokens = evidence.tokens;
         if (!outside && (claim.how != Derive.AHEAD || tokens.length == 0)) return Fault.Nobody;
@@ -157,8 +179,12 @@ contract TraceJudge is ITraceJudge {
         l.make(claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, claim.how == 0);
     }
 
-    /// Structs are filled where they stand in the scene: each that a function returned would be memory that is written twice.
-    function _scene(ModelId model, Claim calldata claim, Place memory place) private view returns (Derive.Scene memory s) {
+    /// Structs are filled in the scene itself: one that is returned is memory written twice.
+    function _scene(ModelId model, Claim calldata claim, Place memory place)
+        private
+        view
+        returns (Derive.Scene memory s)
+    {
         Programs.Program memory p = s.frame.program;
         Programs.parse(p, _bytesOf(model));
         Derive.Choice memory choice = s.choice;
@@ -181,14 +207,19 @@ contract TraceJudge is ITraceJudge {
     }
 
     /// The value on trial, out of the trace; nothing for a verdict.
-    function _result(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence) private view returns (bytes calldata) {
+    function _result(Derive.Scene memory s, Claim calldata claim, Evidence calldata evidence)
+        private
+        view
+        returns (bytes calldata)
+    {
         if (s.op.form == Layouts.VERDICT) return evidence.result.data[:0];
         Layouts.Shape memory shape = s.frame.shapeOf(s.op.form);
         Derive.Run memory r;
         r.length = shape.length;
         r.start = s.place.index;
         r.count = 1;
-        r.firstChunk = s.frame.baseOf(s.place.section, s.place.op) + (uint256(s.place.row) * shape.segments + s.place.segment)
+        r.firstChunk = s.frame.baseOf(s.place.section, s.place.op)
+            + (uint256(s.place.row) * shape.segments + s.place.segment)
             * Layouts.segmentChunks(shape.length);
         return Openings.run(claim.traceRoot, s.frame.chunks, r, evidence.result);
     }
@@ -201,35 +232,48 @@ contract TraceJudge is ITraceJudge {
         bytes memory operands,
         Evidence calldata evidence
     ) private view returns (Fault) {
-        if (evidence.runs.length != leaf.runs.length) revert EvidenceInvalid();
+        if (evidence.runs.length != leaf.runs.length) {
+            revert EvidenceInvalid();
+        }
         uint256 chunks = s.frame.chunks;
         for (uint256 i; i < leaf.runs.length; ++i) {
-            operands = bytes.concat(operands, Openings.run(claim.traceRoot, chunks, leaf.runs[i], evidence.runs[i]));
+            operands = bytes.concat(
+                operands, Openings.run(claim.traceRoot, chunks, leaf.runs[i], evidence.runs[i])
+            );
         }
-        if (leaf.padding != 0) operands = bytes.concat(operands, new bytes(VALUE_BYTES * leaf.padding));
+        if (leaf.padding != 0) {
+            operands = bytes.concat(operands, new bytes(VALUE_BYTES * leaf.padding));
+        }
         bytes memory row;
         if (leaf.row.used) row = _row(s, claim, leaf, evidence);
         if (leaf.weights.used) {
             if (leaf.byToken) {
                 leaf.weights.row = _toToken(row);
                 row = "";
-                // A token that the model has not: whoever sent it is to blame, and it is not this stage.
+                // A token that the model has not is the fault of who sent it.
                 if (leaf.weights.row >= leaf.weights.rows) return Fault.Nobody;
             }
-            operands = bytes.concat(operands, Openings.weights(_partRoot(model, s, leaf.weights.part), leaf.weights, evidence.weights));
+            operands = bytes.concat(
+                operands,
+                Openings.weights(
+                    _partRoot(model, s, leaf.weights.part), leaf.weights, evidence.weights
+                )
+            );
         }
-        IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
+        IReferee.Ruling ruling =
+            _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
         if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
         bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;
         return signedByAccused ? Fault.Accused : Fault.Nobody;
     }
 
-    function _row(Derive.Scene memory s, Claim calldata claim, Derive.Leaf memory leaf, Evidence calldata evidence)
-        private
-        view
-        returns (bytes memory)
-    {
+    function _row(
+        Derive.Scene memory s,
+        Claim calldata claim,
+        Derive.Leaf memory leaf,
+        Evidence calldata evidence
+    ) private view returns (bytes memory) {
         Openings.Spot memory spot;
         spot.root = leaf.row.isOut ? claim.leaf.outRoot : claim.leaf.inRoot;
         spot.rows = _rows(claim);
@@ -254,10 +298,15 @@ contract TraceJudge is ITraceJudge {
 
     /// A token id, little-endian.
     function _toToken(bytes memory row) private pure returns (uint256) {
-        return uint256(uint8(row[0])) | uint256(uint8(row[1])) << 8 | uint256(uint8(row[2])) << 16 | uint256(uint8(row[3])) << 24;
+        return uint256(uint8(row[0])) | uint256(uint8(row[1])) << 8 | uint256(uint8(row[2])) << 16
+            | uint256(uint8(row[3])) << 24;
     }
 
-    function _partRoot(ModelId model, Derive.Scene memory s, uint256 part) private view returns (bytes32) {
+    function _partRoot(ModelId model, Derive.Scene memory s, uint256 part)
+        private
+        view
+        returns (bytes32)
+    {
         return part == Derive.TABLES ? s.frame.program.tablesRoot : _models.partRootOf(model, part);
     }
 }

@@ -3,11 +3,11 @@ pragma solidity ^0.8.30;
 
 import {ModelId} from "./Ids.sol";
 
-/// What people and machines sign. Field order is the order of the EIP-712 type strings in libraries/Eip712Types.sol;
-/// docs/protocol.md §2 lists them, tests/twins/vectors.json holds the vectors that Python shares.
+/// What people and machines sign. Fields are in the order of the EIP-712 type strings in
+/// libraries/Eip712Types.sol (docs/protocol.md §2).
 
-/// What a requester buys: a batch of requests against one model, with every cap it will pay.
-/// An order whose two roots are zero is open: it fixes no prompts, and each request begins with a RequestOpening.
+/// What a requester buys: a batch of requests against one model, with every cap it will pay. An
+/// order whose two roots are zero is open: each request begins with a RequestOpening.
 struct Order {
     address requester;
     ModelId modelId;
@@ -80,7 +80,7 @@ struct RequestOpening {
     bytes32 samplingLeaf;
 }
 
-/// The requester is content: pay now. Of an open order the counts are cumulative, over every request finished so far.
+/// The requester is content: pay now. Counts of an open order are cumulative.
 struct Ack {
     bytes32 orderHash;
     bytes32 planHash;

@@ -47,7 +47,11 @@ contract JurorPoolTest is StakeFixture {
         vm.startPrank(juror);
         vm.expectRevert(IJuryArbitrator.AmountZero.selector);
         jury.stakeJuror(0);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE
+            )
+        );
         jury.stakeJuror(MIN_JUROR_STAKE - 1);
         vm.stopPrank();
     }
@@ -56,21 +60,18 @@ contract JurorPoolTest is StakeFixture {
         deploy(new CutToken(address(this)));
         fund(juror, address(jury), MIN_JUROR_STAKE);
         uint256 received = uint256(MIN_JUROR_STAKE) * 99 / 100;
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.TokenShortfall.selector, received, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.TokenShortfall.selector, received, MIN_JUROR_STAKE
+            )
+        );
         vm.prank(juror);
         jury.stakeJuror(MIN_JUROR_STAKE);
     }
 
     function test_stakeJuror_whenNoPlaceIsLeft_reverts() public {
         token.mint(address(this), 2000 * uint256(MIN_JUROR_STAKE));
-        for (uint256 i; i < 1024; ++i) {
-            address one = address(uint160(0x10000 + i));
-            token.transfer(one, MIN_JUROR_STAKE);
-            vm.startPrank(one);
-            token.approve(address(jury), MIN_JUROR_STAKE);
-            jury.stakeJuror(MIN_JUROR_STAKE);
-            vm.stopPrank();
-        }
+        fillPool(1024);
         fund(juror, address(jury), MIN_JUROR_STAKE);
         vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.TooManyJurors.selector, 1024));
         vm.prank(juror);
@@ -118,9 +119,17 @@ contract JurorPoolTest is StakeFixture {
         stakeJuror(juror, MIN_JUROR_STAKE);
         vm.expectRevert(IJuryArbitrator.AmountZero.selector);
         requestExit(0);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, MIN_JUROR_STAKE + 1, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.ExitTooLarge.selector, MIN_JUROR_STAKE + 1, MIN_JUROR_STAKE
+            )
+        );
         requestExit(MIN_JUROR_STAKE + 1);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE));
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.StakeTooLow.selector, MIN_JUROR_STAKE - 1, MIN_JUROR_STAKE
+            )
+        );
         requestExit(1);
         vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ExitTooLarge.selector, 1, 0));
         vm.prank(stranger);
@@ -167,7 +176,7 @@ contract JurorPoolTest is StakeFixture {
         withdraw();
         jury.advance(id);
         execute(id);
-        vm.assertEq(withdraw(), MIN_JUROR_STAKE * 8 / 10); // fined for silence out of what was leaving
+        vm.assertEq(withdraw(), MIN_JUROR_STAKE * 8 / 10); // fined out of what was leaving
     }
 
     /// Silent on five panels at once: fined to nothing, and its place is free again.
@@ -226,7 +235,8 @@ contract JurorPoolTest is StakeFixture {
         DisputeId id = openDispute();
         address[] memory panel = drawPanel(id);
         IJuryArbitrator.Vote[] memory votes = new IJuryArbitrator.Vote[](3);
-        (votes[0], votes[1], votes[2]) = (IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault);
+        (votes[0], votes[1], votes[2]) =
+        (IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault, IJuryArbitrator.Vote.Fault);
         voteAll(id, panel, votes);
         bad.refuse(challenger);
         bad.refuse(requester);

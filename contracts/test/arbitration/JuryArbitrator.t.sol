@@ -8,7 +8,7 @@ import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {DisputeId, JobId} from "../../src/types/Ids.sol";
 import {StakeFixture} from "../fixtures/StakeFixture.sol";
 
-/// One dispute from open to execution: every function, every error, every verdict, every unit of money.
+/// A dispute from open to execution: every function, error, verdict and unit of money.
 contract JuryArbitratorTest is StakeFixture {
     IJuryArbitrator.Vote private constant SILENT = IJuryArbitrator.Vote.None;
     IJuryArbitrator.Vote private constant FAULT = IJuryArbitrator.Vote.Fault;
@@ -31,7 +31,10 @@ contract JuryArbitratorTest is StakeFixture {
         (votes[0], votes[1], votes[2]) = (a, b, c);
     }
 
-    function ruled(IJuryArbitrator.Vote[] memory votes) private returns (DisputeId id, address[] memory panel) {
+    function ruled(IJuryArbitrator.Vote[] memory votes)
+        private
+        returns (DisputeId id, address[] memory panel)
+    {
         stakeJurors(3);
         id = openDispute();
         panel = drawPanel(id);
@@ -61,16 +64,26 @@ contract JuryArbitratorTest is StakeFixture {
         fund(challenger, address(jury), uint256(BOND) + FEE);
         vm.expectEmit(address(jury));
         emit IJuryArbitrator.DisputeOpened(
-            expected, ref.job, owner, 1, challenger, ref.receiptHash, BOND, vm.getBlockNumber() + DRAW_DELAY_BLOCKS
+            expected,
+            ref.job,
+            owner,
+            1,
+            challenger,
+            ref.receiptHash,
+            BOND,
+            vm.getBlockNumber() + DRAW_DELAY_BLOCKS
         );
         vm.prank(address(tasks));
         DisputeId id = jury.open(ref);
 
         vm.assertEq(DisputeId.unwrap(id), DisputeId.unwrap(expected));
-        vm.assertEq(DisputeId.unwrap(id), keccak256(abi.encode(address(jury), ref.job, ref.stage, ref.requestsRoot)));
+        vm.assertEq(
+            DisputeId.unwrap(id),
+            keccak256(abi.encode(address(jury), ref.job, ref.stage, ref.requestsRoot))
+        );
         IJuryArbitrator.Dispute memory d = jury.disputeOf(id);
         assertEqPhase(d.phase, IJuryArbitrator.Phase.Opened);
-        assertEqStatus(jury.status(id), IArbitrator.Status.Open);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.Open);
         vm.assertEq(d.receiptHash, ref.receiptHash);
         vm.assertEq(d.requester, requester);
         vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 1);
@@ -80,7 +93,9 @@ contract JuryArbitratorTest is StakeFixture {
 
     function test_open_whenNotTaskRegistry_reverts() public {
         IArbitrator.DisputeRef memory ref = disputeRef();
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.NotTaskRegistry.selector, challenger));
+        vm.expectRevert(
+            abi.encodeWithSelector(IJuryArbitrator.NotTaskRegistry.selector, challenger)
+        );
         vm.prank(challenger);
         jury.open(ref);
     }
@@ -185,11 +200,11 @@ contract JuryArbitratorTest is StakeFixture {
         stakeJurors(1);
         DisputeId id = openDispute();
         drawPanel(id);
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling);
         vm.assertEq(jury.panelOf(id).length, 0);
         vm.assertEq(uint256(jury.jurorOf(jurorAt(0)).openDisputes), 0);
         execute(id);
-        vm.assertEq(jury.creditOf(challenger), uint256(BOND) + FEE); // nobody worked: all of it back
+        vm.assertEq(jury.creditOf(challenger), uint256(BOND) + FEE); // nobody worked
         assertResolved(id, false);
         vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
     }
@@ -210,7 +225,10 @@ contract JuryArbitratorTest is StakeFixture {
             address[] memory panel = drawPanel(openDispute());
             vm.assertEq(panel.length, 3);
             for (uint256 j; j < 3; ++j) {
-                vm.assertTrue(panel[j] != owner && panel[j] != operator && panel[j] != requester && panel[j] != challenger);
+                vm.assertTrue(
+                    panel[j] != owner && panel[j] != operator && panel[j] != requester
+                        && panel[j] != challenger
+                );
             }
         }
     }
@@ -264,8 +282,7 @@ contract JuryArbitratorTest is StakeFixture {
         }
     }
 
-    /// Over 512 hashes, a juror's share of first seats is its share of the stake (within 5 standard deviations; even shares
-    /// would be 170 each).
+    /// Over 512 hashes first seats go by stake, within 5 standard deviations of it.
     function test_draw_isStakeWeighted() public {
         stakeJuror(jurorAt(0), MIN_JUROR_STAKE);
         stakeJuror(jurorAt(1), uint256(MIN_JUROR_STAKE) * 2);
@@ -326,7 +343,9 @@ contract JuryArbitratorTest is StakeFixture {
         vm.expectRevert(IJuryArbitrator.VoteInvalid.selector);
         jury.commitVote(id, 0);
         jury.commitVote(id, bytes32("x"));
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.AlreadyCommitted.selector, panel[0]));
+        vm.expectRevert(
+            abi.encodeWithSelector(IJuryArbitrator.AlreadyCommitted.selector, panel[0])
+        );
         jury.commitVote(id, bytes32("y"));
         vm.stopPrank();
     }
@@ -346,7 +365,7 @@ contract JuryArbitratorTest is StakeFixture {
         vm.prank(panel[1]);
         jury.commitVote(id, late);
         jury.advance(id);
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling); // one commitment of two needed
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling); // two are needed
     }
 
     function test_advance_whenQuorumCommitted_startsAFullRevealClock() public {
@@ -356,7 +375,9 @@ contract JuryArbitratorTest is StakeFixture {
         skipTime(COMMIT_SECONDS + 3 days); // advanced late, yet nobody's clock has run
         jury.advance(id);
         assertEqPhase(phaseOf(id), IJuryArbitrator.Phase.Revealing);
-        vm.assertEq(uint256(jury.disputeOf(id).phaseEndsAt), vm.getBlockTimestamp() + REVEAL_SECONDS);
+        vm.assertEq(
+            uint256(jury.disputeOf(id).phaseEndsAt), vm.getBlockTimestamp() + REVEAL_SECONDS
+        );
     }
 
     // --- reveal ---
@@ -376,7 +397,9 @@ contract JuryArbitratorTest is StakeFixture {
         revealVote(id, panel[1], FAULT);
         assertEqPhase(phaseOf(id), IJuryArbitrator.Phase.Revealing);
         vm.expectEmit(address(jury));
-        emit IJuryArbitrator.DisputeRuled(id, IArbitrator.Status.Fault, 3, 0, vm.getBlockTimestamp() + PAYOUT_DELAY_SECONDS);
+        emit IJuryArbitrator.DisputeRuled(
+            id, IArbitrator.Status.Fault, 3, 0, vm.getBlockTimestamp() + PAYOUT_DELAY_SECONDS
+        );
         revealVote(id, panel[2], FAULT);
         assertEqPhase(phaseOf(id), IJuryArbitrator.Phase.Ruled);
     }
@@ -428,7 +451,8 @@ contract JuryArbitratorTest is StakeFixture {
         vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.ClockOver.selector, ends));
         revealVote(id, panel[1], FAULT);
         jury.advance(id);
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling); // one reveal of two needed
+        // One reveal of two needed.
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling);
     }
 
     // --- verdicts and money ---
@@ -485,7 +509,7 @@ contract JuryArbitratorTest is StakeFixture {
 
     function test_execute_whenOneIsSilent_itPaysTwiceTheFine() public {
         (DisputeId id, address[] memory panel) = ruled(votes3(FAULT, FAULT, SILENT));
-        assertEqStatus(jury.status(id), IArbitrator.Status.Fault);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.Fault);
         vm.warp(jury.disputeOf(id).payoutAt);
         vm.expectEmit(address(jury));
         emit IJuryArbitrator.JurorPenalised(id, panel[2], SILENT_FINE, true);
@@ -496,7 +520,7 @@ contract JuryArbitratorTest is StakeFixture {
 
     function test_execute_whenTied_slashesNobodyAndPaysTheWork() public {
         (DisputeId id, address[] memory panel) = ruled(votes3(FAULT, NO_FAULT, SILENT));
-        assertEqStatus(jury.status(id), IArbitrator.Status.NoRuling);
+        assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.NoRuling);
         execute(id);
         assertResolved(id, false);
         vm.assertEq(uint256(miners.minerOf(owner).stake), STAKE);
@@ -543,7 +567,7 @@ contract JuryArbitratorTest is StakeFixture {
         assertResolved(id, true);
     }
 
-    /// #20: challenger and requester hand in hand with the accused get at most half of what it loses, however it is staged.
+    /// #20: challenger and requester in league with the accused get at most half of its loss.
     function testFuzz_execute_selfDisputeLosesAtLeastHalf(uint96 extra) public {
         extra = uint96(bound(extra, 0, 1e15));
         if (extra != 0) {
@@ -558,7 +582,9 @@ contract JuryArbitratorTest is StakeFixture {
     }
 
     /// Any votes and silences: every unit that came in is a stake or a credit afterwards.
-    function testFuzz_execute_conservesMoney(uint8[3] calldata choices, bool[3] calldata commits) public {
+    function testFuzz_execute_conservesMoney(uint8[3] calldata choices, bool[3] calldata commits)
+        public
+    {
         (DisputeId id, address[] memory panel) = committing();
         IJuryArbitrator.Vote[3] memory votes;
         for (uint256 i; i < 3; ++i) {
@@ -605,7 +631,8 @@ contract JuryArbitratorTest is StakeFixture {
             vm.prank(juror);
             jury.revealVote(id, FAULT, bytes32("evidence"), bytes32("salt"));
         }
-        if (phase != IJuryArbitrator.Phase.Committing && phase != IJuryArbitrator.Phase.Revealing) {
+        if (phase != IJuryArbitrator.Phase.Committing && phase != IJuryArbitrator.Phase.Revealing)
+        {
             vm.expectRevert(wrong);
             jury.advance(id);
         }
@@ -664,8 +691,13 @@ contract JuryArbitratorTest is StakeFixture {
     function test_constructor_whenDisputesOutlastUnbonding_reverts() public {
         IJuryArbitrator.Params memory p = juryParams();
         p.commitSeconds = 40 hours;
-        uint256 longest = 40 hours + uint256(REVEAL_SECONDS) + PAYOUT_DELAY_SECONDS + uint256(DRAW_DELAY_BLOCKS) * 15;
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS));
+        uint256 longest = 40 hours + uint256(REVEAL_SECONDS) + PAYOUT_DELAY_SECONDS
+            + uint256(DRAW_DELAY_BLOCKS) * 15;
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS
+            )
+        );
         new JuryArbitrator(token, address(tasks), IMinerRegistry(address(miners)), p);
     }
 
@@ -673,9 +705,13 @@ contract JuryArbitratorTest is StakeFixture {
         vm.assertEq(jury.bond(), BOND);
         vm.assertEq(jury.fee(), FEE);
         vm.assertEq(
-            jury.maxDisputeSeconds(), uint256(COMMIT_SECONDS) + REVEAL_SECONDS + PAYOUT_DELAY_SECONDS + uint256(DRAW_DELAY_BLOCKS) * 15
+            jury.maxDisputeSeconds(),
+            uint256(COMMIT_SECONDS) + REVEAL_SECONDS + PAYOUT_DELAY_SECONDS
+                + uint256(DRAW_DELAY_BLOCKS) * 15
         );
         vm.assertLe(jury.maxDisputeSeconds(), miners.maxDisputeSeconds());
-        assertEqStatus(jury.status(DisputeId.wrap(keccak256("none"))), IArbitrator.Status.None);
+        assertEqStatus(
+            jury.disputeOf(DisputeId.wrap(keccak256("none"))).status, IArbitrator.Status.None
+        );
     }
 }

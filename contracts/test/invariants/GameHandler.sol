@@ -10,8 +10,8 @@ import {Place} from "../../src/trace/Layout.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
 import {GameFixture} from "../fixtures/GameFixture.sol";
 
-/// What accusers, accused and strangers do with many games at once, in any order: forge calls these functions at random. Calls that a rule
-/// forbids simply fail; one that *panics* is remembered, because a rule should have caught it.
+/// What accusers, accused and strangers do with many games, called by forge at random. A call that
+/// a rule forbids fails; one that panics is remembered.
 contract GameHandler is GameFixture {
     uint256 private constant MOVES = 15;
 
@@ -80,8 +80,8 @@ contract GameHandler is GameFixture {
             judge.say(ITraceJudge.Fault(fault % 3), 4);
             number = 13 + which % 2;
         }
-        bool accused =
-            phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking || phase == IToleranceGame.Phase.PickingPart;
+        bool accused = phase == IToleranceGame.Phase.Asked || phase == IToleranceGame.Phase.Picking
+            || phase == IToleranceGame.Phase.PickingPart;
         attempt(id, accused ? operator : challenger, callOf(number, id, seed));
     }
 
@@ -90,14 +90,20 @@ contract GameHandler is GameFixture {
     }
 
     function timeout(uint256 seed) external {
-        if (games.length != 0) attempt(games[seed % games.length], stranger, timeoutCall(games[seed % games.length]));
+        if (games.length != 0) {
+            attempt(games[seed % games.length], stranger, timeoutCall(games[seed % games.length]));
+        }
     }
 
     function execute(uint256 seed) external {
         if (games.length == 0) return;
         uint256 number = seed % games.length;
         IArbitrator.DisputeRef memory r = refs[number];
-        if (attempt(games[number], stranger, abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester)))) ++executed;
+        if (attempt(
+                games[number],
+                stranger,
+                abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester))
+            )) ++executed;
     }
 
     function withdraw(uint256 who) external {
@@ -105,7 +111,11 @@ contract GameHandler is GameFixture {
         attempt(DisputeId.wrap(0), callers[who % 3], abi.encodeCall(game.withdrawCredit, ()));
     }
 
-    function callOf(uint256 number, DisputeId id, uint256 seed) private view returns (bytes memory) {
+    function callOf(uint256 number, DisputeId id, uint256 seed)
+        private
+        view
+        returns (bytes memory)
+    {
         if (number == 0) return accuseCall(id);
         if (number == 1) return accuseTokenCall(id);
         if (number == 2) return askCall(id);
@@ -113,7 +123,9 @@ contract GameHandler is GameFixture {
         if (number == 4) return revealCall(id);
         if (number == 5) return abi.encodeCall(game.pick, (id, uint8(seed % 40)));
         if (number == 6) return pointCall(id);
-        if (number == 7) return abi.encodeCall(game.pointWith, (id, Place(1, 2, 3, 0, 5), "list"));
+        if (number == 7) {
+            return abi.encodeCall(game.pointWith, (id, Place(1, 2, 3, 0, 5), "list"));
+        }
         if (number == 8) return openNodeCall(id);
         if (number == 9) return openChunksCall(id);
         Claim memory c = claim();
@@ -121,7 +133,9 @@ contract GameHandler is GameFixture {
         if (number == 11) return abi.encodeCall(game.expand, (id, stated()));
         if (number == 12) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));
         if (number == 14) return proveSumCall(id);
-        return abi.encodeCall(game.provePart, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), shownPart()));
+        return abi.encodeCall(
+            game.provePart, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), shownPart())
+        );
     }
 
     function attempt(DisputeId id, address caller, bytes memory data) private returns (bool ok) {
@@ -129,7 +143,9 @@ contract GameHandler is GameFixture {
         bytes memory answer;
         vm.prank(caller);
         (ok, answer) = address(game).call(data);
-        if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) panicked = true;
+        if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
+            panicked = true;
+        }
         if (ok && over) terminalMoved = true;
     }
 }

@@ -54,7 +54,9 @@ contract GameInvariants is Test {
     function invariant_everyTurnEndsWithinAFullClock() external view {
         for (uint256 i; i < handler.count(); ++i) {
             IToleranceGame.Game memory g = game.gameOf(handler.games(i));
-            vm.assertLe(g.endsAt, vm.getBlockTimestamp() + game.turnSeconds(), "a clock longer than a turn");
+            vm.assertLe(
+                g.endsAt, vm.getBlockTimestamp() + game.turnSeconds(), "a clock longer than a turn"
+            );
         }
     }
 }

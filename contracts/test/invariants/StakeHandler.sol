@@ -8,8 +8,8 @@ import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
 import {StakeFixture} from "../fixtures/StakeFixture.sol";
 
-/// What people do with MinerRegistry and the jury, in any order: forge calls these functions at random. Calls that a rule forbids
-/// simply fail; a call that *panics* is remembered, because a rule should have caught it.
+/// What people do with MinerRegistry and the jury, called by forge at random. A call that a rule
+/// forbids fails; one that panics is remembered.
 contract StakeHandler is StakeFixture {
     uint256 public constant MINERS = 4;
     uint256 public constant JURORS = 6;
@@ -53,7 +53,8 @@ contract StakeHandler is StakeFixture {
         for (uint256 i; i < JURORS; ++i) {
             all[MINERS + i] = jurorAddressAt(i);
         }
-        (all[MINERS + JURORS], all[MINERS + JURORS + 1], all[MINERS + JURORS + 2]) = (requester, challenger, BURN);
+        (all[MINERS + JURORS], all[MINERS + JURORS + 1], all[MINERS + JURORS + 2]) =
+        (requester, challenger, BURN);
     }
 
     function disputeCount() external view returns (uint256) {
@@ -76,7 +77,9 @@ contract StakeHandler is StakeFixture {
         bytes memory answer;
         vm.prank(caller);
         (ok, answer) = target.call(data);
-        if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) panicked = true;
+        if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
+            panicked = true;
+        }
     }
 
     // --- time ---
@@ -92,7 +95,11 @@ contract StakeHandler is StakeFixture {
     }
 
     function pause(uint256 seconds_) external {
-        act(guardian, address(miners), abi.encodeCall(miners.pauseEntries, (bound(seconds_, 0, 8 days))));
+        act(
+            guardian,
+            address(miners),
+            abi.encodeCall(miners.pauseEntries, (bound(seconds_, 0, 8 days)))
+        );
     }
 
     // --- miners ---
@@ -103,7 +110,9 @@ contract StakeHandler is StakeFixture {
         amount = bound(amount, MIN_STAKE, 10 * MIN_STAKE);
         fund(owner_, address(miners), amount);
         bytes memory proof = operatorProof(key, owner_);
-        act(owner_, address(miners), abi.encodeCall(miners.register, (amount, vm.addr(key), proof)));
+        act(
+            owner_, address(miners), abi.encodeCall(miners.register, (amount, vm.addr(key), proof))
+        );
     }
 
     function addStake(uint256 who, uint256 amount) external {
@@ -139,7 +148,8 @@ contract StakeHandler is StakeFixture {
 
     /// TaskRegistry slashes for equivocation, without a dispute.
     function slashAtOnce(uint256 who, uint16 bps, uint256 cap) external {
-        bytes memory data = abi.encodeCall(miners.slash, (minerAt(who), bps, requester, cap, requester));
+        bytes memory data =
+            abi.encodeCall(miners.slash, (minerAt(who), bps, requester, cap, requester));
         if (!act(address(tasks), address(miners), data)) panicked = true; // slash never reverts
     }
 
@@ -163,7 +173,7 @@ contract StakeHandler is StakeFixture {
 
     // --- disputes ---
 
-    /// A hearing without delays: who keeps silent, and where it stops, is up to the bits of `course`.
+    /// A hearing without delays: the bits of `course` say who keeps silent and where it stops.
     function hear(uint256 who, uint256 course) external {
         open(who, course % 8 == 0);
         if (disputes.length == 0) return;
@@ -208,7 +218,11 @@ contract StakeHandler is StakeFixture {
         if (panel.length == 0) return;
         address juror = panel[seat % panel.length];
         IJuryArbitrator.Vote vote = IJuryArbitrator.Vote(1 + choice % 2);
-        if (act(juror, address(jury), abi.encodeCall(jury.commitVote, (id, commitment(id, juror, vote))))) {
+        if (act(
+                juror,
+                address(jury),
+                abi.encodeCall(jury.commitVote, (id, commitment(id, juror, vote)))
+            )) {
             voted[id][juror] = vote;
         }
     }
@@ -225,7 +239,9 @@ contract StakeHandler is StakeFixture {
         address[] memory panel = jury.panelOf(id);
         if (panel.length == 0) return;
         address juror = panel[seat % panel.length];
-        bytes memory data = abi.encodeCall(jury.revealVote, (id, voted[id][juror], bytes32("evidence"), bytes32("salt")));
+        bytes memory data = abi.encodeCall(
+            jury.revealVote, (id, voted[id][juror], bytes32("evidence"), bytes32("salt"))
+        );
         act(juror, address(jury), data);
     }
 
@@ -258,7 +274,7 @@ contract StakeHandler is StakeFixture {
 
     // --- the end: everyone goes home ---
 
-    /// From wherever we are: end every dispute by calls of a stranger, then every owner takes its own. Reverts if anyone is stuck.
+    /// A stranger ends every dispute, then every owner takes its own. Reverts if anyone is stuck.
     function drain() external {
         for (uint256 i; i < disputes.length; ++i) {
             endDispute(disputes[i]);
@@ -304,7 +320,10 @@ contract StakeHandler is StakeFixture {
                 jury.draw(id);
             }
         }
-        while (phaseOf(id) != IJuryArbitrator.Phase.Ruled && phaseOf(id) != IJuryArbitrator.Phase.Executed) {
+        while (
+            phaseOf(id) != IJuryArbitrator.Phase.Ruled
+                && phaseOf(id) != IJuryArbitrator.Phase.Executed
+        ) {
             skipTime(COMMIT_SECONDS + REVEAL_SECONDS);
             jury.advance(id);
         }

@@ -9,7 +9,7 @@ import {DisputeId} from "../../src/types/Ids.sol";
 import {Test} from "../Vm.sol";
 import {StakeHandler} from "./StakeHandler.sol";
 
-/// What holds for stakes and disputes whatever anyone does, and that at the end everyone can go home with their money.
+/// What always holds for stakes and disputes, and that at the end all can leave with their money.
 contract StakeInvariants is Test {
     StakeHandler private handler;
     IMinerRegistry private miners;
@@ -39,7 +39,7 @@ contract StakeInvariants is Test {
         excluded[0].selectors[1] = handler.setUp.selector;
     }
 
-    /// One invariant of seven claims: forge repeats its whole campaign for every invariant function.
+    /// One invariant of seven claims: forge repeats its campaign for every invariant function.
     function invariant_stakesAndDisputes() public view {
         minerMoneyIsConserved();
         juryMoneyIsConserved();
@@ -64,7 +64,7 @@ contract StakeInvariants is Test {
         vm.assertEq(books, handler.tokenBalance(address(miners)));
     }
 
-    /// token.balanceOf(jury) = Σ jurors' (stake + leaving) + Σ credits + Σ (bond + fee) of disputes not executed.
+    /// token.balanceOf(jury) = Σ (stake + leaving) + Σ credits + Σ (bond + fee) of open disputes.
     function juryMoneyIsConserved() private view {
         uint256 books;
         for (uint256 i; i < handler.JURORS(); ++i) {
@@ -95,7 +95,9 @@ contract StakeInvariants is Test {
             }
             address[] memory panel = jury.panelOf(id);
             for (uint256 p; p < panel.length * bound_.length; ++p) {
-                if (panel[p / bound_.length] == handler.jurorAddressAt(p % bound_.length)) ++bound_[p % bound_.length];
+                if (panel[p / bound_.length] == handler.jurorAddressAt(p % bound_.length)) {
+                    ++bound_[p % bound_.length];
+                }
             }
         }
         for (uint256 m; m < frozen.length; ++m) {
@@ -112,8 +114,10 @@ contract StakeInvariants is Test {
         for (uint256 i; i < handler.disputeCount(); ++i) {
             IJuryArbitrator.Dispute memory d = jury.disputeOf(handler.disputes(i));
             if (d.phase == IJuryArbitrator.Phase.Executed) ++executed;
-            bool hasVerdict = d.status != IArbitrator.Status.Open && d.status != IArbitrator.Status.None;
-            bool ended = d.phase == IJuryArbitrator.Phase.Ruled || d.phase == IJuryArbitrator.Phase.Executed;
+            bool hasVerdict =
+                d.status != IArbitrator.Status.Open && d.status != IArbitrator.Status.None;
+            bool ended = d.phase == IJuryArbitrator.Phase.Ruled
+                || d.phase == IJuryArbitrator.Phase.Executed;
             vm.assertEq(hasVerdict, ended);
         }
         vm.assertEq(executed, handler.executed());
@@ -126,11 +130,13 @@ contract StakeInvariants is Test {
             bool works = miner.state == IMinerRegistry.State.Active && miner.jailUntil == 0;
             vm.assertEq(miners.canWork(miner.operator, 0), works);
             if (works) vm.assertGe(uint256(miner.stake), handler.minimumStake());
-            if (miner.state == IMinerRegistry.State.Exited) vm.assertEq(uint256(miner.stake) + miner.leaving, 0);
+            if (miner.state == IMinerRegistry.State.Exited) {
+                vm.assertEq(uint256(miner.stake) + miner.leaving, 0);
+            }
         }
     }
 
-    /// Liveness: from wherever the run ended, strangers end every dispute and owners take every unit.
+    /// Liveness: strangers end every dispute and owners take every unit.
     function afterInvariant() public {
         handler.drain();
         vm.assertEq(handler.tokenBalance(address(miners)), 0, "money stuck in MinerRegistry");

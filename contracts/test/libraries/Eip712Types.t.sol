@@ -19,7 +19,8 @@ import {ContractWallet, OddWallet} from "../fixtures/Wallets.sol";
 contract Eip712TypesTest is Test {
     using Messages for *;
 
-    uint256 private constant ORDER_OF_CURVE = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141;
+    uint256 private constant ORDER_OF_CURVE =
+        0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141;
 
     Eip712Harness private types = new Eip712Harness();
     address private signer;
@@ -31,53 +32,65 @@ contract Eip712TypesTest is Test {
 
     // --- struct hashes agree with the field-by-field ones ---
 
-    function testFuzz_orderHash(Order memory x) public view {
+    function testFuzz_orderHash_isOfItsFields(Order memory x) public view {
         vm.assertEq(types.order(x), x.hash());
     }
 
-    function testFuzz_planHash(Stage[] memory x) public view {
+    function testFuzz_planHash_isOfItsFields(Stage[] memory x) public view {
         vm.assertEq(types.plan(x), x.hash());
         if (x.length > 0) vm.assertEq(types.stage(x[0]), x[0].hash());
     }
 
-    function testFuzz_acceptanceHash(Acceptance memory x) public view {
+    function testFuzz_acceptanceHash_isOfItsFields(Acceptance memory x) public view {
         vm.assertEq(types.acceptance(x), x.hash());
     }
 
-    function testFuzz_receiptHash(StageReceipt memory x) public view {
+    function testFuzz_receiptHash_isOfItsFields(StageReceipt memory x) public view {
         vm.assertEq(types.receipt(x), x.hash());
     }
 
-    function testFuzz_openingHash(RequestOpening memory x) public view {
+    function testFuzz_openingHash_isOfItsFields(RequestOpening memory x) public view {
         vm.assertEq(types.opening(x), x.hash());
     }
 
-    function testFuzz_ackHash(Ack memory x) public view {
+    function testFuzz_ackHash_isOfItsFields(Ack memory x) public view {
         vm.assertEq(types.ack(x), x.hash());
     }
 
-    function testFuzz_delegationHash(AuditorDelegation memory x) public view {
+    function testFuzz_delegationHash_isOfItsFields(AuditorDelegation memory x) public view {
         vm.assertEq(types.delegation(x), x.hash());
     }
 
-    function testFuzz_operatorProofHash(address owner, address operator) public view {
-        vm.assertEq(types.operatorProof(owner, operator), Messages.hashOperatorProof(owner, operator));
+    function testFuzz_operatorProofHash_isOfItsFields(address owner, address operator)
+        public
+        view
+    {
+        vm.assertEq(
+            types.operatorProof(owner, operator), Messages.hashOperatorProof(owner, operator)
+        );
     }
 
     function testFuzz_requestLeaf_is76Bytes(RequestLeaf memory x) public view {
         bytes memory leaf = types.requestLeaf(x);
         vm.assertEq(leaf.length, 76);
-        vm.assertEq(leaf, abi.encodePacked(x.requestIndex, x.inRoot, x.outRoot, x.tokensIn, x.tokensOut));
+        vm.assertEq(
+            leaf, abi.encodePacked(x.requestIndex, x.inRoot, x.outRoot, x.tokensIn, x.tokensOut)
+        );
     }
 
     // --- domain ---
 
-    function testFuzz_domainSeparator_followsTheChain(uint32 chain, address verifyingContract) public {
+    function testFuzz_domainSeparator_followsTheChain(uint32 chain, address verifyingContract)
+        public
+    {
         vm.chainId(uint256(chain) + 1);
-        vm.assertEq(types.domainSeparator(verifyingContract), Messages.separator(uint256(chain) + 1, verifyingContract));
+        vm.assertEq(
+            types.domainSeparator(verifyingContract),
+            Messages.separator(uint256(chain) + 1, verifyingContract)
+        );
     }
 
-    function testFuzz_toDigest(bytes32 separator, bytes32 structHash) public view {
+    function testFuzz_toDigest_bindsTheDomain(bytes32 separator, bytes32 structHash) public view {
         vm.assertEq(types.toDigest(separator, structHash), Messages.digest(separator, structHash));
     }
 
@@ -90,13 +103,16 @@ contract Eip712TypesTest is Test {
 
     function testFuzz_recover_ofHighS_isZero(bytes32 digest) public view {
         (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, digest);
-        bytes memory other = abi.encodePacked(r, ORDER_OF_CURVE - uint256(s), v == 27 ? uint8(28) : uint8(27));
+        bytes memory other =
+            abi.encodePacked(r, ORDER_OF_CURVE - uint256(s), v == 27 ? uint8(28) : uint8(27));
         vm.assertEq(types.recover(digest, other), address(0));
     }
 
     function testFuzz_recover_ofFlippedV_isAnother(bytes32 digest) public view {
         (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, digest);
-        vm.assertNotEq(types.recover(digest, abi.encodePacked(r, s, v == 27 ? uint8(28) : uint8(27))), signer);
+        vm.assertNotEq(
+            types.recover(digest, abi.encodePacked(r, s, v == 27 ? uint8(28) : uint8(27))), signer
+        );
     }
 
     function testFuzz_recover_ofOtherV_isZero(bytes32 digest, uint8 v) public view {
@@ -154,15 +170,25 @@ contract Eip712TypesTest is Test {
     function test_isValidSigner_ofOddContract_isFalse() public {
         bytes memory sig = sign(key, keccak256("x"));
         vm.assertFalse(types.isValidSigner(address(new OddWallet("", false)), keccak256("x"), sig));
-        vm.assertFalse(types.isValidSigner(address(new OddWallet(hex"1626ba7e", false)), keccak256("x"), sig));
-        vm.assertFalse(types.isValidSigner(address(new OddWallet(abi.encode(1), false)), keccak256("x"), sig));
+        vm.assertFalse(
+            types.isValidSigner(address(new OddWallet(hex"1626ba7e", false)), keccak256("x"), sig)
+        );
+        vm.assertFalse(
+            types.isValidSigner(address(new OddWallet(abi.encode(1), false)), keccak256("x"), sig)
+        );
         vm.assertFalse(types.isValidSigner(address(new OddWallet("", true)), keccak256("x"), sig));
-        vm.assertTrue(types.isValidSigner(address(new OddWallet(abi.encode(bytes4(0x1626ba7e)), false)), keccak256("x"), sig));
+        vm.assertTrue(
+            types.isValidSigner(
+                address(new OddWallet(abi.encode(bytes4(0x1626ba7e)), false)), keccak256("x"), sig
+            )
+        );
     }
 
     /// Operators are plain keys: a contract could change its mind about an old receipt.
     function test_isSignedBy_ofContract_isFalse() public {
         ContractWallet wallet = new ContractWallet(signer);
-        vm.assertFalse(types.isSignedBy(address(wallet), keccak256("x"), sign(key, keccak256("x"))));
+        vm.assertFalse(
+            types.isSignedBy(address(wallet), keccak256("x"), sign(key, keccak256("x")))
+        );
     }
 }

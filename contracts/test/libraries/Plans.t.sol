@@ -25,18 +25,28 @@ contract PlansTest is Test {
     PlansHarness private plans = new PlansHarness();
 
     /// A random exact tiling of [0, layers).
-    function tiling(uint16 layers, uint256 count, uint256 seed) private pure returns (Stage[] memory plan) {
+    function tiling(uint16 layers, uint256 count, uint256 seed)
+        private
+        pure
+        returns (Stage[] memory plan)
+    {
         plan = new Stage[](count > layers ? layers : count);
         uint16 from;
         for (uint256 i; i < plan.length; ++i) {
             uint256 most = layers - from - (plan.length - 1 - i);
-            uint16 length = i + 1 == plan.length ? uint16(most) : uint16(1 + uint256(keccak256(abi.encode(seed, i))) % most);
+            uint16 length = i + 1 == plan.length
+                ? uint16(most)
+                : uint16(1 + uint256(keccak256(abi.encode(seed, i))) % most);
             plan[i] = Stage(address(uint160(i + 1)), from, from + length);
             from += length;
         }
     }
 
-    function testFuzz_exactTiling_passes_andItsUnitsAddUp(uint16 layers, uint256 count, uint256 seed) public view {
+    function testFuzz_exactTiling_passes_andItsUnitsAddUp(
+        uint16 layers,
+        uint256 count,
+        uint256 seed
+    ) public view {
         layers = uint16(bound(layers, 1, type(uint16).max));
         Stage[] memory plan = tiling(layers, bound(count, 1, 64), seed);
         plans.checkTiling(plan, layers);
@@ -48,8 +58,14 @@ contract PlansTest is Test {
         vm.assertEq(total, uint256(layers) + 5);
     }
 
-    /// Any single bound moved by one: a gap, an overlap, an empty stage or an end that is not the model's.
-    function testFuzz_tilingWithOneBoundMoved_reverts(uint16 layers, uint256 count, uint256 seed, uint256 which, bool up) public {
+    /// A bound moved by one: a gap, an overlap, an empty stage or an end that is not the model's.
+    function testFuzz_tilingWithOneBoundMoved_reverts(
+        uint16 layers,
+        uint256 count,
+        uint256 seed,
+        uint256 which,
+        bool up
+    ) public {
         layers = uint16(bound(layers, 2, type(uint16).max - 1));
         Stage[] memory plan = tiling(layers, bound(count, 1, 64), seed);
         uint256 stage = (which >> 1) % plan.length;
@@ -63,7 +79,10 @@ contract PlansTest is Test {
         plans.checkTiling(plan, layers);
     }
 
-    function testFuzz_randomBounds_passOnlyIfTheyTile(uint8[6] memory bounds, uint8 layers) public view {
+    function testFuzz_randomBounds_passOnlyIfTheyTile(uint8[6] memory bounds, uint8 layers)
+        public
+        view
+    {
         Stage[] memory plan = new Stage[](3);
         bool exact = true;
         uint16 covered;
@@ -105,7 +124,9 @@ contract PlansTest is Test {
         vm.expectRevert(ITaskRegistry.BadPlan.selector);
         plans.checkTiling(plan, 10);
         plan[1].layerTo = cut + 1;
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, cut + 1, 10));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, cut + 1, 10)
+        );
         plans.checkTiling(plan, 10);
         plan[1].layerTo = 11;
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, 11, 10));

@@ -14,7 +14,13 @@ contract ShaTreeHarness {
         return ShaTree.leafHash(data);
     }
 
-    function verify(bytes32 treeRoot, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) external pure returns (bool) {
+    function verify(
+        bytes32 treeRoot,
+        uint256 count,
+        uint256 index,
+        bytes32 leaf,
+        bytes32[] calldata proof
+    ) external view returns (bool) {
         return ShaTree.verify(treeRoot, count, index, leaf, proof);
     }
 }
@@ -37,7 +43,11 @@ contract ShaTreeTest is Test {
         }
     }
 
-    function claimOf(uint256 count, uint256 index, uint256 seed) private pure returns (Claim memory) {
+    function claimOf(uint256 count, uint256 index, uint256 seed)
+        private
+        pure
+        returns (Claim memory)
+    {
         bytes32[] memory leaves = leavesOf(count, seed);
         return Claim(Trees.root(leaves), count, index, leaves[index], Trees.proof(leaves, index));
     }
@@ -52,7 +62,9 @@ contract ShaTreeTest is Test {
     }
 
     function test_root_ofNoLeaves_sealsZero() public view {
-        vm.assertEq(tree.root(new bytes32[](0)), sha256(abi.encodePacked(hex"0200000000", bytes32(0))));
+        vm.assertEq(
+            tree.root(new bytes32[](0)), sha256(abi.encodePacked(hex"0200000000", bytes32(0)))
+        );
     }
 
     function test_root_ofOneLeaf_sealsIt() public view {
@@ -85,19 +97,30 @@ contract ShaTreeTest is Test {
         vm.assertFalse(tree.verify(Trees.root(new bytes32[](0)), 0, 0, 0, new bytes32[](0)));
     }
 
-    function testFuzz_verify_whenAnyBitOfLeafFlips_fails(uint256 count, uint256 index, uint256 bit) public view {
+    function testFuzz_verify_whenAnyBitOfLeafFlips_fails(uint256 count, uint256 index, uint256 bit)
+        public
+        view
+    {
         Claim memory c = anyClaim(count, index);
         c.leaf ^= bytes32(1 << (bit % 256));
         vm.assertFalse(holds(c));
     }
 
-    function testFuzz_verify_whenAnyBitOfRootFlips_fails(uint256 count, uint256 index, uint256 bit) public view {
+    function testFuzz_verify_whenAnyBitOfRootFlips_fails(uint256 count, uint256 index, uint256 bit)
+        public
+        view
+    {
         Claim memory c = anyClaim(count, index);
         c.root ^= bytes32(1 << (bit % 256));
         vm.assertFalse(holds(c));
     }
 
-    function testFuzz_verify_whenAnyBitOfProofFlips_fails(uint256 count, uint256 index, uint256 which, uint256 bit) public view {
+    function testFuzz_verify_whenAnyBitOfProofFlips_fails(
+        uint256 count,
+        uint256 index,
+        uint256 which,
+        uint256 bit
+    ) public view {
         count = bound(count, 2, 50);
         Claim memory c = claimOf(count, index % count, 5);
         c.proof[which % c.proof.length] ^= bytes32(1 << (bit % 256));
@@ -105,13 +128,20 @@ contract ShaTreeTest is Test {
     }
 
     /// Extra high bits of the index would name the same path in a tree that does not check them.
-    function testFuzz_verify_whenAnyBitOfIndexFlips_fails(uint256 count, uint256 index, uint256 bit) public view {
+    function testFuzz_verify_whenAnyBitOfIndexFlips_fails(
+        uint256 count,
+        uint256 index,
+        uint256 bit
+    ) public view {
         Claim memory c = anyClaim(count, index);
         c.index ^= 1 << (bit % 256);
         vm.assertFalse(holds(c));
     }
 
-    function testFuzz_verify_whenCountIsAnother_fails(uint256 count, uint256 index, uint256 other) public view {
+    function testFuzz_verify_whenCountIsAnother_fails(uint256 count, uint256 index, uint256 other)
+        public
+        view
+    {
         Claim memory c = anyClaim(count, index);
         other = other % 2 == 0 ? bound(other, 0, 60) : other;
         if (other == c.count) ++other;
@@ -119,7 +149,11 @@ contract ShaTreeTest is Test {
         vm.assertFalse(holds(c));
     }
 
-    function testFuzz_verify_whenProofIsLongerOrShorter_fails(uint256 count, uint256 index, bytes32 extra) public view {
+    function testFuzz_verify_whenProofIsLongerOrShorter_fails(
+        uint256 count,
+        uint256 index,
+        bytes32 extra
+    ) public view {
         Claim memory c = anyClaim(count, index);
         bytes32[] memory exact = c.proof;
         c.proof = new bytes32[](exact.length + 1);
@@ -150,7 +184,9 @@ contract ShaTreeTest is Test {
         bytes32[] memory l = leavesOf(1, 1);
         vm.assertFalse(tree.verify(Trees.root(l), uint256(1) << 32, 0, l[0], new bytes32[](32)));
         // 2³² + 1 leaves would seal as 1.
-        vm.assertFalse(tree.verify(Trees.root(l), (uint256(1) << 32) + 1, 1 << 32, l[0], new bytes32[](0)));
+        vm.assertFalse(
+            tree.verify(Trees.root(l), (uint256(1) << 32) + 1, 1 << 32, l[0], new bytes32[](0))
+        );
     }
 
     function anyClaim(uint256 count, uint256 index) private pure returns (Claim memory) {

@@ -7,16 +7,25 @@ import {Test} from "../Vm.sol";
 contract SplitTest is Test {
     uint16 private constant LAYERS = 70;
 
-    function terms(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut) private pure returns (Split.Terms memory) {
+    function terms(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut)
+        private
+        pure
+        returns (Split.Terms memory)
+    {
         return Split.Terms(0, 0, tokensIn, tokensOut, priceIn, priceOut, 500, 100);
     }
 
     /// `total` cut at random places into at most `parts` positive parts.
-    function cut(uint256 total, uint256 parts, uint256 seed) private pure returns (uint256[] memory units) {
+    function cut(uint256 total, uint256 parts, uint256 seed)
+        private
+        pure
+        returns (uint256[] memory units)
+    {
         units = new uint256[](parts > total ? total : parts);
         uint256 left = total;
         for (uint256 i; i + 1 < units.length; ++i) {
-            units[i] = 1 + uint256(keccak256(abi.encode(seed, i))) % (left - (units.length - 1 - i));
+            units[i] =
+                1 + uint256(keccak256(abi.encode(seed, i))) % (left - (units.length - 1 - i));
             left -= units[i];
         }
         units[units.length - 1] = left;
@@ -53,7 +62,7 @@ contract SplitTest is Test {
         vm.assertEq(s.pay[0] + s.pay[2], 40_000 - 2_000 - 400);
     }
 
-    /// INVARIANT of docs/protocol.md §4, over all that an order may say: nothing is made, nothing is lost, refund ≥ 0.
+    /// INVARIANT of docs/protocol.md §4: nothing is made, nothing is lost, refund ≥ 0.
     function testFuzz_shares_conserve_andNeverExceedTheLock(
         uint32[4] memory counts,
         uint64[2] memory prices,
@@ -102,8 +111,13 @@ contract SplitTest is Test {
         vm.assertEq(sum(s.gross) + sum(s.pay) + s.matcherFee + s.protocolFee, 0);
     }
 
-    /// Both fees and what is left never fall as the gross grows, or a later Ack could owe a stage less than an earlier one.
-    function testFuzz_feesOf_neverFall(uint96 gross, uint8 more, uint256 matcherBps, uint256 protocolBps) public pure {
+    /// Fees and what is left never fall as the gross grows, so no later Ack owes less.
+    function testFuzz_feesOf_neverFall(
+        uint96 gross,
+        uint8 more,
+        uint256 matcherBps,
+        uint256 protocolBps
+    ) public pure {
         matcherBps = bound(matcherBps, 0, 500);
         protocolBps = bound(protocolBps, 0, 100);
         (uint256 m, uint256 p) = Split.feesOf(gross, matcherBps, protocolBps);
@@ -143,15 +157,25 @@ contract SplitTest is Test {
         uint256 seed
     ) public pure {
         uint256[] memory units = cut(75, bound(parts, 1, 64), seed);
-        Split.Terms memory t =
-            Split.Terms(0, 0, totals[0], totals[1], prices[0], prices[1] % 1e6, bound(bps[0], 0, 500), bound(bps[1], 0, 100));
+        Split.Terms memory t = Split.Terms(
+            0,
+            0,
+            totals[0],
+            totals[1],
+            prices[0],
+            prices[1] % 1e6,
+            bound(bps[0], 0, 500),
+            bound(bps[1], 0, 100)
+        );
         Split.Shares memory one = Split.shares(units, t, 0);
         Got memory got = Got(new uint256[](units.length), 0, 0, 0);
         for (uint256 step; step < 5; ++step) {
             (t.tokensIn, t.tokensOut) = (totals[0], totals[1]);
             if (step < 4) {
-                t.tokensIn = t.paidIn + uint256(keccak256(abi.encode(seed, "in", step))) % (totals[0] - t.paidIn + 1);
-                t.tokensOut = t.paidOut + uint256(keccak256(abi.encode(seed, "out", step))) % (totals[1] - t.paidOut + 1);
+                t.tokensIn = t.paidIn + uint256(keccak256(abi.encode(seed, "in", step)))
+                    % (totals[0] - t.paidIn + 1);
+                t.tokensOut = t.paidOut + uint256(keccak256(abi.encode(seed, "out", step)))
+                    % (totals[1] - t.paidOut + 1);
             }
             add(got, Split.shares(units, t, 0));
             (t.paidIn, t.paidOut) = (t.tokensIn, t.tokensOut);

@@ -106,7 +106,11 @@ contract StakeTreeTest is Test {
 
     // --- draws ---
 
-    function drawAll(uint256 seed, uint256[] memory excluded, uint256 count) private view returns (uint256[] memory slots) {
+    function drawAll(uint256 seed, uint256[] memory excluded, uint256 count)
+        private
+        view
+        returns (uint256[] memory slots)
+    {
         uint256 total = tree.totalAt(now_());
         Sortition.Cuts memory cuts = Sortition.noCuts(excluded.length + count);
         for (uint256 i; i < excluded.length; ++i) {
@@ -114,13 +118,17 @@ contract StakeTreeTest is Test {
         }
         slots = new uint256[](count);
         for (uint256 i; i < count; ++i) {
-            slots[i] = Sortition.draw(tree, now_(), total, cuts, uint256(keccak256(abi.encode(seed, i))));
+            slots[i] =
+                Sortition.draw(tree, now_(), total, cuts, uint256(keccak256(abi.encode(seed, i))));
         }
     }
 
     function testFuzz_draw_neverTwiceNeverExcluded(uint256 seed) public {
         for (uint256 i; i < 10; ++i) {
-            set(i * 100 + (seed >> i) % 50, uint96(1 + uint256(keccak256(abi.encode(seed, i))) % 1000));
+            set(
+                i * 100 + (seed >> i) % 50,
+                uint96(1 + uint256(keccak256(abi.encode(seed, i))) % 1000)
+            );
         }
         uint256[] memory excluded = new uint256[](3);
         uint256 taken;
@@ -140,8 +148,10 @@ contract StakeTreeTest is Test {
         }
     }
 
-    /// Every point of what remains belongs to exactly one slot, in the right amount: counted over the whole line.
-    function testFuzz_draw_isExactlyProportional(uint8[6] calldata weights, uint8 excludedIndex) public {
+    /// Every point of what remains belongs to one slot, in the right amount, over the whole line.
+    function testFuzz_draw_isExactlyProportional(uint8[6] calldata weights, uint8 excludedIndex)
+        public
+    {
         uint256[] memory excluded = new uint256[](1);
         excluded[0] = uint256(excludedIndex) % 6 * 170;
         for (uint256 i; i < 6; ++i) {

@@ -8,7 +8,11 @@ import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
 contract DecodeHarness {
-    function all(bytes calldata raw, uint256 format) external pure returns (Real[] memory values, bool finite) {
+    function all(bytes calldata raw, uint256 format)
+        external
+        pure
+        returns (Real[] memory values, bool finite)
+    {
         Decode.Vector memory v = Decode.vector(raw, Decode.toFormat(format));
         values = new Real[](v.count);
         for (uint256 i; i < v.count; ++i) {
@@ -21,7 +25,11 @@ contract DecodeHarness {
 contract DecodeTest is Test {
     DecodeHarness private immutable harness = new DecodeHarness();
 
-    function one(uint256 bits, uint256 format) private view returns (Real memory value, bool finite) {
+    function one(uint256 bits, uint256 format)
+        private
+        view
+        returns (Real memory value, bool finite)
+    {
         Real[] memory values;
         (values, finite) = harness.all(Operands.le(bits, Decode.widthBytes(format)), format);
         return (values[0], finite);
@@ -76,11 +84,18 @@ contract DecodeTest is Test {
         if (!finite) return;
         int256 m = int256(bits % fractions + (field == 0 ? 0 : fractions));
         vm.assertTrue(value.m == (bits >> (width - 1) == 1 ? -m : m));
-        vm.assertTrue(value.e == int256(field == 0 ? 1 : field) - int256(fields / 2 - 1) - int256(Decode.fractionBits(format)));
+        vm.assertTrue(
+            value.e
+                == int256(field == 0 ? 1 : field) - int256(fields / 2 - 1)
+                    - int256(Decode.fractionBits(format))
+        );
     }
 
-    /// One infinity or NaN is found in whichever lane it stands, and what follows a run is not looked at.
-    function test_finite_ofRuns(uint256 seed, uint256 count, uint256 place, uint256 format) public view {
+    /// An infinity or NaN is found in any lane, and what follows a run is not looked at.
+    function test_finite_findsAnyLane(uint256 seed, uint256 count, uint256 place, uint256 format)
+        public
+        view
+    {
         format = bound(format, 0, Decode.F64);
         count = bound(count, 1, 40);
         place = bound(place, 0, count - 1);

@@ -8,7 +8,11 @@ import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
 contract ExactSumHarness {
-    function dot(bytes calldata a, uint256 format, bytes calldata b, uint256 n) external pure returns (Real memory) {
+    function dot(bytes calldata a, uint256 format, bytes calldata b, uint256 n)
+        external
+        pure
+        returns (Real memory)
+    {
         return ExactSum.dot(Decode.vector(a, format), 0, Decode.vector(b, Decode.F64), 0, n);
     }
 
@@ -16,7 +20,11 @@ contract ExactSumHarness {
         return ExactSum.sum(Decode.vector(a, Decode.F64), 0, n);
     }
 
-    function sumWith(bytes calldata a, uint256 n, bytes calldata last, uint256 format) external pure returns (Real memory) {
+    function sumWith(bytes calldata a, uint256 n, bytes calldata last, uint256 format)
+        external
+        pure
+        returns (Real memory)
+    {
         return ExactSum.sumWith(Decode.vector(a, Decode.F64), 0, n, Decode.vector(last, format));
     }
 }
@@ -47,15 +55,17 @@ contract ExactSumTest is Test {
             total += a[i];
         }
         assertWhole(harness.sum(Operands.le64(a), n), total);
-        bytes memory bias = Operands.le(Operands.f32(last == type(int24).min ? int256(0) : last), 4);
+        bytes memory bias =
+            Operands.le(Operands.f32(last == type(int24).min ? int256(0) : last), 4);
         int256 added = last == type(int24).min ? int256(0) : last;
         assertWhole(harness.sumWith(Operands.le64(a), n, bias, Decode.FP32), total + added);
     }
 
-    /// 1 + 2^-k − 1 keeps the last bit of 2^-k as long as it lies on the grid, 80 bits below the unit of 1, which is 2^-52.
+    /// 1 + 2^-k − 1 keeps 2^-k's last bit while it is on the grid, 80 bits below 1's unit of 2^-52.
     function test_sum_keepsWhatLiesOnTheGrid(uint256 k) public view {
         k = bound(k, 1, 200);
-        bytes memory values = Operands.le64(Operands.f64(1), Operands.f64(1, -int256(k)), Operands.f64(-1));
+        bytes memory values =
+            Operands.le64(Operands.f64(1), Operands.f64(1, -int256(k)), Operands.f64(-1));
         Real memory total = harness.sum(values, 3);
         vm.assertTrue(total.e == -132);
         vm.assertTrue(total.m == (k <= 132 ? int256(1) << (132 - k) : int256(0)));
@@ -67,11 +77,12 @@ contract ExactSumTest is Test {
     }
 
     function test_dot_ofZeroes_isZeroAtTheFloor() public view {
-        Real memory found = harness.dot(Operands.le(0, 4), Decode.FP32, Operands.le64(Operands.f64(3)), 1);
+        Real memory found =
+            harness.dot(Operands.le(0, 4), Decode.FP32, Operands.le64(Operands.f64(3)), 1);
         vm.assertTrue(found.m == 0 && found.e == -1074);
     }
 
-    /// The widest spread of values there is: the smallest falls below the grid, and nothing overflows.
+    /// The widest spread there is: the smallest falls below the grid, and nothing overflows.
     function test_dot_ofExtremes_doesNotOverflow() public view {
         uint64 largest = 0x7fefffffffffffff;
         bytes memory wide;

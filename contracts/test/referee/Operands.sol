@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 
-/// Committed bytes of numbers, for tests of the referee: little-endian, as rows and tensors hold them.
+/// Committed bytes of numbers, little-endian, for tests of the referee.
 library Operands {
     uint64 internal constant INFINITY = 0x7ff0000000000000;
     uint64 internal constant MINUS_INFINITY = 0xfff0000000000000;

@@ -7,25 +7,38 @@ import {Referee} from "../../src/referee/Referee.sol";
 import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
-/// Does each kind accept the one right result, refuse its neighbours, and name whose bytes are no numbers?
+/// Each kind accepts the right result, refuses its neighbours and names malformed bytes' author.
 /// Random operands are compared with the Python twin in tests/twins.
 contract RefereeTest is Test {
     IReferee private immutable referee = new Referee();
 
-    function ruling(IReferee.Kind kind, bytes memory params, bytes memory operands) private view returns (IReferee.Ruling) {
+    function ruling(IReferee.Kind kind, bytes memory params, bytes memory operands)
+        private
+        view
+        returns (IReferee.Ruling)
+    {
         return referee.check(kind, params, operands);
     }
 
-    function assertHolds(IReferee.Kind kind, bytes memory params, bytes memory operands) private view {
+    function assertHolds(IReferee.Kind kind, bytes memory params, bytes memory operands)
+        private
+        view
+    {
         vm.assertTrue(ruling(kind, params, operands) == IReferee.Ruling.Holds, "should hold");
     }
 
-    function assertFails(IReferee.Kind kind, bytes memory params, bytes memory operands) private view {
+    function assertFails(IReferee.Kind kind, bytes memory params, bytes memory operands)
+        private
+        view
+    {
         vm.assertTrue(ruling(kind, params, operands) == IReferee.Ruling.Fails, "should fail");
     }
 
     /// `rest` holds with the result `right`, and fails with its neighbours on either side.
-    function assertSharp(IReferee.Kind kind, bytes memory params, uint64 right, bytes memory rest) private view {
+    function assertSharp(IReferee.Kind kind, bytes memory params, uint64 right, bytes memory rest)
+        private
+        view
+    {
         assertHolds(kind, params, bytes.concat(Operands.le64(right), rest));
         assertFails(kind, params, bytes.concat(Operands.le64(right + 1), rest));
         assertFails(kind, params, bytes.concat(Operands.le64(right - 1), rest));
@@ -49,7 +62,11 @@ contract RefereeTest is Test {
 
     function test_input_isExact() public view {
         assertSharp(IReferee.Kind.Input, abi.encode(Decode.FP32), n(7), f32(7));
-        assertHolds(IReferee.Kind.Input, abi.encode(Decode.FP32), bytes.concat(Operands.le64(0), Operands.le(1 << 31, 4)));
+        assertHolds(
+            IReferee.Kind.Input,
+            abi.encode(Decode.FP32),
+            bytes.concat(Operands.le64(0), Operands.le(1 << 31, 4))
+        );
     }
 
     function test_products_areRoundedOnce() public view {
@@ -59,19 +76,28 @@ contract RefereeTest is Test {
         assertSharp(IReferee.Kind.Add, "", n(6), Operands.le64(n(-3), n(9)));
     }
 
-    /// Halfway between two float64 the one with an even mantissa is right: 2^53 + 1 is 2^53, and 2^53 + 3 is 2^53 + 4.
+    /// Halfway the even mantissa is right: 2^53 + 1 is 2^53, and 2^53 + 3 is 2^53 + 4.
     function test_ties_goToEven() public view {
         uint64 large = Operands.f64(1, 53);
         assertSharp(IReferee.Kind.Add, "", large, Operands.le64(large, n(1)));
         assertSharp(IReferee.Kind.Add, "", large + 2, Operands.le64(large, n(3)));
-        assertSharp(IReferee.Kind.Sum, abi.encode(3), large + 1, Operands.le64(large, n(1), Operands.f64(1, -79)));
+        assertSharp(
+            IReferee.Kind.Sum,
+            abi.encode(3),
+            large + 1,
+            Operands.le64(large, n(1), Operands.f64(1, -79))
+        );
     }
 
-    /// A sum of -0 alone, or one that cancels, is +0; a result beyond the largest float64 is no number.
+    /// A sum of -0, or one that cancels, is +0; beyond the largest float64 it is no number.
     function test_zeroIsPositive_andNothingIsInfinite() public view {
         bytes memory rest = Operands.le64(n(3), n(-3));
         assertHolds(IReferee.Kind.Sum, abi.encode(2), bytes.concat(Operands.le64(0), rest));
-        assertFails(IReferee.Kind.Sum, abi.encode(2), bytes.concat(Operands.le64(Operands.MINUS_ZERO), rest));
+        assertFails(
+            IReferee.Kind.Sum,
+            abi.encode(2),
+            bytes.concat(Operands.le64(Operands.MINUS_ZERO), rest)
+        );
         uint64 largest = Operands.INFINITY - 1;
         assertFails(IReferee.Kind.Add, "", Operands.le64(Operands.INFINITY, largest, largest));
         assertFails(IReferee.Kind.Add, "", Operands.le64(largest, largest, largest));
@@ -88,9 +114,14 @@ contract RefereeTest is Test {
         assertSharp(IReferee.Kind.Linear, abi.encode(Decode.FP32, count), n(y), rest);
     }
 
-    function test_sums_ofFewTerms() public view {
+    function test_sums_ofFewTerms_haveOneResult() public view {
         assertSharp(IReferee.Kind.Sum, abi.encode(2), n(7), Operands.le64(n(3), n(4)));
-        assertSharp(IReferee.Kind.BiasSum, abi.encode(Decode.FP32, 1), n(7), bytes.concat(Operands.le64(n(3)), f32(4)));
+        assertSharp(
+            IReferee.Kind.BiasSum,
+            abi.encode(Decode.FP32, 1),
+            n(7),
+            bytes.concat(Operands.le64(n(3)), f32(4))
+        );
         assertSharp(IReferee.Kind.Squares, abi.encode(2), n(25), Operands.le64(n(3), n(4)));
         assertSharp(IReferee.Kind.Mix, abi.encode(1), n(12), Operands.le64(n(3), n(4)));
     }
@@ -103,7 +134,9 @@ contract RefereeTest is Test {
         assertFails(IReferee.Kind.NormScale, params, Operands.le64(Operands.f64(-1, -1), n(16)));
         assertFails(IReferee.Kind.NormScale, params, Operands.le64(0, n(16)));
         // ε counts: mean square 3 and ε = 1.
-        assertHolds(IReferee.Kind.NormScale, abi.encode(4, n(1)), Operands.le64(Operands.f64(1, -1), n(12)));
+        assertHolds(
+            IReferee.Kind.NormScale, abi.encode(4, n(1)), Operands.le64(Operands.f64(1, -1), n(12))
+        );
     }
 
     function test_norm_withAndWithoutTheOffset() public view {
@@ -126,7 +159,11 @@ contract RefereeTest is Test {
         assertHolds(IReferee.Kind.Score, abi.encode(1, n(2), 5, 6, 0), hidden);
         assertHolds(IReferee.Kind.Score, abi.encode(1, n(2), 5, 3, 2), hidden);
         assertFails(IReferee.Kind.Score, abi.encode(1, n(2), 5, 4, 2), hidden);
-        assertFails(IReferee.Kind.Score, abi.encode(1, n(2), 5, 6, 0), bytes.concat(Operands.le64(n(24)), rest));
+        assertFails(
+            IReferee.Kind.Score,
+            abi.encode(1, n(2), 5, 6, 0),
+            bytes.concat(Operands.le64(n(24)), rest)
+        );
     }
 
     function test_stabiliser_isTheScore() public view {
@@ -137,11 +174,14 @@ contract RefereeTest is Test {
         assertSharp(IReferee.Kind.Exp, "", n(1), Operands.le64(n(9), n(9)));
         bytes memory masked = Operands.le64(n(9), Operands.MINUS_INFINITY);
         assertHolds(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(0), masked));
-        assertFails(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(Operands.MINUS_ZERO), masked));
+        assertFails(
+            IReferee.Kind.Exp, "", bytes.concat(Operands.le64(Operands.MINUS_ZERO), masked)
+        );
         assertFails(IReferee.Kind.Exp, "", bytes.concat(Operands.le64(1), masked));
         assertFails(IReferee.Kind.Exp, "", Operands.le64(0, Operands.NAN, Operands.MINUS_INFINITY));
         assertFails(IReferee.Kind.Exp, "", Operands.le64(n(-1), n(9), n(9)));
-        assertFails(IReferee.Kind.Exp, "", Operands.le64(n(1), n(9), n(9) + 1)); // a stabiliser below a score
+        // A stabiliser below a score.
+        assertFails(IReferee.Kind.Exp, "", Operands.le64(n(1), n(9), n(9) + 1));
     }
 
     function test_probability_needsAPositiveSum() public view {
@@ -167,7 +207,11 @@ contract RefereeTest is Test {
         uint64 tiny = Operands.f64(3, -200);
         assertSharp(IReferee.Kind.Softcap, cap, tiny, Operands.le64(tiny));
         assertSharp(IReferee.Kind.Softcap, cap, n(30), Operands.le64(n(10_000)));
-        assertHolds(IReferee.Kind.Softcap, cap, Operands.le64(Operands.MINUS_INFINITY, Operands.MINUS_INFINITY));
+        assertHolds(
+            IReferee.Kind.Softcap,
+            cap,
+            Operands.le64(Operands.MINUS_INFINITY, Operands.MINUS_INFINITY)
+        );
         assertFails(IReferee.Kind.Softcap, cap, Operands.le64(n(-30), Operands.MINUS_INFINITY));
         assertFails(IReferee.Kind.Softcap, cap, Operands.le64(Operands.MINUS_INFINITY, n(-30)));
     }
@@ -176,10 +220,23 @@ contract RefereeTest is Test {
 
     function test_whiten_isTheDeviationInUnitsOfTheScale() public view {
         bytes memory params = abi.encode(Decode.FP32, Decode.FP32);
-        assertSharp(IReferee.Kind.WhitenDifference, params, n(3), bytes.concat(Operands.le64(n(1)), f32(2), f32(7)));
-        assertSharp(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), n(3), bytes.concat(Operands.le64(n(6)), f32(2)));
+        assertSharp(
+            IReferee.Kind.WhitenDifference,
+            params,
+            n(3),
+            bytes.concat(Operands.le64(n(1)), f32(2), f32(7))
+        );
+        assertSharp(
+            IReferee.Kind.WhitenReference,
+            abi.encode(Decode.FP32),
+            n(3),
+            bytes.concat(Operands.le64(n(6)), f32(2))
+        );
         bytes memory flat = bytes.concat(Operands.le64(n(3), n(6)), f32(0));
-        vm.assertTrue(ruling(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), flat) == IReferee.Ruling.ModelMalformed);
+        vm.assertTrue(
+            ruling(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), flat)
+                == IReferee.Ruling.ModelMalformed
+        );
     }
 
     function test_exceeds_isStrict() public view {
@@ -193,19 +250,28 @@ contract RefereeTest is Test {
     /// Nothing that underflow alone could have made convicts.
     function test_exceeds_needsEvidence() public view {
         assertHolds(IReferee.Kind.Exceeds, abi.encode(1), Operands.le64(Operands.f64(1, -512), 0));
-        assertFails(IReferee.Kind.Exceeds, abi.encode(1), Operands.le64(Operands.f64(1, -512) - 1, 0));
+        assertFails(
+            IReferee.Kind.Exceeds, abi.encode(1), Operands.le64(Operands.f64(1, -512) - 1, 0)
+        );
     }
 
     function test_count_isExact() public view {
         bytes memory logits = Operands.le64(n(-3), Operands.MINUS_ZERO, n(5));
-        assertSharp(IReferee.Kind.Count, abi.encode(3), n(2), bytes.concat(Operands.le64(0), logits));
-        assertSharp(IReferee.Kind.Count, abi.encode(3), n(3), bytes.concat(Operands.le64(n(-3)), logits));
-        assertHolds(IReferee.Kind.Count, abi.encode(3), bytes.concat(Operands.le64(0, n(6)), logits));
+        assertSharp(
+            IReferee.Kind.Count, abi.encode(3), n(2), bytes.concat(Operands.le64(0), logits)
+        );
+        assertSharp(
+            IReferee.Kind.Count, abi.encode(3), n(3), bytes.concat(Operands.le64(n(-3)), logits)
+        );
+        assertHolds(
+            IReferee.Kind.Count, abi.encode(3), bytes.concat(Operands.le64(0, n(6)), logits)
+        );
     }
 
     function test_count_ordersLikeNumbers(uint64 a, uint64 b) public view {
         vm.assume(a << 1 < Operands.INFINITY << 1 && b << 1 < Operands.INFINITY << 1);
-        bool atLeast = ruling(IReferee.Kind.Maximum, "", Operands.le64(a, b)) == IReferee.Ruling.Holds; // b ≤ a
+        bytes memory pair = Operands.le64(a, b);
+        bool atLeast = ruling(IReferee.Kind.Maximum, "", pair) == IReferee.Ruling.Holds; // b ≤ a
         assertHolds(IReferee.Kind.Count, abi.encode(1), Operands.le64(atLeast ? n(1) : 0, b, a));
     }
 
@@ -217,25 +283,45 @@ contract RefereeTest is Test {
 
     /// Same token, same noise: then logits alone decide, over the temperature.
     function test_gumbel_ofOneTokenIsItsLogit() public view {
-        bytes memory half = abi.encode(1_000_000, 500_000, 1, 2, 3, 4, 4, 0, 0); // δ = 1 nat at τ = 1/2
+        // δ = 1 nat at τ = 1/2
+        bytes memory half = abi.encode(1_000_000, 500_000, 1, 2, 3, 4, 4, 0, 0);
         bytes memory unused = Operands.le64(0, 0, 0);
-        assertFails(IReferee.Kind.Gumbel, half, bytes.concat(Operands.le64(Operands.f64(3, -1), n(1)), unused));
-        assertHolds(IReferee.Kind.Gumbel, half, bytes.concat(Operands.le64(Operands.f64(3, -1) + 1, n(1)), unused));
+        assertFails(
+            IReferee.Kind.Gumbel,
+            half,
+            bytes.concat(Operands.le64(Operands.f64(3, -1), n(1)), unused)
+        );
+        assertHolds(
+            IReferee.Kind.Gumbel,
+            half,
+            bytes.concat(Operands.le64(Operands.f64(3, -1) + 1, n(1)), unused)
+        );
     }
 
     function test_gumbel_narrowsTopK() public view {
         bytes memory params = abi.encode(1_000_000, 1_000_000, 1, 2, 3, 4, 4, 0, 50);
         bytes memory logits = Operands.le64(n(9), n(1), 0);
         assertHolds(IReferee.Kind.Gumbel, params, bytes.concat(logits, Operands.le64(n(8), n(50))));
-        assertFails(IReferee.Kind.Gumbel, params, bytes.concat(logits, Operands.le64(n(8) + 1, n(50))));
+        assertFails(
+            IReferee.Kind.Gumbel, params, bytes.concat(logits, Operands.le64(n(8) + 1, n(50)))
+        );
         assertFails(IReferee.Kind.Gumbel, params, bytes.concat(logits, Operands.le64(n(8), n(51))));
     }
 
     function test_gumbel_narrowsMinP() public view {
-        bytes memory params = abi.encode(0, 1_000_000, 1, 2, 3, 4, 4, 500_000, 0); // ln 2 = 0.693 below the largest
+        // ln 2 = 0.693 below the largest
+        bytes memory params = abi.encode(0, 1_000_000, 1, 2, 3, 4, 4, 500_000, 0);
         bytes memory unused = Operands.le64(0, 0);
-        assertHolds(IReferee.Kind.Gumbel, params, bytes.concat(Operands.le64(n(9), n(1), Operands.f64(1240, -7)), unused)); // 9.688
-        assertFails(IReferee.Kind.Gumbel, params, bytes.concat(Operands.le64(n(9), n(1), Operands.f64(1241, -7)), unused)); // 9.695
+        assertHolds(
+            IReferee.Kind.Gumbel,
+            params,
+            bytes.concat(Operands.le64(n(9), n(1), Operands.f64(1240, -7)), unused)
+        ); // 9.688
+        assertFails(
+            IReferee.Kind.Gumbel,
+            params,
+            bytes.concat(Operands.le64(n(9), n(1), Operands.f64(1241, -7)), unused)
+        ); // 9.695
     }
 
     function test_outside_needsMoreThanTheMargin() public view {
@@ -257,10 +343,20 @@ contract RefereeTest is Test {
         bytes memory bad = Operands.le64(n(3), Operands.NAN);
         bytes memory infinite = Operands.le(0x7f800000, 4);
         IReferee.Kind kind = IReferee.Kind.WhitenDifference;
-        vm.assertTrue(ruling(kind, params, bytes.concat(bad, infinite, infinite)) == IReferee.Ruling.RowMalformed);
-        vm.assertTrue(ruling(kind, params, bytes.concat(bad, infinite, f32(7))) == IReferee.Ruling.ModelMalformed);
-        vm.assertTrue(ruling(kind, params, bytes.concat(bad, f32(2), f32(7))) == IReferee.Ruling.Fails);
-        vm.assertTrue(ruling(kind, params, bytes.concat(good, f32(2), f32(7))) == IReferee.Ruling.Holds);
+        vm.assertTrue(
+            ruling(kind, params, bytes.concat(bad, infinite, infinite))
+                == IReferee.Ruling.RowMalformed
+        );
+        vm.assertTrue(
+            ruling(kind, params, bytes.concat(bad, infinite, f32(7)))
+                == IReferee.Ruling.ModelMalformed
+        );
+        vm.assertTrue(
+            ruling(kind, params, bytes.concat(bad, f32(2), f32(7))) == IReferee.Ruling.Fails
+        );
+        vm.assertTrue(
+            ruling(kind, params, bytes.concat(good, f32(2), f32(7))) == IReferee.Ruling.Holds
+        );
     }
 
     // --- what no program asks for ---
@@ -272,7 +368,9 @@ contract RefereeTest is Test {
         referee.check(IReferee.Kind.Input, abi.encode(4), Operands.le64(0));
         vm.expectRevert(abi.encodeWithSelector(IReferee.FlagInvalid.selector, 2));
         referee.check(IReferee.Kind.Norm, abi.encode(Decode.FP32, 2), "");
-        vm.expectRevert(abi.encodeWithSelector(IReferee.ConstantInvalid.selector, Operands.INFINITY));
+        vm.expectRevert(
+            abi.encodeWithSelector(IReferee.ConstantInvalid.selector, Operands.INFINITY)
+        );
         referee.check(IReferee.Kind.Scale, abi.encode(Operands.INFINITY), Operands.le64(0, 0));
         vm.expectRevert(abi.encodeWithSelector(IReferee.ConstantInvalid.selector, 0));
         referee.check(IReferee.Kind.Softcap, abi.encode(0), Operands.le64(0, 0));
@@ -296,7 +394,8 @@ contract RefereeTest is Test {
         referee.check(IReferee.Kind.Linear, abi.encode(Decode.FP32, 1), new bytes(15));
     }
 
-    /// Whatever values stand in operands of the right length, there is a ruling: nobody's move can be made to revert.
+    /// Operands of the right length have a ruling whatever they hold: no move can be made to
+    /// revert.
     function test_check_neverRevertsForValues(uint256 seed, uint256 kindSeed) public view {
         IReferee.Kind kind = IReferee.Kind(bound(kindSeed, 0, uint256(type(IReferee.Kind).max)));
         (bytes memory params, uint256 length) = shapeOf(kind);
@@ -309,26 +408,43 @@ contract RefereeTest is Test {
         ruling(kind, params, operands);
     }
 
-    function shapeOf(IReferee.Kind kind) private pure returns (bytes memory params, uint256 length) {
-        if (kind == IReferee.Kind.Input) return (abi.encode(Decode.FP32), 12);
+    function shapeOf(IReferee.Kind kind)
+        private
+        pure
+        returns (bytes memory params, uint256 length)
+    {
+        if (kind == IReferee.Kind.Input) {
+            return (abi.encode(Decode.FP32), 12);
+        }
         if (kind == IReferee.Kind.Embed) return (abi.encode(Decode.BF16, n(1)), 10);
         if (kind == IReferee.Kind.Linear) return (abi.encode(Decode.FP32, 5), 68);
-        if (kind == IReferee.Kind.Sum || kind == IReferee.Kind.Squares) return (abi.encode(5), 48);
+        if (kind == IReferee.Kind.Sum || kind == IReferee.Kind.Squares) {
+            return (abi.encode(5), 48);
+        }
         if (kind == IReferee.Kind.BiasSum) return (abi.encode(Decode.FP16, 5), 50);
         if (kind == IReferee.Kind.NormScale) return (abi.encode(640, n(1)), 16);
         if (kind == IReferee.Kind.Norm) return (abi.encode(Decode.FP32, 1), 28);
         if (kind == IReferee.Kind.Rope) return (abi.encode(Decode.F64, 1), 40);
         if (kind == IReferee.Kind.Score) return (abi.encode(5, n(3), 1, 1, 0), 88);
         if (kind == IReferee.Kind.Mix) return (abi.encode(5), 88);
-        if (kind == IReferee.Kind.Scale || kind == IReferee.Kind.Softcap) return (abi.encode(n(3)), 16);
-        if (kind == IReferee.Kind.WhitenDifference) return (abi.encode(Decode.FP32, Decode.F64), 28);
+        if (kind == IReferee.Kind.Scale || kind == IReferee.Kind.Softcap) {
+            return (abi.encode(n(3)), 16);
+        }
+        if (kind == IReferee.Kind.WhitenDifference) {
+            return (abi.encode(Decode.FP32, Decode.F64), 28);
+        }
         if (kind == IReferee.Kind.WhitenReference) return (abi.encode(Decode.F64), 24);
-        if (kind == IReferee.Kind.Exceeds || kind == IReferee.Kind.Greedy) return (abi.encode(1e7), 16);
+        if (kind == IReferee.Kind.Exceeds || kind == IReferee.Kind.Greedy) {
+            return (abi.encode(1e7), 16);
+        }
         if (kind == IReferee.Kind.Count) return (abi.encode(5), 56);
-        if (kind == IReferee.Kind.Gumbel) return (abi.encode(1, type(uint32).max, 1, 2, 3, 4, 5, 1, 50), 40);
+        if (kind == IReferee.Kind.Gumbel) {
+            return (abi.encode(1, type(uint32).max, 1, 2, 3, 4, 5, 1, 50), 40);
+        }
         if (kind == IReferee.Kind.OutsideMinP) return (abi.encode(1, 1, 1), 16);
         if (kind == IReferee.Kind.OutsideTopK) return (abi.encode(1, 1, 1), 24);
-        bool three = kind == IReferee.Kind.Exp || kind == IReferee.Kind.Probability || kind == IReferee.Kind.Product;
+        bool three = kind == IReferee.Kind.Exp || kind == IReferee.Kind.Probability
+            || kind == IReferee.Kind.Product;
         return ("", three || kind == IReferee.Kind.Add ? 24 : 16);
     }
 }

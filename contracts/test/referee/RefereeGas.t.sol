@@ -7,7 +7,7 @@ import {Referee} from "../../src/referee/Referee.sol";
 import {Test} from "../Vm.sol";
 import {Operands} from "./Operands.sol";
 
-/// What does one leaf cost, executed and as a transaction of its own, at 256 terms where it has any? Committed in contracts/snapshots.
+/// What does one leaf cost, executed and as its own transaction, at 256 terms where it has any?
 contract RefereeGasTest is Test {
     uint256 private constant N = 256;
     uint256 private constant MOST_GAS = 500_000;
@@ -15,13 +15,22 @@ contract RefereeGasTest is Test {
 
     IReferee private immutable referee = new Referee();
 
-    function snapshot(string memory name, IReferee.Kind kind, bytes memory params, bytes memory operands) private {
+    function snapshot(
+        string memory name,
+        IReferee.Kind kind,
+        bytes memory params,
+        bytes memory operands
+    ) private {
         _snapshot(name, kind, params, operands, IReferee.Ruling.Holds);
     }
 
-    function _snapshot(string memory name, IReferee.Kind kind, bytes memory params, bytes memory operands, IReferee.Ruling expected)
-        private
-    {
+    function _snapshot(
+        string memory name,
+        IReferee.Kind kind,
+        bytes memory params,
+        bytes memory operands,
+        IReferee.Ruling expected
+    ) private {
         IReferee.Ruling ruling = referee.check(kind, params, operands);
         uint256 execution = vm.snapshotGasLastCall("Referee", string.concat(name, " (execution)"));
         vm.assertTrue(ruling == expected, name);
@@ -32,7 +41,7 @@ contract RefereeGasTest is Test {
         vm.assertLe(gas, MOST_GAS, name);
     }
 
-    /// Gas of a transaction with this input: EIP-2028, with the floor of EIP-7623. A free call is never isolated, hence by hand.
+    /// Gas of a transaction with this input: EIP-2028 with the floor of EIP-7623.
     function transactionGas(bytes memory input, uint256 execution) private pure returns (uint256) {
         uint256 tokens;
         for (uint256 i; i < input.length; ++i) {
@@ -47,34 +56,62 @@ contract RefereeGasTest is Test {
         return abi.encode(value);
     }
 
-    /// `n` numbers of `width` bytes without zero bytes to speak of: what calldata of real operands costs.
-    function dense(uint256 n, uint256 width, uint256 seed) private pure returns (bytes memory out) {
+    /// `n` numbers of `width` bytes, hardly any of them zero.
+    function dense(uint256 n, uint256 width, uint256 seed)
+        private
+        pure
+        returns (bytes memory out)
+    {
         for (uint256 i; i < n; ++i) {
             uint256 bits = uint256(keccak256(abi.encode(seed, i)));
             uint256 mantissa = width == 8 ? 52 : width == 4 ? 23 : 7;
             uint256 field = (width == 8 ? 1000 : 110) + (bits >> 200) % 24;
             out = bytes.concat(
-                out, Operands.le((bits & ((1 << mantissa) - 1)) | (field << mantissa) | (bits & (1 << (8 * width - 1))), width)
+                out,
+                Operands.le(
+                    (bits & ((1 << mantissa) - 1)) | (field << mantissa)
+                        | (bits & (1 << (8 * width - 1))),
+                    width
+                )
             );
         }
     }
 
     /// A result that is not the sum costs what the sum costs.
-    function snapshotDense(string memory name, IReferee.Kind kind, bytes memory params, bytes memory operands) private {
+    function snapshotDense(
+        string memory name,
+        IReferee.Kind kind,
+        bytes memory params,
+        bytes memory operands
+    ) private {
         _snapshot(name, kind, params, operands, IReferee.Ruling.Fails);
     }
 
     function test_sums_cost() public {
         bytes memory trace = dense(1 + N, 8, 1);
         bytes memory both = bytes.concat(trace, dense(N, 8, 2));
-        snapshotDense("Linear bf16 n=256", IReferee.Kind.Linear, abi.encode(Decode.BF16, N), bytes.concat(trace, dense(N, 2, 3)));
-        snapshotDense("Linear fp32 n=256", IReferee.Kind.Linear, abi.encode(Decode.FP32, N), bytes.concat(trace, dense(N, 4, 3)));
+        snapshotDense(
+            "Linear bf16 n=256",
+            IReferee.Kind.Linear,
+            abi.encode(Decode.BF16, N),
+            bytes.concat(trace, dense(N, 2, 3))
+        );
+        snapshotDense(
+            "Linear fp32 n=256",
+            IReferee.Kind.Linear,
+            abi.encode(Decode.FP32, N),
+            bytes.concat(trace, dense(N, 4, 3))
+        );
         snapshotDense("Mix n=256", IReferee.Kind.Mix, word(N), both);
-        snapshotDense("Score n=256", IReferee.Kind.Score, abi.encode(N, Operands.f64(1, -4), 7, 5, 0), both);
+        snapshotDense(
+            "Score n=256", IReferee.Kind.Score, abi.encode(N, Operands.f64(1, -4), 7, 5, 0), both
+        );
         snapshotDense("Squares n=256", IReferee.Kind.Squares, word(N), trace);
         snapshotDense("Sum n=256", IReferee.Kind.Sum, word(N), trace);
         bytes memory biased = bytes.concat(dense(N, 8, 4), dense(1, 4, 5));
-        snapshotDense("BiasSum n=255", IReferee.Kind.BiasSum, abi.encode(Decode.FP32, N - 1), biased);
+        snapshotDense(
+            "BiasSum n=255", IReferee.Kind.BiasSum, abi.encode(Decode.FP32, N - 1), biased
+        );
         snapshotDense("Count n=256", IReferee.Kind.Count, word(N), dense(2 + N, 8, 6));
     }
 
@@ -84,8 +121,18 @@ contract RefereeGasTest is Test {
         uint64 three = Operands.f64(3);
         bytes memory six32 = Operands.le(Operands.f32(6), 4);
         snapshot("Copy", IReferee.Kind.Copy, "", Operands.le64(six, six));
-        snapshot("Input", IReferee.Kind.Input, word(Decode.FP32), bytes.concat(Operands.le64(six), six32));
-        snapshot("Embed", IReferee.Kind.Embed, abi.encode(Decode.FP32, Operands.f64(1)), bytes.concat(Operands.le64(six), six32));
+        snapshot(
+            "Input",
+            IReferee.Kind.Input,
+            word(Decode.FP32),
+            bytes.concat(Operands.le64(six), six32)
+        );
+        snapshot(
+            "Embed",
+            IReferee.Kind.Embed,
+            abi.encode(Decode.FP32, Operands.f64(1)),
+            bytes.concat(Operands.le64(six), six32)
+        );
         snapshot("Product", IReferee.Kind.Product, "", Operands.le64(six, two, three));
         snapshot("Scale", IReferee.Kind.Scale, word(two), Operands.le64(six, three));
         snapshot("Add", IReferee.Kind.Add, "", Operands.le64(six, three, three));
@@ -94,14 +141,30 @@ contract RefereeGasTest is Test {
     function test_normAndRope_cost() public {
         (uint64 one, uint64 two, uint64 six) = (Operands.f64(1), Operands.f64(2), Operands.f64(6));
         bytes memory three32 = Operands.le(Operands.f32(3), 4);
-        snapshot("NormScale", IReferee.Kind.NormScale, abi.encode(640, 0), Operands.le64(one, Operands.f64(640)));
-        snapshot("Norm", IReferee.Kind.Norm, abi.encode(Decode.FP32, 0), bytes.concat(Operands.le64(six, two, one), three32));
+        snapshot(
+            "NormScale",
+            IReferee.Kind.NormScale,
+            abi.encode(640, 0),
+            Operands.le64(one, Operands.f64(640))
+        );
+        snapshot(
+            "Norm",
+            IReferee.Kind.Norm,
+            abi.encode(Decode.FP32, 0),
+            bytes.concat(Operands.le64(six, two, one), three32)
+        );
         bytes memory table = bytes.concat(Operands.le(Operands.f32(1), 4), Operands.le(0, 4));
-        snapshot("Rope", IReferee.Kind.Rope, abi.encode(Decode.FP32, 1), bytes.concat(Operands.le64(two, two, six), table));
+        snapshot(
+            "Rope",
+            IReferee.Kind.Rope,
+            abi.encode(Decode.FP32, 1),
+            bytes.concat(Operands.le64(two, two, six), table)
+        );
     }
 
     function test_softmax_cost() public {
-        (uint64 one, uint64 two, uint64 half) = (Operands.f64(1), Operands.f64(2), Operands.f64(1, -1));
+        (uint64 one, uint64 two, uint64 half) =
+            (Operands.f64(1), Operands.f64(2), Operands.f64(1, -1));
         snapshot("Stabiliser", IReferee.Kind.Stabiliser, "", Operands.le64(two, two));
         uint64 eToMinus1 = 0x3fd78b56362cef38; // exp(-1)
         snapshot("Exp", IReferee.Kind.Exp, "", Operands.le64(eToMinus1, two, one));
@@ -110,9 +173,13 @@ contract RefereeGasTest is Test {
 
     function test_activations_cost() public {
         uint64 one = Operands.f64(1);
-        snapshot("Silu", IReferee.Kind.Silu, "", Operands.le64(0x3fe764d4f5d5a2bd, one)); // 1 / (1 + 1/e)
-        snapshot("GeluTanh", IReferee.Kind.GeluTanh, "", Operands.le64(0x3feaeb0b772a3ae1, one)); // 0.8411919906082768
-        snapshot("Softcap", IReferee.Kind.Softcap, word(one), Operands.le64(0x3fe85efab514f394, one)); // tanh 1
+        // 1 / (1 + 1/e)
+        snapshot("Silu", IReferee.Kind.Silu, "", Operands.le64(0x3fe764d4f5d5a2bd, one));
+        // 0.8411919906082768
+        snapshot("GeluTanh", IReferee.Kind.GeluTanh, "", Operands.le64(0x3feaeb0b772a3ae1, one));
+        snapshot(
+            "Softcap", IReferee.Kind.Softcap, word(one), Operands.le64(0x3fe85efab514f394, one)
+        ); // tanh 1
     }
 
     function test_verdicts_cost() public {
@@ -120,18 +187,37 @@ contract RefereeGasTest is Test {
         bytes memory two32 = Operands.le(Operands.f32(2), 4);
         bytes memory six32 = Operands.le(Operands.f32(6), 4);
         bytes memory operands = bytes.concat(Operands.le64(two, two), two32, six32); // (6 - 2) / 2
-        snapshot("WhitenDifference", IReferee.Kind.WhitenDifference, abi.encode(Decode.FP32, Decode.FP32), operands);
-        snapshot("WhitenReference", IReferee.Kind.WhitenReference, word(Decode.FP32), bytes.concat(Operands.le64(one, two), two32));
+        snapshot(
+            "WhitenDifference",
+            IReferee.Kind.WhitenDifference,
+            abi.encode(Decode.FP32, Decode.FP32),
+            operands
+        );
+        snapshot(
+            "WhitenReference",
+            IReferee.Kind.WhitenReference,
+            word(Decode.FP32),
+            bytes.concat(Operands.le64(one, two), two32)
+        );
         snapshot("Exceeds", IReferee.Kind.Exceeds, word(1e12), Operands.le64(two, one));
         snapshot("Maximum", IReferee.Kind.Maximum, "", Operands.le64(two, one));
         snapshot("Greedy", IReferee.Kind.Greedy, word(10_000), Operands.le64(two, one));
         bytes memory filters = Operands.le64(four, four, Operands.f64(50));
-        bytes memory ahead = bytes.concat(Operands.le64(Operands.f64(60), one), Operands.le64(Operands.f64(60), Operands.f64(30)));
+        bytes memory ahead = bytes.concat(
+            Operands.le64(Operands.f64(60), one), Operands.le64(Operands.f64(60), Operands.f64(30))
+        );
         ahead = bytes.concat(ahead, Operands.le64(Operands.f64(50)));
         filters = abi.encode(10_000, 800_000, 1, 2, 3, 4, 5, 50_000, 50);
         snapshot("Gumbel, min-p, top-k", IReferee.Kind.Gumbel, filters, ahead);
-        snapshot("OutsideMinP", IReferee.Kind.OutsideMinP, abi.encode(10_000, 800_000, 50_000), Operands.le64(Operands.f64(9), one));
+        snapshot(
+            "OutsideMinP",
+            IReferee.Kind.OutsideMinP,
+            abi.encode(10_000, 800_000, 50_000),
+            Operands.le64(Operands.f64(9), one)
+        );
         bytes memory outside = Operands.le64(one, two, Operands.f64(50));
-        snapshot("OutsideTopK", IReferee.Kind.OutsideTopK, abi.encode(10_000, 800_000, 50), outside);
+        snapshot(
+            "OutsideTopK", IReferee.Kind.OutsideTopK, abi.encode(10_000, 800_000, 50), outside
+        );
     }
 }

@@ -21,14 +21,14 @@ contract TranscendTest is Test {
         return gap <= int256(1) << bits;
     }
 
-    function test_exp_ofZeroAndOne() public pure {
+    function test_exp_ofZeroAndOne_isRight() public pure {
         Real memory one = Exp.expFixed(0);
         vm.assertTrue(one.m == UNIT && one.e == -120);
         Real memory e = Exp.expFixed(UNIT);
         vm.assertTrue(near(e.m << uint256(e.e + 120), E, 12));
     }
 
-    function test_ln_ofTenAndOne() public pure {
+    function test_ln_ofTenAndOne_isRight() public pure {
         vm.assertTrue(near(Log.lnFixed(10, 0), LN10, 8));
         vm.assertTrue(Log.lnFixed(1, 0) == 0);
         vm.assertTrue(Log.lnFixed(1 << 100, -100) == 0);

@@ -6,14 +6,14 @@ import {Ack} from "../../src/types/Signed.sol";
 import {Messages} from "../fixtures/Messages.sol";
 import {Suite} from "../fixtures/Suite.sol";
 
-/// What does each step of a job cost, for 1 to 8 stages? Each call is its own transaction; committed in contracts/snapshots.
+/// What does each step of a job cost, for 1 to 8 stages, each call its own transaction?
 /// forge-config: default.isolate = true
 contract GasTest is Suite {
     using Messages for *;
 
     function setUp() public override {
         super.setUp();
-        // Accounts that have been paid before: the first credit of an account costs 17 100 more, once.
+        // An account's first credit costs 17,100 more, so all have been paid before.
         settleAck(matchedDeal(8), 900_000, 400_000);
     }
 
@@ -60,7 +60,11 @@ contract GasTest is Suite {
             for (uint32 step = 1; step <= 3; ++step) {
                 (Ack memory ack, bytes memory sig) = newAck(deal, 1000 * step, 500 * step);
                 tasks.settleAck(deal.order, ack, sig, deal.plan);
-                if (step != 2) snapshot(step == 1 ? "first Ack of a session" : "later Ack of a session", stages);
+                if (step != 2) {
+                    snapshot(
+                        step == 1 ? "first Ack of a session" : "later Ack of a session", stages
+                    );
+                }
             }
             vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
             tasks.expire(deal.id);

@@ -93,7 +93,9 @@ contract SystemTest is Court {
         Deal memory deal = matchedDeal(4);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         delivery.sigs[2] = ""; // never signed
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[2].operator));
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[2].operator)
+        );
         deliver(deal, delivery);
         vm.warp(deal.order.deadline + 1);
         tasks.expire(deal.id);
@@ -164,7 +166,7 @@ contract SystemTest is Court {
         Delivery memory delivery = deliver(deal, IN, OUT);
         DisputeId id = openDispute(deal, delivery, 1);
         letLapse(id);
-        vm.assertEq(uint256(jury.status(id)), uint256(IArbitrator.Status.NoRuling));
+        vm.assertEq(uint256(jury.disputeOf(id).status), uint256(IArbitrator.Status.NoRuling));
         vm.assertEq(miners.minerOf(minerOwners[1]).stake, STAKE);
         vm.assertGe(jury.creditOf(requester), BOND);
         skipTime(deal.order.window);
@@ -201,7 +203,7 @@ contract SystemTest is Court {
         assertEscrowDrains(deal);
     }
 
-    /// A job may be acknowledged once its disputes are over, with the guilty stage's share withheld.
+    /// A job may be acknowledged once its disputes are over, without the guilty stage's share.
     function test_disputeThenAck_withholds() public {
         Deal memory deal = matchedDeal(2);
         Delivery memory delivery = deliver(deal, IN, OUT);
@@ -232,8 +234,8 @@ contract SystemTest is Court {
         }
     }
 
-    /// Attack #12 at its sharpest: the miner asks to leave in the second it is matched, all is done at the last moment, and its
-    /// stake is still there when the verdict is executed.
+    /// #12 at its sharpest: the miner asks to leave when it is matched, all is done at the last
+    /// moment, and its stake is still there when the verdict is executed.
     function test_unbonding_outlastsTheLatestVerdict() public {
         Order memory order = newOrder();
         order.deadline = uint64(vm.getBlockTimestamp() + MAX_JOB_SECONDS);
@@ -255,7 +257,7 @@ contract SystemTest is Court {
         vm.assertEq(miners.creditOf(requester), STAKE / 2);
     }
 
-    /// Every clock of a job at its largest ends before stake that was asked for at its start may leave.
+    /// Every clock of a job at its largest ends before stake asked for at its start may leave.
     function test_longestJob_endsBeforeUnbonding() public view {
         ITaskRegistry.Params memory p = tasks.params();
         uint256 longest = uint256(p.maxJobSeconds) + p.maxWindowSeconds + jury.maxDisputeSeconds();

@@ -11,9 +11,10 @@ import {Ack, Order, Stage} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
-/// What people do with the whole suite, in any order: forge calls these functions at random. The cast: a requester that pays, one that
-/// never answers, one that disputes everything; six honest miners and two cheats; a matcher that forgets jobs; an auditor; five jurors
-/// of whom one lies and any may sleep. What a rule forbids simply fails; a *panic* is remembered, for a rule should have caught it.
+/// What people do with the whole suite, called by forge at random: a requester that pays, one that
+/// never answers, one that disputes everything; six honest miners and two cheats; a matcher that
+/// forgets jobs; an auditor; five jurors, one of them a liar. A call that a rule forbids fails; one
+/// that panics is remembered.
 contract SystemHandler is Court {
     using Messages for *;
 
@@ -119,15 +120,21 @@ contract SystemHandler is Court {
 
     // --- acting ---
 
-    function act(string memory what, address caller, address target, bytes memory data) private returns (bool ok) {
+    function act(string memory what, address caller, address target, bytes memory data)
+        private
+        returns (bool ok)
+    {
         bytes memory answer;
         vm.prank(caller);
         (ok, answer) = target.call(data);
-        if (ok) ++happened[what];
-        else if (answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) panicked = true;
+        if (ok) {
+            ++happened[what];
+        } else if (answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
+            panicked = true;
+        }
     }
 
-    /// After every move: ends stay ends, and who may still be disputed has its stake here or has lost it.
+    /// After every move: ends stay ends, and who can be disputed has its stake here or lost it.
     modifier observed() {
         _;
         for (uint256 i; i < _tasks.length; ++i) {
@@ -140,12 +147,18 @@ contract SystemHandler is Court {
         ITaskRegistry.State state = job.state;
         if (task.end != ITaskRegistry.State.None && state != task.end) terminalMoved = true;
         bool settled = state == ITaskRegistry.State.Settled;
-        if (settled || state == ITaskRegistry.State.Cancelled || state == ITaskRegistry.State.Expired) task.end = state;
+        if (
+            settled || state == ITaskRegistry.State.Cancelled
+                || state == ITaskRegistry.State.Expired
+        ) task.end = state;
 
         uint256 t = vm.getBlockTimestamp();
-        // A dispute that nobody moves on may outlast everybody's stake but that of the stages it is about.
+        // An abandoned dispute may outlast everybody's stake but that of its own stages.
         bool disputable = (state == ITaskRegistry.State.Matched && t <= job.deadline)
-            || ((settled || state == ITaskRegistry.State.Delivered || state == ITaskRegistry.State.Disputed || state == ITaskRegistry.State.Matched)
+            || ((settled
+                    || state == ITaskRegistry.State.Delivered
+                    || state == ITaskRegistry.State.Disputed
+                    || state == ITaskRegistry.State.Matched)
                 && t <= job.finalAt);
         for (uint256 s; s < task.owners.length; ++s) {
             if (!disputable && job.openMask >> s & 1 == 0) continue;
@@ -184,11 +197,16 @@ contract SystemHandler is Court {
         begin(who, start, stages, terms, false);
     }
 
-    function openSession(uint256 who, uint256 start, uint256 stages, uint256 terms) external observed {
+    function openSession(uint256 who, uint256 start, uint256 stages, uint256 terms)
+        external
+        observed
+    {
         begin(who, start, stages, terms, true);
     }
 
-    function begin(uint256 who, uint256 start, uint256 stages, uint256 terms, bool isSession) private {
+    function begin(uint256 who, uint256 start, uint256 stages, uint256 terms, bool isSession)
+        private
+    {
         if (_tasks.length >= 40) return;
         (requester, requesterKey) = (requesterAt(who), keyAt(who));
         Deal memory deal = dealFrom(someOrder(terms, isSession), start, stages);
@@ -198,7 +216,9 @@ contract SystemHandler is Court {
             fund(requester, address(escrow), maxAmountOf(deal.order));
             ok = act("open", requester, address(tasks), abi.encodeCall(tasks.open, (deal.order)));
         } else {
-            string memory what = isSession ? "openSession" : terms % 4 == 1 ? "openMatched by a spender" : "openMatched";
+            string memory what = isSession
+                ? "openSession"
+                : terms % 4 == 1 ? "openMatched by a spender" : "openMatched";
             ok = act(what, matcher, address(tasks), openCall(deal));
         }
         if (!ok) return;
@@ -216,10 +236,15 @@ contract SystemHandler is Court {
         if (terms % 5 == 0) (order.matcher, order.matcherFeeBps) = (address(0), 0);
         if (terms % 7 == 0) order.auditor = address(0);
         order.window = uint32(bound(terms, 0, MAX_WINDOW_SECONDS));
-        order.deadline = uint64(vm.getBlockTimestamp() + bound(terms >> 32, 1 hours, MAX_JOB_SECONDS));
+        order.deadline =
+            uint64(vm.getBlockTimestamp() + bound(terms >> 32, 1 hours, MAX_JOB_SECONDS));
     }
 
-    function dealFrom(Order memory order, uint256 start, uint256 stages) private view returns (Deal memory deal) {
+    function dealFrom(Order memory order, uint256 start, uint256 stages)
+        private
+        view
+        returns (Deal memory deal)
+    {
         Stage[] memory plan = evenPlan(bound(stages, 1, MINERS));
         uint256[] memory keys = new uint256[](plan.length);
         for (uint256 i; i < plan.length; ++i) {
@@ -232,7 +257,10 @@ contract SystemHandler is Court {
     }
 
     function openCall(Deal memory deal) private view returns (bytes memory) {
-        return abi.encodeCall(tasks.openMatched, (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs));
+        return abi.encodeCall(
+            tasks.openMatched,
+            (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs)
+        );
     }
 
     function matchJob(uint256 which) external someTask observed {
@@ -240,7 +268,9 @@ contract SystemHandler is Court {
         Deal memory deal = abi.decode(task.deal, (Deal));
         (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
         resign(deal); // acceptances are fresh
-        bytes memory data = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs));
+        bytes memory data = abi.encodeCall(
+            tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs)
+        );
         if (act("matchJob", matcher, address(tasks), data)) task.deal = abi.encode(deal);
     }
 
@@ -253,13 +283,20 @@ contract SystemHandler is Court {
 
     function cancel(uint256 which) external someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        act("cancel", deal.order.requester, address(tasks), abi.encodeCall(tasks.cancel, (deal.id)));
+        act(
+            "cancel", deal.order.requester, address(tasks), abi.encodeCall(tasks.cancel, (deal.id))
+        );
     }
 
     function expire(uint256 which) external someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
         bool isSession = tasks.jobOf(deal.id).finalAt != 0;
-        act(isSession ? "expire a session" : "expire", stranger, address(tasks), abi.encodeCall(tasks.expire, (deal.id)));
+        act(
+            isSession ? "expire a session" : "expire",
+            stranger,
+            address(tasks),
+            abi.encodeCall(tasks.expire, (deal.id))
+        );
     }
 
     // --- jobs end well ---
@@ -273,16 +310,21 @@ contract SystemHandler is Court {
         settle("settleAck", deal, which % 2 == 0 ? matcher : deal.plan[0].operator, data);
     }
 
-    /// The next Ack of a session, or one that counts less than the last; brought by a stranger.
+    /// A session's next Ack, or one that counts less than the last; brought by a stranger.
     ///
-    /// INVARIANT under test: the stages not at fault got exactly the difference of two totals, and the requester nothing yet.
+    /// INVARIANT under test: stages not at fault got the difference of two totals.
     function voucher(Deal memory deal, uint256 countIn, uint256 countOut) private {
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
         bool falls = countIn >> 200 & 7 == 0 && job.tokensIn > 0;
-        uint256 to = falls ? job.tokensIn - 1 : job.tokensIn + bound(countIn, 0, (deal.order.maxTokensIn - job.tokensIn) / 2);
-        uint256 out = job.tokensOut + bound(countOut, 0, (deal.order.maxTokensOut - job.tokensOut) / 2);
+        uint256 to = falls
+            ? job.tokensIn - 1
+            : job.tokensIn + bound(countIn, 0, (deal.order.maxTokensIn - job.tokensIn) / 2);
+        uint256 out =
+            job.tokensOut + bound(countOut, 0, (deal.order.maxTokensOut - job.tokensOut) / 2);
         (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
-        if (escrow.jobSpenderOf(deal.id) != address(0) && countOut >> 200 & 1 == 1) requesterKey += 1000; // its spender
+        if (escrow.jobSpenderOf(deal.id) != address(0) && countOut >> 200 & 1 == 1) {
+            requesterKey += 1000; // its spender
+        }
         bring(deal, job, uint32(to), uint32(out));
     }
 
@@ -303,7 +345,10 @@ contract SystemHandler is Court {
         (uint256 earned, uint256 spent) = due(deal, job, to, out);
         Books memory afterwards = booksOf(deal);
         if (to < job.tokensIn || afterwards.balance != before.balance) paidWrongly = true;
-        if (afterwards.credits - before.credits != earned || before.locked - afterwards.locked != spent) paidWrongly = true;
+        if (
+            afterwards.credits - before.credits != earned
+                || before.locked - afterwards.locked != spent
+        ) paidWrongly = true;
         paidFor[escrow.jobSpenderOf(deal.id)] += spent;
     }
 
@@ -318,8 +363,10 @@ contract SystemHandler is Court {
         returns (uint256 earned, uint256 spent)
     {
         if (to < job.tokensIn) return (0, 0);
-        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, to, out);
-        (uint256[] memory hadGross, uint256[] memory had,,) = tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
+        (uint256[] memory gross, uint256[] memory pay,,) =
+            tasks.split(deal.order, deal.plan, to, out);
+        (uint256[] memory hadGross, uint256[] memory had,,) =
+            tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
         for (uint256 s; s < pay.length; ++s) {
             if (job.faultMask >> s & 1 == 1) continue;
             earned += pay[s] - had[s];
@@ -330,15 +377,32 @@ contract SystemHandler is Court {
     function requestClose(uint256 which) external someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
         address spender = escrow.jobSpenderOf(deal.id);
-        address caller = which % 3 == 0 && spender != address(0) ? spender : which % 3 == 1 ? matcher : deal.order.requester;
-        act("requestClose", caller, address(tasks), abi.encodeCall(tasks.requestClose, (deal.order)));
+        address caller = which % 3 == 0 && spender != address(0)
+            ? spender
+            : which % 3 == 1 ? matcher : deal.order.requester;
+        act(
+            "requestClose",
+            caller,
+            address(tasks),
+            abi.encodeCall(tasks.requestClose, (deal.order))
+        );
     }
 
     /// With the delivered counts, if there are such.
-    function ackFor(Deal memory deal, uint256 countIn, uint256 countOut) private view returns (Ack memory, bytes memory) {
+    function ackFor(Deal memory deal, uint256 countIn, uint256 countOut)
+        private
+        view
+        returns (Ack memory, bytes memory)
+    {
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
-        if (job.state == ITaskRegistry.State.Delivered) return newAck(deal, job.tokensIn, job.tokensOut);
-        return newAck(deal, uint32(bound(countIn, 0, deal.order.maxTokensIn)), uint32(bound(countOut, 0, deal.order.maxTokensOut)));
+        if (job.state == ITaskRegistry.State.Delivered) {
+            return newAck(deal, job.tokensIn, job.tokensOut);
+        }
+        return newAck(
+            deal,
+            uint32(bound(countIn, 0, deal.order.maxTokensIn)),
+            uint32(bound(countOut, 0, deal.order.maxTokensOut))
+        );
     }
 
     function deliver(uint256 which, uint256 cheating) public someTask observed {
@@ -346,7 +410,9 @@ contract SystemHandler is Court {
         Deal memory deal = abi.decode(task.deal, (Deal));
         if (task.delivery.length == 0) makeReceipts(task, deal, cheating);
         Delivery memory delivery = abi.decode(task.delivery, (Delivery));
-        bytes memory data = abi.encodeCall(tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs));
+        bytes memory data = abi.encodeCall(
+            tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs)
+        );
         act("deliver", stranger, address(tasks), data);
     }
 
@@ -371,14 +437,17 @@ contract SystemHandler is Court {
         settle("finalize", deal, stranger, abi.encodeCall(tasks.finalize, (deal.order, deal.plan)));
     }
 
-    /// INVARIANT under test: the stages not at fault got exactly their pay, and the requester exactly the rest.
-    function settle(string memory what, Deal memory deal, address caller, bytes memory data) private {
+    /// INVARIANT under test: stages not at fault got their pay, and the requester the rest.
+    function settle(string memory what, Deal memory deal, address caller, bytes memory data)
+        private
+    {
         uint256 creditsBefore = creditsOf(deal);
         uint256 balanceBefore = escrow.balanceOf(deal.order.requester);
         (, uint256 locked) = escrow.lockOf(deal.id);
         if (!act(what, caller, address(tasks), data)) return;
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
-        (uint256[] memory gross, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
+        (uint256[] memory gross, uint256[] memory pay,,) =
+            tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
         uint256 earned;
         uint256 spent;
         for (uint256 s; s < pay.length; ++s) {
@@ -387,7 +456,9 @@ contract SystemHandler is Court {
             spent += gross[s];
         }
         if (creditsOf(deal) - creditsBefore != earned) paidWrongly = true;
-        if (escrow.balanceOf(deal.order.requester) - balanceBefore != locked - spent) paidWrongly = true;
+        if (escrow.balanceOf(deal.order.requester) - balanceBefore != locked - spent) {
+            paidWrongly = true;
+        }
         paidFor[escrow.jobSpenderOf(deal.id)] += spent;
     }
 
@@ -407,10 +478,21 @@ contract SystemHandler is Court {
         Delivery memory delivery = abi.decode(task.delivery, (Delivery));
         address challenger = who % 2 == 1 ? auditor : deal.order.requester;
         fund(challenger, address(jury), uint256(BOND) + FEE);
-        bytes memory data =
-            abi.encodeCall(tasks.dispute, (deal.order, deal.plan, delivery.receipts[stage], delivery.sigs[stage], noDelegation(), ""));
+        bytes memory data = abi.encodeCall(
+            tasks.dispute,
+            (
+                deal.order,
+                deal.plan,
+                delivery.receipts[stage],
+                delivery.sigs[stage],
+                noDelegation(),
+                ""
+            )
+        );
         if (!act("dispute", challenger, address(tasks), data)) return;
-        hearings.push(Hearing(disputeIdOf(deal, delivery, stage), task.cheatMask >> stage & 1 == 1));
+        hearings.push(
+            Hearing(disputeIdOf(deal, delivery, stage), task.cheatMask >> stage & 1 == 1)
+        );
     }
 
     /// What an auditor that re-ran the job would name: the first cheating stage, or else the first.
@@ -440,9 +522,15 @@ contract SystemHandler is Court {
         } else if (phase == IJuryArbitrator.Phase.Ruled) {
             if (course >> 64 & 1 == 1) skipTime(1 hours);
             if (act("execute", stranger, address(jury), abi.encodeCall(jury.execute, (h.id)))) {
-                if (jury.status(h.id) == IArbitrator.Status.Fault) ++happened["ruled fault"];
-                if (jury.status(h.id) == IArbitrator.Status.NoFault) ++happened["ruled no fault"];
-                if (jury.status(h.id) == IArbitrator.Status.NoRuling) ++happened["no ruling"];
+                if (jury.disputeOf(h.id).status == IArbitrator.Status.Fault) {
+                    ++happened["ruled fault"];
+                }
+                if (jury.disputeOf(h.id).status == IArbitrator.Status.NoFault) {
+                    ++happened["ruled no fault"];
+                }
+                if (jury.disputeOf(h.id).status == IArbitrator.Status.NoRuling) {
+                    ++happened["no ruling"];
+                }
             }
         }
     }
@@ -459,10 +547,12 @@ contract SystemHandler is Court {
         for (uint256 i; i < panel.length; ++i) {
             if (course >> (2 * i) & 3 == 3) continue; // asleep
             bool saysFault = panel[i] == jurorAt(0) ? !h.guilty : h.guilty;
-            IJuryArbitrator.Vote word = saysFault ? IJuryArbitrator.Vote.Fault : IJuryArbitrator.Vote.NoFault;
+            IJuryArbitrator.Vote word =
+                saysFault ? IJuryArbitrator.Vote.Fault : IJuryArbitrator.Vote.NoFault;
             bytes32 hash = jury.commitmentHash(h.id, panel[i], word, "evidence", "salt");
-            bytes memory data =
-                reveals ? abi.encodeCall(jury.revealVote, (h.id, word, "evidence", "salt")) : abi.encodeCall(jury.commitVote, (h.id, hash));
+            bytes memory data = reveals
+                ? abi.encodeCall(jury.revealVote, (h.id, word, "evidence", "salt"))
+                : abi.encodeCall(jury.commitVote, (h.id, hash));
             act(reveals ? "reveal" : "commit", panel[i], address(jury), data);
         }
     }
@@ -473,8 +563,10 @@ contract SystemHandler is Court {
         stage %= deal.plan.length;
         if (!isCheat(deal, stage)) return;
         Contradiction memory c = contradiction(deal, stage);
-        bytes memory data =
-            abi.encodeCall(tasks.proveEquivocation, (deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs));
+        bytes memory data = abi.encodeCall(
+            tasks.proveEquivocation,
+            (deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs)
+        );
         act("proveEquivocation", stranger, address(tasks), data);
     }
 
@@ -499,7 +591,12 @@ contract SystemHandler is Court {
 
     function requestWithdraw(uint256 who, uint256 amount) external observed {
         amount = bound(amount, 0, escrow.balanceOf(requesterAt(who)) / 4);
-        act("requestWithdraw", requesterAt(who), address(escrow), abi.encodeCall(escrow.requestWithdraw, (amount)));
+        act(
+            "requestWithdraw",
+            requesterAt(who),
+            address(escrow),
+            abi.encodeCall(escrow.requestWithdraw, (amount))
+        );
     }
 
     function withdraw(uint256 who) external observed {
@@ -556,7 +653,9 @@ contract SystemHandler is Court {
         for (uint256 i; i < _tasks.length; ++i) {
             Deal memory deal = abi.decode(_tasks[i].deal, (Deal));
             ITaskRegistry.State state = tasks.jobOf(deal.id).state;
-            if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) tasks.expire(deal.id);
+            if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) {
+                tasks.expire(deal.id);
+            }
             if (state == ITaskRegistry.State.Delivered) tasks.finalize(deal.order, deal.plan);
         }
         vm.stopPrank();

@@ -10,7 +10,7 @@ import {DisputeId, JobId} from "../../src/types/Ids.sol";
 import {Test} from "../Vm.sol";
 import {SystemHandler} from "./SystemHandler.sol";
 
-/// What holds for the whole suite whatever anyone does, and that from anywhere everyone can go home with their money.
+/// What always holds for the whole suite, and that all can leave with their money.
 contract SystemInvariants is Test {
     struct Selectors {
         address addr;
@@ -26,7 +26,8 @@ contract SystemInvariants is Test {
 
     function setUp() public {
         handler = new SystemHandler();
-        (address token_, address escrow_, address miners_, address jury_, address tasks_) = handler.contracts();
+        (address token_, address escrow_, address miners_, address jury_, address tasks_) =
+            handler.contracts();
         token = TestUSD(token_);
         escrow = IEscrow(escrow_);
         miners = IMinerRegistry(miners_);
@@ -96,21 +97,23 @@ contract SystemInvariants is Test {
         uint256 books;
         address[] memory all = handler.accounts();
         for (uint256 i; i < all.length; ++i) {
-            books += escrow.balanceOf(all[i]) + escrow.thawOf(all[i]).amount + escrow.creditOf(all[i]);
+            books += escrow.balanceOf(all[i]) + escrow.thawOf(all[i]).amount
+            + escrow.creditOf(all[i]);
         }
         for (uint256 i; i < handler.taskCount(); ++i) {
             (JobId id, address requester) = handler.taskAt(i);
             (address who, uint256 amount) = escrow.lockOf(id);
             ITaskRegistry.State state = tasks.jobOf(id).state;
-            bool running = state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched
-                || state == ITaskRegistry.State.Delivered || state == ITaskRegistry.State.Disputed;
+            bool running = state == ITaskRegistry.State.Open
+                || state == ITaskRegistry.State.Matched || state == ITaskRegistry.State.Delivered
+                || state == ITaskRegistry.State.Disputed;
             vm.assertEq(who, running ? requester : address(0)); // locked exactly while it runs
             books += amount;
         }
         vm.assertEq(books, token.balanceOf(address(escrow)));
     }
 
-    /// What a spender has used is what its jobs were paid and what is locked for them, and never above its limit.
+    /// A spender has used what its jobs were paid and have locked, never above its limit.
     function spendersAreHeldToTheirLimits() private view {
         for (uint256 i; i < handler.REQUESTERS(); ++i) {
             address spender = handler.spenderAt(i);
@@ -158,7 +161,7 @@ contract SystemInvariants is Test {
         vm.assertEq(books, token.balanceOf(address(jury)));
     }
 
-    /// Open disputes of jobs are those the jury has not executed; a job is Disputed exactly while it has one and is not settled.
+    /// Open disputes are those that the jury has not executed; a job is Disputed while it has one.
     function disputesAreCounted() private view {
         uint256 open;
         for (uint256 i; i < handler.taskCount(); ++i) {
@@ -170,7 +173,10 @@ contract SystemInvariants is Test {
             }
             vm.assertEq(bits, job.openDisputes);
             vm.assertEq(job.openMask & ~job.disputedMask, 0);
-            vm.assertEq(job.state == ITaskRegistry.State.Disputed, bits > 0 && job.state != ITaskRegistry.State.Settled && !job.isSession);
+            vm.assertEq(
+                job.state == ITaskRegistry.State.Disputed,
+                bits > 0 && job.state != ITaskRegistry.State.Settled && !job.isSession
+            );
             open += bits;
         }
         uint256 undecided;
@@ -186,7 +192,7 @@ contract SystemInvariants is Test {
         vm.assertEq(open, frozen);
     }
 
-    /// No requester, juror, matcher or cheat, alone or together, gets an honest miner slashed or jailed.
+    /// No requester, juror, matcher or cheat gets an honest miner slashed or jailed.
     function honestMinersAreUnharmed() private view {
         for (uint256 i = handler.CHEATS(); i < handler.MINERS(); ++i) {
             IMinerRegistry.Miner memory m = miners.minerOf(handler.minerAt(i));
@@ -195,7 +201,7 @@ contract SystemInvariants is Test {
         }
     }
 
-    /// Liveness: from wherever the run ended, time and strangers end all jobs and disputes, and owners take every unit.
+    /// Liveness: time and strangers end all jobs and disputes, and owners take every unit.
     function afterInvariant() public {
         goHome();
     }

@@ -14,7 +14,7 @@ import {Messages} from "../fixtures/Messages.sol";
 import {Suite} from "../fixtures/Suite.sol";
 import {Trees} from "../fixtures/Trees.sol";
 
-/// A tolerance game from the order that names it to the last payment, with the real registries and escrow.
+/// A tolerance game from its order to the last payment, with the real registries and escrow.
 contract ToleranceGameSystemTest is Suite {
     using Messages for *;
 
@@ -31,7 +31,14 @@ contract ToleranceGameSystemTest is Suite {
         p.bond = BOND;
         p.turnSeconds = TURN_SECONDS;
         p.slashBps = 10_000;
-        game = new ToleranceGame(token, address(tasks), IMinerRegistry(address(miners)), new ScriptedJudge(1), new ScriptedRowJudge(), p);
+        game = new ToleranceGame(
+            token,
+            address(tasks),
+            IMinerRegistry(address(miners)),
+            new ScriptedJudge(1),
+            new ScriptedRowJudge(),
+            p
+        );
         vm.prank(governor);
         miners.proposeArbitrator(address(game));
         skipTime(7 days);
@@ -57,14 +64,24 @@ contract ToleranceGameSystemTest is Suite {
         deliver(deal, delivery);
     }
 
-    function open(Deal memory deal, Delivery memory delivery, address accuser) private returns (DisputeId) {
+    function open(Deal memory deal, Delivery memory delivery, address accuser)
+        private
+        returns (DisputeId)
+    {
         fund(accuser, address(game), BOND);
         vm.prank(accuser);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], noDelegation(), "");
-        return game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester);
+        callDispute(deal, delivery, ACCUSED_STAGE);
+        return game.disputeIdOf(
+            deal.id,
+            uint16(ACCUSED_STAGE),
+            delivery.receipts[ACCUSED_STAGE].requestsRoot,
+            requester
+        );
     }
 
-    function accuse(DisputeId id, Deal memory deal, Delivery memory delivery, address accuser) private {
+    function accuse(DisputeId id, Deal memory deal, Delivery memory delivery, address accuser)
+        private
+    {
         Claim memory claim;
         claim.leaf = leaf();
         claim.layerFrom = deal.plan[ACCUSED_STAGE].layerFrom;
@@ -73,12 +90,25 @@ contract ToleranceGameSystemTest is Suite {
         bytes32[] memory below = new bytes32[](1);
         below[0] = claim.traceRoot;
         vm.prank(accuser);
-        game.accuse(id, deal.order.modelId, delivery.receipts[ACCUSED_STAGE], claim, 0, new bytes32[](0), below);
+        game.accuse(
+            id,
+            deal.order.modelId,
+            delivery.receipts[ACCUSED_STAGE],
+            claim,
+            0,
+            new bytes32[](0),
+            below
+        );
     }
 
     function execute(Deal memory deal, Delivery memory delivery) private {
         vm.prank(stranger);
-        game.execute(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester);
+        game.execute(
+            deal.id,
+            uint16(ACCUSED_STAGE),
+            delivery.receipts[ACCUSED_STAGE].requestsRoot,
+            requester
+        );
     }
 
     function payOf(Deal memory deal, uint256 stage) private view returns (uint256) {
@@ -127,7 +157,7 @@ contract ToleranceGameSystemTest is Suite {
         for (uint256 i; i < strangers.length; ++i) {
             vm.prank(strangers[i]);
             vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, strangers[i]));
-            tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], noDelegation(), "");
+            callDispute(deal, delivery, ACCUSED_STAGE);
         }
         IArbitrator.DisputeRef memory ref;
         ref.challenger = stranger;
@@ -138,12 +168,25 @@ contract ToleranceGameSystemTest is Suite {
 
     function test_whomTheRequesterDelegatedTo_mayAccuse() public {
         (Deal memory deal, Delivery memory delivery) = delivered();
-        AuditorDelegation memory d = AuditorDelegation(deal.orderHash, stranger, uint64(vm.getBlockTimestamp() + 1 hours));
+        AuditorDelegation memory d =
+            AuditorDelegation(deal.orderHash, stranger, uint64(vm.getBlockTimestamp() + 1 hours));
         bytes memory sig = sign(requesterKey, digest(d.hash()));
         fund(stranger, address(game), BOND);
         vm.prank(stranger);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], d, sig);
-        DisputeId id = game.disputeIdOf(deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].requestsRoot, requester);
+        tasks.dispute(
+            deal.order,
+            deal.plan,
+            delivery.receipts[ACCUSED_STAGE],
+            delivery.sigs[ACCUSED_STAGE],
+            d,
+            sig
+        );
+        DisputeId id = game.disputeIdOf(
+            deal.id,
+            uint16(ACCUSED_STAGE),
+            delivery.receipts[ACCUSED_STAGE].requestsRoot,
+            requester
+        );
         accuse(id, deal, delivery, stranger);
     }
 
@@ -159,11 +202,11 @@ contract ToleranceGameSystemTest is Suite {
         miners.withdraw();
     }
 
-    function test_gas_dispute() public {
+    function test_dispute_cost() public {
         (Deal memory deal, Delivery memory delivery) = delivered();
         fund(requester, address(game), BOND);
         vm.prank(requester);
-        tasks.dispute(deal.order, deal.plan, delivery.receipts[ACCUSED_STAGE], delivery.sigs[ACCUSED_STAGE], noDelegation(), "");
+        callDispute(deal, delivery, ACCUSED_STAGE);
         vm.snapshotGasLastCall("DisputeOpening", "ToleranceGame, 3 stages (execution)");
     }
 }

@@ -23,7 +23,9 @@ contract TestUSDTest is Test {
 
     function test_mint_whenStranger_reverts() public {
         address stranger = makeAddr("stranger");
-        vm.expectRevert(abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, stranger));
+        vm.expectRevert(
+            abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, stranger)
+        );
         vm.prank(stranger);
         token.mint(stranger, 1);
     }

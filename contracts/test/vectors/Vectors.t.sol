@@ -22,7 +22,7 @@ import {Test} from "../Vm.sol";
 import {Eip712Harness} from "../fixtures/Eip712Harness.sol";
 import {HopCheckpoint, Messages, Terms} from "../fixtures/Messages.sol";
 
-/// Do Solidity and Python mean the same bytes? tests/twins/vectors.json is written by the Python side.
+/// Do Solidity and Python mean the same bytes? Python writes tests/twins/vectors.json.
 contract VectorsTest is Test {
     Eip712Harness private types = new Eip712Harness();
     string private json;
@@ -47,7 +47,11 @@ contract VectorsTest is Test {
         return vm.parseJsonAddress(json, path);
     }
 
-    function at(string memory list, uint256 i, string memory rest) private pure returns (string memory) {
+    function at(string memory list, uint256 i, string memory rest)
+        private
+        pure
+        returns (string memory)
+    {
         return string.concat(list, "[", vm.toString(i), "]", rest);
     }
 
@@ -80,7 +84,11 @@ contract VectorsTest is Test {
         vm.assertGe(checked, 10, "one of each message that the chain reads");
     }
 
-    function hashOf(string memory name, string memory v) private view returns (bool onChain, bytes32) {
+    function hashOf(string memory name, string memory v)
+        private
+        view
+        returns (bool onChain, bytes32)
+    {
         bytes32 kind = keccak256(bytes(name));
         if (kind == keccak256("Order")) return (true, types.order(order(v)));
         if (kind == keccak256("Acceptance")) return (true, types.acceptance(acceptance(v)));
@@ -89,11 +97,21 @@ contract VectorsTest is Test {
         if (kind == keccak256("Terms")) return (true, Messages.hash(terms(v)));
         if (kind == keccak256("RequestOpening")) return (true, types.opening(opening(v)));
         if (kind == keccak256("Ack")) return (true, types.ack(ack(v)));
-        if (kind == keccak256("AuditorDelegation")) return (true, types.delegation(delegation(v)));
-        if (kind == keccak256("OperatorProof")) {
-            return (true, types.operatorProof(account(string.concat(v, ".owner")), account(string.concat(v, ".operator"))));
+        if (kind == keccak256("AuditorDelegation")) {
+            return (true, types.delegation(delegation(v)));
         }
-        vm.assertTrue(kind == keccak256("Hello") || kind == keccak256("Record"), string.concat("unknown message ", name));
+        if (kind == keccak256("OperatorProof")) {
+            return (
+                true,
+                types.operatorProof(
+                    account(string.concat(v, ".owner")), account(string.concat(v, ".operator"))
+                )
+            );
+        }
+        vm.assertTrue(
+            kind == keccak256("Hello") || kind == keccak256("Record"),
+            string.concat("unknown message ", name)
+        );
         return (false, 0);
     }
 
@@ -198,7 +216,9 @@ contract VectorsTest is Test {
     function test_plans_hashTheSame() public view {
         uint256 i;
         for (; has(at(".plans", i, "")); ++i) {
-            vm.assertEq(types.plan(stages(at(".plans", i, ".stages"))), word(at(".plans", i, ".planHash")));
+            vm.assertEq(
+                types.plan(stages(at(".plans", i, ".stages"))), word(at(".plans", i, ".planHash"))
+            );
         }
         vm.assertGt(i, 0);
     }
@@ -215,7 +235,8 @@ contract VectorsTest is Test {
                 hashes[j] = ShaTree.leafHash(leaves[j]);
             }
             for (uint256 j; j < leaves.length; ++j) {
-                bytes32[] memory proof = vm.parseJsonBytes32Array(json, at(at(".shaTrees", i, ".proofs"), j, ""));
+                bytes32[] memory proof =
+                    vm.parseJsonBytes32Array(json, at(at(".shaTrees", i, ".proofs"), j, ""));
                 vm.assertTrue(this.verify(root, leaves.length, j, hashes[j], proof));
             }
             vm.assertEq(ShaTree.root(hashes), root);
@@ -223,7 +244,13 @@ contract VectorsTest is Test {
         vm.assertGt(i, 0);
     }
 
-    function verify(bytes32 root, uint256 count, uint256 index, bytes32 leaf, bytes32[] calldata proof) external pure returns (bool) {
+    function verify(
+        bytes32 root,
+        uint256 count,
+        uint256 index,
+        bytes32 leaf,
+        bytes32[] calldata proof
+    ) external view returns (bool) {
         return ShaTree.verify(root, count, index, leaf, proof);
     }
 
@@ -246,9 +273,15 @@ contract VectorsTest is Test {
                 hashes[j][1] = ShaTree.leafHash(abi.encodePacked(leaf.requestIndex, leaf.inRoot));
                 hashes[j][2] = ShaTree.leafHash(abi.encodePacked(leaf.requestIndex, leaf.outRoot));
             }
-            vm.assertEq(ShaTree.root(column(hashes, 0)), word(at(".receiptRoots", i, ".requestsRoot")));
-            vm.assertEq(ShaTree.root(column(hashes, 1)), word(at(".receiptRoots", i, ".inputRoot")));
-            vm.assertEq(ShaTree.root(column(hashes, 2)), word(at(".receiptRoots", i, ".outputRoot")));
+            vm.assertEq(
+                ShaTree.root(column(hashes, 0)), word(at(".receiptRoots", i, ".requestsRoot"))
+            );
+            vm.assertEq(
+                ShaTree.root(column(hashes, 1)), word(at(".receiptRoots", i, ".inputRoot"))
+            );
+            vm.assertEq(
+                ShaTree.root(column(hashes, 2)), word(at(".receiptRoots", i, ".outputRoot"))
+            );
         }
         vm.assertGt(i, 0);
     }
@@ -263,8 +296,10 @@ contract VectorsTest is Test {
             uint256 number = num(at(".answers", i, ".row"));
             uint256 rowBytes = num(at(".answers", i, ".rowBytes"));
             uint256 part = num(at(".answers", i, ".part"));
-            Openings.Spot memory token = Openings.Spot(root, count, number, 4, 0, 4, Openings.Half.Tokens);
-            Openings.Spot memory state = Openings.Spot(root, count, number, rowBytes, 0, 0, Openings.Half.States);
+            Openings.Spot memory token =
+                Openings.Spot(root, count, number, 4, 0, 4, Openings.Half.Tokens);
+            Openings.Spot memory state =
+                Openings.Spot(root, count, number, rowBytes, 0, 0, Openings.Half.States);
             RowOpening memory ofToken = rowOpening(at(".answers", i, ".tokens"));
             RowOpening memory ofState = rowOpening(at(".answers", i, ".states"));
             this.requirePart(token, 0, ofToken);
@@ -282,7 +317,10 @@ contract VectorsTest is Test {
         vm.assertGt(i, 0);
     }
 
-    function requirePart(Openings.Spot memory spot, uint256 part, RowOpening calldata shown) external view {
+    function requirePart(Openings.Spot memory spot, uint256 part, RowOpening calldata shown)
+        external
+        view
+    {
         Openings.requirePart(spot, part, shown);
     }
 
@@ -297,7 +335,11 @@ contract VectorsTest is Test {
         shown.rowSiblings = vm.parseJsonBytes32Array(json, string.concat(v, ".rowSiblings"));
     }
 
-    function column(bytes32[3][] memory rows, uint256 which) private pure returns (bytes32[] memory values) {
+    function column(bytes32[3][] memory rows, uint256 which)
+        private
+        pure
+        returns (bytes32[] memory values)
+    {
         values = new bytes32[](rows.length);
         for (uint256 i; i < rows.length; ++i) {
             values[i] = rows[i][which];
@@ -309,7 +351,10 @@ contract VectorsTest is Test {
     function test_models_haveTheSameIds() public {
         uint256 i;
         for (; has(at(".models", i, "")); ++i) {
-            vm.assertEq(keccak256(abi.encode(spec(at(".models", i, ".spec")))), word(at(".models", i, ".id")));
+            vm.assertEq(
+                keccak256(abi.encode(spec(at(".models", i, ".spec")))),
+                word(at(".models", i, ".id"))
+            );
         }
         vm.assertGt(i, 0);
     }
@@ -327,7 +372,9 @@ contract VectorsTest is Test {
             string memory list = at(".shards", i, ".shards");
             uint256 j;
             for (; has(at(list, j, "")); ++j) {
-                bytes32 root = models.shardRoot(id, uint16(num(at(list, j, ".from"))), uint16(num(at(list, j, ".to"))));
+                bytes32 root = models.shardRoot(
+                    id, uint16(num(at(list, j, ".from"))), uint16(num(at(list, j, ".to")))
+                );
                 vm.assertEq(root, word(at(list, j, ".root")));
             }
             vm.assertGt(j, 0);
@@ -368,9 +415,16 @@ contract VectorsTest is Test {
     }
 
     function assertShares(string memory v, string memory told, Split.Terms memory t) private view {
-        Split.Shares memory s = Split.shares(vm.parseJsonUintArray(json, string.concat(v, ".units")), t, 0);
-        vm.assertEq(keccak256(abi.encode(s.gross)), keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(told, ".gross")))));
-        vm.assertEq(keccak256(abi.encode(s.pay)), keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(told, ".pay")))));
+        Split.Shares memory s =
+            Split.shares(vm.parseJsonUintArray(json, string.concat(v, ".units")), t, 0);
+        vm.assertEq(
+            keccak256(abi.encode(s.gross)),
+            keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(told, ".gross"))))
+        );
+        vm.assertEq(
+            keccak256(abi.encode(s.pay)),
+            keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(told, ".pay"))))
+        );
         vm.assertEq(s.matcherFee, num(string.concat(told, ".matcherFee")));
         vm.assertEq(s.protocolFee, num(string.concat(told, ".protocolFee")));
     }
@@ -384,7 +438,8 @@ contract VectorsTest is Test {
             uint256 step;
             for (; has(at(string.concat(v, ".steps"), step, "")); ++step) {
                 string memory s = at(string.concat(v, ".steps"), step, "");
-                (t.tokensIn, t.tokensOut) = (num(string.concat(s, ".tokensIn")), num(string.concat(s, ".tokensOut")));
+                (t.tokensIn, t.tokensOut) =
+                (num(string.concat(s, ".tokensIn")), num(string.concat(s, ".tokensOut")));
                 assertShares(v, s, t);
                 (t.paidIn, t.paidOut) = (t.tokensIn, t.tokensOut);
             }
