@@ -26,7 +26,7 @@ from client.gateway.errors import (
     retry_headers,
 )
 from client.gateway.exchange import Exchange
-from client.gateway.money.ledger import CANCELLED, DONE, FAILED, RequestEnding, Reservation
+from client.gateway.money.ledger import RequestEnding, Reservation
 from client.gateway.openai.fields import CHAT, Endpoint, RequestBody, read_json, read_wanted
 from client.gateway.openai.shapes import (
     DONE_EVENT,
@@ -39,6 +39,7 @@ from client.gateway.openai.shapes import (
 )
 from client.gateway.openai.terms import HEADERS, LONGEST_DEADLINE_S, terms_of
 from client.gateway.openai.writing import TextPiece, TokenTold, Writer
+from client.gateway.records.tables import CANCELLED, DONE, FAILED
 from client.orders.orders import Prompt
 from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
 from core.engine.sampling.stops import stop_strings
