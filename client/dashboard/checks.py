@@ -11,7 +11,7 @@ from client.audit.investigation import investigate
 from client.commands.ask.job_list import verify_job
 from client.context import open_context
 from client.dashboard.sources.sources import PageSources
-from client.gateway.numbers import CHECKED
+from client.gateway.metrics import CHECKED
 from client.gateway.records.tables import PaidRequestRow
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, ModelUnknown
@@ -85,7 +85,7 @@ class Checks:
                 check, stage="over", is_over=True, is_ok=verdict, facts=tuple(dict.fromkeys(facts))
             )
         )
-        self._sources.gateway.numbers.audits.labels(CHECKED[verdict]).inc()
+        self._sources.gateway.metrics.audits.labels(CHECKED[verdict]).inc()
         if request_id is not None and verdict is not None:
             await self._remember(request_id, verdict)
 

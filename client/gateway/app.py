@@ -56,7 +56,7 @@ def make_app(gateway: Gateway) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    gateway.metrics.mount(app)
+    gateway.metrics.registry.mount(app)
     _answer_errors(app)
     _add_completions(app, gateway)
     _add_models(app, gateway)
@@ -121,7 +121,7 @@ def _add_completions(app: FastAPI, gateway: Gateway) -> None:
             exchange = await take(gateway, key, endpoint, data, request.headers)
         except HeadraceError as error:
             log.info("request refused", code=error.code, who=key.key_id)
-            gateway.numbers.requests.labels("", error.api_code).inc()
+            gateway.metrics.requests.labels("", error.api_code).inc()
             return failed(error, headers=gateway.limiter.headers(key))
         return FollowingResponse(gateway.exchanges, exchange)
 
@@ -363,7 +363,7 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
     @app.head("/ready", include_in_schema=False)
     async def ready() -> Response:
         """Requests can be answered: somebody serves a whole model, and the chain answers."""
-        problem = gateway.funds.problem
+        problem = gateway.balance_watch.problem
         try:
             async with asyncio.timeout(5.0):
                 offers = await gateway.catalogue.ls()

@@ -76,7 +76,7 @@ class BudgetExceeded(FundsError):
     api_code = "budget_exceeded"
 
 
-class TwinRunning(HeadraceError):
+class DuplicateRunning(HeadraceError):
     """A request with this Idempotency-Key is still being answered."""
 
     code = "E-API-05"
@@ -88,7 +88,7 @@ class TwinRunning(HeadraceError):
     default_next = "send the same request again in a moment: the answer is kept for it"
 
 
-class TwinDiffers(HeadraceError):
+class DuplicateDiffers(HeadraceError):
     """This Idempotency-Key was used for another request."""
 
     code = "E-API-06"
@@ -99,7 +99,7 @@ class TwinDiffers(HeadraceError):
     default_next = "use a new Idempotency-Key for a new request"
 
 
-class TwinBroken(HeadraceError):
+class DuplicateBroken(HeadraceError):
     """A request with this Idempotency-Key ended half-way and was paid as far as it came."""
 
     code = "E-API-07"

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from client.context import Context, open_context
 from client.gateway.app import make_app
+from client.gateway.balance_watch import EVENTS, BalanceWatch
 from client.gateway.batches.batches import Batches
 from client.gateway.batches.files import Files
 from client.gateway.batches.offline import NetworkOffline, Offline
 from client.gateway.exchange import Exchanges
-from client.gateway.funds import EVENTS, Funds
 from client.gateway.gateway import Gateway
 from client.gateway.identity import identity_in, sole_gateway
+from client.gateway.metrics import GatewayMetrics
 from client.gateway.money.keyring import Keyring
 from client.gateway.money.ledger import Ledger
 from client.gateway.money.limits import Limiter
 from client.gateway.money.prices import ModelPrices
-from client.gateway.numbers import Numbers
 from client.gateway.openai.models import Catalogue, NetworkCatalogue
 from client.gateway.records.database import Database, database_url
 from client.records.store import match_of
@@ -36,7 +36,6 @@ from core.runtime.clock import SystemClock
 from core.runtime.folders import make_private
 from core.runtime.http_server import HttpServer
 from core.runtime.logs import get_logger
-from core.runtime.metrics import Metrics
 
 if TYPE_CHECKING:
     from client.gateway.records.tables import PaidRequestRow
@@ -66,12 +65,16 @@ def assemble(
     matcher: MatcherApi | None = None,
     store: ClientStore | None = None,
     local_token: str | None = None,
+    metrics: GatewayMetrics | None = None,
+    signer: DigestSigner | None = None,
 ) -> Gateway:
     """A gateway of these parts, not yet begun. Raises ConfigError (its name cannot be read)."""
-    clock, metrics, ours = clock or SystemClock(), Metrics(), settings.gateway
+    clock, metrics, ours = clock or SystemClock(), metrics or GatewayMetrics(), settings.gateway
     budget = settings.token(ours.daily_budget) if ours.daily_budget else None
-    gateway_id, numbers = identity_in(folder), Numbers(metrics)
-    alerts = Alerts.of(settings, metrics, clock, daemon="gateway", account=payer, events=EVENTS)
+    gateway_id = identity_in(folder)
+    alerts = Alerts.of(
+        settings, metrics.registry, clock, daemon="gateway", account=payer, events=EVENTS
+    )
     keys, prices = Keyring(database, clock), ModelPrices(answerer, clock)
     files = Files(database, clock, make_private(folder) / "files")
     ledger = Ledger(
@@ -87,11 +90,11 @@ def assemble(
         files=files,
         catalogue=catalogue,
         prices=prices,
-        numbers=numbers,
+        metrics=metrics,
         gateway_id=gateway_id,
         store=store,
     )
-    funds = Funds(
+    balance_watch = BalanceWatch(
         settings=settings,
         clock=clock,
         chain=context.chain if context is not None else None,
@@ -100,7 +103,7 @@ def assemble(
         keys=keys,
         batches=batches,
         alerts=alerts,
-        numbers=numbers,
+        metrics=metrics,
         low_units=settings.token(ours.low_balance),
     )
     return Gateway(
@@ -119,21 +122,21 @@ def assemble(
         exchanges=Exchanges(),
         files=files,
         batches=batches,
-        funds=funds,
+        balance_watch=balance_watch,
         alerts=alerts,
         metrics=metrics,
-        numbers=numbers,
         local_token=local_token or secrets.token_urlsafe(32),
         gateway_id=gateway_id,
         payer=payer,
         folder=folder,
         started_at=clock.now(),
+        signer=signer,
     )
 
 
 @asynccontextmanager
 async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gateway]:
-    """The gateway at work inside the block; afterwards everything that was delivered is paid and written down.
+    """The gateway at work; after the block, all that was delivered is paid and written down.
 
     Raises ConfigError (another process serves from the same folder, the port is taken).
     """
@@ -152,7 +155,7 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         stack.push_async_callback(gateway.exchanges.close)
         gateway.url = server.url
         await gateway.batches.start()
-        for work in (gateway.funds.watch, lambda: keep_tidy(gateway)):
+        for work in (gateway.balance_watch.watch, lambda: keep_tidy(gateway)):
             _keep_running(stack, work)
         yield gateway
 
@@ -178,9 +181,9 @@ async def keep_tidy(gateway: Gateway) -> None:
 
 
 async def tidy(gateway: Gateway) -> None:
-    """Forget answers that no retry may ask for any more, and see to what other gateways over the same database left to do.
+    """Forget answers too old for a retry, and end what gateways over this database have left.
 
-    They may have been asked to cancel a batch that runs here, and some may be gone for good.
+    Another gateway may have been asked to cancel a batch that runs here, or be gone for good.
     """
     await gateway.ledger.forget_answers()
     await gateway.batches.heed_cancels()
@@ -212,7 +215,8 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
         matcher, store = context.matcher(), context.store()
         on_exit(matcher.close)
         stack.callback(store.close)
-        answerer = SessionPool(context, signer)
+        metrics = GatewayMetrics()
+        answerer = SessionPool(context, signer, on_reroute=metrics.rerouted)
         on_exit(answerer.close)
         gateway = assemble(
             settings,
@@ -225,17 +229,17 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
             context=context,
             matcher=matcher,
             store=store,
+            metrics=metrics,
+            signer=signer,
         )
-        answerer.on_reroute = lambda reason: gateway.numbers.reroutes.labels(reason).inc()
-        gateway.signer = signer
         ours = settings.gateway
         yield await stack.enter_async_context(serving(gateway, ours.host, ours.port))
 
 
 async def _paid(gateway: Gateway, left: Sequence[PaidRequestRow]) -> dict[str, list[Answered]]:
-    """What the requester's records hold, and so what was acknowledged, of requests that a former life was answering.
+    """What the requester's records hold of requests that were being answered at the last end.
 
-    One is missing where nobody keeps records, or where its model is not known now and so has no price.
+    A request whose model is not known now has no price and is missing.
     """
     if gateway.store is None or not left:
         return {}

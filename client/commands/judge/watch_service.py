@@ -76,7 +76,7 @@ async def watch(
         context = await stack.enter_async_context(open_context(settings))
         book = open_book(settings, signer.address)
         stack.callback(book.close)
-        numbers = WatchNumbers()
+        metrics = WatchMetrics()
         work = _Work(run, context, signer, delegations)
         start = settings.network.deploy_block
         watcher = Watcher(
@@ -99,12 +99,12 @@ async def watch(
             disputes=disputes,
             bonds=bonds,
             show_token=settings.show_token,
-            on_verdict=numbers.judged,
-            on_handed_in=numbers.handed_in,
+            on_verdict=metrics.judged,
+            on_handed_in=metrics.handed_in,
         )
         ours = settings.auditor
-        await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
-        counting = asyncio.create_task(numbers.follow(book, watcher))
+        await metrics.registry.serve_while(stack, ours.metrics_port, ours.metrics_host)
+        counting = asyncio.create_task(metrics.follow(book, watcher))
         stack.callback(counting.cancel)
         # Whoever keeps the commitment, which `audits status` shows whole, can hold us to our lots
         # once we show the secret.
@@ -334,11 +334,11 @@ async def tell_by_hand(run: Run) -> ToldMatcher:
     )
 
 
-class WatchNumbers:
+class WatchMetrics:
     """A watching auditor's metrics."""
 
     def __init__(self) -> None:
-        metrics = self.metrics = Metrics()
+        metrics = self.registry = Metrics()
         self._checks = metrics.counter(
             "headrace_audit_checks_total", "Stages that were re-run, by result", ["result"]
         )

@@ -18,10 +18,10 @@ import msgspec
 
 from client.gateway.accepting import check_model, check_price, make_prompts
 from client.gateway.errors import (
+    DuplicateBroken,
+    DuplicateDiffers,
+    DuplicateRunning,
     Stopping,
-    TwinBroken,
-    TwinDiffers,
-    TwinRunning,
     openai_error,
     retry_headers,
 )
@@ -109,7 +109,7 @@ async def take(
         raise Stopping("the gateway is stopping", "it takes no new request")
     named = headers.get("idempotency-key") or None
     if named is not None and len(named) > 255:
-        raise TwinDiffers("the Idempotency-Key is too long", "at most 255 characters")
+        raise DuplicateDiffers("the Idempotency-Key is too long", "at most 255 characters")
     is_retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     body_hash = hash_of(endpoint, data, headers)
     request_id = origin.current_id() or origin.new_id()
@@ -145,14 +145,14 @@ def hash_of(endpoint: str, data: bytes, headers: Mapping[str, str]) -> str:
 
 
 def _under_way(gateway: Gateway, exchange: Exchange, is_retry: bool) -> Exchange | None:
-    """A twin that is still being answered, which a retry joins. Raises TwinDiffers, TwinRunning."""
+    """A twin that is still being answered, which a retry joins. Raises DuplicateDiffers, DuplicateRunning."""
     named = exchange.idempotency_key
     twin = gateway.exchanges.find(exchange.key_id, named, exchange.body_hash)
     if twin is None:
         return None
     _check_same(twin.body_hash, exchange)
     if not is_retry:
-        raise TwinRunning(
+        raise DuplicateRunning(
             "a request with this Idempotency-Key is being answered",
             f"{twin.request_id} is not done",
             state="nothing is paid twice",
@@ -162,7 +162,7 @@ def _under_way(gateway: Gateway, exchange: Exchange, is_retry: bool) -> Exchange
 
 
 async def _ended(gateway: Gateway, exchange: Exchange) -> Exchange | None:
-    """A twin that ended, as an exchange that has. Raises TwinDiffers, TwinBroken."""
+    """A twin that ended, as an exchange that has. Raises DuplicateDiffers, DuplicateBroken."""
     row = await gateway.ledger.twin(exchange.key_id, exchange.idempotency_key, exchange.body_hash)
     if row is None:
         return None
@@ -170,7 +170,7 @@ async def _ended(gateway: Gateway, exchange: Exchange) -> Exchange | None:
     if row.state == "running":
         return None
     if row.answer is None:
-        raise TwinBroken(
+        raise DuplicateBroken(
             "the request with this Idempotency-Key was broken off",
             f"{row.request_id} ended {row.state}",
             state=f"{gateway.show(row.cost_units)} was paid for what came of it",
@@ -186,7 +186,7 @@ async def _ended(gateway: Gateway, exchange: Exchange) -> Exchange | None:
 
 def _check_same(body_hash: str, exchange: Exchange) -> None:
     if body_hash != exchange.body_hash:
-        raise TwinDiffers(
+        raise DuplicateDiffers(
             "the Idempotency-Key was used for another request",
             "its body, endpoint or terms differ from this one's",
         )
@@ -265,11 +265,11 @@ async def _produce(
     name = exchange.request_id
     with logs.bound(request_id=name), tracing.span("answer", parent, request_id=name):
         maker = _Maker(gateway, exchange, work)
-        gateway.numbers.inflight.inc()
+        gateway.metrics.inflight.inc()
         try:
             await maker.run()
         finally:
-            gateway.numbers.inflight.dec()
+            gateway.metrics.inflight.dec()
 
 
 class _Maker:
@@ -306,7 +306,9 @@ class _Maker:
         try:
             await self._answer_all()
         except asyncio.CancelledError:
-            await self._end_broken(CANCELLED, TwinBroken("its reader left", "nobody was listening"))
+            await self._end_broken(
+                CANCELLED, DuplicateBroken("its reader left", "nobody was listening")
+            )
             raise
         except HeadraceError as error:
             await self._end_broken(FAILED, error)
@@ -368,7 +370,7 @@ class _Maker:
         if is_first:
             self._first_token_s = now_s - self._work.started_s
         else:
-            self._gateway.numbers.inter_token.observe(now_s - self._last_token_s)
+            self._gateway.metrics.inter_token.observe(now_s - self._last_token_s)
         self._last_token_s = now_s
         if self._begun is not None and not self._begun.done():
             await asyncio.shield(self._begun)
@@ -495,7 +497,7 @@ class _Maker:
         self._count(state, answers, took_s)
 
     def _count(self, state: str, answers: tuple[Answered, ...], took_s: float) -> None:
-        numbers, model = self._gateway.numbers, self._work.served.name
+        metrics, model = self._gateway.metrics, self._work.served.name
         log.info(
             "request over",
             state=state,
@@ -504,15 +506,13 @@ class _Maker:
             tokens_out=sum(answer.tokens_out for answer in answers),
             jobs=[f"{short(Kind.JOB, a.job_id)}/{a.request_index}" for a in answers if a.job_id],
         )
-        numbers.meet(model)
-        numbers.requests.labels(model, state).inc()
-        numbers.request.observe(took_s)
+        metrics.meet(model)
+        metrics.requests.labels(model, state).inc()
+        metrics.request.observe(took_s)
         if self._first_token_s is not None:
-            numbers.first_token.observe(self._first_token_s)
+            metrics.first_token.observe(self._first_token_s)
         for answer in answers:
-            numbers.tokens.labels(model, "in").inc(answer.tokens_in)
-            numbers.tokens.labels(model, "out").inc(answer.tokens_out)
-            numbers.cost.labels(model).inc(answer.cost_units)
+            metrics.paid(model, answer.tokens_in, answer.tokens_out, answer.cost_units)
 
     # --- what is said ---
 

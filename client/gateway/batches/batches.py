@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from sqlmodel import Session
 
     from client.gateway.batches.files import Files
+    from client.gateway.metrics import GatewayMetrics
     from client.gateway.money.keyring import ApiKey, Keyring
     from client.gateway.money.ledger import Ledger
     from client.gateway.money.prices import ModelPrices
-    from client.gateway.numbers import Numbers
     from client.gateway.openai.models import Catalogue, ServedModel
     from client.gateway.records.database import Database
     from client.orders.orders import Prompt
@@ -73,7 +73,7 @@ class Batches:
     files: Files
     catalogue: Catalogue
     prices: ModelPrices
-    numbers: Numbers
+    metrics: GatewayMetrics
     gateway_id: str
     store: ClientStore | None
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -366,10 +366,7 @@ class Batches:
         if error is not None and status != "cancelled":
             errors = [_told(error) | {"message": f"{error.what}: {error.why}", "param": None}]
         await self._end(batch_id, status, Lines(done, bad), bill, errors, ids)
-        numbers, model = self.numbers, served.name
-        numbers.tokens.labels(model, "in").inc(bill.tokens_in)
-        numbers.tokens.labels(model, "out").inc(bill.tokens_out)
-        numbers.cost.labels(model).inc(bill.cost_units)
+        self.metrics.paid(served.name, bill.tokens_in, bill.tokens_out, bill.cost_units)
 
     # --- in the database's thread ---
 

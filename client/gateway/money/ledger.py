@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, bindparam, func, insert, literal_column, null
 from sqlalchemy import select as columns
 from sqlmodel import col, select
 
-from client.gateway.errors import BudgetExceeded, KeyRefused, TwinRunning
+from client.gateway.errors import BudgetExceeded, DuplicateRunning, KeyRefused
 from client.gateway.money.keyring import day_of, spent_on
 from client.gateway.openai.terms import LONGEST_DEADLINE_S
 from client.gateway.records.database import Clash, in_database
@@ -181,7 +181,7 @@ class Ledger:
 
     @in_database
     def reserve(self, opening: Reservation) -> None:
-        """Start a request. Raises BudgetExceeded, KeyRefused, TwinRunning; then nothing is written."""
+        """Start a request. Raises BudgetExceeded, KeyRefused, DuplicateRunning; then nothing is written."""
         row = {**_UNSAID, **vars(opening), "gateway_id": self._gateway_id, "state": RUNNING}
         row["created_at"] = int(self._clock.now())
         try:
@@ -189,7 +189,7 @@ class Ledger:
                 self.take(writing, opening.key_id, opening.reserved_units)
                 writing.execute(_NEW_REQUEST, row)
         except Clash:  # another gateway over the same database was first
-            raise TwinRunning("the request is being answered already") from None
+            raise DuplicateRunning("the request is being answered already") from None
 
     def take(self, writing: Transaction, key_id: str, need: int) -> None:
         """Reserve base units for a key in this transaction. Raises BudgetExceeded, KeyRefused."""
