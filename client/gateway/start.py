@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from client.context import Context, open_context
 from client.gateway.app import make_app
@@ -155,8 +155,8 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         stack.push_async_callback(gateway.exchanges.close)
         gateway.url = server.url
         await gateway.batches.start()
-        for work in (gateway.balance_watch.watch, lambda: keep_tidy(gateway)):
-            _keep_running(stack, work)
+        for work in (gateway.balance_watch.watch(), keep_tidy(gateway)):
+            stack.push_async_callback(_end, asyncio.create_task(work))
         yield gateway
 
 
@@ -205,19 +205,15 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
     Raises ConfigError (no network, port taken, database), ChainUnreachable.
     """
     async with AsyncExitStack() as stack:
-
-        def on_exit(close: Callable[[], Awaitable[object]]) -> None:
-            stack.push_async_callback(close)
-
         context = await stack.enter_async_context(open_context(settings))
         database = Database.open(database_url(settings))
         stack.callback(database.close)
         matcher, store = context.matcher(), context.store()
-        on_exit(matcher.close)
+        stack.push_async_callback(matcher.close)
         stack.callback(store.close)
         metrics = GatewayMetrics()
         answerer = SessionPool(context, signer, on_reroute=metrics.rerouted)
-        on_exit(answerer.close)
+        stack.push_async_callback(answerer.close)
         gateway = assemble(
             settings,
             answerer=answerer,
@@ -246,13 +242,12 @@ async def _paid(gateway: Gateway, left: Sequence[PaidRequestRow]) -> dict[str, l
     specs: dict[str, ModelSpec] = {}
     found: dict[str, list[Answered]] = {}
     for row in left:
+        name = row.request_id
         try:
-            specs[row.request_id] = (await gateway.catalogue.find(row.model)).model.spec
-            found[row.request_id] = []
+            specs[name] = (await gateway.catalogue.find(row.model)).model.spec
+            found[name] = []
         except HeadraceError as error:
-            log.warning(
-                "a broken request cannot be priced", request=row.request_id, reason=str(error)
-            )
+            log.warning("a broken request cannot be priced", request=name, reason=str(error))
     for job in await asyncio.to_thread(gateway.store.jobs):
         for request in await asyncio.to_thread(gateway.store.requests, job.job_id):
             name, tokens = request.custom_id.partition(".")[0], json.loads(request.tokens)
@@ -265,23 +260,11 @@ def _answered(job: JobRow, request: StoredRow, spec: ModelSpec, tokens_out: int)
     match, tokens_in = match_of(job), len(json.loads(request.prompt_ids))
     gross = pricing.split(match.signed.order, match.plan, spec, tokens_in, tokens_out).gross
     operators = tuple(stage.operator for stage in match.plan)
-    return Answered(
-        job.job_id,
-        request.request_index,
-        operators,
-        tokens_in,
-        tokens_out,
-        request.finish,
-        sum(gross),
-        is_partial=not request.finish,
-    )
+    counts, finish = (tokens_in, tokens_out), request.finish
+    place = job.job_id, request.request_index
+    return Answered(*place, operators, *counts, finish, sum(gross), is_partial=not finish)
 
 
-def _keep_running(stack: AsyncExitStack, work: Callable[[], Awaitable[Any]]) -> None:
-    task = asyncio.ensure_future(work())
-
-    async def stop() -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    stack.push_async_callback(stop)
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

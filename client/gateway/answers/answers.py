@@ -1,8 +1,9 @@
-"""One request from its body to its last byte: reserve, ask, write, charge, and keep what a retry is told.
+"""How is one request answered: reserve, ask, write, charge, and keep what a retry is told?
 
-Order matters: the reservation is written before anything is asked for, that there was a first token before the second is passed on,
-and the end before it is said. A process that dies between two of these can neither pay twice nor forget that it paid: the next
-start finds the reservation, and in the requester's own records what was paid.
+Order matters: the reservation is written before anything is asked for, the first token is noted
+before the second is passed on, and the end is written before it is sent. A process that dies in
+between neither pays twice nor forgets a payment: the next start finds the reservation, and in the
+requester's own records what was paid.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from client.gateway.openai.fields import CHAT, Endpoint, RequestBody, read_json,
 from client.gateway.openai.shapes import (
     DONE_EVENT,
     ChoiceText,
-    ResponseHead,
     Usage,
     event,
+    head_of,
     receipt_of,
     route_shown,
 )
@@ -100,9 +101,9 @@ class AnswerChoice:
 async def take(
     gateway: Gateway, key: ApiKey, endpoint: Endpoint, data: bytes, headers: Mapping[str, str]
 ) -> Exchange:
-    """The exchange that answers this request: a new one, one that is under way, or one that ended before.
+    """The exchange that answers this request: a new one, one under way, or one that has ended.
 
-    Raises HeadraceError for a request that is not begun. The caller joins the exchange before it awaits anything.
+    Raises HeadraceError where none begins. The caller joins the exchange before it awaits anything.
     """
     started_s = gateway.clock.monotonic()
     if gateway.exchanges.is_stopping:
@@ -145,7 +146,10 @@ def hash_of(endpoint: str, data: bytes, headers: Mapping[str, str]) -> str:
 
 
 def _under_way(gateway: Gateway, exchange: Exchange, is_retry: bool) -> Exchange | None:
-    """A twin that is still being answered, which a retry joins. Raises DuplicateDiffers, DuplicateRunning."""
+    """The same request still being answered, which a retry joins.
+
+    Raises DuplicateDiffers, DuplicateRunning.
+    """
     named = exchange.idempotency_key
     twin = gateway.exchanges.find(exchange.key_id, named, exchange.body_hash)
     if twin is None:
@@ -162,7 +166,7 @@ def _under_way(gateway: Gateway, exchange: Exchange, is_retry: bool) -> Exchange
 
 
 async def _ended(gateway: Gateway, exchange: Exchange) -> Exchange | None:
-    """A twin that ended, as an exchange that has. Raises DuplicateDiffers, DuplicateBroken."""
+    """The same request where it ended, as an exchange. Raises DuplicateDiffers, DuplicateBroken."""
     row = await gateway.ledger.twin(exchange.key_id, exchange.idempotency_key, exchange.body_hash)
     if row is None:
         return None
@@ -258,47 +262,40 @@ def _names_miners(headers: Mapping[str, str]) -> bool:
 async def _produce(
     gateway: Gateway, exchange: Exchange, work: PaidRequest, parent: str = ""
 ) -> None:
-    """Answer, to whoever follows the exchange. Ends in the ledger whatever happens, cancellation included.
+    """Answer into the exchange. The ledger has its end whatever happens, cancellation included.
 
     `parent` is the `traceparent` of the caller's own span, if it has one.
     """
     name = exchange.request_id
     with logs.bound(request_id=name), tracing.span("answer", parent, request_id=name):
-        maker = _Maker(gateway, exchange, work)
+        answering = _Answering(gateway, exchange, work)
         gateway.metrics.inflight.inc()
         try:
-            await maker.run()
+            await answering.run()
         finally:
             gateway.metrics.inflight.dec()
 
 
-class _Maker:
+class _Answering:
     """One request being answered."""
 
     def __init__(self, gateway: Gateway, exchange: Exchange, work: PaidRequest) -> None:
         self._gateway, self._exchange, self._work = gateway, exchange, work
         wanted, served = work.wanted, work.served
         with_logprobs = wanted.sampling.n_logprobs is not None
-        self._frame = ResponseHead(
-            wanted.endpoint,
-            exchange.request_id,
-            work.created,
-            served.name,
-            served.fingerprint,
-            served.tokenizer,
-            with_logprobs,
-        )
+        self._frame = head_of(wanted, served, exchange.request_id, work.created)
         loop, stops = asyncio.get_running_loop(), stop_strings(wanted.sampling)
+        writers = [Writer(served.tokenizer, stops, with_logprobs) for _ in work.prompts]
         self._choices = [
-            AnswerChoice(
-                index, Writer(served.tokenizer, stops, with_logprobs), loop.create_future()
-            )
-            for _, index in work.prompts
+            AnswerChoice(index, writer, loop.create_future())
+            for (_, index), writer in zip(work.prompts, writers, strict=True)
         ]
         self._begun: asyncio.Task[None] | None = None
         self._first_token_s: float | None = None
         self._last_token_s = work.started_s
         self._left = len(self._choices)
+        #: The end of the last choice, which is sent with the stream's: index, text and its offset.
+        self._last_piece = (0, TextPiece(""), 0)
         if wanted.is_stream:
             exchange.early_headers = lambda: {**STREAM_HEADERS, **self._headers(())}
 
@@ -378,9 +375,8 @@ class _Maker:
         if self._work.wanted.is_stream:
             self._open_stream()
             if piece:
-                self._send(
-                    self._frame.chunk(choice.index, piece, offset=choice.offset, **self._usage())
-                )
+                more = self._usage() | {"offset": choice.offset}
+                self._send(self._frame.chunk(choice.index, piece, **more))
         choice.add(piece)
         if is_first:
             self._begun = asyncio.create_task(self._gateway.ledger.begun(self._exchange.request_id))
@@ -392,15 +388,11 @@ class _Maker:
         rest = choice.writer.finish(choice.finish)
         offset = choice.offset
         choice.add(rest)
+        self._last_piece = (choice.index, rest, offset)
         if self._work.wanted.is_stream and self._left:
             self._open_stream()
-            self._send(
-                self._frame.chunk(
-                    choice.index, rest, finish=choice.finish, offset=offset, **self._usage()
-                )
-            )
-        elif self._work.wanted.is_stream:
-            self._last_piece = (choice.index, rest, offset)
+            more = self._usage() | {"finish": choice.finish, "offset": offset}
+            self._send(self._frame.chunk(choice.index, rest, **more))
 
     async def _end_done(self) -> None:
         answers = tuple(choice.answered.result() for choice in self._choices)
@@ -423,7 +415,7 @@ class _Maker:
         self._exchange.end()
 
     async def _end_broken(self, state: str, error: HeadraceError) -> None:
-        """Charge what came, tell whoever still listens, and keep that for a retry if something was paid."""
+        """Charge what came, tell those who follow, and keep it for a retry if it was paid for."""
         work = asyncio.ensure_future(self._break_off(state, error))
         while not work.done():
             try:
@@ -437,9 +429,8 @@ class _Maker:
         if answers:
             error.details["answered"] = True
             paid = self._gateway.show(sum(answer.cost_units for answer in answers))
-            error.state = (
-                f"{paid} was paid for the tokens that came; receipt {self._work.opening.receipt_id}"
-            )
+            receipt = self._work.opening.receipt_id
+            error.state = f"{paid} was paid for the tokens that came; receipt {receipt}"
         shown = openai_error(error)
         if answers:
             shown["error"]["headrace"]["paid"] = self._paid(answers)
@@ -448,16 +439,14 @@ class _Maker:
         if self._exchange.head is not None:  # a stream under way: the event, and no [DONE]
             headers, status = dict(self._exchange.head.headers), self._exchange.head.status
             final = event(shown)
-        kept = None
-        if answers:
-            kept = _kept(headers, b"".join([*self._exchange.events, final]))
+        kept = _kept(headers, b"".join([*self._exchange.events, final])) if answers else None
         await self._write(state, answers, error.api_code, kept, status)
         self._exchange.open(status, headers)
         self._exchange.push(final)
         self._exchange.end()
 
     async def _told(self) -> tuple[Answered, ...]:
-        """What every answer that has tokens came to. One that nobody tells of counts by its offered price."""
+        """What every answer with tokens came to; one not told in time, by its offered price."""
         waiting = [choice.answered for choice in self._choices if choice.writer.tokens]
         if waiting:
             await asyncio.wait(waiting, timeout=TOLD_WITHIN_S)
@@ -517,7 +506,7 @@ class _Maker:
     # --- what is said ---
 
     def _open_stream(self) -> None:
-        """The first token is here: the response begins, and each conversation's answer with its role."""
+        """Begin the response, and each answer of a conversation with its role."""
         if self._exchange.head is not None and self._exchange.events:
             return
         self._exchange.open(200, {**STREAM_HEADERS, **self._headers(())})
@@ -569,15 +558,13 @@ class _Maker:
     def _headers(self, answers: tuple[Answered, ...]) -> dict[str, str]:
         work, gateway = self._work, self._gateway
         took_ms = round((gateway.clock.monotonic() - work.started_s) * 1000)
-        operators = (
-            answers[0].operators if answers else [stage.operator for stage in work.priced.plan]
-        )
+        offered = [stage.operator for stage in work.priced.plan]
         headers = {
             **({} if work.wanted.is_stream else JSON_HEADERS),
             "x-request-id": self._exchange.request_id,
             "x-receipt-id": work.opening.receipt_id,
             "x-cost-limit-units": str(work.opening.reserved_units),
-            "x-route": route_shown(operators),
+            "x-route": route_shown(answers[0].operators if answers else offered),
             "openai-processing-ms": str(took_ms),
             "openai-version": "2020-10-01",
             **gateway.limiter.headers(work.key),

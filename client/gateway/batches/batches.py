@@ -137,9 +137,9 @@ class Batches:
         return row
 
     async def cancel(self, batch_id: str, key_id: str | None = None) -> BatchRow:
-        """Stop it; lines that are done are kept and paid. Raises NotOffered, NotDone when it has ended.
+        """Stop it, or have the gateway that runs it do so; finished lines are kept and paid.
 
-        If another gateway runs it, that one stops it when it tidies up.
+        Raises NotOffered, NotDone when it has ended.
         """
         await self.get(batch_id, key_id)
         row = await self._ask_to_cancel(batch_id)

@@ -75,7 +75,7 @@ class Files:
         return row
 
     async def readable(self, file_id: str, key_id: str | None) -> tuple[FileRow, Path]:
-        """A file and where its bytes lie. Raises NotOffered, also where another gateway has them."""
+        """A file and where its bytes lie. Raises NotOffered, also if another gateway has them."""
         row, path = await self.get(file_id, key_id), self.path(file_id)
         if not path.is_file():
             raise NotOffered(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: How long an answer is kept for a retry: of a request without an Idempotency-Key, and with one.
 KEEP_S, KEEP_NAMED_S = 60, 24 * 3600
 FORGET_AT_ONCE = 100
-#: A request older than this runs no more. The hour allows for its ending and for clocks that differ.
+#: A request older than this runs no more: time for its ending and clocks that differ.
 GONE_AFTER_S = LONGEST_DEADLINE_S + 3600
 
 
@@ -181,7 +181,7 @@ class Ledger:
 
     @in_database
     def reserve(self, opening: Reservation) -> None:
-        """Start a request. Raises BudgetExceeded, KeyRefused, DuplicateRunning; then nothing is written."""
+        """Start a request, or write nothing. Raises BudgetExceeded, KeyRefused, DuplicateRunning."""
         row = {**_UNSAID, **vars(opening), "gateway_id": self._gateway_id, "state": RUNNING}
         row["created_at"] = int(self._clock.now())
         try:
@@ -339,7 +339,7 @@ class Ledger:
     def recover(
         self, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None] = lambda _: None
     ) -> list[PaidRequestRow]:
-        """At start: end what is `left`. `cost_of` says what of a request was paid for; None: unknown.
+        """At start: end what is `left`. `cost_of`: what of a request was paid for, None: unknown.
 
         One that cost nothing may be sent again under the same Idempotency-Key. Where the cost is
         unknown, it counts as paid from its first token on.

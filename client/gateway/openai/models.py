@@ -39,7 +39,7 @@ class ServedModel:
 
     @property
     def fingerprint(self) -> str:
-        """Which weights computed how: the same seed gives the same answer as long as this is the same."""
+        """Which weights computed how: while it stays, the same seed gives the same answer."""
         return fingerprint_of(self.model)
 
     def prompts(self, wanted: RequestBody) -> list[tuple[int, ...]]:
@@ -76,7 +76,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class OfferedModel:
-    """A model with what the market says of it now; prices are base units per million tokens, None: nobody serves all of it."""
+    """A model and its market; prices in base units per million tokens, None: not served whole."""
 
     model: Model
     price_in: int | None
@@ -196,7 +196,8 @@ def unknown(name: str, known: Collection[str]) -> ModelUnknown:
 
 
 def fingerprint_of(model: Model) -> str:
-    return f"{model.spec.weights_root[2:14]}-{_NAMES.get(model.spec.numerics_profile, model.spec.numerics_profile[2:10])}"
+    profile = model.spec.numerics_profile
+    return f"{model.spec.weights_root[2:14]}-{_NAMES.get(profile, profile[2:10])}"
 
 
 def precision_of(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""What does the page `/openapi.json` say of bodies and answers? JSON schemas of what is honoured; other fields are ignored."""
+"""What does `/openapi.json` say of bodies and answers? JSON schemas of the fields we honour."""
 
 from __future__ import annotations
 

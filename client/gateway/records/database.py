@@ -54,7 +54,7 @@ class Clash(Exception):
 
 @dataclass(frozen=True)
 class _Call:
-    """What a coroutine waits for. An executor's future has several locks, which cost every request."""
+    """What a coroutine waits for. An executor's future has several locks, and costs more."""
 
     work: Callable[[], Any]
     loop: asyncio.AbstractEventLoop

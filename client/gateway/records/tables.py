@@ -211,6 +211,7 @@ METADATA = GatewayTable.metadata
 
 
 def copied(kind: type[T], source: object, /, **given: Any) -> T:
-    """A dataclass of this kind: the given values, and for the rest the source's of the same names."""
-    names = (field.name for field in fields(kind) if field.init and field.name not in given)  # type: ignore[arg-type]
+    """A dataclass of this kind with the given values, the others from the source by their names."""
+    known: Any = kind
+    names = {field.name for field in fields(known)} - given.keys()
     return kind(**given, **{name: getattr(source, name) for name in names if hasattr(source, name)})
