@@ -1,4 +1,4 @@
-"""Which addresses have the pages? Each with its JSON twin and its live part, changes, static files."""
+"""Which addresses have pages, their JSON twins and live parts, changes and static files?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from client.dashboard import pages
 from client.dashboard.checks import Checks, ReceiptCheck
 from client.dashboard.forward import Forwarded, target_of
 from client.dashboard.guard import COOKIE, CSRF_HEADER, SECURITY_HEADERS, Guard
-from client.dashboard.pages import PAGES, Page, PageRequest
+from client.dashboard.page import PAGES, Page, PageRequest
 from client.dashboard.render import Renderer
 from client.dashboard.sources.sources import PageSources
 from client.dashboard.views import earnings, jobs, planner, receipts

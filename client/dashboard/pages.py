@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from client.commands.ask.job_list import keeper_pid
 from client.dashboard import present
+from client.dashboard.page import PageRequest, page
 from client.dashboard.sources.cached import Dated
 from client.dashboard.sources.chain_log import ChainLog, LoggedEvent, LogProgress
 from client.dashboard.sources.sources import PageSources
@@ -46,52 +46,6 @@ EVENT_KINDS = (
 )
 
 
-@dataclass(frozen=True)
-class PageRequest:
-    """What a request for a page says."""
-
-    path: Mapping[str, str]
-    query: Mapping[str, str]
-    has_session: bool
-    url: str
-
-    @property
-    def before(self) -> int | None:
-        text = self.query.get("before", "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
-
-
-Load = Callable[[PageSources, PageRequest], Awaitable[Any]]
-
-
-@dataclass(frozen=True)
-class Page:
-    """One address. `live` is a template that is sent again and again, `content` one sent once."""
-
-    path: str
-    name: str
-    load: Load
-    live: str = ""
-    content: str = ""
-    form: str = ""
-    script: str = ""
-    lead: str = ""
-    here: str = ""
-
-
-PAGES: list[Page] = []
-
-
-def page(path: str, name: str, live: str = "", **more: str) -> Callable[[Load], Load]:
-    """A decorator: the function reads what this page shows."""
-
-    def add(load: Load) -> Load:
-        PAGES.append(Page(path, name, load, live, **more))
-        return load
-
-    return add
-
-
 # --- what several pages read ---
 
 
@@ -115,7 +69,7 @@ async def model_names(sources: PageSources) -> tuple[str, ...]:
 
 
 async def locks_of(sources: PageSources) -> list[wallet.Lock]:
-    """What unfinished jobs hold, by the log; what was paid out of a lock since is read from the chain."""
+    """What unfinished jobs hold, by the log, less what the chain says was paid out of it since."""
     if sources.log is None:
         return []
     found = []

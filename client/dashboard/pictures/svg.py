@@ -38,7 +38,7 @@ def picture(
     class_: str = "",
     role: str = "img",
 ) -> Markup:
-    """A whole picture that says what it shows to who cannot see it; one with links in it is a `group`."""
+    """A whole picture with its description; one with links in it is a `group`."""
     return element(
         "svg",
         Markup("").join(parts),
