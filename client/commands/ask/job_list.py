@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -85,11 +86,8 @@ class Delegated(Result, frozen=True):
 
 def list_jobs(settings: Settings) -> list[JobLine]:
     """Newest first, from our own records."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         return [_job_line(settings, store, row) for row in store.jobs()]
-    finally:
-        store.close()
 
 
 def keeper_pid(settings: Settings, known: SubmissionRow | None) -> int | None:
@@ -113,12 +111,9 @@ def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> JobLine:
 
 async def show_job(settings: Settings, typed: str) -> ShownJob:
     """One job, from our records and from the chain."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         line = _job_line(settings, store, row)
-    finally:
-        store.close()
     async with open_context(settings) as context:
         on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
         lock = await context.chain.read("Escrow", "lockOf", row.job_id)
@@ -136,8 +131,7 @@ async def show_job(settings: Settings, typed: str) -> ShownJob:
 
 def list_receipts(settings: Settings, typed_job: str | None) -> list[ReceiptLine]:
     """Receipts we hold."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         job_id = store.find_job(typed_job).job_id if typed_job else None
         return [
             ReceiptLine(
@@ -150,14 +144,11 @@ def list_receipts(settings: Settings, typed_job: str | None) -> list[ReceiptLine
             )
             for row, signed in store.receipts(job_id)
         ]
-    finally:
-        store.close()
 
 
 async def verify_job(settings: Settings, typed: str) -> JobVerified:
     """Re-check everything about a job that needs no model. Raises CheckFailed."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         match = match_of(row)
         answers = {
@@ -168,8 +159,6 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
             if r.finish
         }
         held = [signed for _, signed in store.receipts(row.job_id)]
-    finally:
-        store.close()
     pipelines = complete_sets(held, len(match.plan))
     _check_coverage(pipelines, answers)
     order = match.signed.order
@@ -198,9 +187,8 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
     _check_chain(match, on_chain, state, tokens_in, tokens_out)
     expected = pricing.split(order, match.plan, spec, tokens_in, tokens_out)
     if tuple(theirs["gross"]) != expected.gross:
-        raise CheckFailed(
-            "the contract's split differs from ours", f"{theirs['gross']} and {expected.gross}"
-        )
+        why = f"{theirs['gross']} and {expected.gross}"
+        raise CheckFailed("the contract's split differs from ours", why)
     return JobVerified(
         job=ids.short(ids.Kind.JOB, row.job_id),
         signatures=f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
@@ -219,9 +207,7 @@ def _answers(count: int) -> str:
 def _check_coverage(
     pipelines: list[list[SignedReceipt]], answers: dict[int, RequestAnswer]
 ) -> None:
-    """Raise CheckFailed unless every answer has receipts of all stages, and every receipt an
-    answer.
-    """
+    """Raise CheckFailed unless answers have receipts of all stages, and receipts answers."""
     signed = {index for receipts in pipelines for index in covered(receipts)}
     if not answers or signed != set(answers):
         raise CheckFailed(
@@ -233,9 +219,7 @@ def _check_coverage(
 def _check_chain(
     match: Match, on_chain: dict[str, Any], state: JobState, tokens_in: int, tokens_out: int
 ) -> None:
-    """Raise CheckFailed unless the chain has this job with this plan, and was paid for these
-    counts.
-    """
+    """Raise CheckFailed unless the chain has this job, plan and, once paid, these counts."""
     if state is JobState.NONE or on_chain["planHash"] != match.plan_hash:
         raise CheckFailed(
             "the job on chain is another one",
@@ -253,11 +237,8 @@ def _check_chain(
 async def delegate(run: Run, typed: str, auditor: str, valid: str) -> Delegated:
     """A signed permission to audit and dispute one job."""
     settings = run.settings
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         match = match_of(store.find_job(typed))
-    finally:
-        store.close()
     signer = run.unlock()
     valid_s = units.parse_duration(valid)
     async with open_context(settings) as context:

@@ -15,10 +15,7 @@ from core.runtime.commands.console import Run
 async def retry_failed(
     run: Run, typed: str, file: Path, model: str | None, choices: Choices
 ) -> None:
-    """Submit the unanswered lines as a job of their own.
-
-    Raises UsageError when every line was answered.
-    """
+    """Submit the unanswered lines as a job of their own. Raises UsageError when there is none."""
     lines = unanswered(run.settings, typed, file)
     if not lines:
         raise UsageError(

@@ -1,15 +1,15 @@
-"""What does a third party need to check a job without asking anybody, and does it hold? `auditor
-bundle` and `auditor verify`.
+"""`auditor bundle` and `auditor verify`: a job in one JSON file for a third party, and its check.
 
-One JSON file: the signed order, the plan, the model as registered, every receipt with its leaves,
-prompts and answers as token ids. It proves who signed what over which numbers; that the chain has
-the job, and that the layers were computed, only chain and model can tell.
+The signed order, the plan, the model as registered, every receipt with its leaves, prompts and
+answers as token ids. It proves who signed what over which rows; that the chain has the job, and
+that the layers were computed, only chain and model can tell.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +64,7 @@ class EvidenceBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BundleWritten(Result, frozen=True):
-    """`bundle`: what a third party needs to check a job without asking anybody."""
+    """`bundle`: what a third party needs to check a job on its own."""
 
     file: str
     job: str
@@ -86,12 +86,11 @@ class BundleVerified(Result, frozen=True):
 
 
 async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritten:
-    """Gather a job (or the job of a receipt) from our records and the registry.
+    """Gather a job, or a receipt's, from our records and the registry.
 
     Raises IdInvalid, UsageError if `out` exists.
     """
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         if typed.startswith(ids.Kind.RECEIPT.value):
             row = store.find_job(store.find_receipt(typed)[0].job_id)
         else:
@@ -110,8 +109,6 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
             for r in store.requests(row.job_id)
             if r.finish
         ]
-    finally:
-        store.close()
     order = match.signed.order
     async with open_context(settings) as context:
         chain = context.chain
@@ -151,10 +148,7 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
 
 
 def verify_bundle(file: Path) -> BundleVerified:
-    """Check everything in a bundle that needs neither chain nor model.
-
-    Raises UsageError for no bundle, CheckFailed.
-    """
+    """Check what needs neither chain nor model. Raises UsageError for no bundle, CheckFailed."""
     try:
         with file.open("rb") as handle:
             content = handle.read(MAX_BYTES + 1)
@@ -173,10 +167,7 @@ def verify_bundle(file: Path) -> BundleVerified:
 
 
 def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
-    """Order, plan, receipts and answers belong together and are signed by whom they name.
-
-    Raises CheckFailed.
-    """
+    """Check that order, plan, receipts and answers belong together. Raises CheckFailed."""
     domain = signing.Domain(bundle.chain_id, bundle.task_registry)
     order, plan = bundle.signed.order, tuple(bundle.plan)
     if signing.job_id(domain, order) != bundle.job_id:

@@ -1,4 +1,4 @@
-"""`auditor dispute` where the order names the tolerance game: charge, bond, every move, the verdict."""
+"""`auditor dispute` of an order with the tolerance game: charge, bond, every move, the verdict."""
 
 from __future__ import annotations
 
@@ -56,12 +56,11 @@ async def play_dispute(
     *,
     wait: bool = True,
 ) -> PlayedDispute:
-    """Accuse the stage that signed `accused` and play to the verdict; taken up where it was if it had begun.
+    """Accuse the stage that signed `accused` and play to the verdict, or go on where that stands.
 
-    Without waiting, only the move that is due now is made.
-
-    Where its rows are withheld it is asked for them on chain, and where they are no rows that is proven, before there is a trace.
-    Raises CheckFailed, before anything is paid, for what the referee would not convict.
+    Without `wait`, only the move that is due now is made. A stage that withholds its rows is asked
+    for them on chain first; that it shows no valid rows is proven first. Raises CheckFailed, before
+    anything is paid, for what the referee would not convict.
     """
     chain, stage = context.chain, accused.receipt.stage
     trial = _Preparing(
@@ -83,6 +82,7 @@ async def play_dispute(
         run.confirm("Open the dispute?", asked)
         opened = await open_game(chain, signer, found.case, accused, delegation)
         run.note(f"opened {ids.short(ids.Kind.DISPUTE, opened.dispute)}")
+    name = ids.short(ids.Kind.DISPUTE, opened.dispute)
     moves: list[Played] = []
 
     def show(played: Played) -> None:
@@ -97,9 +97,9 @@ async def play_dispute(
             trial.forget()
         else:
             await game.step(await read_game(chain, opened))
-            verdict = f"none yet; `auditor disputes move {ids.short(ids.Kind.DISPUTE, opened.dispute)}` when it is our turn"
+            verdict = f"none yet; `auditor disputes move {name}` when it is our turn"
     return PlayedDispute(
-        dispute=ids.short(ids.Kind.DISPUTE, opened.dispute),
+        dispute=name,
         job=ids.short(ids.Kind.JOB, found.case.job_id),
         stage=stage,
         accused=opened.accused,
@@ -121,14 +121,8 @@ async def next_move(
 
     Raises CheckFailed for what the referee would not convict, or a receipt that is not here.
     """
-    accused = next(
-        (
-            pipeline[opened.stage]
-            for pipeline in found.pipelines
-            if pipeline[opened.stage].receipt.requests_root == opened.requests_root
-        ),
-        None,
-    )
+    signed = (pipeline[opened.stage] for pipeline in found.pipelines)
+    accused = next((s for s in signed if s.receipt.requests_root == opened.requests_root), None)
     if accused is None:
         raise CheckFailed(
             "the accused receipt is not here",
@@ -167,12 +161,11 @@ class _Preparing:
     async def inquest(self) -> Inquest | None:
         """What comes before an accusation, where the rows are not here or are none."""
         async with self._evidence() as evidence:
-            return await inquest_of(
-                evidence, self._source, self._accused, await self._audited(evidence)
-            )
+            finding = await self._audited(evidence)
+            return await inquest_of(evidence, self._source, self._accused, finding)
 
     async def charge(self, made: Claim | None = None) -> Charge:
-        """The charge that the rows support, and that convicts; with the claim that was `made` on chain, if one was.
+        """The charge that the rows support and that convicts, with the claim `made` on chain.
 
         Raises CheckFailed where none would, RowsWithheld.
         """
@@ -202,7 +195,7 @@ class _Preparing:
         return inquest.then(partial(self.accuse_again, opened))
 
     async def accuse_again(self, opened: Opened) -> Accusation:
-        """Audit anew, now that rows may have come. Raises HeadraceError while there is nothing to accuse with."""
+        """Audit anew, now that rows may have come. Raises HeadraceError while no charge holds."""
         self._finding = None
         await self.charge()
         return await self.accusation(opened)
@@ -257,7 +250,8 @@ def _questioned(run: Run, found: Investigation, inquest: Inquest, bond: int) -> 
     return {
         "job": ids.short(ids.Kind.JOB, found.case.job_id),
         "first": inquest.describe(),
-        "bond": f"{run.settings.show_token(bond)}, lost if the stage shows what it is asked for and nothing is wrong with it",
+        "bond": f"{run.settings.show_token(bond)}, lost if the stage shows what it is asked for "
+        "and nothing is wrong with it",
     }
 
 
@@ -288,7 +282,8 @@ def _asked(
     claim = charge.claim
     what = f"rows {claim.window_from} to {claim.positions - 1}"
     if claim.choice is not None:
-        what = f"token {claim.choice.served} instead of {claim.choice.preferred}, at position {claim.positions}"
+        tokens = f"token {claim.choice.served} instead of {claim.choice.preferred}"
+        what = f"{tokens}, at position {claim.positions}"
     return {
         "job": ids.short(ids.Kind.JOB, found.case.job_id),
         "accused": f"stage {finding.stage}, operator {finding.operator}",

@@ -1,4 +1,4 @@
-"""Who besides the wallet may spend its prepaid balance, and how much? `client wallet allow`."""
+"""`client wallet allow`: who else may spend the prepaid balance, and how much?"""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Ledger:
 
     @in_database
     def reserve(self, opening: Reservation) -> None:
-        """Start a request, or write nothing. Raises BudgetExceeded, KeyRefused, DuplicateRunning."""
+        """Start a request, or raise BudgetExceeded, KeyRefused, DuplicateRunning."""
         row = {**_UNSAID, **vars(opening), "gateway_id": self._gateway_id, "state": RUNNING}
         row["created_at"] = int(self._clock.now())
         try:
