@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, before a toy that says one token after another as fast as it is told to."""
+"""A gateway in a process of its own, before a toy that says tokens as fast as it is told to."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ def toy_model() -> Model:
     def name(text: str) -> str:
         return signing.name_hash(text)
 
-    spec = ModelSpec(
-        name("llama"), 12, 64, 4, 2, 128, 272, 4096, 1, 1,
-        name("float32"), name("fp32"), name("weights"), name("manifest"),
-    )  # fmt: skip
+    hashes = map(name, ("float32", "fp32", "weights", "manifest"))
+    spec = ModelSpec(name("llama"), 12, 64, 4, 2, 128, 272, 4096, 1, 1, *hashes)
     return Model(NAME, "0x" + "77" * 32, spec)
 
 
