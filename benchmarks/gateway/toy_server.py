@@ -12,11 +12,11 @@ import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
 from client.context import Model
-from client.gateway.batches.offline import Offline
 from client.gateway.openai.models import OfferedModel, ServedModel
 from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
 from core.engine.weights.tokenizer import Tokenizer
@@ -144,7 +144,7 @@ async def _serve(folder: Path, token_s: float) -> None:
     settings = load(
         flags={"gateway.dashboard": "false"}, environ={}, folders=Folders.at(folder / "home")
     )
-    nothing: Offline = None  # type: ignore[assignment]  # no batches here
+    nothing: Any = None  # no batches here
     gateway = assemble(
         settings,
         answerer=Toy(token_s),

@@ -21,13 +21,7 @@ from client.gateway.answers.answers import take
 from client.gateway.answers.responses import FollowingResponse, failed, json_response
 from client.gateway.batches.batches import batch_json
 from client.gateway.batches.files import PURPOSES, file_json
-from client.gateway.errors import (
-    BadParameter,
-    KeyRefused,
-    NotAllowedMethod,
-    NotOffered,
-    TooLarge,
-)
+from client.gateway.errors import BadParameter, KeyRefused, NotAllowedMethod, NotOffered, TooLarge
 from client.gateway.openai import schemas
 from client.gateway.openai.fields import CHAT, COMPLETIONS, ENDPOINTS, Endpoint, read_json
 from client.gateway.openai.models import offer_json, unknown
@@ -279,9 +273,7 @@ def _add_batches(app: FastAPI, gateway: Gateway) -> None:
 
     @_offer(app, "GET", "/v1/batches", schemas.LIST, *_LOOKED)
     async def ls(
-        request: Request,
-        after: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        request: Request, after: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20
     ) -> Response:
         """Batches of this key, newest first."""
         key = await authenticate(gateway, request)

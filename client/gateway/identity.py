@@ -15,10 +15,7 @@ NAME_FILE = "gateway-id"
 
 
 def identity_in(folder: Path) -> str:
-    """The name of this folder's gateway, made at its first start: `gateway_` and 24 hex digits.
-
-    Raises ConfigError for a file that holds something else.
-    """
+    """The name of this folder's gateway, made at its first start. Raises ConfigError."""
     path = make_private(folder) / NAME_FILE
     if not path.exists():
         draft = make_private_file(folder / f".{NAME_FILE}.{os.getpid()}")

@@ -8,14 +8,14 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from client.context import Context, open_context
 from client.gateway.app import make_app
 from client.gateway.balance_watch import EVENTS, BalanceWatch
 from client.gateway.batches.batches import Batches
 from client.gateway.batches.files import Files
-from client.gateway.batches.offline import NetworkOffline, Offline
+from client.gateway.batches.offline import BatchRunner
 from client.gateway.exchange import Exchanges
 from client.gateway.gateway import Gateway
 from client.gateway.identity import identity_in, sole_gateway
@@ -24,7 +24,7 @@ from client.gateway.money.keyring import Keyring
 from client.gateway.money.ledger import Ledger
 from client.gateway.money.limits import Limiter
 from client.gateway.money.prices import ModelPrices
-from client.gateway.openai.models import Catalogue, NetworkCatalogue
+from client.gateway.openai.models import Catalogue
 from client.gateway.records.database import Database, database_url
 from client.records.store import match_of
 from client.sessions.answering import Answered, Answerer
@@ -56,7 +56,7 @@ def assemble(
     *,
     answerer: Answerer,
     catalogue: Catalogue,
-    offline: Offline,
+    offline: BatchRunner,
     folder: Path,
     database: Database,
     payer: str,
@@ -80,57 +80,39 @@ def assemble(
     ledger = Ledger(
         database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
     )
-    batches = Batches(
-        offline=offline,
-        settings=settings,
-        clock=clock,
-        database=database,
-        keys=keys,
-        ledger=ledger,
-        files=files,
-        catalogue=catalogue,
-        prices=prices,
-        metrics=metrics,
-        gateway_id=gateway_id,
-        store=store,
-    )
+    shared: dict[str, Any] = {
+        **{"settings": settings, "clock": clock, "metrics": metrics, "keys": keys},
+        "ledger": ledger,
+    }
+    of_batches: dict[str, Any] = {
+        **{"database": database, "files": files, "catalogue": catalogue, "prices": prices},
+        **{"gateway_id": gateway_id, "store": store},
+    }
+    batches = Batches(offline=offline, **shared, **of_batches)
     balance_watch = BalanceWatch(
-        settings=settings,
-        clock=clock,
         chain=context.chain if context is not None else None,
         payer=payer,
-        ledger=ledger,
-        keys=keys,
         batches=batches,
         alerts=alerts,
-        metrics=metrics,
         low_units=settings.token(ours.low_balance),
+        **shared,
     )
     return Gateway(
-        settings=settings,
-        clock=clock,
         context=context,
         answerer=answerer,
-        prices=prices,
         matcher=matcher,
-        store=store,
-        catalogue=catalogue,
-        database=database,
-        keys=keys,
-        ledger=ledger,
         limiter=Limiter(clock),
         exchanges=Exchanges(),
-        files=files,
         batches=batches,
         balance_watch=balance_watch,
         alerts=alerts,
-        metrics=metrics,
         local_token=local_token or secrets.token_urlsafe(32),
-        gateway_id=gateway_id,
         payer=payer,
         folder=folder,
         started_at=clock.now(),
         signer=signer,
+        **shared,
+        **of_batches,
     )
 
 
@@ -217,8 +199,8 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
         gateway = assemble(
             settings,
             answerer=answerer,
-            catalogue=NetworkCatalogue(context, matcher, SystemClock()),
-            offline=NetworkOffline(context, matcher, store, signer),
+            catalogue=Catalogue(context, matcher, SystemClock()),
+            offline=BatchRunner(context, matcher, store, signer),
             folder=settings.folders.state / f"gateway-{settings.network.name}",
             database=database,
             payer=signer.address,
@@ -233,10 +215,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
 
 
 async def _paid(gateway: Gateway, left: Sequence[PaidRequestRow]) -> dict[str, list[Answered]]:
-    """What the requester's records hold of requests that were being answered at the last end.
-
-    A request whose model is not known now has no price and is missing.
-    """
+    """What was paid for requests, by the requester's records; none of models unknown now."""
     if gateway.store is None or not left:
         return {}
     specs: dict[str, ModelSpec] = {}

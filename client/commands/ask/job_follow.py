@@ -73,10 +73,7 @@ def log_row(line: LogLine) -> Json:
 
 
 async def job_log(settings: Settings, typed: str) -> list[LogLine]:
-    """A line per request that we keep and per event on chain, in the order in which they belong.
-
-    Raises IdInvalid.
-    """
+    """A line per request that we keep, then per event on chain. Raises IdInvalid."""
     row, requests = _find(settings, typed)
     lines = [
         LogLine(
@@ -318,10 +315,7 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Fetched:
 
 
 def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:
-    """The lines of a job's file that none of its submission's jobs answered.
-
-    Raises IdInvalid, UsageError.
-    """
+    """The lines of a job's file that no job answered. Raises IdInvalid, UsageError."""
     with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         same = [job for job in store.jobs() if job.submission == row.submission]

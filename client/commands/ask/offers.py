@@ -115,10 +115,7 @@ async def list_models(settings: Settings, sort: str | None = None) -> list[Model
 
 
 async def show_miner(settings: Settings, typed: str) -> Miner:
-    """One machine in full, with what the chain holds against it.
-
-    Raises IdInvalid, MatcherUnreachable.
-    """
+    """One machine, with its record on chain. Raises IdInvalid, MatcherUnreachable."""
     found = await _ask(settings, MatcherApi.miners)
     miner = ids.find(ids.Kind.MINER, typed, found, lambda row: str(row["operator"]))
     async with open_context(settings) as context:

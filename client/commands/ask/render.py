@@ -27,10 +27,7 @@ def printable(text: str) -> str:
 
 
 class BatchView:
-    """A `Watcher` that prints.
-
-    Text of a request that is generated again after a lost pipeline is printed once.
-    """
+    """A `Watcher` that prints. Text that is generated again is printed once."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""`client submit` and `client quote`: a file in, answers, receipts and what they cost out."""
+"""`client submit`, `quote` and `jobs retry-failed`: a file in, answers, receipts and costs out."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from client.commands.ask.job_follow import unanswered
 from client.commands.ask.render import BatchView, printable
 from client.context import Context, Model, open_context
 from client.jobs.batch import (
@@ -120,10 +122,7 @@ async def quote_file(run: Run, file: Path, model_name: str | None, choices: Choi
 
 
 async def ask_price(context: Context, model: Model, prepared: Prepared) -> Quote:
-    """The matcher's lowest price for this much work, on machines that the settings allow.
-
-    Raises NoCapacity.
-    """
+    """The lowest price for this work, on machines that the settings allow. Raises NoCapacity."""
     (price,) = (await _prices(context, model, prepared, Choices(replicas=1)))[1]
     return price
 
@@ -153,6 +152,24 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
         await _Submitting(run, context, signer, quote, wishes, choices).to_the_end()
 
 
+async def retry_failed(
+    run: Run, typed: str, file: Path, model: str | None, choices: Choices
+) -> None:
+    """Submit the unanswered lines as a job of their own. Raises UsageError when there is none."""
+    lines = unanswered(run.settings, typed, file)
+    if not lines:
+        raise UsageError(
+            "there is nothing to run again",
+            f"every line of {file} was answered",
+            next_step=f"client jobs fetch {typed}",
+        )
+    run.note(f"{len(lines)} lines were not answered")
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as again:
+        again.write(b"\n".join(lines) + b"\n")
+        again.flush()
+        await submit_file(run, Path(again.name), model, choices)
+
+
 async def _agree(context: Context, quote: FileQuote, wishes: Wishes, choices: Choices) -> Wishes:
     """The wishes as this network takes them. Raises NoCapacity, UsageError where none fits."""
     settings, model = context.settings, quote.model
@@ -179,10 +196,7 @@ class _Submitting:
         self._submission = new_submission_id()
 
     async def to_the_end(self) -> None:
-        """Answers, receipts, payment, files and the summary.
-
-        Raises what kept the rest from being answered, or differs.
-        """
+        """Answer, pay, write files and the summary. Raises what failed, or differs."""
         run, settings, chain = self._run, self._context.settings, self._context.chain
         before = await balances(chain, self._signer.address)
         store, matcher = self._context.store(), self._context.matcher()
@@ -372,10 +386,7 @@ async def _prices(
 
 
 async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> AllowedMiners:
-    """Who may serve: flags instead of the settings' trusted, and beside the settings' avoided.
-
-    Raises IdInvalid, UsageError.
-    """
+    """Who may serve, by flags and settings. Raises IdInvalid, UsageError."""
     trusted = choices.trusted or settings.client.trusted
     avoided = (*(choices.avoid or ()), *settings.client.avoid)
     known: list[str] = []

@@ -15,15 +15,10 @@ from typing import Annotated
 
 import msgspec
 
+from client.commands.ask.job_list import check_delivery
 from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import (
-    RequestAnswer,
-    check_answers,
-    check_pipeline,
-    complete_sets,
-    covered,
-)
+from client.pipeline.verify import RequestAnswer
 from client.records.store import match_of
 from core.money import pricing
 from core.protocol import ids, signing, units
@@ -86,10 +81,7 @@ class BundleVerified(Result, frozen=True):
 
 
 async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritten:
-    """Gather a job, or a receipt's, from our records and the registry.
-
-    Raises IdInvalid, UsageError if `out` exists.
-    """
+    """Write a job, or a receipt's, from our records. Raises IdInvalid, UsageError if it exists."""
     with closing(open_store(settings)) as store:
         if typed.startswith(ids.Kind.RECEIPT.value):
             row = store.find_job(store.find_receipt(typed)[0].job_id)
@@ -188,31 +180,15 @@ def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
     answers = {
         a.request: RequestAnswer(tuple(a.prompt_ids), tuple(a.tokens)) for a in bundle.answers
     }
-    pipelines = complete_sets(bundle.receipts, len(plan))
-    signed = {index for receipts in pipelines for index in covered(receipts)}
-    if not answers or signed != set(answers):
-        raise CheckFailed(
-            "receipts and answers do not match",
-            f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
-        )
-    for receipts in pipelines:
-        check_pipeline(
-            receipts,
-            domain=domain,
-            order=order,
-            plan=plan,
-            shard_root_of=lambda a, b: roots[a, b],
-        )
-        check_answers(receipts, {i: answers[i] for i in covered(receipts)})
-    tokens_in = sum(len(a.prompt_ids) for a in answers.values())
-    tokens_out = sum(len(a.tokens) for a in answers.values())
+    count, tokens_in, tokens_out = check_delivery(
+        bundle.receipts, answers, domain=domain, order=order, plan=plan, roots=roots
+    )
     due = pricing.split(order, plan, bundle.spec, tokens_in, tokens_out)
     by = "the requester" if signer == order.requester else f"its spender {signer}"
     return BundleVerified(
         job=ids.short(ids.Kind.JOB, bundle.job_id),
         order=f"signed by {by} for chain {bundle.chain_id}",
-        receipts=f"{sum(map(len, pipelines))}, all by the plan's operators, chained from prompt "
-        f"to answer",
+        receipts=f"{count}, all by the plan's operators, chained from prompt to answer",
         tokens_in=tokens_in,
         tokens_out=tokens_out,
         due=units.format_token(sum(due.gross)),

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayedRequest:
-    """One request: how far its tokens are from the model's own answer.
-
-    Margins in nats, in logits where nothing is drawn.
-    """
+    """How far one request's tokens are from the model's: nats, logits where nothing is drawn."""
 
     request_index: int
     tokens: int

@@ -10,14 +10,7 @@ from client.commands.judge.move_dispute import Standing, standing
 from client.commands.judge.verdicts import jury_row
 from client.context import Context, open_context
 from client.disputes.game_record import OnTrial, ShownMove, describe_trial, moves_of, on_trial
-from core.dispute.game.dispute import (
-    ACCUSED_TURNS,
-    ACCUSER_TURNS,
-    JURY,
-    STATUSES,
-    Phase,
-    Verdict,
-)
+from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, JURY, STATUSES, Phase, Verdict
 from core.protocol import ids
 from core.protocol.units import format_moment
 from core.runtime.commands.console import Run

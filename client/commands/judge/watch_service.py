@@ -117,11 +117,7 @@ class _Work:
     """What the daemon does with a job, one shard in memory at a time."""
 
     def __init__(
-        self,
-        run: Run,
-        context: Context,
-        signer: DigestSigner,
-        delegations: dict[str, Delegation],
+        self, run: Run, context: Context, signer: DigestSigner, delegations: dict[str, Delegation]
     ) -> None:
         self._run, self._context, self._signer = run, context, signer
         self._delegations = delegations

@@ -54,10 +54,7 @@ async def request_withdrawal(run: Run, chain: Chain, signer: DigestSigner, units
 
 
 async def take_withdrawal(run: Run, chain: Chain, signer: DigestSigner) -> Withdrawn:
-    """Receive what has thawed.
-
-    Raises UsageError when nothing is on its way, DeadlinePassed while it thaws.
-    """
+    """Receive what has thawed. Raises UsageError where nothing has to, DeadlinePassed before."""
     show = run.settings.show_token
     thaw = await chain.read("Escrow", "thawOf", signer.address)
     if not thaw["amount"]:

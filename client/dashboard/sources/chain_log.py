@@ -120,12 +120,7 @@ class ChainLog:
         return await self._off_loop(self._progress)
 
     async def about(
-        self,
-        subject: str,
-        *,
-        names: Sequence[str] = (),
-        before: int | None = None,
-        limit: int = 50,
+        self, subject: str, *, names: Sequence[str] = (), before: int | None = None, limit: int = 50
     ) -> list[LoggedEvent]:
         """Newest first: events with this id or address among their arguments, before an event."""
         return await self._off_loop(self._about, subject.lower(), tuple(names), before, limit)
@@ -165,10 +160,7 @@ class ChainLog:
         return await self._off_loop(self._credits_of, account.lower(), [j.lower() for j in jobs])
 
     async def credited(self, account: str) -> tuple[int, list[tuple[str, int, int]]]:
-        """All that an account was credited, and (day, units, credits) of its last 30 days with any.
-
-        Oldest first.
-        """
+        """All credits of an account, and (day, units, credits) of its last 30 days in order."""
         return await self._off_loop(self._credited, account.lower())
 
     # --- in the file's thread ---

@@ -149,10 +149,7 @@ class PageSources:
         return self.gateway.matcher
 
     async def read(self, contract: str, function: str, *args: Any) -> Any:
-        """A view function of the chain.
-
-        Raises ConfigError without a chain, ChainUnreachable, ContractRefused.
-        """
+        """Call a view function. Raises ConfigError without a chain, and what the chain raises."""
         return await self.require_chain().read(contract, function, *args)
 
     def require_chain(self) -> Chain:

@@ -146,10 +146,7 @@ def hash_of(endpoint: str, data: bytes, headers: Mapping[str, str]) -> str:
 
 
 def _under_way(gateway: Gateway, exchange: Exchange, is_retry: bool) -> Exchange | None:
-    """The same request still being answered, which a retry joins.
-
-    Raises DuplicateDiffers, DuplicateRunning.
-    """
+    """The same request under way: a retry joins it. Raises DuplicateDiffers, DuplicateRunning."""
     named = exchange.idempotency_key
     twin = gateway.exchanges.find(exchange.key_id, named, exchange.body_hash)
     if twin is None:

@@ -63,10 +63,7 @@ class Lines:
 
 
 def read_lines(path: Path, endpoint: Endpoint) -> Lines:
-    """The file's lines without blank ones; all good ones ask the first one's model.
-
-    Raises UsageError for too many.
-    """
+    """The file's lines; all good ones ask the first one's model. Raises UsageError for too many."""
     found, seen = Lines(), set[str]()
     with path.open("rb") as file:
         for number, data in enumerate(file, start=1):

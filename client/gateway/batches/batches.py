@@ -20,7 +20,7 @@ from client.gateway.accepting import check_model, check_price
 from client.gateway.batches import batch_lines
 from client.gateway.batches.batch_lines import BadLine, BatchRequest, Lines, place_of
 from client.gateway.batches.files import page_after
-from client.gateway.batches.offline import LineAnswer, Offline
+from client.gateway.batches.offline import BatchRunner, LineAnswer
 from client.gateway.errors import BadParameter, NotDone, NotOffered
 from client.gateway.money.ledger import Bill
 from client.gateway.money.signed import stage_receipts
@@ -64,7 +64,7 @@ MOST_METADATA = 16
 class Batches:
     """The batches of one gateway: it runs its own, and knows those of others over one database."""
 
-    offline: Offline
+    offline: BatchRunner
     settings: Settings
     clock: Clock
     database: Database
@@ -137,10 +137,7 @@ class Batches:
         return row
 
     async def cancel(self, batch_id: str, key_id: str | None = None) -> BatchRow:
-        """Stop it, or have the gateway that runs it do so; finished lines are kept and paid.
-
-        Raises NotOffered, NotDone when it has ended.
-        """
+        """Stop it, or have its gateway do so; finished lines cost. Raises NotOffered, NotDone."""
         await self.get(batch_id, key_id)
         row = await self._ask_to_cancel(batch_id)
         if row.status not in RUNNING:
@@ -343,8 +340,7 @@ class Batches:
         ]
         bad = sorted([*lines.bad, *unanswered], key=lambda one: one.number)
         signed = await stage_receipts(
-            self.store,
-            {(a.job_id, a.job_request) for answers in by_line.values() for a in answers},
+            self.store, {(a.job_id, a.job_request) for answers in by_line.values() for a in answers}
         )
         answered = [(line, by_line[line.number]) for line in done]
         outputs = (batch_lines.output_line(batch_id, *one, served, now) for one in answered)

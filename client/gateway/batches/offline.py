@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from client.context import Context, Model
 from client.gateway.money.ledger import Bill
@@ -59,36 +59,8 @@ class LineAnswer:
 Keep = Callable[[LineAnswer], None]
 
 
-class Offline(Protocol):
-    """Runs batches. `name` is the batch's, the same before and after a restart."""
-
-    async def run(
-        self,
-        name: str,
-        model: Model,
-        tokenizer: Tokenizer,
-        prompts: Sequence[Prompt],
-        terms: AskTerms,
-        keep: Keep,
-    ) -> dict[str, HeadraceError]:
-        """Answer these prompts under one order, and call `keep` with each answer as it ends.
-
-        Returns why others could not be answered. Raises what kept the first order from being made;
-        nothing was spent then. Cancelled, it pays for what came.
-        """
-        ...
-
-    async def recover(self, name: str, model: Model, tokenizer: Tokenizer) -> list[LineAnswer]:
-        """What a former life of this program bought under this name, now paid for."""
-        ...
-
-    async def bill(self, name: str, model: Model) -> Bill:
-        """All that was or will be paid under this name."""
-        ...
-
-
-class NetworkOffline:
-    """Over the real network, from the owner's wallet."""
+class BatchRunner:
+    """Buys batches from the owner's wallet. `name` is the batch's, the same after a restart."""
 
     def __init__(
         self, context: Context, matcher: MatcherApi, store: ClientStore, signer: DigestSigner
@@ -105,6 +77,11 @@ class NetworkOffline:
         terms: AskTerms,
         keep: Keep,
     ) -> dict[str, HeadraceError]:
+        """Answer these prompts under one order, and call `keep` with each answer as it ends.
+
+        Returns why others could not be answered. Raises what kept the first order from being made;
+        nothing was spent then. Cancelled, it pays for what came.
+        """
         context, settings = self._context, self._context.settings
         wishes = await within_limits(context, model, wishes_with(settings, terms), Choices())
         prepared = Prepared(list(prompts), [])
@@ -132,6 +109,7 @@ class NetworkOffline:
         return dict(result.unfinished)
 
     async def recover(self, name: str, model: Model, tokenizer: Tokenizer) -> list[LineAnswer]:
+        """What an earlier run of this program bought under this name, now paid for."""
         found, requester = [], self._requester(model, tokenizer)
         for job in self._jobs(name):
             match = match_of(job)
@@ -151,6 +129,7 @@ class NetworkOffline:
         return found
 
     async def bill(self, name: str, model: Model) -> Bill:
+        """All that was or will be paid under this name."""
         cost = tokens_in = tokens_out = 0
         for job in self._jobs(name):
             match = match_of(job)

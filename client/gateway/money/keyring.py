@@ -257,10 +257,7 @@ def limits_of(
     rate: str | None = None,
     token_rate: str | None = None,
 ) -> KeyLimits:
-    """Limits as they are typed: `5usd` or `5usd/day`, `30d`, `60/m`.
-
-    Raises UsageError, AmountInvalid.
-    """
+    """Limits as typed: `5usd` or `5usd/day`, `30d`, `60/m`. Raises UsageError, AmountInvalid."""
     amount, _, period = (budget or "").partition("/")
     if period not in ("", *_PERIODS):
         raise AmountInvalid(
