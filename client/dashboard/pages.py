@@ -29,8 +29,10 @@ from client.dashboard.views import (
     receipts,
     wallet,
 )
+from client.dashboard.views.activity import activity
 from client.dashboard.views.common import RequestLine, request_line
 from client.records.store import ClientStore, JobRow, match_of
+from client.wallet import Balances
 from core.money import pricing
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid
@@ -115,19 +117,20 @@ async def load_overview(sources: PageSources, asked: PageRequest) -> overview.Ov
     )
     batches, store = await sources.gateway.batches.ls(limit=20), sources.gateway.store
     submitted = await asyncio.to_thread(_running_jobs, sources, store) if store else []
-    return overview.overview(
-        status=status,
-        models=offered,
-        miners=miners,
-        balances=held,
-        payer=sources.gateway.payer,
-        locked_units=sum(lock.amount_units for lock in await locks_of(sources)),
-        usage=await sources.gateway.keys.usage(days=7),
-        requests=await recent_requests(sources),
-        batches=[row for row in batches if row.status not in jobs.ENDED],
-        submitted=submitted,
-        name_of=sources.name_of,
-        now_ms=sources.now_ms(),
+    card, now_ms = overview.network_card(status, offered, miners), sources.now_ms()
+    money = await _wallet_card(sources, held, await locks_of(sources))
+    seen = offered.value or [], miners.value or []
+    requests = await recent_requests(sources)
+    return overview.Overview(
+        network=card,
+        wallet=money,
+        running=tuple(overview.running_batch(b) for b in batches if b.status not in jobs.ENDED),
+        submitted=tuple(submitted),
+        chats=tuple(line for line in requests if line.state == "running"),
+        receipts=tuple(line for line in requests if line.state != "running")[:8],
+        activity=activity(requests, now_ms),
+        warnings=tuple(overview.warnings(card, money, *seen, sources.name_of)),
+        at_ms=now_ms,
     )
 
 
@@ -425,17 +428,28 @@ async def load_wallet(sources: PageSources, asked: PageRequest) -> wallet.Wallet
         events = await sources.log.about(
             payer, names=tuple(wallet.MOVES), before=asked.before, limit=PAGE
         )
-    return wallet.wallet(
-        await sources.balances.get(),
-        payer,
-        await locks_of(sources),
-        events,
-        await sources.gateway.keys.usage(days=7),
-        page_size=PAGE,
+    held, locks = await sources.balances.get(), await locks_of(sources)
+    found = held.value
+    return wallet.WalletPage(
+        card=await _wallet_card(sources, held, locks),
+        thawing_units=None if found is None else found.thawing,
+        thaw_ready_at=0 if found is None else found.thaw_ready_at,
+        credit_units=None if found is None else found.credit,
+        locks=tuple(locks),
+        movements=tuple(map(wallet.movement, events)),
+        next_before=_next_before(events, PAGE),
         escrow=sources.chain.addresses["Escrow"] if sources.chain else "",
-        now_ms=progress.at_ms or sources.now_ms(),
-        problem=progress.problem,
+        at_ms=progress.at_ms or sources.now_ms(),
+        problem=held.problem or progress.problem,
     )
+
+
+async def _wallet_card(
+    sources: PageSources, held: Dated[Balances], locks: list[wallet.Lock]
+) -> overview.WalletCard:
+    per_day = overview.spent_per_day(await sources.gateway.keys.usage(days=7))
+    locked = sum(lock.amount_units for lock in locks)
+    return overview.wallet_card(held, sources.gateway.payer, locked, per_day)
 
 
 @page("/earnings", "Earnings", "live/earnings.html", form="parts/earnings_form.html")

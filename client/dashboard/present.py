@@ -141,7 +141,6 @@ def filters(settings: Settings) -> dict[str, Callable[..., Any]]:
 
     return {
         "number": number,
-        "compact": compact,
         "duration": duration,
         "size": size,
         "token": token,

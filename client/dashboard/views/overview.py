@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from client.dashboard.sources.cached import Dated
-from client.dashboard.views.activity import Activity, activity
+from client.dashboard.views.activity import Activity
 from client.dashboard.views.common import Json, RequestLine, condition, short_miner
 from client.dashboard.views.jobs import OrderLine
 from client.gateway.records.tables import copied
@@ -83,36 +83,6 @@ class Overview:
     at_ms: int
 
 
-def overview(
-    *,
-    status: Dated[Json],
-    models: Dated[list[Json]],
-    miners: Dated[list[Json]],
-    balances: Dated[Balances],
-    payer: str,
-    locked_units: int,
-    usage: Iterable[Json],
-    requests: Sequence[RequestLine],
-    batches: Iterable[Any],
-    submitted: Iterable[OrderLine] = (),
-    name_of: Callable[[str], str],
-    now_ms: int,
-) -> Overview:
-    network = network_card(status, models, miners)
-    wallet = wallet_card(balances, payer, locked_units, spent_per_day(usage))
-    return Overview(
-        network=network,
-        wallet=wallet,
-        running=tuple(running_batch(row) for row in batches),
-        submitted=tuple(submitted),
-        chats=tuple(line for line in requests if line.state == "running"),
-        receipts=tuple(line for line in requests if line.state != "running")[:8],
-        activity=activity(requests, now_ms),
-        warnings=tuple(_warnings(network, wallet, models.value or [], miners.value or [], name_of)),
-        at_ms=now_ms,
-    )
-
-
 def network_card(
     status: Dated[Json], models: Dated[list[Json]], miners: Dated[list[Json]]
 ) -> NetworkCard:
@@ -166,13 +136,14 @@ def running_batch(row: Any) -> RunningBatch:
     return copied(RunningBatch, row, **lines)
 
 
-def _warnings(
+def warnings(
     network: NetworkCard,
     wallet: WalletCard,
-    models: Sequence[Json],
-    miners: Sequence[Json],
+    models: Iterable[Json],
+    miners: Iterable[Json],
     name_of: Callable[[str], str],
 ) -> Iterable[Notice]:
+    """What a person should look at, in the order of the page."""
     if network.problem:
         yield Notice("bad", f"the matcher cannot be read: {network.problem}", "/network")
     if wallet.problem:

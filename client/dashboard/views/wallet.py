@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from client.dashboard.sources.cached import Dated
 from client.dashboard.sources.chain_log import LoggedEvent
-from client.dashboard.views.common import Json
-from client.dashboard.views.overview import WalletCard, spent_per_day, wallet_card
+from client.dashboard.views.overview import WalletCard
 from client.gateway.records.tables import copied
-from client.wallet import Balances
 
 #: Event → what it did, the argument with the amount, and its sign on the prepaid balance.
 MOVES = {
@@ -65,36 +62,6 @@ class WalletPage:
     escrow: str
     at_ms: int
     problem: str
-
-
-def wallet(
-    balances: Dated[Balances],
-    payer: str,
-    locks: Iterable[Lock],
-    movements: Iterable[LoggedEvent],
-    usage: Iterable[Json],
-    *,
-    page_size: int,
-    escrow: str,
-    now_ms: int,
-    problem: str,
-) -> WalletPage:
-    held, found = tuple(locks), balances.value
-    lines = tuple(movement(event) for event in movements)
-    return WalletPage(
-        card=wallet_card(
-            balances, payer, sum(lock.amount_units for lock in held), spent_per_day(usage)
-        ),
-        thawing_units=None if found is None else found.thawing,
-        thaw_ready_at=0 if found is None else found.thaw_ready_at,
-        credit_units=None if found is None else found.credit,
-        locks=held,
-        movements=lines,
-        next_before=lines[-1].id if len(lines) == page_size else None,
-        escrow=escrow,
-        at_ms=now_ms,
-        problem=balances.problem or problem,
-    )
 
 
 def movement(event: LoggedEvent) -> Movement:
