@@ -275,8 +275,6 @@ class Dashboard:
         html = self.renderer.render("error.html", values)
         return HTMLResponse(html, status, headers=_PRIVATE)
 
-    # --- changes ---
-
     def _forward(self, app: FastAPI) -> Handler:
         async def handler(request: Request) -> Response:
             if not self._may_read(request):
@@ -337,8 +335,6 @@ class Dashboard:
         values = {"view": view, "now_ms": self.sources.now_ms()}
         return HTMLResponse(self.renderer.render("parts/plans.html", values))
 
-    # --- checks ---
-
     async def _check(self, request: Request) -> Response:
         view = await pages.load_receipt(self.sources, self._asked(request))
         if not isinstance(view, receipts.ReceiptPage) or not view.line.job_ids:
@@ -369,8 +365,6 @@ class Dashboard:
             raise IdInvalid("this is a stage's receipt", "a request's own is asked for")
         values = {"line": view.line, "csrf": self._csrf(request)}
         return HTMLResponse(self.renderer.render("parts/receipt_line.html", values))
-
-    # --- small things ---
 
     async def _search(self, request: Request) -> Response:
         path = await pages.where_is(self.sources, request.query_params.get("q", ""))

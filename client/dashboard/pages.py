@@ -48,9 +48,6 @@ EVENT_KINDS = (
 )
 
 
-# --- what several pages read ---
-
-
 async def recent_requests(sources: PageSources, limit: int = RECENT) -> list[RequestLine]:
     """Paid requests, newest first; the route of the first few only, as no page shows more."""
     ledger = sources.gateway.ledger
@@ -105,9 +102,6 @@ async def _progress(sources: PageSources) -> LogProgress:
 
 def _next_before(events: list[LoggedEvent], size: int) -> int | None:
     return events[-1].id if len(events) == size else None
-
-
-# --- the pages ---
 
 
 @page("/", "Overview", "live/overview.html")

@@ -126,9 +126,6 @@ def _offer(
     )
 
 
-# --- completions ---
-
-
 def _add_completions(app: FastAPI, gateway: Gateway) -> None:
     async def answer(request: Request, endpoint: Endpoint) -> Response:
         key = await authenticate(gateway, request, reserves=True)
@@ -156,9 +153,6 @@ def _add_completions(app: FastAPI, gateway: Gateway) -> None:
         return await answer(request, COMPLETIONS)
 
 
-# --- models ---
-
-
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
     network = gateway.settings.network
 
@@ -183,9 +177,6 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         if model not in offers:
             raise unknown(model, offers)
         return json_response(shown(offers[model]))
-
-
-# --- files ---
 
 
 def _add_files(app: FastAPI, gateway: Gateway) -> None:
@@ -252,9 +243,6 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
         return json_response({"id": file_id, "object": "file", "deleted": True})
 
 
-# --- batches ---
-
-
 def _add_batches(app: FastAPI, gateway: Gateway) -> None:
     batches = gateway.batches
 
@@ -293,9 +281,6 @@ def _add_batches(app: FastAPI, gateway: Gateway) -> None:
         return json_response(shown(await batches.cancel(batch_id, _own(key))))
 
 
-# --- receipts and jobs ---
-
-
 def _add_records(app: FastAPI, gateway: Gateway) -> None:
     @_offer(app, "GET", "/v1/receipts/{receipt}", schemas.object_of("receipt"), *_LOOKED)
     async def receipt(receipt: Id, request: Request) -> Response:
@@ -308,9 +293,6 @@ def _add_records(app: FastAPI, gateway: Gateway) -> None:
         """A job, and this key's requests that it answered."""
         key = await authenticate(gateway, request)
         return json_response(await receipts.job(gateway, job, _own(key)))
-
-
-# --- health ---
 
 
 def _add_health(app: FastAPI, gateway: Gateway) -> None:
@@ -341,9 +323,6 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
         ok = bool(serving) and not problem and not gateway.exchanges.is_stopping
         state = {"ok": ok, "models": serving, "problem": problem or None}
         return json_response(state, 200 if ok else 503)
-
-
-# --- errors and description ---
 
 
 def _answer_errors(app: FastAPI) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from core.protocol import ids
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
+T = TypeVar("T", bound=Result)
 Listing = Callable[[MatcherApi], Awaitable[list[dict[str, Any]]]]
 
 
@@ -132,37 +133,31 @@ async def show_miner(settings: Settings, typed: str) -> Miner:
 
 def _model_row(settings: Settings, model: dict[str, Any], fastest: dict[str, float]) -> ModelOffer:
     model_id, price = str(model.get("modelId")), model.get("lowestPrice") or {}
-    return ModelOffer(
-        model=model_name(model_id, settings) or "",
-        id=model.get("shortId"),
-        layers=model.get("layers"),
-        context=model.get("context"),
-        serving=model.get("serving"),
-        copies=model.get("copies"),
-        covered=model.get("covered"),
-        price_in=price.get("priceInShown"),
-        price_out=price.get("priceOutShown"),
-        ms_per_token=fastest.get(model_id),
-    )
+    known = {
+        "model": model_name(model_id, settings) or "",
+        "id": model.get("shortId"),
+        "priceIn": price.get("priceInShown"),
+        "priceOut": price.get("priceOutShown"),
+        "msPerToken": fastest.get(model_id),
+    }
+    return _picked(ModelOffer, model | known)
 
 
 async def list_miners(settings: Settings) -> list[MinerOffer]:
     """A row per machine. Raises MatcherUnreachable or ConfigError."""
-    return [
-        MinerOffer(
-            miner=miner.get("shortId"),
-            model=model_name(str(miner.get("modelId")), settings)
-            or _short_model(miner.get("modelId")),
-            operator=miner.get("operator"),
-            state=miner.get("state"),
-            stake=miner.get("stake"),
-            layers=miner.get("layers"),
-            price_in_shown=miner.get("priceInShown"),
-            price_out_shown=miner.get("priceOutShown"),
-            age_ms=miner.get("ageMs"),
-        )
-        for miner in await _ask(settings, MatcherApi.miners)
-    ]
+    rows = []
+    for miner in await _ask(settings, MatcherApi.miners):
+        model_id = miner.get("modelId")
+        model = model_name(str(model_id), settings) or _short_model(model_id)
+        known = {"miner": miner.get("shortId"), "model": model}
+        rows.append(_picked(MinerOffer, miner | known))
+    return rows
+
+
+def _picked(kind: type[T], entry: dict[str, Any]) -> T:
+    """The fields of this result from an entry that may have more of them, or less."""
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return msgspec.convert({name: entry.get(name) for name in names}, kind)
 
 
 def miner_facts(miner: Miner) -> dict[str, Any]:

@@ -138,9 +138,6 @@ def compare(due: Mapping[str, str], results: Iterable[bytes]) -> list[Compared]:
     return found
 
 
-# --- the commands ---
-
-
 class CanariesMixed(Result, frozen=True):
     """`canaries mix`."""
 

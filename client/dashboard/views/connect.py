@@ -89,5 +89,6 @@ def connect(url: str, models: tuple[str, ...], now_ms: int, chosen: str = "") ->
     snippets = []
     for part in filled.split("\n---\n"):
         title, _, text = part.partition("\n")
-        snippets.append(Snippet(*title.split(" | "), text))
+        name, _, language = title.partition(" | ")
+        snippets.append(Snippet(name, language, text))
     return Connect(base, model, models, tuple(snippets), now_ms)

@@ -253,9 +253,6 @@ def _names_miners(headers: Mapping[str, str]) -> bool:
     return "mnr_" in named
 
 
-# --- the work itself ---
-
-
 async def _produce(
     gateway: Gateway, exchange: Exchange, work: PaidRequest, parent: str = ""
 ) -> None:

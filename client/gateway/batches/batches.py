@@ -215,15 +215,11 @@ class Batches:
             return
         key = await self.keys.get(row.key_id)
         lines = await self._read(row)
-        first = next(iter(lines.good), None)
-        if first is None:
-            await self._refuse(row, lines)
-            return
-        if key is not None:
-            check_model(key, first.wanted.model)
-        served = await self.catalogue.find(first.wanted.model)
-        default = self.settings.gateway.max_tokens
-        lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
+        if lines.good:
+            model = lines.good[0].wanted.model
+            if key is not None:
+                check_model(key, model)
+            served, lines = await self._with_prompts(lines, model)
         if not lines.good:
             await self._refuse(row, lines)
             return
@@ -233,9 +229,8 @@ class Batches:
             if row.status == "validating":
                 await self._reserve(row, served, lines, terms)
             else:
-                for answer in await self.offline.recover(
-                    row.batch_id, served.model, served.tokenizer
-                ):
+                of = row.batch_id, served.model, served.tokenizer
+                for answer in await self.offline.recover(*of):
                     await self._keep(row.batch_id, answer)
             failures = await self._answer(row, served, lines, terms)
         await self._finish(row.batch_id, "completed", served, lines, failures, None)
@@ -247,6 +242,10 @@ class Batches:
             raise UsageError("the input file is gone", why)
         endpoint: Endpoint = next(known for known in ENDPOINTS if known == row.endpoint)
         return await asyncio.to_thread(batch_lines.read_lines, path, endpoint)
+
+    async def _with_prompts(self, lines: Lines, model: str) -> tuple[ServedModel, Lines]:
+        served, most = await self.catalogue.find(model), self.settings.gateway.max_tokens
+        return served, await asyncio.to_thread(batch_lines.with_prompts, lines, served, most)
 
     async def _reserve(
         self, row: BatchRow, served: ServedModel, lines: Lines, terms: AskTerms
@@ -280,10 +279,9 @@ class Batches:
 
         for start in range(0, len(todo), wire.MAX_REQUESTS):
             part: list[Prompt] = todo[start : start + wire.MAX_REQUESTS]
+            of = row.batch_id, served.model, served.tokenizer
             try:
-                failures |= await self.offline.run(
-                    row.batch_id, served.model, served.tokenizer, part, terms, keep
-                )
+                failures |= await self.offline.run(*of, part, terms, keep)
             finally:
                 await asyncio.gather(*keeping)
         return failures
@@ -306,10 +304,7 @@ class Batches:
         if row.status == "validating" or (row.status == "cancelling" and not row.in_progress_at):
             await self._end(batch_id, status, Lines(), Bill(0, 0, 0), [_told(error)], {})
             return
-        lines = await self._read(row)
-        served = await self.catalogue.find(row.model)
-        default = self.settings.gateway.max_tokens
-        lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
+        served, lines = await self._with_prompts(await self._read(row), row.model)
         await self._finish(batch_id, status, served, lines, {}, error)
 
     async def _finish(
@@ -363,8 +358,6 @@ class Batches:
             errors = [_told(error) | {"message": f"{error.what}: {error.why}", "param": None}]
         await self._end(batch_id, status, Lines(done, bad), bill, errors, ids)
         self.metrics.paid(served.name, bill.tokens_in, bill.tokens_out, bill.cost_units)
-
-    # --- in the database's thread ---
 
     @in_database
     def _take_left(self) -> list[BatchRow]:
