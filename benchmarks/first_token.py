@@ -2,10 +2,11 @@
 
     python -m benchmarks.first_token [REQUESTS]
 
-Real stages over real streams in one process, a tiny model in two cuts. Bare: `Submit` to both stages and the wait for the first
-`Token`, with everything signed beforehand. Session: `Sessions.answer` until its first item, with choosing the session, signing, writing the
-records and asking both stages. Both alternate, so that they meet the same load. Prints medians and quartiles in milliseconds, and
-processor time of a request.
+Real stages over real streams in one process, a tiny model in two cuts. Bare: `Submit` to both
+stages and the wait for the first `Token`, with everything signed beforehand. Session: `answer` of a
+session pool until its first item: choosing the session, signing, writing the records and asking
+both stages. Both alternate, so that they meet the same load. Prints medians and quartiles in
+milliseconds, and processor time of a request.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SIZES = SMALL.model_copy(update={"requests": 2000, "tokens_in": 400_000, "tokens
 
 
 class Bare:
-    """The pipeline of an open session, asked without it. Its indices begin where the session's do not come."""
+    """The pipeline of an open session, asked without it, at indices that the session never has."""
 
     def __init__(self, village: Village, session: object) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""What takes the time of a part whose rows are not reached? It runs once more, and py-spy looks at all of its processes."""
+"""What takes the time of a part whose rows are not reached? It runs once more under py-spy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ PROCESSES, FUNCTIONS = 6, 8
 
 
 def profile(package: str, part: str) -> list[str]:
-    """Lines that name the processes of a part that computed most, and the functions in which they did.
-
-    Or one that says why nothing is known.
-    """
+    """The processes of a part that computed most and their functions, or why they are not known."""
     spy = Path(sys.executable).with_name("py-spy")
     if not spy.exists():
         return ["no profile: py-spy is not installed (`pip install py-spy`)"]
@@ -41,7 +38,8 @@ def profile(package: str, part: str) -> list[str]:
 def summary(stacks: str) -> list[str]:
     """Of collapsed stacks, seconds by process and by innermost function.
 
-    A line is `process;…;process;thread;function;…;function looks`, parents first; a command in it may have lines of its own.
+    A line is `process;…;process;thread;function;…;function looks`, parents first; a command in it
+    may have line breaks.
     """
     by_process: dict[str, Counter[str]] = defaultdict(Counter)
     for stack, looks in re.findall(r"^(process \d+:.*?) (\d+)$", stacks, re.MULTILINE | re.DOTALL):

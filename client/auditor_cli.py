@@ -49,9 +49,9 @@ async def check(
     ] = 1.0,
 ) -> None:
     """Re-run every stage of a job from its committed inputs; exit 9 when one lied."""
-    from client.commands.judge.verdicts import Looking, check_job
+    from client.commands.judge.verdicts import CheckOptions, check_job
 
-    await check_job(run, job, delegation, Looking(layers, tolerance, explain))
+    await check_job(run, job, delegation, CheckOptions(layers, tolerance, explain))
 
 
 @app.command()

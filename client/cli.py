@@ -317,7 +317,7 @@ async def jobs_retry_failed(
     out: OutOption = None,
 ) -> None:
     """Submit those lines of a job's file once more that were not answered."""
-    from client.commands.ask.retry import retry_failed
+    from client.commands.ask.submit import retry_failed
     from client.jobs.wishes import Choices
     from core.protocol.types import SamplingParams
 

@@ -1,4 +1,4 @@
-"""How do benchmarks ask the gateway: one stream, timed, and read without a client library's own work?"""
+"""How do benchmarks ask the gateway? One stream, timed, without a client library's own work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def body(tokens: int, *, is_stream: bool = True) -> dict[str, Any]:
 
 
 async def stream(client: httpx2.AsyncClient, gateway: Running, tokens: int) -> Timed:
-    """Ask for so many tokens; `first_s` is until the first piece of text, which comes after the role."""
+    """Ask for this many tokens; `first_s` is until the first text, which comes after the role."""
     began = time.perf_counter()
     first_s, events, tail = 0.0, 0, b""
     url = f"{gateway.url}/v1/chat/completions"

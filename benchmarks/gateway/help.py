@@ -22,7 +22,7 @@ QUICK = {"TRIES": 1, "COMMANDS": COMMANDS[-1:]}
 
 
 def _cpu_s(command: tuple[str, ...]) -> float:
-    """Processor seconds of the fastest of a few: the time it takes on a machine that does nothing else."""
+    """Processor seconds of the fastest of a few: the time on a machine that does nothing else."""
 
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

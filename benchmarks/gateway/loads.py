@@ -1,13 +1,15 @@
 """Do load generators that others wrote get every answer of the gateway, and how fast?
 
-guidellm (`pip install guidellm`) is run where it is installed, as it is and without a model hub: its tokenizer is the toy's own folder.
-It brings torch, datasets and a web server with it, so it is no dependency of the project; GUIDELLM names one of another environment.
+guidellm (`pip install guidellm`) is run where it is installed, as it is and without a model hub:
+its tokenizer is the toy's own folder. It brings torch, datasets and a web server with it, so it is
+no dependency of the project; GUIDELLM names one of another environment.
 
-aiperf 0.13 is not run: it wants the internet. It takes a tokenizer's folder for the name of a repository, asks the model hub, and ends; its
-built-in tokenizer is downloaded too. Where it may do so, this is the command (in an environment of its own, as it pins other versions)::
+aiperf 0.13 is not run: it takes a tokenizer's folder for the name of a repository, asks the model
+hub for it, and ends; its built-in tokenizer is downloaded too. Where it may do so, in a separate
+environment, as it pins other versions, this is the command::
 
-    aiperf profile --model MODEL --url http://127.0.0.1:8080 --api-key KEY --endpoint-type chat --streaming
-        --tokenizer builtin --concurrency 16 --request-count 400
+    aiperf profile --model MODEL --url http://127.0.0.1:8080 --api-key KEY --streaming
+        --endpoint-type chat --tokenizer builtin --concurrency 16 --request-count 400
 """
 
 from __future__ import annotations
@@ -42,15 +44,17 @@ def _run(program: str, gateway: Running, folder: Path) -> dict[str, Any]:
     tokenizer, report = folder / "tokenizer", folder / "report.json"
     tokenizer.mkdir()
     write_tiny_tokenizer(tokenizer)
-    command = [
-        program, "run", "--disable-progress",
-        "--backend", f"kind=openai_http,target={gateway.url},model={NAME},api_key={gateway.key}",
-        "--tokenizer", f"kind=hf_auto,model={tokenizer}",
-        "--data", f"kind=synthetic_text,prompt_tokens={TOKENS},output_tokens={TOKENS}",
-        "--profile", f"kind=concurrent,streams={STREAMS}",
-        "--constraint", f"kind=max_requests,count={REQUESTS}",
-        "--output", f"kind=json,path={report}",
-    ]  # fmt: skip
+    target = f"target={gateway.url},model={NAME},api_key={gateway.key}"
+    flags = {
+        "--backend": f"kind=openai_http,{target}",
+        "--tokenizer": f"kind=hf_auto,model={tokenizer}",
+        "--data": f"kind=synthetic_text,prompt_tokens={TOKENS},output_tokens={TOKENS}",
+        "--profile": f"kind=concurrent,streams={STREAMS}",
+        "--constraint": f"kind=max_requests,count={REQUESTS}",
+        "--output": f"kind=json,path={report}",
+    }
+    said = [word for pair in flags.items() for word in pair]
+    command = [program, "run", "--disable-progress", *said]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
     log = folder / "log.txt"
     with log.open("w") as out:
@@ -85,11 +89,12 @@ def rows() -> list[Row]:
     totals, metrics = found["metrics"]["request_totals"], found["metrics"]
     rate = metrics["output_tokens_per_second"]["successful"]["mean"]
     first_ms = metrics["time_to_first_token_ms"]["successful"]["median"]
+    speed = f"{rate:.0f} tokens/s, first token {first_ms:.0f} ms"
     return [
         Row(
             f"guidellm: {REQUESTS} requests in {STREAMS} streams, all answered",
             f"{REQUESTS}",
-            f"{totals['successful']}, {totals['errored']} errors, {rate:.0f} tokens/s, first token {first_ms:.0f} ms",
+            f"{totals['successful']}, {totals['errored']} errors, {speed}",
             "",
             f"{STREAMS / TOKEN_S:.0f} tokens/s",
             totals["successful"] == REQUESTS and not totals["errored"],

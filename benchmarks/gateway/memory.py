@@ -11,7 +11,7 @@ from benchmarks.gateway.toy_server import Running, toy_gateway
 from benchmarks.table import Row
 
 REQUESTS, AT_ONCE, TOKENS = 10_000, 20, 4
-#: Half of the requests come before the first look: caches and the allocator's pools are full by then.
+#: Half of the requests come before the first look, which fills caches and the allocator's pools.
 REACH_BYTES = 2 * 2**20
 QUICK = {"REQUESTS": 8, "AT_ONCE": 2}
 

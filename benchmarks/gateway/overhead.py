@@ -17,7 +17,7 @@ QUICK = {"REQUESTS": 2, "WARM_UP": 1}
 
 
 async def _measure() -> tuple[float, float]:
-    """Median seconds to the first token, asked for in turns: through the gateway, and without it."""
+    """Median seconds to the first token, in turns: through the gateway, and without it."""
     toy, model = Toy(0.0), toy_model()
     through, alone = list[float](), list[float]()
     with toy_gateway() as gateway:

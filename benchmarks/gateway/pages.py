@@ -16,6 +16,7 @@ REACH_MS, VISITS = 200.0, 5
 NOTHING = "/health"
 SCRIPT = Path(__file__).with_name("page_loads.mjs")
 WITHIN_S = 300.0
+QUICK = {"VISITS": 1, "PATHS": PATHS[:1]}
 
 
 def _measure() -> dict[str, float]:

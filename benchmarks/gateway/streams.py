@@ -1,4 +1,4 @@
-"""Do five hundred streams at once all end well, and what does a token of theirs cost the gateway's processor?"""
+"""Do five hundred streams at once all end well, and how much processor does a token take?"""
 
 from __future__ import annotations
 

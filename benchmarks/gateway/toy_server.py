@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, before a toy that says one token after another as fast as it is told to."""
+"""A gateway in a process of its own, before a toy that says tokens as fast as it is told to."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
 from client.context import Model
-from client.gateway.batches.offline import Offline
 from client.gateway.openai.models import OfferedModel, ServedModel
 from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
 from core.engine.weights.tokenizer import Tokenizer
@@ -33,10 +33,8 @@ def toy_model() -> Model:
     def name(text: str) -> str:
         return signing.name_hash(text)
 
-    spec = ModelSpec(
-        name("llama"), 12, 64, 4, 2, 128, 272, 4096, 1, 1,
-        name("float32"), name("fp32"), name("weights"), name("manifest"),
-    )  # fmt: skip
+    hashes = map(name, ("float32", "fp32", "weights", "manifest"))
+    spec = ModelSpec(name("llama"), 12, 64, 4, 2, 128, 272, 4096, 1, 1, *hashes)
     return Model(NAME, "0x" + "77" * 32, spec)
 
 
@@ -146,7 +144,7 @@ async def _serve(folder: Path, token_s: float) -> None:
     settings = load(
         flags={"gateway.dashboard": "false"}, environ={}, folders=Folders.at(folder / "home")
     )
-    nothing: Offline = None  # type: ignore[assignment]  # no batches here
+    nothing: Any = None  # no batches here
     gateway = assemble(
         settings,
         answerer=Toy(token_s),

@@ -1,6 +1,7 @@
 """The dashboard: pages over one running gateway, for people.
 
 `app`         the addresses: every page with its JSON twin and its live part
+`page`        one page: its address, what it loads, its templates
 `guard`       who may look, and who may change something
 `pages`       what each page reads, from whom, before a view is made of it
 `sources/`    where the values of the pages come from
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def mount(app: FastAPI, gateway: Gateway) -> Dashboard:
-    """Add the pages to a gateway's application. They begin to read with the application's start, and end with it."""
+    """Add the pages to a gateway's application; they read from its start to its end."""
     from client.dashboard.app import Dashboard
 
     dashboard = Dashboard(gateway)

@@ -1,39 +1,33 @@
-"""The dashboard's addresses: every page with its JSON twin and its live part, the few changes, the static files."""
+"""Which addresses have pages, their JSON twins and live parts, changes and static files?"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
-from starlette.exceptions import HTTPException
+from starlette.datastructures import ImmutableMultiDict
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from client.dashboard import pages
 from client.dashboard.checks import Checks, ReceiptCheck
 from client.dashboard.forward import Forwarded, target_of
-from client.dashboard.guard import (
-    COOKIE,
-    CSRF_HEADER,
-    SECURITY_HEADERS,
-    Guard,
-)
-from client.dashboard.pages import PageRequest
+from client.dashboard.guard import COOKIE, CSRF_HEADER, SECURITY_HEADERS, Guard
+from client.dashboard.page import PAGES, Page, PageRequest
 from client.dashboard.render import Renderer
 from client.dashboard.sources.sources import PageSources
 from client.dashboard.views import earnings, jobs, planner, receipts
 from client.dashboard.views.explorer import Explorer
 from client.dashboard.views.wallet import MOVES, movement, movements_csv
+from client.gateway.app import read_body
 from client.gateway.money.keyring import limits_of
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError
-from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -41,51 +35,11 @@ if TYPE_CHECKING:
 
     from client.gateway.gateway import Gateway
 
-log = get_logger(__name__)
 LIVE_EVERY_S = 2.0
 MAX_LIVE = 64
 MAX_FORM_BYTES = 1024 * 1024
 EXPORT_PAGES = 50
-
-
-@dataclass(frozen=True)
-class Page:
-    """One address. `live` is the template that is sent again and again, `content` one that is sent once."""
-
-    path: str
-    name: str
-    load: pages.Load
-    live: str = ""
-    content: str = ""
-    form: str = ""
-    script: str = ""
-    lead: str = ""
-    here: str = ""
-
-
-PAGES = (
-    Page("/", "Overview", pages.load_overview, "live/overview.html"),
-    Page("/models", "Models", pages.load_models, "live/models.html", lead="Everything that is registered, with its price, its speed and who serves it now."),
-    Page("/models/{model:path}", "Model", pages.load_model, "live/model.html", here="/models"),
-    Page("/chat", "Chat", pages.load_chat, content="parts/chat.html", script="chat.js"),
-    Page("/jobs", "Jobs", pages.load_jobs, "live/jobs.html", form="parts/jobs_form.html"),
-    Page("/jobs/{job}", "Job", pages.load_job, "live/job.html", here="/jobs"),
-    Page("/receipts/{receipt}", "Receipt", pages.load_receipt, "live/receipt.html", here="/jobs"),
-    Page("/keys", "Keys", pages.load_keys, "live/keys.html", form="parts/keys_form.html", lead="A key lets a program spend from your wallet, as far as its budget goes."),
-    Page("/wallet", "Wallet", pages.load_wallet, "live/wallet.html"),
-    Page("/network", "Network", pages.load_network, "live/network.html", lead="Who holds which layers, how the chains run, and how long a row of numbers takes from one machine to the next."),
-    Page("/miners/{miner}", "Machine", pages.load_miner, "live/miner.html", here="/network"),
-    Page("/earnings", "Earnings", pages.load_earnings, "live/earnings.html", form="parts/earnings_form.html"),
-    Page("/planner", "Planner", pages.load_planner, content="parts/planner.html", lead="What each method would do with a fleet: the live one, or one that you make up."),
-    Page("/disputes", "Disputes", pages.load_disputes, "live/disputes.html", lead="Whoever signed for wrong work loses stake. Here is every accusation and where it stands."),
-    Page("/disputes/{dispute}", "Dispute", pages.load_dispute, "live/dispute.html", here="/disputes"),
-    Page("/explorer", "Explorer", pages.load_explorer, "live/explorer.html", form="parts/explorer_form.html"),
-    Page("/addresses/{address}", "Address", pages.load_address, "live/explorer.html", here="/explorer"),
-    Page("/transactions/{tx}", "Transaction", pages.load_transaction, "live/explorer.html", here="/explorer"),
-    Page("/blocks/{block}", "Block", pages.load_block, "live/explorer.html", here="/explorer"),
-    Page("/things/{thing}", "On chain", pages.load_thing, "live/explorer.html", here="/explorer"),
-    Page("/connect", "Connect", pages.load_connect, content="parts/connect.html", lead="Change a base URL, keep your program."),
-)  # fmt: skip
+_PRIVATE = SECURITY_HEADERS | {"cache-control": "no-store"}
 
 
 class Dashboard:
@@ -103,12 +57,10 @@ class Dashboard:
     def mount(self, app: FastAPI) -> None:
         """Add every address. The application's own stay as they are."""
         for page in PAGES:
-            for path, handler in (
-                (page.path, self._page(page)),
-                (f"/api{page.path}".rstrip("/") if page.path != "/" else "/api/overview", self._twin(page)),
-                (f"/live{page.path}".rstrip("/") if page.path != "/" else "/live/overview", self._follow(page)),
-            ):  # fmt: skip
-                _add(app, "GET", path, handler)
+            name = "/overview" if page.path == "/" else page.path
+            _add(app, "GET", page.path, self._page(page))
+            _add(app, "GET", f"/api{name}", self._page(page, as_json=True))
+            _add(app, "GET", f"/live{name}", self._follow(page))
         for method, path, handler in (
             ("GET", "/login", self._login),
             ("GET", "/static/{name}", self._static),
@@ -154,21 +106,15 @@ class Dashboard:
 
     # --- reading ---
 
-    def _page(self, page: Page) -> Handler:
+    def _page(self, page: Page, *, as_json: bool = False) -> Handler:
         async def handler(request: Request) -> Response:
-            if _wants_json(request):
-                return _json(await page.load(self.sources, self._asked(request)))
             view = await page.load(self.sources, self._asked(request))
+            if as_json or _wants_json(request):
+                return _json(view)
             values = await self._values(request, page, view)
             return HTMLResponse(self.renderer.render("page.html", values))
 
-        return self._reading(handler)
-
-    def _twin(self, page: Page) -> Handler:
-        async def handler(request: Request) -> Response:
-            return _json(await page.load(self.sources, self._asked(request)))
-
-        return self._reading(handler, as_json=True)
+        return self._reading(handler, as_json=as_json)
 
     def _follow(self, page: Page) -> Handler:
         async def handler(request: Request) -> Response:
@@ -181,7 +127,7 @@ class Dashboard:
         return self._reading(handler)
 
     async def _events(self, request: Request, page: Page) -> AsyncIterator[str]:
-        """The live part, again and again until somebody leaves."""
+        """The live part, again and again until its reader leaves."""
         self._live += 1
         try:
             while True:
@@ -193,9 +139,8 @@ class Dashboard:
                     html = self.renderer.render(values["live"], values)
                 except HeadraceError as error:
                     html = self.renderer.render("parts/problem.html", {"error": error.to_dict()})
-                yield (
-                    "".join(f"data: {line}\n" for line in html.splitlines() if line.strip()) + "\n"
-                )
+                lines = [f"data: {line}\n" for line in html.splitlines() if line.strip()]
+                yield "".join([*lines, "\n"])
         finally:
             self._live -= 1
 
@@ -209,7 +154,6 @@ class Dashboard:
 
     async def _values(self, request: Request, page: Page, view: Any) -> dict[str, Any]:
         """What a page's template is given."""
-        live = template_of(page, view)
         query = urlencode({k: v for k, v in request.query_params.items() if k != "accept"})
         suffix = f"?{query}" if query else ""
         path = request.url.path.removeprefix("/live").removeprefix("/api")
@@ -222,10 +166,10 @@ class Dashboard:
             "page_title": _title(page, view),
             "lead": page.lead,
             "here": page.here or page.path,
-            "csrf": self.guard.csrf_token if self.guard.has_session(request.cookies) else "",
+            "csrf": self._csrf(request),
             "twin": f"/api{named}{suffix}",
             "live_url": f"/live{named}{suffix}",
-            "live": live,
+            "live": template_of(page, view),
             "content": page.content,
             "form": page.form,
             "script": page.script,
@@ -249,6 +193,14 @@ class Dashboard:
 
     # --- the session ---
 
+    def _csrf(self, request: Request) -> str:
+        """The token that pages send with a change; "" without a session."""
+        return self.guard.csrf_token if self.guard.has_session(request.cookies) else ""
+
+    def _may_read(self, request: Request) -> bool:
+        peer = request.client.host if request.client else None
+        return self.guard.may_read(request.cookies, peer, request.headers.get("host", ""))
+
     async def _login(self, request: Request) -> Response:
         session = self.guard.session_for(request.query_params.get("token", ""))
         if session is None:
@@ -258,31 +210,24 @@ class Dashboard:
                 next_step="use the link that the running gateway printed",
             )
             return self._failed(request, error, 403)
-        answer = RedirectResponse(
-            "/", 303, headers=SECURITY_HEADERS | {"cache-control": "no-store"}
-        )
+        answer = RedirectResponse("/", 303, headers=_PRIVATE)
         secure = request.url.scheme == "https"
-        answer.set_cookie(
-            COOKIE, session, httponly=True, samesite="strict", secure=secure, path="/"
-        )
+        answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
         return answer
 
     def _reading(self, handler: Handler, *, as_json: bool = False) -> Handler:
         async def guarded(request: Request) -> Response:
             self.sources.start()
-            peer = request.client.host if request.client else None
-            host = request.headers.get("host", "")
             try:
-                if not self.guard.may_read(request.cookies, peer, host):
-                    raise HTTPException(403)
-                answer = await handler(request)
-            except HTTPException:
-                error = UsageError(
-                    "these pages are for their owner",
-                    "you are on another machine, or came by another name",
-                    next_step="open the link that was printed when the gateway started",
-                )
-                answer = self._failed(request, error, 403, as_json=as_json)
+                if self._may_read(request):
+                    answer = await handler(request)
+                else:
+                    error = UsageError(
+                        "these pages are for their owner",
+                        "you are on another machine, or came by another name",
+                        next_step="open the link that was printed when the gateway started",
+                    )
+                    answer = self._failed(request, error, 403, as_json=as_json)
             except HeadraceError as error:
                 answer = self._failed(request, error, error.http_status, as_json=as_json)
             answer.headers.update(SECURITY_HEADERS)
@@ -325,19 +270,19 @@ class Dashboard:
             "lead": "",
             "twin": "",
             "here": "",
-            "csrf": self.guard.csrf_token if self.guard.has_session(request.cookies) else "",
+            "csrf": self._csrf(request),
         }
         html = self.renderer.render("error.html", values)
-        return HTMLResponse(html, status, headers=SECURITY_HEADERS | {"cache-control": "no-store"})
-
-    # --- changes ---
+        return HTMLResponse(html, status, headers=_PRIVATE)
 
     def _forward(self, app: FastAPI) -> Handler:
         async def handler(request: Request) -> Response:
+            if not self._may_read(request):
+                return _json({"error": {"message": "these pages are for their owner"}}, 403)
             target = target_of(request.method, request.url.path)
             if target is None:
                 return _json({"error": {"message": "pages do not pass this on"}}, 404)
-            # Reading a file is a navigation, which cannot carry the token; the session is enough for it.
+            # Reading a file is a navigation, which cannot carry the token: the session is enough.
             reading = request.method == "GET" and self.guard.has_session(request.cookies)
             why = "" if reading else self._why_not(request)
             if why:
@@ -345,13 +290,7 @@ class Dashboard:
             found: Any = Forwarded(app, target, self.gateway.local_token)
             return found  # type: ignore[no-any-return]
 
-        async def guarded(request: Request) -> Response:
-            peer = request.client.host if request.client else None
-            if not self.guard.may_read(request.cookies, peer, request.headers.get("host", "")):
-                return _json({"error": {"message": "these pages are for their owner"}}, 403)
-            return await handler(request)
-
-        return guarded
+        return handler
 
     async def _new_key(self, request: Request) -> Response:
         form = await _form(request)
@@ -380,7 +319,7 @@ class Dashboard:
 
     async def _plan(self, request: Request) -> Response:
         form = await _form(request)
-        methods, limit = form.get_all("methods"), form.get("limit_s", "10")
+        methods, limit = form.getlist("methods"), form.get("limit_s", "10")
         try:
             limit_s = float(limit)
         except ValueError:
@@ -389,17 +328,12 @@ class Dashboard:
             raise UsageError("no method is chosen", next_step="choose at least one")
         matcher, model = self.sources.matcher(), form.get("model", "")
         document = await matcher.fleet(model) if model else _document(form.get("document", ""))
-        question = {
-            "document": document,
-            "methods": methods,
-            "limitS": min(60.0, max(1.0, limit_s)),
-        }
+        limit_s = min(60.0, max(1.0, limit_s))
+        question = {"document": document, "methods": methods, "limitS": limit_s}
         fleet = self.sources.name_of(model) if model else str(document.get("id", ""))
         view = planner.plans(document, await matcher.plan(question), fleet, self.sources.now_ms())
         values = {"view": view, "now_ms": self.sources.now_ms()}
         return HTMLResponse(self.renderer.render("parts/plans.html", values))
-
-    # --- checks ---
 
     async def _check(self, request: Request) -> Response:
         view = await pages.load_receipt(self.sources, self._asked(request))
@@ -418,9 +352,8 @@ class Dashboard:
     async def _check_now(self, request: Request) -> Response:
         check = self.checks.get(request.path_params["receipt"])
         if check is None:
-            raise IdInvalid(
-                "no check runs for this receipt", "none was started since the gateway did"
-            )
+            why = "none was started since the gateway did"
+            raise IdInvalid("no check runs for this receipt", why)
         return self._check_line(check)
 
     def _check_line(self, check: ReceiptCheck) -> Response:
@@ -430,18 +363,15 @@ class Dashboard:
         view = await pages.load_receipt(self.sources, self._asked(request))
         if not isinstance(view, receipts.ReceiptPage):
             raise IdInvalid("this is a stage's receipt", "a request's own is asked for")
-        csrf = self.guard.csrf_token if self.guard.has_session(request.cookies) else ""
-        values = {"line": view.line, "csrf": csrf}
+        values = {"line": view.line, "csrf": self._csrf(request)}
         return HTMLResponse(self.renderer.render("parts/receipt_line.html", values))
-
-    # --- small things ---
 
     async def _search(self, request: Request) -> Response:
         path = await pages.where_is(self.sources, request.query_params.get("q", ""))
         return RedirectResponse(quote(path, safe="/"), 303)
 
     async def _chat_model(self, request: Request) -> Response:
-        """Whether a model takes conversations, or is a base model, which goes on from a text. Reads its tokenizer, once."""
+        """Whether a model takes conversations, or is a base model, which goes on from a text."""
         served = await self.gateway.catalogue.find(request.path_params["model"])
         return _json({"model": served.name, "can_chat": served.tokenizer.can_chat})
 
@@ -450,9 +380,8 @@ class Dashboard:
         chain_log, before = self.sources.require_log(), None
         found = []
         for _ in range(EXPORT_PAGES):
-            events = await chain_log.about(
-                self.gateway.payer, names=tuple(MOVES), before=before, limit=200
-            )
+            payer = self.gateway.payer
+            events = await chain_log.about(payer, names=tuple(MOVES), before=before, limit=200)
             found += [movement(event) for event in events]
             if len(events) < 200:
                 break
@@ -552,31 +481,14 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-class _Fields(dict[str, str]):
-    """A form's fields; of one that is named several times the last counts, and all can be had."""
-
-    def __init__(self, pairs: list[tuple[str, str]]) -> None:
-        super().__init__(pairs)
-        self._pairs = pairs
-
-    def get_all(self, name: str) -> list[str]:
-        return [value for key, value in self._pairs if key == name]
-
-
-async def _form(request: Request) -> _Fields:
+async def _form(request: Request) -> ImmutableMultiDict[str, str]:
     """A small form. Raises UsageError for one that is too large or malformed."""
-    received = bytearray()
-    async for chunk in request.stream():
-        received += chunk
-        if len(received) > MAX_FORM_BYTES:
-            raise UsageError("the form is too large", f"the limit is {MAX_FORM_BYTES} bytes")
-    from urllib.parse import parse_qsl
-
+    received = await read_body(request, MAX_FORM_BYTES)
     try:
         pairs = parse_qsl(received.decode(), keep_blank_values=True, max_num_fields=200)
     except ValueError as error:
         raise UsageError("the form is malformed", str(error)) from None
-    return _Fields(pairs)
+    return ImmutableMultiDict(pairs)
 
 
 def _document(text: str) -> dict[str, Any]:

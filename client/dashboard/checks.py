@@ -1,4 +1,4 @@
-"""Does an answer hold? Everything a receipt says is recomputed; with the weights here, the layers are run again."""
+"""Does an answer hold? What a receipt says is recomputed, and with the weights here its layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from client.audit.investigation import investigate
 from client.commands.ask.job_list import verify_job
 from client.context import open_context
 from client.dashboard.sources.sources import PageSources
-from client.gateway.numbers import CHECKED
+from client.gateway.metrics import CHECKED
 from client.gateway.records.tables import PaidRequestRow
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, ModelUnknown
@@ -80,12 +80,9 @@ class Checks:
                 log.exception("a check failed", job=job_id, exc_info=error)
                 facts, verdict = [*facts, f"a bug of ours: {type(error).__name__}"], None
                 break
-        self._keep(
-            replace(
-                check, stage="over", is_over=True, is_ok=verdict, facts=tuple(dict.fromkeys(facts))
-            )
-        )
-        self._sources.gateway.numbers.audits.labels(CHECKED[verdict]).inc()
+        known = tuple(dict.fromkeys(facts))
+        self._keep(replace(check, stage="over", is_over=True, is_ok=verdict, facts=known))
+        self._sources.gateway.metrics.audits.labels(CHECKED[verdict]).inc()
         if request_id is not None and verdict is not None:
             await self._remember(request_id, verdict)
 
@@ -104,14 +101,9 @@ class Checks:
             def progress(stage: int, done: int, total: int) -> None:
                 self._keep(replace(check, stage=f"layers of stage {stage}, {done} of {total}"))
 
+            job = ids.full(ids.Kind.JOB, check.job_id)
             try:
-                found = await investigate(
-                    context,
-                    gateway.signer,
-                    ids.full(ids.Kind.JOB, check.job_id),
-                    None,
-                    progress,
-                )
+                found = await investigate(context, gateway.signer, job, None, progress)
             except (ModelMissing, ModelUnknown):
                 return ["not run again: the weights are not on this machine"]
         guilty = found.guilty

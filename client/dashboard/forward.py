@@ -1,6 +1,6 @@
-"""The owner's page asks the gateway's own API: the same call a program makes, with the owner's key put in here.
+"""How do pages call the gateway's own API, with the owner's key, which is put in here?
 
-So the browser never holds a key, and a chat from the page is priced, limited, recorded and paid like any other request.
+The browser never holds a key, and a chat from a page is priced, limited and paid like any request.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ OPEN = {
 }
 PREFIX = "/api"
 _DROPPED = {b"authorization", b"cookie"}
+_KEPT = (
+    *("type", "asgi", "http_version", "method", "scheme", "query_string"),
+    *("client", "server", "extensions", "state"),
+)
 
 
 def target_of(method: str, path: str) -> str | None:
@@ -37,23 +41,6 @@ class Forwarded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
         headers.append((b"authorization", f"Bearer {self._token}".encode()))
-        kept = (
-            "type",
-            "asgi",
-            "http_version",
-            "method",
-            "scheme",
-            "query_string",
-            "client",
-            "server",
-            "extensions",
-            "state",
-        )
-        inner = {key: scope[key] for key in kept if key in scope}
-        inner |= {
-            "path": self._target,
-            "raw_path": self._target.encode(),
-            "root_path": "",
-            "headers": headers,
-        }
+        path = {"path": self._target, "raw_path": self._target.encode(), "root_path": ""}
+        inner = {key: scope[key] for key in _KEPT if key in scope} | path | {"headers": headers}
         await self._app(inner, receive, send)

@@ -1,7 +1,7 @@
 """Who may look, and who may change something?
 
-Reading is open to programs on this machine. A change, or anything from elsewhere, needs the session: a cookie that only the link
-printed at start sets, and with it a token that another site's page cannot know.
+Reading is open to programs on this machine. A change, or anything from elsewhere, needs a session:
+the cookie that the link printed at start sets, and a token that another site's page cannot know.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Guard:
     _csrf: str = field(default_factory=_secret, repr=False)
 
     def session_for(self, token: str) -> str | None:
-        """The cookie for whoever shows the token; None for anybody else."""
+        """The cookie for the right token; None for any other."""
         return self._session if _same(token, self.token) else None
 
     def has_session(self, cookies: Mapping[str, str]) -> bool:
@@ -63,9 +63,9 @@ class Guard:
         return self._csrf
 
     def may_read(self, cookies: Mapping[str, str], peer: str | None, host: str) -> bool:
-        """Whether to answer at all: a session, or somebody on this machine who also names it as this machine.
+        """Whether to answer: there is a session, or the peer and the host it names are loopback.
 
-        The name is checked because a page elsewhere may have its own name resolve to us, and would then read what we say.
+        A page elsewhere may have its own name resolve to us, and would then read what we say.
         """
         return self.has_session(cookies) or (is_loopback(peer) and is_loopback(host_name(host)))
 

@@ -1,16 +1,17 @@
-"""Where each page's values come from: what is read, from whom, and handed to the view that makes the page of it."""
+"""What does each page read, and from which source, before a view is made of it?"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from client.commands.ask.job_list import keeper_pid
+from client.dashboard import present
+from client.dashboard.page import PageRequest, page
 from client.dashboard.sources.cached import Dated
 from client.dashboard.sources.chain_log import ChainLog, LoggedEvent, LogProgress
 from client.dashboard.sources.sources import PageSources
@@ -28,8 +29,10 @@ from client.dashboard.views import (
     receipts,
     wallet,
 )
+from client.dashboard.views.activity import activity
 from client.dashboard.views.common import RequestLine, request_line
 from client.records.store import ClientStore, JobRow, match_of
+from client.wallet import Balances
 from core.money import pricing
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid
@@ -40,40 +43,17 @@ PAGE = 25
 RECENT = 300
 MAX_ANSWERS = 500
 EVENT_KINDS = (
-    "JobMatched", "JobDelivered", "JobSettled", "JobDisputed", "Deposited", "MinerRegistered",
-    "MachineRegistered", "ModelRegistered", "DisputeOpened", "GameOpened", "Slashed",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class PageRequest:
-    """What a request for a page says."""
-
-    path: Mapping[str, str]
-    query: Mapping[str, str]
-    has_session: bool
-    url: str
-
-    @property
-    def before(self) -> int | None:
-        text = self.query.get("before", "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else None
-
-
-Load = Callable[[PageSources, PageRequest], Awaitable[Any]]
-
-
-# --- what several pages read ---
+    *("JobMatched", "JobDelivered", "JobSettled", "JobDisputed", "Deposited", "MinerRegistered"),
+    *("MachineRegistered", "ModelRegistered", "DisputeOpened", "GameOpened", "Slashed"),
+)
 
 
 async def recent_requests(sources: PageSources, limit: int = RECENT) -> list[RequestLine]:
     """Paid requests, newest first; the route of the first few only, as no page shows more."""
-    rows = await sources.gateway.ledger.requests(limit=limit)
-    shown = rows[:PAGE]
-    answers = [await sources.gateway.ledger.answers(row.request_id) for row in shown]
+    ledger = sources.gateway.ledger
     return [
-        request_line(row, answers[position] if position < len(answers) else ())
-        for position, row in enumerate(rows)
+        request_line(row, await ledger.answers(row.request_id) if position < PAGE else ())
+        for position, row in enumerate(await ledger.requests(limit=limit))
     ]
 
 
@@ -88,7 +68,7 @@ async def model_names(sources: PageSources) -> tuple[str, ...]:
 
 
 async def locks_of(sources: PageSources) -> list[wallet.Lock]:
-    """What unfinished jobs hold, by the log; what was paid out of a lock since is read from the chain."""
+    """What unfinished jobs hold, by the log, less what the chain says was paid out of it since."""
     if sources.log is None:
         return []
     found = []
@@ -124,36 +104,42 @@ def _next_before(events: list[LoggedEvent], size: int) -> int | None:
     return events[-1].id if len(events) == size else None
 
 
-# --- the pages ---
-
-
+@page("/", "Overview", "live/overview.html")
 async def load_overview(sources: PageSources, asked: PageRequest) -> overview.Overview:
     status, offered, miners, held = await asyncio.gather(
         sources.status.get(), sources.models.get(), sources.miners.get(), sources.balances.get()
     )
     batches, store = await sources.gateway.batches.ls(limit=20), sources.gateway.store
     submitted = await asyncio.to_thread(_running_jobs, sources, store) if store else []
-    return overview.overview(
-        status=status,
-        models=offered,
-        miners=miners,
-        balances=held,
-        payer=sources.gateway.payer,
-        locked_units=sum(lock.amount_units for lock in await locks_of(sources)),
-        usage=await sources.gateway.keys.usage(days=7),
-        requests=await recent_requests(sources),
-        batches=[row for row in batches if row.status not in jobs.ENDED],
-        submitted=submitted,
-        name_of=sources.name_of,
-        now_ms=sources.now_ms(),
+    card, now_ms = overview.network_card(status, offered, miners), sources.now_ms()
+    money = await _wallet_card(sources, held, await locks_of(sources))
+    seen = offered.value or [], miners.value or []
+    requests = await recent_requests(sources)
+    return overview.Overview(
+        network=card,
+        wallet=money,
+        running=tuple(overview.running_batch(b) for b in batches if b.status not in jobs.ENDED),
+        submitted=tuple(submitted),
+        chats=tuple(line for line in requests if line.state == "running"),
+        receipts=tuple(line for line in requests if line.state != "running")[:8],
+        activity=activity(requests, now_ms),
+        warnings=tuple(overview.warnings(card, money, *seen, sources.name_of)),
+        at_ms=now_ms,
     )
 
 
+@page(
+    "/models",
+    "Models",
+    "live/models.html",
+    lead="Everything that is registered, with its price, its speed and who serves it now.",
+)
 async def load_models(sources: PageSources, asked: PageRequest) -> models.Models:
     found, routes = await asyncio.gather(sources.models.get(), sources.routes.get())
     return models.models(found, routes, await recent_requests(sources), sources.name_of)
 
 
+@page("/models/{model:path}", "Model", "live/model.html", here="/models")
 async def load_model(sources: PageSources, asked: PageRequest) -> models.ModelPage:
     found, routes, miners = await asyncio.gather(
         sources.models.get(), sources.routes.get(), sources.miners.get()
@@ -174,10 +160,18 @@ class Chat:
     chosen: str
 
 
+@page("/chat", "Chat", content="parts/chat.html", script="chat.js")
 async def load_chat(sources: PageSources, asked: PageRequest) -> Chat:
     return Chat(await model_names(sources), asked.query.get("model", ""))
 
 
+@page(
+    "/network",
+    "Network",
+    "live/network.html",
+    lead="Who holds which layers, how the chains run, and how long a row of numbers takes "
+    "from one machine to the next.",
+)
 async def load_network(sources: PageSources, asked: PageRequest) -> network.NetworkPage:
     found = await asyncio.gather(
         sources.status.get(),
@@ -189,6 +183,7 @@ async def load_network(sources: PageSources, asked: PageRequest) -> network.Netw
     return network.network(*found, sources.name_of)
 
 
+@page("/miners/{miner}", "Machine", "live/miner.html", here="/network")
 async def load_miner(sources: PageSources, asked: PageRequest) -> network.MinerPage:
     found, offered = await asyncio.gather(sources.miners.get(), sources.models.get())
     operators = {str(m["operator"]): m for m in found.value or []}
@@ -251,6 +246,7 @@ async def _miner_page(
     )
 
 
+@page("/jobs", "Jobs", "live/jobs.html", form="parts/jobs_form.html")
 async def load_jobs(sources: PageSources, asked: PageRequest) -> jobs.Jobs:
     gateway, now_ms = sources.gateway, sources.now_ms()
     batches = await gateway.batches.ls(limit=PAGE)
@@ -267,10 +263,11 @@ async def load_jobs(sources: PageSources, asked: PageRequest) -> jobs.Jobs:
     )
 
 
+@page("/jobs/{job}", "Job", "live/job.html", here="/jobs")
 async def load_job(
     sources: PageSources, asked: PageRequest
 ) -> jobs.BatchPage | jobs.JobPage | explorer.Explorer:
-    """A batch, an order of ours, or what the chain says of somebody else's."""
+    """A batch, an order of ours, or what the chain says of another requester's."""
     typed = asked.path["job"]
     if typed.startswith("batch_"):
         return await _batch_page(sources, typed, asked)
@@ -281,7 +278,7 @@ async def load_job(
             raise
         known = await sources.log.subjects(("JobMatched",), "job", 200)
         found = typed if _is_hash(typed) else ids.find(ids.Kind.JOB, typed, known, lambda one: one)
-        return await _thing(sources, found, asked, title="A job of somebody else")
+        return await _thing(sources, found, asked, "A job of another requester")
 
 
 async def _batch_page(sources: PageSources, batch_id: str, asked: PageRequest) -> jobs.BatchPage:
@@ -289,18 +286,7 @@ async def _batch_page(sources: PageSources, batch_id: str, asked: PageRequest) -
     row = await gateway.batches.get(batch_id)
     answers = (await gateway.batches.answers(batch_id))[:MAX_ANSWERS]
     read = await sources.reader(row.model) if asked.has_session else None
-    lines = tuple(
-        jobs.AnswerLine(
-            index=answer.line_number,
-            custom_id="",
-            finish=answer.finish,
-            tokens_in=0,
-            tokens_out=len(json.loads(answer.tokens)),
-            job_id=answer.job_id,
-            text=read(json.loads(answer.tokens)) if read else None,
-        )
-        for answer in answers
-    )
+    lines = tuple(jobs.answer_line(row, read, index=row.line_number) for row in answers)
     now_ms = sources.now_ms()
     return jobs.BatchPage(
         batch=jobs.batch_line(row, now_ms / 1000),
@@ -313,7 +299,7 @@ async def _batch_page(sources: PageSources, batch_id: str, asked: PageRequest) -
 
 
 async def _failures(sources: PageSources, file_id: str | None) -> tuple[jobs.FailedLine, ...]:
-    """The first lines of a batch's error file; none once somebody has deleted it."""
+    """The first lines of a batch's error file; none once it is deleted."""
     if file_id is None:
         return ()
     path = sources.gateway.files.path(file_id)
@@ -346,14 +332,12 @@ async def _job_page(sources: PageSources, typed: str, asked: PageRequest) -> job
     read = await sources.reader(sources.name_of(order.model_id)) if asked.has_session else None
     events = await sources.log.about(row.job_id, limit=PAGE) if sources.log else []
     answers = tuple(
-        jobs.AnswerLine(
+        jobs.answer_line(
+            request,
+            read,
             index=request.request_index,
             custom_id=request.custom_id,
-            finish=request.finish,
             tokens_in=len(json.loads(request.prompt_ids)),
-            tokens_out=len(json.loads(request.tokens)),
-            job_id=row.job_id,
-            text=read(json.loads(request.tokens)) if read else None,
         )
         for request in requests[:MAX_ANSWERS]
     )
@@ -390,6 +374,7 @@ async def _layer_units(sources: PageSources, model_id: str) -> int:
     return pricing.model_units(await sources.read("ModelRegistry", "shapeOf", model_id))
 
 
+@page("/receipts/{receipt}", "Receipt", "live/receipt.html", here="/jobs")
 async def load_receipt(
     sources: PageSources, asked: PageRequest
 ) -> receipts.ReceiptPage | receipts.StageReceiptPage:
@@ -415,6 +400,13 @@ async def load_receipt(
     return receipts.stage_receipt_page(kept, signed, operator)
 
 
+@page(
+    "/keys",
+    "Keys",
+    "live/keys.html",
+    form="parts/keys_form.html",
+    lead="A key lets a program spend from your wallet, as far as its budget goes.",
+)
 async def load_keys(sources: PageSources, asked: PageRequest) -> keys.Keys:
     ring = sources.gateway.keys
     return keys.keys(
@@ -422,6 +414,7 @@ async def load_keys(sources: PageSources, asked: PageRequest) -> keys.Keys:
     )
 
 
+@page("/wallet", "Wallet", "live/wallet.html")
 async def load_wallet(sources: PageSources, asked: PageRequest) -> wallet.WalletPage:
     payer, progress = sources.gateway.payer, await _progress(sources)
     events: list[LoggedEvent] = []
@@ -429,19 +422,31 @@ async def load_wallet(sources: PageSources, asked: PageRequest) -> wallet.Wallet
         events = await sources.log.about(
             payer, names=tuple(wallet.MOVES), before=asked.before, limit=PAGE
         )
-    return wallet.wallet(
-        await sources.balances.get(),
-        payer,
-        await locks_of(sources),
-        events,
-        await sources.gateway.keys.usage(days=7),
-        page_size=PAGE,
+    held, locks = await sources.balances.get(), await locks_of(sources)
+    found = held.value
+    return wallet.WalletPage(
+        card=await _wallet_card(sources, held, locks),
+        thawing_units=None if found is None else found.thawing,
+        thaw_ready_at=0 if found is None else found.thaw_ready_at,
+        credit_units=None if found is None else found.credit,
+        locks=tuple(locks),
+        movements=tuple(map(wallet.movement, events)),
+        next_before=_next_before(events, PAGE),
         escrow=sources.chain.addresses["Escrow"] if sources.chain else "",
-        now_ms=progress.at_ms or sources.now_ms(),
-        problem=progress.problem,
+        at_ms=progress.at_ms or sources.now_ms(),
+        problem=held.problem or progress.problem,
     )
 
 
+async def _wallet_card(
+    sources: PageSources, held: Dated[Balances], locks: list[wallet.Lock]
+) -> overview.WalletCard:
+    per_day = overview.spent_per_day(await sources.gateway.keys.usage(days=7))
+    locked = sum(lock.amount_units for lock in locks)
+    return overview.wallet_card(held, sources.gateway.payer, locked, per_day)
+
+
+@page("/earnings", "Earnings", "live/earnings.html", form="parts/earnings_form.html")
 async def load_earnings(sources: PageSources, asked: PageRequest) -> earnings.EarningsPage:
     typed, now_ms = asked.query.get("owner", "").strip(), sources.now_ms()
     progress = await _progress(sources)
@@ -485,6 +490,12 @@ async def load_earnings(sources: PageSources, asked: PageRequest) -> earnings.Ea
     )
 
 
+@page(
+    "/planner",
+    "Planner",
+    content="parts/planner.html",
+    lead="What each method would do with a fleet: the live one, or one that you make up.",
+)
 async def load_planner(sources: PageSources, asked: PageRequest) -> planner.Planner:
     found: Dated[list[dict[str, Any]]] = await sources.models.get()
     offered = tuple(
@@ -496,6 +507,12 @@ async def load_planner(sources: PageSources, asked: PageRequest) -> planner.Plan
     )
 
 
+@page(
+    "/disputes",
+    "Disputes",
+    "live/disputes.html",
+    lead="Whoever signed for wrong work loses stake. Here is every accusation and where it stands.",
+)
 async def load_disputes(sources: PageSources, asked: PageRequest) -> disputes.Disputes:
     progress = await _progress(sources)
     opened: list[LoggedEvent] = []
@@ -515,6 +532,7 @@ async def _dispute_state(sources: PageSources, opened: LoggedEvent) -> dict[str,
     return found
 
 
+@page("/disputes/{dispute}", "Dispute", "live/dispute.html", here="/disputes")
 async def load_dispute(sources: PageSources, asked: PageRequest) -> disputes.DisputePage:
     log, typed = sources.require_log(), asked.path["dispute"]
     opened = await log.named(*disputes.OPENED, limit=200)
@@ -540,15 +558,21 @@ async def load_dispute(sources: PageSources, asked: PageRequest) -> disputes.Dis
     )
 
 
+@page("/explorer", "Explorer", "live/explorer.html", form="parts/explorer_form.html")
 async def load_explorer(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     chosen = asked.query.get("name", "")
     names = (chosen,) if chosen else ()
     events: list[LoggedEvent] = []
     if sources.log is not None:
         events = await sources.log.named(*names, before=asked.before, limit=PAGE)
-    return await _explorer(sources, events, title="Latest events", chosen=chosen, everything=True)
+    more: dict[str, Any] = {"names": EVENT_KINDS, "chosen": chosen}
+    if sources.chain is not None:
+        more["contracts"] = sources.chain.addresses
+        more["parameters"] = explorer.rules((await sources.parameters.get()).value)
+    return await _explorer(sources, events, "Latest events", **more)
 
 
+@page("/addresses/{address}", "Address", "live/explorer.html", here="/explorer")
 async def load_address(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     address = ids.address(asked.path["address"])
     events = await sources.require_log().about(address, before=asked.before, limit=PAGE)
@@ -561,12 +585,11 @@ async def load_address(sources: PageSources, asked: PageRequest) -> explorer.Exp
         for label, contract in (("in the wallet", "TestUSD"), ("prepaid", "Escrow")):
             facts.append((label, show(await sources.read(contract, "balanceOf", address))))
         facts.append(("credit", show(await sources.read("Escrow", "creditOf", address))))
-    title = "Events with this address"
-    return await _explorer(
-        sources, events, title=title, subject=address, kind="address", facts=facts
-    )
+    about = {"subject": address, "subject_kind": "address", "facts": tuple(facts)}
+    return await _explorer(sources, events, "Events with this address", **about)
 
 
+@page("/transactions/{tx}", "Transaction", "live/explorer.html", here="/explorer")
 async def load_transaction(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     tx = "0x" + ids.raw_id(asked.path["tx"]).hex()
     events = await sources.require_log().of_transaction(tx)
@@ -574,12 +597,11 @@ async def load_transaction(sources: PageSources, asked: PageRequest) -> explorer
     facts = [("transaction", tx)]
     if call is not None:
         facts += [("from", call.sender), ("calls", f"{call.contract}.{call.function}")]
-    title = "Events of this transaction"
-    return await _explorer(
-        sources, events, title=title, subject=tx, kind="transaction", facts=facts
-    )
+    about = {"subject": tx, "subject_kind": "transaction", "facts": tuple(facts)}
+    return await _explorer(sources, events, "Events of this transaction", **about)
 
 
+@page("/blocks/{block}", "Block", "live/explorer.html", here="/explorer")
 async def load_block(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     text = asked.path["block"]
     if not (text.isascii() and text.isdigit() and len(text) < 18):
@@ -588,40 +610,33 @@ async def load_block(sources: PageSources, asked: PageRequest) -> explorer.Explo
     facts = [("block", text)]
     if events and events[0].at_s is not None:
         facts.append(("time", f"{events[0].at_s} s since 1970"))
-    return await _explorer(
-        sources, events, title="Events of this block", subject=text, kind="block", facts=facts
-    )
+    about = {"subject": text, "subject_kind": "block", "facts": tuple(facts)}
+    return await _explorer(sources, events, "Events of this block", **about)
 
 
 async def _explorer(
-    sources: PageSources,
-    events: list[LoggedEvent],
-    *,
-    title: str,
-    chosen: str = "",
-    subject: str = "",
-    kind: str = "",
-    facts: list[tuple[str, str]] | None = None,
-    everything: bool = False,
+    sources: PageSources, events: list[LoggedEvent], title: str, **more: Any
 ) -> explorer.Explorer:
-    chain = sources.chain
-    parameters = (await sources.parameters.get()).value if everything and chain else None
-    return explorer.explorer(
-        events,
-        await _progress(sources),
+    progress = await _progress(sources)
+    return explorer.Explorer(
         title=title,
-        subject=subject,
-        subject_kind=kind,
-        names=EVENT_KINDS if everything else (),
-        chosen=chosen,
-        page_size=PAGE,
-        contracts=chain.addresses if everything and chain else {},
-        parameters=parameters,
-        facts=facts or (),
-        chain_id=chain.chain_id if chain else None,
+        events=tuple(explorer.event_line(event) for event in events),
+        next_before=_next_before(events, PAGE),
+        chain_id=sources.chain.chain_id if sources.chain else None,
+        block=progress.block,
+        total_events=progress.events,
+        at_ms=progress.at_ms,
+        problem=progress.problem,
+        **more,
     )
 
 
+@page(
+    "/connect",
+    "Connect",
+    content="parts/connect.html",
+    lead="Change a base URL, keep your program.",
+)
 async def load_connect(sources: PageSources, asked: PageRequest) -> connect.Connect:
     url = sources.gateway.url or asked.url
     names = await model_names(sources)
@@ -635,19 +650,12 @@ async def owners(sources: PageSources) -> tuple[str, ...]:
 
 
 async def where_is(sources: PageSources, typed: str) -> str:
-    """The path of the page of whatever a person typed. Raises IdInvalid."""
+    """The path of the page of what a person typed. Raises IdInvalid."""
     text = typed.strip()
-    prefixes = {
-        "job_": "jobs",
-        "batch_": "jobs",
-        "rcpt_": "receipts",
-        "mnr_": "miners",
-        "disp_": "disputes",
-        "model_": "models",
-    }
-    for prefix, page in prefixes.items():
+    prefixes = {f"{kind.value}_": name for kind, name in present.PAGES.items()}
+    for prefix, name in (prefixes | {"batch_": "jobs"}).items():
         if text.lower().startswith(prefix):
-            return f"/{page}/{text}"
+            return f"/{name}/{text}"
     if text.isascii() and text.isdigit():
         return f"/blocks/{text}"
     if text.startswith("0x") and len(text) == 42:
@@ -676,21 +684,21 @@ async def _where_is_hash(sources: PageSources, text: str) -> str:
     raise IdInvalid(f"no event names {text}", "the chain log has none with this hash")
 
 
+@page("/things/{thing}", "On chain", "live/explorer.html", here="/explorer")
 async def load_thing(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     """Events about any 32-byte id."""
-    return await _thing(sources, asked.path["thing"], asked, title="Events with this id")
+    return await _thing(sources, asked.path["thing"], asked, "Events with this id")
 
 
 async def _thing(
-    sources: PageSources, typed: str, asked: PageRequest, *, title: str
+    sources: PageSources, typed: str, asked: PageRequest, title: str
 ) -> explorer.Explorer:
     thing = "0x" + ids.raw_id(typed).hex()
     events = await sources.require_log().about(thing, before=asked.before, limit=PAGE)
     if not events:
         raise IdInvalid(f"no event names {typed[:80]}", "the chain log has none with this id")
-    return await _explorer(
-        sources, events, title=title, subject=thing, kind="thing", facts=[("id", thing)]
-    )
+    about = {"subject": thing, "subject_kind": "thing", "facts": (("id", thing),)}
+    return await _explorer(sources, events, title, **about)
 
 
 def _is_hash(text: str) -> bool:

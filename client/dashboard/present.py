@@ -110,7 +110,7 @@ _AMOUNTS = ("bond", "fee", "minStake", "minJurorStake")
 
 
 def rule(value: str, name: str, show_token: Callable[[int], str]) -> str:
-    """What a contract was deployed with, with its unit, which its name tells; anything else as it is."""
+    """What a contract was deployed with, with the unit that its name tells, if any."""
     if value.startswith("0x") and len(value) == 42:
         return _hex_link("addresses", 8)(value) if int(value, 16) else "nobody"
     if not value.isdecimal():
@@ -141,7 +141,6 @@ def filters(settings: Settings) -> dict[str, Callable[..., Any]]:
 
     return {
         "number": number,
-        "compact": compact,
         "duration": duration,
         "size": size,
         "token": token,

@@ -1,4 +1,4 @@
-"""From a view model to HTML: templates, filters, pictures, and the hashed addresses of the static files."""
+"""How does a view become HTML? Templates, filters, pictures, hashed addresses of static files."""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def make_prompts(
 ) -> tuple[list[tuple[Prompt, int]], int]:
     """A prompt for each answer, `n` of each of the request's, and the tokens of these counted once.
 
-    A choice draws with its own noise, which only the request's seed and the choice's number decide. Raises UsageError, ContextTooLong.
+    A choice's noise depends on the request's seed and the choice's number alone. Raises UsageError,
+    ContextTooLong.
     """
     found, tokens_in = [], 0
     for number, ids in enumerate(served.prompts(wanted)):

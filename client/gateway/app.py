@@ -1,10 +1,11 @@
-"""Which addresses does the gateway answer at? The OpenAI API, its own few calls beside it, and the pages if they are there."""
+"""Which addresses does the gateway answer at? The OpenAI API, a few calls of its own, the pages."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -13,22 +14,16 @@ from fastapi.openapi.utils import get_openapi
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, JSONResponse
 
 from client.gateway.answers import receipts
 from client.gateway.answers.answers import take
 from client.gateway.answers.responses import FollowingResponse, failed, json_response
 from client.gateway.batches.batches import batch_json
 from client.gateway.batches.files import PURPOSES, file_json
-from client.gateway.errors import (
-    BadParameter,
-    KeyRefused,
-    NotAllowedMethod,
-    NotOffered,
-    TooLarge,
-)
+from client.gateway.errors import BadParameter, KeyRefused, NotAllowedMethod, NotOffered, TooLarge
 from client.gateway.openai import schemas
-from client.gateway.openai.fields import CHAT, COMPLETIONS, Endpoint, read_json
+from client.gateway.openai.fields import CHAT, COMPLETIONS, ENDPOINTS, Endpoint, read_json
 from client.gateway.openai.models import offer_json, unknown
 from client.gateway.openai.terms import terms_of
 from core.protocol.errors import HeadraceError, UsageError
@@ -44,19 +39,22 @@ MAX_BODY_BYTES = 32 * 2**20
 OFFERED = "models, chat/completions, completions, files, batches, receipts, jobs"
 _ASKED = (400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 _LOOKED = (400, 401, 404, 500, 503)
+#: Part of an address → the group of calls that it belongs to, where that has another name.
+_GROUPS = {"chat": "completions", "receipts": "records", "jobs": "records"}
 Id = Annotated[str, Path(min_length=1, max_length=128)]
 
 
 def make_app(gateway: Gateway) -> FastAPI:
-    """The application. Every `/v1` call needs an API key; health, readiness, metrics and the description do not."""
+    """The application. Calls under `/v1` need an API key, others do not."""
     app = FastAPI(
         title="Headrace gateway",
         version="1",
-        description="An OpenAI-compatible endpoint that is paid from its owner's wallet. Money is in base units of the token.",
+        description="An OpenAI-compatible endpoint that is paid from its owner's wallet. "
+        "Money is in base units of the token.",
         docs_url=None,
         redoc_url=None,
     )
-    gateway.metrics.mount(app)
+    gateway.metrics.registry.mount(app)
     _answer_errors(app)
     _add_completions(app, gateway)
     _add_models(app, gateway)
@@ -71,22 +69,13 @@ def make_app(gateway: Gateway) -> FastAPI:
     return app
 
 
-def mount_pages(app: FastAPI, gateway: Gateway) -> bool:
-    """The dashboard, if this installation has it."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    if find_spec("client.dashboard") is None:
-        return False
-    mount = getattr(import_module("client.dashboard"), "mount", None)
-    if not callable(mount):
-        return False
-    mount(app, gateway)
-    return True
+def mount_pages(app: FastAPI, gateway: Gateway) -> None:
+    """Add the dashboard, which lies in a room above this one."""
+    import_module("client.dashboard").mount(app, gateway)
 
 
 async def authenticate(gateway: Gateway, request: Request, *, reserves: bool = False) -> ApiKey:
-    """Whose request this is; one that `reserves` looks at the key again when it does. Raises KeyRefused."""
+    """The key of a request; where the caller `reserves`, one found lately. Raises KeyRefused."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise KeyRefused("there is no API key", "the header Authorization: Bearer KEY is missing")
@@ -110,7 +99,31 @@ async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     return bytes(received)
 
 
-# --- completions ---
+def _offer(
+    app: FastAPI,
+    method: str,
+    path: str,
+    answer: schemas.Json,
+    *codes: int,
+    body: schemas.Json | None = None,
+    body_type: str = "application/json",
+    also: schemas.Json | None = None,
+) -> Callable[[Any], Any]:
+    """A decorator: the function answers there, with this schema or an error of these codes.
+
+    `also` are other forms of the answer by content type.
+    """
+    responses = schemas.responses(answer, *codes)
+    responses[200]["content"] |= also or {}
+    group = path.split("/")[2]
+    return app.api_route(
+        path,
+        methods=[method],
+        tags=[_GROUPS.get(group, group)],
+        openapi_extra=None if body is None else schemas.body_of(body, body_type),
+        responses=responses,
+        response_class=JSONResponse if method in ("GET", "DELETE") else Response,
+    )
 
 
 def _add_completions(app: FastAPI, gateway: Gateway) -> None:
@@ -121,37 +134,23 @@ def _add_completions(app: FastAPI, gateway: Gateway) -> None:
             exchange = await take(gateway, key, endpoint, data, request.headers)
         except HeadraceError as error:
             log.info("request refused", code=error.code, who=key.key_id)
-            gateway.numbers.requests.labels("", error.api_code).inc()
+            gateway.metrics.requests.labels("", error.api_code).inc()
             return failed(error, headers=gateway.limiter.headers(key))
         return FollowingResponse(gateway.exchanges, exchange)
 
-    answered = schemas.responses(schemas.COMPLETION, *_ASKED)
-    answered[200]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    also = {"text/event-stream": {"schema": {"type": "string"}}}
 
-    @app.post(
-        CHAT,
-        tags=["completions"],
-        openapi_extra=schemas.body_of(schemas.CHAT_BODY),
-        responses=answered,
-        response_class=Response,
-    )
+    @_offer(app, "POST", CHAT, schemas.COMPLETION, *_ASKED, body=schemas.CHAT_BODY, also=also)
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
         return await answer(request, CHAT)
 
-    @app.post(
-        COMPLETIONS,
-        tags=["completions"],
-        openapi_extra=schemas.body_of(schemas.COMPLETION_BODY),
-        responses=answered,
-        response_class=Response,
-    )
+    body = schemas.COMPLETION_BODY
+
+    @_offer(app, "POST", COMPLETIONS, schemas.COMPLETION, *_ASKED, body=body, also=also)
     async def completions(request: Request) -> Response:
         """Go on from text or token ids."""
         return await answer(request, COMPLETIONS)
-
-
-# --- models ---
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
@@ -161,7 +160,7 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         created = int(gateway.started_at)
         return offer_json(offer, created, network.token_symbol, network.token_decimals)
 
-    @app.get("/v1/models", tags=["models"], responses=schemas.responses(schemas.LIST, *_LOOKED))
+    @_offer(app, "GET", "/v1/models", schemas.LIST, *_LOOKED)
     async def models(request: Request) -> Response:
         """Models, with price, context, precision, weights hash and how many miners serve them."""
         key = await authenticate(gateway, request)
@@ -170,11 +169,7 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         data = [shown(o) for o in offers if not allowed or o.model.name in allowed]
         return json_response({"object": "list", "data": data})
 
-    @app.get(
-        "/v1/models/{model:path}",
-        tags=["models"],
-        responses=schemas.responses(schemas.object_of("model"), *_LOOKED),
-    )
+    @_offer(app, "GET", "/v1/models/{model:path}", schemas.object_of("model"), *_LOOKED)
     async def model(model: Id, request: Request) -> Response:
         """One model."""
         await authenticate(gateway, request)
@@ -184,28 +179,19 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         return json_response(shown(offers[model]))
 
 
-# --- files ---
-
-
 def _add_files(app: FastAPI, gateway: Gateway) -> None:
-    files = gateway.files
+    files, one = gateway.files, schemas.object_of("file")
+    form = {"body": schemas.FILE_BODY, "body_type": "multipart/form-data"}
 
-    @app.post(
-        "/v1/files",
-        tags=["files"],
-        openapi_extra=schemas.body_of(schemas.FILE_BODY, "multipart/form-data"),
-        responses=schemas.responses(schemas.object_of("file"), 400, 401, 413, 500),
-        response_class=Response,
-    )
+    @_offer(app, "POST", "/v1/files", one, 400, 401, 413, 500, **form)
     async def upload(request: Request) -> Response:
         """Keep a file, as `multipart/form-data` with `file` and `purpose`."""
         key = await authenticate(gateway, request)
         try:
             form = await request.form(max_files=1, max_fields=16)
-        except MultiPartException as error:
-            raise UsageError("the upload is malformed", error.message) from None
-        except HTTPException as error:
-            raise UsageError("the upload is malformed", str(error.detail)) from None
+        except (MultiPartException, HTTPException) as error:
+            why = getattr(error, "message", "") or str(getattr(error, "detail", ""))
+            raise UsageError("the upload is malformed", why) from None
         try:
             purpose, file = form.get("purpose"), form.get("file")
             if purpose not in PURPOSES:
@@ -218,7 +204,7 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
             await form.close()
         return json_response(file_json(row))
 
-    @app.get("/v1/files", tags=["files"], responses=schemas.responses(schemas.LIST, *_LOOKED))
+    @_offer(app, "GET", "/v1/files", schemas.LIST, *_LOOKED)
     async def ls(
         request: Request,
         purpose: str | None = None,
@@ -233,11 +219,7 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
         )
         return _page([file_json(row) for row in rows], limit)
 
-    @app.get(
-        "/v1/files/{file_id}",
-        tags=["files"],
-        responses=schemas.responses(schemas.object_of("file"), *_LOOKED),
-    )
+    @_offer(app, "GET", "/v1/files/{file_id}", one, *_LOOKED)
     async def get(file_id: Id, request: Request) -> Response:
         """What a file is."""
         key = await authenticate(gateway, request)
@@ -253,19 +235,12 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
         row, path = await files.readable(file_id, _own(key))
         return FileResponse(path, media_type="application/octet-stream", filename=row.filename)
 
-    @app.delete(
-        "/v1/files/{file_id}",
-        tags=["files"],
-        responses=schemas.responses(schemas.object_of("file"), 409, *_LOOKED),
-    )
+    @_offer(app, "DELETE", "/v1/files/{file_id}", one, 409, *_LOOKED)
     async def delete(file_id: Id, request: Request) -> Response:
         """Forget a file that no unfinished batch reads."""
         key = await authenticate(gateway, request)
         await files.delete(file_id, _own(key))
         return json_response({"id": file_id, "object": "file", "deleted": True})
-
-
-# --- batches ---
 
 
 def _add_batches(app: FastAPI, gateway: Gateway) -> None:
@@ -276,13 +251,7 @@ def _add_batches(app: FastAPI, gateway: Gateway) -> None:
 
     one = schemas.object_of("batch")
 
-    @app.post(
-        "/v1/batches",
-        tags=["batches"],
-        openapi_extra=schemas.body_of(schemas.BATCH_BODY),
-        responses=schemas.responses(one, 400, 401, 404, 413, 500),
-        response_class=Response,
-    )
+    @_offer(app, "POST", "/v1/batches", one, 400, 401, 404, 413, 500, body=schemas.BATCH_BODY)
     async def create(request: Request) -> Response:
         """Run a file of requests as one order."""
         key = await authenticate(gateway, request)
@@ -290,61 +259,40 @@ def _add_batches(app: FastAPI, gateway: Gateway) -> None:
         terms = terms_of(request.headers, gateway.settings)
         return json_response(shown(await batches.create(key, body, terms)))
 
-    @app.get("/v1/batches", tags=["batches"], responses=schemas.responses(schemas.LIST, *_LOOKED))
+    @_offer(app, "GET", "/v1/batches", schemas.LIST, *_LOOKED)
     async def ls(
-        request: Request,
-        after: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        request: Request, after: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20
     ) -> Response:
         """Batches of this key, newest first."""
         key = await authenticate(gateway, request)
         rows = await batches.ls(_own(key), after, limit)
         return _page([shown(row) for row in rows], limit)
 
-    @app.get("/v1/batches/{batch_id}", tags=["batches"], responses=schemas.responses(one, *_LOOKED))
+    @_offer(app, "GET", "/v1/batches/{batch_id}", one, *_LOOKED)
     async def get(batch_id: Id, request: Request) -> Response:
         """How far a batch is."""
         key = await authenticate(gateway, request)
         return json_response(shown(await batches.get(batch_id, _own(key))))
 
-    @app.post(
-        "/v1/batches/{batch_id}/cancel",
-        tags=["batches"],
-        responses=schemas.responses(one, 409, *_LOOKED),
-        response_class=Response,
-    )
+    @_offer(app, "POST", "/v1/batches/{batch_id}/cancel", one, 409, *_LOOKED)
     async def cancel(batch_id: Id, request: Request) -> Response:
         """Stop a batch; finished lines are kept and paid."""
         key = await authenticate(gateway, request)
         return json_response(shown(await batches.cancel(batch_id, _own(key))))
 
 
-# --- receipts and jobs ---
-
-
 def _add_records(app: FastAPI, gateway: Gateway) -> None:
-    @app.get(
-        "/v1/receipts/{receipt}",
-        tags=["records"],
-        responses=schemas.responses(schemas.object_of("receipt"), *_LOOKED),
-    )
+    @_offer(app, "GET", "/v1/receipts/{receipt}", schemas.object_of("receipt"), *_LOOKED)
     async def receipt(receipt: Id, request: Request) -> Response:
-        """What a request cost and who signed for it; by its own id, the receipt's, or a stage receipt's."""
+        """What a request cost and who signed for it; by its id, its receipt's or a stage's."""
         key = await authenticate(gateway, request)
         return json_response(await receipts.receipt(gateway, receipt, _own(key)))
 
-    @app.get(
-        "/v1/jobs/{job}",
-        tags=["records"],
-        responses=schemas.responses(schemas.object_of("job"), *_LOOKED),
-    )
+    @_offer(app, "GET", "/v1/jobs/{job}", schemas.object_of("job"), *_LOOKED)
     async def job(job: Id, request: Request) -> Response:
         """A job, and this key's requests that it answered."""
         key = await authenticate(gateway, request)
         return json_response(await receipts.job(gateway, job, _own(key)))
-
-
-# --- health ---
 
 
 def _add_health(app: FastAPI, gateway: Gateway) -> None:
@@ -363,7 +311,7 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
     @app.head("/ready", include_in_schema=False)
     async def ready() -> Response:
         """Requests can be answered: somebody serves a whole model, and the chain answers."""
-        problem = gateway.funds.problem
+        problem = gateway.balance_watch.problem
         try:
             async with asyncio.timeout(5.0):
                 offers = await gateway.catalogue.ls()
@@ -375,9 +323,6 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
         ok = bool(serving) and not problem and not gateway.exchanges.is_stopping
         state = {"ok": ok, "models": serving, "problem": problem or None}
         return json_response(state, 200 if ok else 503)
-
-
-# --- errors and description ---
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -397,9 +342,8 @@ def _answer_errors(app: FastAPI) -> None:
     async def not_offered(request: Request, error: HTTPException) -> Response:
         what = f"{request.method} {request.url.path} is not offered"
         if error.status_code == 405:
-            return failed(
-                NotAllowedMethod(what, "the endpoint has other methods"), headers=error.headers
-            )
+            wrong = NotAllowedMethod(what, "the endpoint has other methods")
+            return failed(wrong, headers=error.headers)
         if error.status_code == 404:
             return failed(NotOffered(what, f"offered are {OFFERED}"))
         return failed(UsageError(what, str(error.detail)), error.status_code)
@@ -420,10 +364,7 @@ def _describe(app: FastAPI) -> None:
             parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             for path, operations in found["paths"].items():
                 for operation in operations.values():
-                    if path not in (
-                        CHAT,
-                        COMPLETIONS,
-                    ):  # the framework's own, which we answer with 400
+                    if path not in ENDPOINTS:  # the framework's own, which we answer with 400
                         operation["responses"].pop("422", None)
                     if path.startswith("/v1"):
                         operation["security"] = [{"key": []}]
@@ -434,7 +375,7 @@ def _describe(app: FastAPI) -> None:
 
 
 class _Timing:
-    """The name of each call of the API, in its log lines and as `x-request-id`; and `openai-processing-ms`."""
+    """Names each call, in its log lines and as `x-request-id`; and says `openai-processing-ms`."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app

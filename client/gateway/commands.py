@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -48,24 +49,10 @@ class ShownKey(Result, frozen=True):
     created: str | None
 
 
-class NewKey(Result, frozen=True):
+class NewKey(ShownKey, frozen=True):
     """`keys new`: the only time that the key itself is shown."""
 
     key: str
-    id: str
-    name: str
-    hint: str
-    state: str
-    budget: str | None
-    spent: str
-    today: str
-    reserved: str
-    expires: str | None
-    models: str
-    rate: str | None
-    token_rate: str | None
-    last_used: str | None
-    created: str | None
 
 
 async def serve(run: Run, settings: Settings) -> None:
@@ -96,47 +83,42 @@ async def new_key(
     """Make a key; the only time that its secret is shown."""
     if not 0 < len(name) <= 120:
         raise UsageError("the key has no usable name", "a name has 1 to 120 characters")
-    settings, clock = run.settings, SystemClock()
     limits = limits_of(
-        settings,
-        clock.now(),
+        run.settings,
+        SystemClock().now(),
         budget=budget,
         expires=expires,
         models=models,
         rate=rate,
         token_rate=token_rate,
     )
-    database = Database.open(database_url(settings))
-    try:
-        key, secret = await Keyring(database, clock).new(name, limits)
-    finally:
-        database.close()
-    return NewKey(key=secret, **msgspec.structs.asdict(_row(settings, key, clock.now())))
+    with _keyring(run.settings) as keys:
+        key, secret = await keys.new(name, limits)
+    return NewKey(key=secret, **msgspec.structs.asdict(_row(run.settings, key)))
 
 
 async def list_keys(run: Run) -> list[ShownKey]:
     """Every key, newest first."""
-    settings, clock = run.settings, SystemClock()
-    database = Database.open(database_url(settings))
-    try:
-        keys = await Keyring(database, clock).ls()
-    finally:
-        database.close()
-    return [_row(settings, key, clock.now()) for key in keys]
+    with _keyring(run.settings) as keys:
+        return [_row(run.settings, key) for key in await keys.ls()]
 
 
 async def revoke_key(run: Run, typed: str) -> ShownKey:
     """End a key; requests that run with it are still answered."""
-    settings, clock = run.settings, SystemClock()
+    with _keyring(run.settings) as keys:
+        return _row(run.settings, await keys.revoke(typed))
+
+
+@contextmanager
+def _keyring(settings: Settings) -> Iterator[Keyring]:
     database = Database.open(database_url(settings))
     try:
-        key = await Keyring(database, clock).revoke(typed)
+        yield Keyring(database, SystemClock())
     finally:
         database.close()
-    return _row(settings, key, clock.now())
 
 
-def _row(settings: Settings, key: ApiKey, now: float) -> ShownKey:
+def _row(settings: Settings, key: ApiKey) -> ShownKey:
     """A key as people see it, money with its unit."""
     limits = key.limits
     budget = None
@@ -147,7 +129,7 @@ def _row(settings: Settings, key: ApiKey, now: float) -> ShownKey:
         id=key.key_id,
         name=key.name,
         hint=key.hint,
-        state=key.state(now),
+        state=key.state(SystemClock().now()),
         budget=budget,
         spent=settings.show_token(key.spent_units),
         today=settings.show_token(key.spent_today_units),

@@ -1,22 +1,16 @@
 """What can a caller of the gateway do wrong, and how does every failure look to an OpenAI client?
 
-The status, `type` and `code` of an error are its class's (`core/protocol/errors.py`); here are those that only a gateway has.
-An official client tries again on 408, 409, 429 and 5xx unless `x-should-retry` says otherwise, so every failure says it.
+Status, `type` and `code` of an error are its class's (`core/protocol/errors.py`). Official clients
+try again on 408, 409, 429 and 5xx unless `x-should-retry` says otherwise, so every failure has it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from core.protocol.errors import (
-    FundsError,
-    HeadraceError,
-    Interrupted,
-    NoCapacity,
-    UsageError,
-)
+from core.protocol.errors import FundsError, HeadraceError, Interrupted, NoCapacity, UsageError
 
-#: Whoever may succeed later without changing anything is told when. Official clients do not wait for a minute or longer.
+#: When to try again. Official clients do not wait for a minute or longer.
 RETRY_AFTER_S = 2
 LONGEST_RETRY_AFTER_S = 59
 
@@ -70,13 +64,13 @@ class RateLimited(HeadraceError):
 
 
 class BudgetExceeded(FundsError):
-    """The key's budget, or the gateway's for a day, does not cover the most that the request may cost."""
+    """The key's budget, or the gateway's for a day, does not cover the request's highest cost."""
 
     code = "E-FUNDS-05"
     api_code = "budget_exceeded"
 
 
-class TwinRunning(HeadraceError):
+class DuplicateRunning(HeadraceError):
     """A request with this Idempotency-Key is still being answered."""
 
     code = "E-API-05"
@@ -88,7 +82,7 @@ class TwinRunning(HeadraceError):
     default_next = "send the same request again in a moment: the answer is kept for it"
 
 
-class TwinDiffers(HeadraceError):
+class DuplicateDiffers(HeadraceError):
     """This Idempotency-Key was used for another request."""
 
     code = "E-API-06"
@@ -99,7 +93,7 @@ class TwinDiffers(HeadraceError):
     default_next = "use a new Idempotency-Key for a new request"
 
 
-class TwinBroken(HeadraceError):
+class DuplicateBroken(HeadraceError):
     """A request with this Idempotency-Key ended half-way and was paid as far as it came."""
 
     code = "E-API-07"
@@ -174,6 +168,7 @@ class Stopping(Interrupted):
 def openai_error(error: HeadraceError) -> dict[str, Any]:
     """`{"error": …}` as official clients read it, with our four lines beside it."""
     told = error.to_dict()
+    ours = {name: told[name] for name in ("code", "what", "why", "state", "next")}
     details = {k: v for k, v in told["details"].items() if k not in ("param", "answered")}
     return {
         "error": {
@@ -181,14 +176,7 @@ def openai_error(error: HeadraceError) -> dict[str, Any]:
             "type": error.api_type,
             "param": error.details.get("param"),
             "code": error.api_code,
-            "headrace": {
-                "code": error.code,
-                "what": error.what,
-                "why": error.why,
-                "state": error.state,
-                "next": error.next_step,
-                "details": details,
-            },
+            "headrace": ours | {"details": details},
         }
     }
 
@@ -196,11 +184,8 @@ def openai_error(error: HeadraceError) -> dict[str, Any]:
 def retry_headers(error: HeadraceError) -> dict[str, str]:
     """Whether the same request may be sent again, and when. Not once something was paid."""
     may = error.retryable and error.http_status in (409, 429, 503)
-    may = may and "answered" not in error.details
-    if not may:
+    if not may or "answered" in error.details:
         return {"x-should-retry": "false"}
     wait_s = int(error.details.get("retry_after_s") or RETRY_AFTER_S)
-    return {
-        "x-should-retry": "true",
-        "retry-after": str(max(1, min(wait_s, LONGEST_RETRY_AFTER_S))),
-    }
+    after_s = max(1, min(wait_s, LONGEST_RETRY_AFTER_S))
+    return {"x-should-retry": "true", "retry-after": str(after_s)}

@@ -1,8 +1,8 @@
 """How is an answer that is being made kept apart from the connections that read it?
 
-An exchange is one request on its way: its head, then its events, kept until it has ended. Any number of connections follow it from
-the beginning, so a retry joins what is under way. When the last of them leaves, it goes on for a moment, in which a retry may
-come, and is then cancelled.
+An exchange is one request on its way: its head, then its events, kept until it has ended. Any
+number of connections follow it from the beginning, so a retry joins it. When the last of them
+leaves, it goes on for a moment, in which a retry may come, and is then cancelled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Exchange:
     events: list[bytes] = field(default_factory=list)
     has_ended: bool = False
     readers: int = 0
-    #: Headers with which a stream may begin before its first token; None: only its producer knows how it begins.
+    #: Headers with which a stream may begin before its first token; None: its producer decides.
     early_headers: Callable[[], dict[str, str]] | None = None
     task: asyncio.Task[None] | None = None
     _waiting: set[asyncio.Future[bool]] = field(default_factory=set)
@@ -67,7 +67,7 @@ class Exchange:
         return self.head
 
     async def follow(self, ping_s: float) -> AsyncIterator[tuple[bytes, bool]]:
-        """All events from the first, each with whether more may come; b"" when nothing came for so long."""
+        """All events from the first, and whether more may come; b"" after `ping_s` without any."""
         at, more = 0, True
         while more:
             if at < len(self.events) or self.has_ended:

@@ -1,4 +1,4 @@
-"""What is one running gateway? Everything that its API and its pages work with, made once at start."""
+"""What is one running gateway? All that its API and its pages work with, made once at start."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from client.context import Context
+    from client.gateway.balance_watch import BalanceWatch
     from client.gateway.batches.batches import Batches
     from client.gateway.batches.files import Files
     from client.gateway.exchange import Exchanges
-    from client.gateway.funds import Funds
+    from client.gateway.metrics import GatewayMetrics
     from client.gateway.money.keyring import Keyring
     from client.gateway.money.ledger import Ledger
     from client.gateway.money.limits import Limiter
     from client.gateway.money.prices import ModelPrices
-    from client.gateway.numbers import Numbers
     from client.gateway.openai.models import Catalogue
     from client.gateway.records.database import Database
     from client.orders.matcher_api import MatcherApi
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from core.protocol.signing import DigestSigner
     from core.runtime.alerts import Alerts
     from core.runtime.clock import Clock
-    from core.runtime.metrics import Metrics
     from core.runtime.settings import Settings
 
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 class Gateway:
     """One gateway: settings and chain, who answers, what is on offer, keys, money and records.
 
-    Calls of `keys`, `ledger`, `files` and `batches` that touch the database are coroutines and may be made from any page.
+    Calls of `keys`, `ledger`, `files` and `batches` that touch the database are coroutines.
     """
 
     settings: Settings
@@ -54,11 +53,10 @@ class Gateway:
     exchanges: Exchanges
     files: Files
     batches: Batches
-    funds: Funds
+    balance_watch: BalanceWatch
     alerts: Alerts
-    metrics: Metrics
-    numbers: Numbers
-    #: Opens every page and call on this machine, in place of an API key; new at every start, told to its owner only.
+    metrics: GatewayMetrics
+    #: Opens every page and call on this machine in place of an API key; new at every start.
     local_token: str
     #: Names it in the database that it may share with others, over restarts (see `identity`).
     gateway_id: str

@@ -1,4 +1,4 @@
-"""Which gateway is this, also after a restart? A random name in its folder, which one process at a time may use."""
+"""Which gateway is this, also after a restart? Its folder has a random name, for one process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ NAME_FILE = "gateway-id"
 
 
 def identity_in(folder: Path) -> str:
-    """The name of the gateway whose state lies in this folder, given to it at its first start: `gateway_` and 24 hex digits.
-
-    Raises ConfigError for a file that holds something else.
-    """
+    """The name of this folder's gateway, made at its first start. Raises ConfigError."""
     path = make_private(folder) / NAME_FILE
     if not path.exists():
         draft = make_private_file(folder / f".{NAME_FILE}.{os.getpid()}")
@@ -32,13 +29,14 @@ def identity_in(folder: Path) -> str:
             "the gateway's name cannot be read",
             f"{path} holds something else",
             "nothing was changed",
-            "put the file back from a copy; without it this is a new gateway, and what the old one left running waits until it expires",
+            "put the file back from a copy; without it this is a new gateway, and what the old one "
+            "left running waits until it expires",
         )
     return found
 
 
 def sole_gateway(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder, and so its name, for one process. Raises ConfigError when another one has it."""
+    """Hold the folder, and so its name, for one process. Raises ConfigError if another has it."""
     return alone_in(
         folder,
         "this gateway",

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client.context import Context, open_context
 from client.gateway.app import make_app
+from client.gateway.balance_watch import EVENTS, BalanceWatch
 from client.gateway.batches.batches import Batches
 from client.gateway.batches.files import Files
-from client.gateway.batches.offline import NetworkOffline, Offline
+from client.gateway.batches.offline import BatchRunner
 from client.gateway.exchange import Exchanges
-from client.gateway.funds import EVENTS, Funds
 from client.gateway.gateway import Gateway
 from client.gateway.identity import identity_in, sole_gateway
+from client.gateway.metrics import GatewayMetrics
 from client.gateway.money.keyring import Keyring
 from client.gateway.money.ledger import Ledger
 from client.gateway.money.limits import Limiter
 from client.gateway.money.prices import ModelPrices
-from client.gateway.numbers import Numbers
-from client.gateway.openai.models import Catalogue, NetworkCatalogue
+from client.gateway.openai.models import Catalogue
 from client.gateway.records.database import Database, database_url
 from client.records.store import match_of
 from client.sessions.answering import Answered, Answerer
@@ -36,7 +36,6 @@ from core.runtime.clock import SystemClock
 from core.runtime.folders import make_private
 from core.runtime.http_server import HttpServer
 from core.runtime.logs import get_logger
-from core.runtime.metrics import Metrics
 
 if TYPE_CHECKING:
     from client.gateway.records.tables import PaidRequestRow
@@ -57,7 +56,7 @@ def assemble(
     *,
     answerer: Answerer,
     catalogue: Catalogue,
-    offline: Offline,
+    offline: BatchRunner,
     folder: Path,
     database: Database,
     payer: str,
@@ -66,74 +65,60 @@ def assemble(
     matcher: MatcherApi | None = None,
     store: ClientStore | None = None,
     local_token: str | None = None,
+    metrics: GatewayMetrics | None = None,
+    signer: DigestSigner | None = None,
 ) -> Gateway:
     """A gateway of these parts, not yet begun. Raises ConfigError (its name cannot be read)."""
-    clock, metrics, ours = clock or SystemClock(), Metrics(), settings.gateway
+    clock, metrics, ours = clock or SystemClock(), metrics or GatewayMetrics(), settings.gateway
     budget = settings.token(ours.daily_budget) if ours.daily_budget else None
-    gateway_id, numbers = identity_in(folder), Numbers(metrics)
-    alerts = Alerts.of(settings, metrics, clock, daemon="gateway", account=payer, events=EVENTS)
+    gateway_id = identity_in(folder)
+    alerts = Alerts.of(
+        settings, metrics.registry, clock, daemon="gateway", account=payer, events=EVENTS
+    )
     keys, prices = Keyring(database, clock), ModelPrices(answerer, clock)
     files = Files(database, clock, make_private(folder) / "files")
     ledger = Ledger(
         database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
     )
-    batches = Batches(
-        offline=offline,
-        settings=settings,
-        clock=clock,
-        database=database,
-        keys=keys,
-        ledger=ledger,
-        files=files,
-        catalogue=catalogue,
-        prices=prices,
-        numbers=numbers,
-        gateway_id=gateway_id,
-        store=store,
-    )
-    funds = Funds(
-        settings=settings,
-        clock=clock,
+    shared: dict[str, Any] = {
+        **{"settings": settings, "clock": clock, "metrics": metrics, "keys": keys},
+        "ledger": ledger,
+    }
+    of_batches: dict[str, Any] = {
+        **{"database": database, "files": files, "catalogue": catalogue, "prices": prices},
+        **{"gateway_id": gateway_id, "store": store},
+    }
+    batches = Batches(offline=offline, **shared, **of_batches)
+    balance_watch = BalanceWatch(
         chain=context.chain if context is not None else None,
         payer=payer,
-        ledger=ledger,
-        keys=keys,
         batches=batches,
         alerts=alerts,
-        numbers=numbers,
         low_units=settings.token(ours.low_balance),
+        **shared,
     )
     return Gateway(
-        settings=settings,
-        clock=clock,
         context=context,
         answerer=answerer,
-        prices=prices,
         matcher=matcher,
-        store=store,
-        catalogue=catalogue,
-        database=database,
-        keys=keys,
-        ledger=ledger,
         limiter=Limiter(clock),
         exchanges=Exchanges(),
-        files=files,
         batches=batches,
-        funds=funds,
+        balance_watch=balance_watch,
         alerts=alerts,
-        metrics=metrics,
-        numbers=numbers,
         local_token=local_token or secrets.token_urlsafe(32),
-        gateway_id=gateway_id,
         payer=payer,
         folder=folder,
         started_at=clock.now(),
+        signer=signer,
+        **shared,
+        **of_batches,
     )
 
 
 @asynccontextmanager
 async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gateway]:
-    """The gateway at work inside the block; afterwards everything that was delivered is paid and written down.
+    """The gateway at work; after the block, all that was delivered is paid and written down.
 
     Raises ConfigError (another process serves from the same folder, the port is taken).
     """
@@ -152,8 +137,8 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         stack.push_async_callback(gateway.exchanges.close)
         gateway.url = server.url
         await gateway.batches.start()
-        for work in (gateway.funds.watch, lambda: keep_tidy(gateway)):
-            _keep_running(stack, work)
+        for work in (gateway.balance_watch.watch(), keep_tidy(gateway)):
+            stack.push_async_callback(_end, asyncio.create_task(work))
         yield gateway
 
 
@@ -178,9 +163,9 @@ async def keep_tidy(gateway: Gateway) -> None:
 
 
 async def tidy(gateway: Gateway) -> None:
-    """Forget answers that no retry may ask for any more, and see to what other gateways over the same database left to do.
+    """Forget answers too old for a retry, and end what gateways over this database have left.
 
-    They may have been asked to cancel a batch that runs here, and some may be gone for good.
+    Another gateway may have been asked to cancel a batch that runs here, or be gone for good.
     """
     await gateway.ledger.forget_answers()
     await gateway.batches.heed_cancels()
@@ -202,53 +187,46 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
     Raises ConfigError (no network, port taken, database), ChainUnreachable.
     """
     async with AsyncExitStack() as stack:
-
-        def on_exit(close: Callable[[], Awaitable[object]]) -> None:
-            stack.push_async_callback(close)
-
         context = await stack.enter_async_context(open_context(settings))
         database = Database.open(database_url(settings))
         stack.callback(database.close)
         matcher, store = context.matcher(), context.store()
-        on_exit(matcher.close)
+        stack.push_async_callback(matcher.close)
         stack.callback(store.close)
-        answerer = SessionPool(context, signer)
-        on_exit(answerer.close)
+        metrics = GatewayMetrics()
+        answerer = SessionPool(context, signer, on_reroute=metrics.rerouted)
+        stack.push_async_callback(answerer.close)
         gateway = assemble(
             settings,
             answerer=answerer,
-            catalogue=NetworkCatalogue(context, matcher, SystemClock()),
-            offline=NetworkOffline(context, matcher, store, signer),
+            catalogue=Catalogue(context, matcher, SystemClock()),
+            offline=BatchRunner(context, matcher, store, signer),
             folder=settings.folders.state / f"gateway-{settings.network.name}",
             database=database,
             payer=signer.address,
             context=context,
             matcher=matcher,
             store=store,
+            metrics=metrics,
+            signer=signer,
         )
-        answerer.on_reroute = lambda reason: gateway.numbers.reroutes.labels(reason).inc()
-        gateway.signer = signer
         ours = settings.gateway
         yield await stack.enter_async_context(serving(gateway, ours.host, ours.port))
 
 
 async def _paid(gateway: Gateway, left: Sequence[PaidRequestRow]) -> dict[str, list[Answered]]:
-    """What the requester's records hold, and so what was acknowledged, of requests that a former life was answering.
-
-    One is missing where nobody keeps records, or where its model is not known now and so has no price.
-    """
+    """What was paid for requests, by the requester's records; none of models unknown now."""
     if gateway.store is None or not left:
         return {}
     specs: dict[str, ModelSpec] = {}
     found: dict[str, list[Answered]] = {}
     for row in left:
+        name = row.request_id
         try:
-            specs[row.request_id] = (await gateway.catalogue.find(row.model)).model.spec
-            found[row.request_id] = []
+            specs[name] = (await gateway.catalogue.find(row.model)).model.spec
+            found[name] = []
         except HeadraceError as error:
-            log.warning(
-                "a broken request cannot be priced", request=row.request_id, reason=str(error)
-            )
+            log.warning("a broken request cannot be priced", request=name, reason=str(error))
     for job in await asyncio.to_thread(gateway.store.jobs):
         for request in await asyncio.to_thread(gateway.store.requests, job.job_id):
             name, tokens = request.custom_id.partition(".")[0], json.loads(request.tokens)
@@ -261,23 +239,11 @@ def _answered(job: JobRow, request: StoredRow, spec: ModelSpec, tokens_out: int)
     match, tokens_in = match_of(job), len(json.loads(request.prompt_ids))
     gross = pricing.split(match.signed.order, match.plan, spec, tokens_in, tokens_out).gross
     operators = tuple(stage.operator for stage in match.plan)
-    return Answered(
-        job.job_id,
-        request.request_index,
-        operators,
-        tokens_in,
-        tokens_out,
-        request.finish,
-        sum(gross),
-        is_partial=not request.finish,
-    )
+    counts, finish = (tokens_in, tokens_out), request.finish
+    place = job.job_id, request.request_index
+    return Answered(*place, operators, *counts, finish, sum(gross), is_partial=not finish)
 
 
-def _keep_running(stack: AsyncExitStack, work: Callable[[], Awaitable[Any]]) -> None:
-    task = asyncio.ensure_future(work())
-
-    async def stop() -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    stack.push_async_callback(stop)
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -128,6 +128,7 @@ class SessionPool:
         *,
         sizes: Sizes | None = None,
         clock: Clock | None = None,
+        on_reroute: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`signer` is the requester's key, or a spender's if `client.account` names another requester."""
         self._context, self._signer = context, signer
@@ -153,7 +154,7 @@ class SessionPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: asyncio.Task[None] | None = None
         #: Hears why an answer goes on in another session: lost, distrusted or other.
-        self.on_reroute: Callable[[str], None] = lambda reason: None
+        self._on_reroute = on_reroute
 
     # --- what the Answerer promises ---
 
@@ -199,7 +200,7 @@ class SessionPool:
                     yield course.answered(turn.state.finish)
                     return
                 session.retire()  # whatever broke a request there would break the next
-                self.on_reroute(_why_rerouted(turn, session))
+                self._on_reroute(_why_rerouted(turn, session))
                 await course.broke(turn, session, self._clock)
         except HeadraceError as error:
             is_told = True

@@ -26,7 +26,7 @@ PARTS = {
         "loss",
         "robustness",
     ),
-    "gateway": ("help",),
+    "gateway": ("help", "overhead", "throughput", "streams", "memory", "pages"),
     "engine": ("hops",),
     "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "cost"),
 }

@@ -1,4 +1,4 @@
-"""How is a headless Chromium told what to do? For the tests here, and for who measures pages."""
+"""How is a headless Chromium told what to do? For the tests here and for benchmarks of pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def missing() -> str:
 
 
 def drive(script: Path, within_s: float = WITHIN_S, **asked: Any) -> dict[str, Any]:
-    """Run a script with what it is asked; what it told. Raises RuntimeError with what went wrong in it."""
+    """Run a script with what it is asked; what it told. Raises RuntimeError with its error."""
     done = subprocess.run(
         ["node", str(script), json.dumps(asked)],
         cwd=ROOT,

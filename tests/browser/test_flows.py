@@ -25,9 +25,8 @@ def test_a_key_made_on_the_page_is_good_until_it_is_revoked_there(
     assert found["told"] == QUIET
     assert "5" in found["refused"] and "unit" in found["refused"]
     key = pages.key(found["secret"])
-    assert (key.name, key.limits.budget_units, key.limits.budget_period) == (
-        "from the browser", 1_000_000, "day",
-    )  # fmt: skip
+    limits = key.limits.budget_units, key.limits.budget_period
+    assert (key.name, *limits) == ("from the browser", 1_000_000, "day")
     assert key.revoked_at is not None
     with openai.OpenAI(base_url=pages.base_url, api_key=found["secret"], max_retries=0) as client:
         try:

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.gateway.funds import LOW_FUNDS, SeenHoldings, lasts_s
+from client.gateway.balance_watch import LOW_FUNDS, SeenBalances, lasts_s
 from client.wallet import Balances
 from core.protocol.errors import ChainUnreachable, ConfigError, SecretFileTooOpen
 from core.runtime.alerts import SIGNATURE, Alerts, Trouble, secret_of, sign
@@ -228,14 +228,14 @@ def _use_up(world: World) -> None:
 
     world.key_id = world.key(key).key_id  # type: ignore[attr-defined]
     world.run(world.gateway.database.run(shrink))
-    world.run(world.gateway.funds._look_at_keys())
+    world.run(world.gateway.balance_watch._look_at_keys())
 
 
 async def _spend(world: World, samples: list[tuple[float, int]]) -> None:
     """As if the chain had been read at these times, three tokens being left."""
     held = Balances(0, 10**6, 2 * 10**6, 0, 0, 0)
     for at, spent in samples:
-        world.gateway.funds._look_at_rate(SeenHoldings(held, at), spent)
+        world.gateway.balance_watch._look_at_rate(SeenBalances(held, at), spent)
 
 
 # --- the miner's ---

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from client.commands.judge.jury_service import JuryNumbers
-from client.commands.judge.watch_service import WatchNumbers
-from client.gateway.funds import EVENTS as OF_GATEWAY
-from client.gateway.numbers import Numbers
+from client.commands.judge.jury_service import JuryMetrics
+from client.commands.judge.watch_service import WatchMetrics
+from client.gateway.balance_watch import EVENTS as OF_GATEWAY
+from client.gateway.metrics import GatewayMetrics
 from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.metrics import Metrics
@@ -29,10 +29,9 @@ LATER = {"headrace_link_seconds", "headrace_tau_seconds", "headrace_kv_bytes"}
 
 
 def of_gateway() -> Metrics:
-    metrics = Metrics()
-    Numbers(metrics)
-    Alerts(metrics, SystemClock(), events=OF_GATEWAY)
-    return metrics
+    metrics = GatewayMetrics()
+    Alerts(metrics.registry, SystemClock(), events=OF_GATEWAY)
+    return metrics.registry
 
 
 def of_miner() -> Metrics:
@@ -55,10 +54,10 @@ def of_miner() -> Metrics:
 
 
 def of_auditor() -> Metrics:
-    numbers = JuryNumbers()
-    numbers.follow(lambda: 2, lambda: True)
-    numbers.holds(7, 10**18)
-    return numbers.metrics
+    metrics = JuryMetrics()
+    metrics.follow(lambda: 2, lambda: True)
+    metrics.holds(7, 10**18)
+    return metrics.registry
 
 
 def of_matcher(folder: Path) -> Metrics:
@@ -99,7 +98,7 @@ def rendered(tmp_path: Path) -> dict[str, str]:
         "matcher": of_matcher(tmp_path),
         "miner": of_miner(),
         "auditor": of_auditor(),
-        "watch": WatchNumbers().metrics,
+        "watch": WatchMetrics().registry,
     }
     return {job: metrics.render()[0].decode() for job, metrics in made.items()}
 

@@ -1,6 +1,4 @@
-"""`client chat`: one prompt or a conversation over a session, each turn a request that is paid for
-by itself.
-"""
+"""`client chat`: one prompt or a conversation, each turn a request that is paid for by itself."""
 
 from __future__ import annotations
 
@@ -76,9 +74,8 @@ async def converse(
                 if not said.strip():
                     return
                 messages.append({"role": "user", "content": said})
-                answer = await _turn(
-                    run, context, model, tokenizer, sessions, messages, conversation
-                )
+                talk = model, tokenizer, sessions, messages, conversation
+                answer = await _turn(run, context, *talk)
                 messages.append({"role": "assistant", "content": answer})
                 if prompt is not None:
                     return
@@ -87,9 +84,7 @@ async def converse(
 
 
 def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """A conversation as the model's template has it; for a base model, which has none, the text of
-    all turns.
-    """
+    """A conversation by the model's template; for a base model, which has none, its text."""
     if tokenizer.can_chat:
         return tokenizer.encode_chat(messages)
     return tokenizer.encode("\n".join(message["content"] for message in messages))
@@ -99,9 +94,8 @@ def _sessions(context: Context, signer: Signer, *, is_one: bool) -> Answerer:
     """For one prompt a session of one request, which locks no more than it can cost."""
     sizes = context.settings.sessions
     if is_one:
-        sizes = sizes.model_copy(
-            update={"requests": 1, "tokens_in": 1, "tokens_out": 1, "in_flight": 1}
-        )
+        least = dict.fromkeys(("requests", "tokens_in", "tokens_out", "in_flight"), 1)
+        sizes = sizes.model_copy(update=least)
     return SessionPool(context, signer, sizes=sizes)
 
 
@@ -171,10 +165,8 @@ async def _turn(
     else:
         _write("\n")
         route = " → ".join(short_address(operator) for operator in done.operators)
-        run.note(
-            f"[dim]{view.tokens} tokens · {rate:.1f} tok/s · {facts.paid} · {route} · "
-            f"{facts.job}[/dim]"
-        )
+        speed = f"{view.tokens} tokens · {rate:.1f} tok/s"
+        run.note(f"[dim]{speed} · {facts.paid} · {route} · {facts.job}[/dim]")
     return answer
 
 

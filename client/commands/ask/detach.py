@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,7 @@ async def go_on_alone(run: Run, password: str, most: str, orders: int) -> Detach
 
 
 def _argv(typed: Sequence[str], most: str) -> list[str]:
-    """The command that was typed, to its end and asking nothing.
-
-    Of flags that are said twice the last one counts.
-    """
+    """The typed command, to its end and asking nothing. Of repeated flags the last one counts."""
     ours = ["--wait", "--yes", "--json", "--password-file", PASSWORD_FROM, "--max-cost", most]
     arguments = list(typed[1:])
     at = arguments.index("--") if "--" in arguments else len(arguments)
@@ -101,15 +99,12 @@ def _start(argv: Sequence[str], password: str, said: Path, log: Path) -> subproc
 
 def _jobs_of(settings: Settings, pid: int) -> list[str]:
     """Jobs whose submission this program sees to."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         jobs = store.jobs()
         theirs = {
             name: keeper_pid(settings, store.submission(name))
             for name in {job.submission for job in jobs}
         }
-    finally:
-        store.close()
     return [job.job_id for job in jobs if theirs[job.submission] == pid]
 
 

@@ -1,6 +1,4 @@
-"""What became of a job: its requests and events, waiting for its end, ending it, and its answers
-once more as files.
-"""
+"""What became of a job? Its requests and events, waiting for its end, ending it, its files."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,8 @@ ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 POLL_S = 1.0
 ENDS_WITHIN_S, SETTLED_WITHIN_S = 90.0, 15.0
 EVENTS = (
-    "JobOpened",
-    "JobMatched",
-    "JobDelivered",
-    "JobPaid",
-    "JobClosing",
-    "JobSettled",
-    "JobCancelled",
-    "JobExpired",
-    "JobDisputed",
-    "JobResolved",
-    "JobLocked",
-    "JobReleased",
+    *("JobOpened", "JobMatched", "JobDelivered", "JobPaid", "JobClosing", "JobSettled"),
+    *("JobCancelled", "JobExpired", "JobDisputed", "JobResolved", "JobLocked", "JobReleased"),
 )
 Json = dict[str, Any]
 
@@ -84,10 +73,7 @@ def log_row(line: LogLine) -> Json:
 
 
 async def job_log(settings: Settings, typed: str) -> list[LogLine]:
-    """A line per request that we keep and per event on chain, in the order in which they belong.
-
-    Raises IdInvalid.
-    """
+    """A line per request that we keep, then per event on chain. Raises IdInvalid."""
     row, requests = _find(settings, typed)
     lines = [
         LogLine(
@@ -185,11 +171,10 @@ async def _ending(context: Context, job_id: str, state: JobState) -> Ended:
 
 
 async def cancel_job(run: Run, typed: str) -> Ended:
-    """Take the locked money back, where the contract allows it now: an unmatched job, or one past
-    its deadline.
+    """Take the locked money back: of an unmatched job, or of one past its deadline.
 
-    A job that a program of ours still runs is ended through it: it pays for what was delivered.
-    Raises UsageError for one that machines work on and no such program, and for one that is over.
+    A job that a program here runs is ended through it: it pays for what was delivered. Raises
+    UsageError for one that machines work on without such a program, and for one that is over.
     """
     settings = run.settings
     row, _ = _find(settings, typed)
@@ -223,31 +208,22 @@ async def cancel_job(run: Run, typed: str) -> Ended:
 
 
 def _keeper(settings: Settings, row: JobRow) -> int | None:
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         return keeper_pid(settings, store.submission(row.submission))
-    finally:
-        store.close()
 
 
 def _tell_if_left(run: Run, row: JobRow) -> None:
-    """A submission that nobody streams any more gives no more answers."""
-    store = open_store(run.settings)
-    try:
+    """Say so where no program runs the job any more: it gives no more answers."""
+    with closing(open_store(run.settings)) as store:
         known = store.submission(row.submission)
         is_left = known is not None and keeper_pid(run.settings, known) is None
-    finally:
-        store.close()
     if row.state == "open" and is_left:
         name = ids.short(ids.Kind.JOB, row.job_id)
         run.note(f"no program here runs {name}; `client jobs retry-failed {name} FILE` asks again")
 
 
 async def _interrupt(settings: Settings, row: JobRow, pid: int) -> None:
-    """Ctrl-C for the program that runs a job, and wait until it has paid.
-
-    Raises DeadlinePassed when it does not end.
-    """
+    """Interrupt the program that runs a job and wait until it has paid. Raises DeadlinePassed."""
     os.kill(pid, signal.SIGINT)
     for _ in range(round(ENDS_WITHIN_S / POLL_S)):
         if _keeper(settings, row) is None:
@@ -281,8 +257,7 @@ def _way_out(name: str, state: JobState, left_s: int) -> str:
         raise UsageError(
             f"{name} is being worked on",
             f"machines were promised {units.format_duration(left_s)} more",
-            next_step="end the program that runs it with Ctrl-C: it pays for what was delivered "
-            "and frees the rest",
+            next_step="end the program that runs it with Ctrl-C: it pays for what was delivered",
         )
     raise UsageError(
         f"{name} cannot be cancelled",
@@ -300,12 +275,9 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Fetched:
     from core.engine.weights.tokenizer import Tokenizer
 
     settings = run.settings
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         requests, held = store.requests(row.job_id), store.receipts(row.job_id)
-    finally:
-        store.close()
     match = match_of(row)
     model = model_name(match.signed.order.model_id, settings) or match.signed.order.model_id
     tokenizer = Tokenizer(model_folder(model, settings))
@@ -343,17 +315,11 @@ def fetch_job(run: Run, typed: str, out: Path | None) -> Fetched:
 
 
 def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:
-    """The lines of a job's file that none of its submission's jobs answered.
-
-    Raises IdInvalid, UsageError.
-    """
-    store = open_store(settings)
-    try:
+    """The lines of a job's file that no job answered. Raises IdInvalid, UsageError."""
+    with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         same = [job for job in store.jobs() if job.submission == row.submission]
         requests = [request for job in same for request in store.requests(job.job_id)]
-    finally:
-        store.close()
     known = {request.custom_id for request in requests}
     done = {request.custom_id for request in requests if request.finish}
     try:
@@ -371,10 +337,7 @@ def unanswered(settings: Settings, typed: str, file: Path) -> list[bytes]:
 
 
 def _named(name: str, line: bytes) -> bytes:
-    """The line with its name in it, for it stands on another line now.
-
-    What is no request stays as it is.
-    """
+    """A request with its name in it, as it stands on another line now; other lines as they are."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -396,9 +359,6 @@ def custom_id_of(number: int, line: bytes) -> str:
 
 
 def _find(settings: Settings, typed: str) -> tuple[JobRow, list[RequestRow]]:
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         return row, store.requests(row.job_id)
-    finally:
-        store.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -22,7 +24,7 @@ from client.records.store import ClientStore, JobRow, SubmissionRow, match_of
 from core.money import pricing
 from core.protocol import ids, signing, units
 from core.protocol.errors import CheckFailed
-from core.protocol.types import AuditorDelegation, JobState, ModelSpec, SignedReceipt
+from core.protocol.types import AuditorDelegation, JobState, ModelSpec, Order, SignedReceipt, Stage
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
@@ -85,11 +87,8 @@ class Delegated(Result, frozen=True):
 
 def list_jobs(settings: Settings) -> list[JobLine]:
     """Newest first, from our own records."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         return [_job_line(settings, store, row) for row in store.jobs()]
-    finally:
-        store.close()
 
 
 def keeper_pid(settings: Settings, known: SubmissionRow | None) -> int | None:
@@ -113,12 +112,9 @@ def _job_line(settings: Settings, store: ClientStore, row: JobRow) -> JobLine:
 
 async def show_job(settings: Settings, typed: str) -> ShownJob:
     """One job, from our records and from the chain."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         line = _job_line(settings, store, row)
-    finally:
-        store.close()
     async with open_context(settings) as context:
         on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
         lock = await context.chain.read("Escrow", "lockOf", row.job_id)
@@ -136,8 +132,7 @@ async def show_job(settings: Settings, typed: str) -> ShownJob:
 
 def list_receipts(settings: Settings, typed_job: str | None) -> list[ReceiptLine]:
     """Receipts we hold."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         job_id = store.find_job(typed_job).job_id if typed_job else None
         return [
             ReceiptLine(
@@ -150,62 +145,42 @@ def list_receipts(settings: Settings, typed_job: str | None) -> list[ReceiptLine
             )
             for row, signed in store.receipts(job_id)
         ]
-    finally:
-        store.close()
 
 
 async def verify_job(settings: Settings, typed: str) -> JobVerified:
     """Re-check everything about a job that needs no model. Raises CheckFailed."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         row = store.find_job(typed)
         match = match_of(row)
-        answers = {
-            r.request_index: RequestAnswer(
-                tuple(json.loads(r.prompt_ids)), tuple(json.loads(r.tokens))
-            )
-            for r in store.requests(row.job_id)
-            if r.finish
-        }
+        texts = {r.request_index: r for r in store.requests(row.job_id) if r.finish}
         held = [signed for _, signed in store.receipts(row.job_id)]
-    finally:
-        store.close()
-    pipelines = complete_sets(held, len(match.plan))
-    _check_coverage(pipelines, answers)
+    answers = {
+        index: RequestAnswer(tuple(json.loads(r.prompt_ids)), tuple(json.loads(r.tokens)))
+        for index, r in texts.items()
+    }
     order = match.signed.order
     async with open_context(settings) as context:
         chain = context.chain
         roots = await shard_roots(chain, order.model_id, match.plan)
-        for receipts in pipelines:
-            check_pipeline(
-                receipts,
-                domain=chain.domain,
-                order=order,
-                plan=match.plan,
-                shard_root_of=lambda a, b: roots[a, b],
-            )
-            check_answers(receipts, {i: answers[i] for i in covered(receipts)})
-        tokens_in = sum(len(a.prompt_ids) for a in answers.values())
-        tokens_out = sum(len(a.tokens) for a in answers.values())
+        count, *tokens = check_delivery(
+            held, answers, domain=chain.domain, order=order, plan=match.plan, roots=roots
+        )
         on_chain = await chain.read("TaskRegistry", "jobOf", row.job_id)
         spec = msgspec.convert(
             await chain.read("ModelRegistry", "specOf", order.model_id), ModelSpec
         )
-        theirs = await chain.read(
-            "TaskRegistry", "split", order, list(match.plan), tokens_in, tokens_out
-        )
+        theirs = await chain.read("TaskRegistry", "split", order, list(match.plan), *tokens)
     state = JobState(on_chain["state"])
-    _check_chain(match, on_chain, state, tokens_in, tokens_out)
-    expected = pricing.split(order, match.plan, spec, tokens_in, tokens_out)
+    _check_chain(match, on_chain, state, *tokens)
+    expected = pricing.split(order, match.plan, spec, *tokens)
     if tuple(theirs["gross"]) != expected.gross:
-        raise CheckFailed(
-            "the contract's split differs from ours", f"{theirs['gross']} and {expected.gross}"
-        )
+        why = f"{theirs['gross']} and {expected.gross}"
+        raise CheckFailed("the contract's split differs from ours", why)
     return JobVerified(
         job=ids.short(ids.Kind.JOB, row.job_id),
-        signatures=f"{sum(map(len, pipelines))} receipts, all by the plan's operators",
+        signatures=f"{count} receipts, all by the plan's operators",
         commitments="chained from prompt to answer, shards as registered",
-        tokens=f"{tokens_in} in, {tokens_out} out, equal to what was sent and received",
+        tokens=f"{tokens[0]} in, {tokens[1]} out, equal to what was sent and received",
         price=f"{settings.show_token(sum(expected.gross))} for {_answers(len(answers))}, "
         f"{settings.show_token(sum(theirs['pay']))} of it to miners",
         on_chain=state.name.lower(),
@@ -216,26 +191,40 @@ def _answers(count: int) -> str:
     return "1 answer" if count == 1 else f"{count} answers"
 
 
-def _check_coverage(
-    pipelines: list[list[SignedReceipt]], answers: dict[int, RequestAnswer]
-) -> None:
-    """Raise CheckFailed unless every answer has receipts of all stages, and every receipt an
-    answer.
+def check_delivery(
+    held: Sequence[SignedReceipt],
+    answers: Mapping[int, RequestAnswer],
+    *,
+    domain: signing.Domain,
+    order: Order,
+    plan: Sequence[Stage],
+    roots: Mapping[tuple[int, int], str],
+) -> tuple[int, int, int]:
+    """How many receipts, tokens in and tokens out. Raises CheckFailed.
+
+    Receipts and answers cover each other, and are signed and chained by the plan of the order.
     """
+    pipelines = complete_sets(held, len(plan))
     signed = {index for receipts in pipelines for index in covered(receipts)}
     if not answers or signed != set(answers):
         raise CheckFailed(
             "receipts and answers do not match",
-            f"we hold answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
+            f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
         )
+    for receipts in pipelines:
+        check_pipeline(
+            receipts, domain=domain, order=order, plan=plan, shard_root_of=lambda a, b: roots[a, b]
+        )
+        check_answers(receipts, {i: answers[i] for i in covered(receipts)})
+    tokens_in = sum(len(answer.prompt_ids) for answer in answers.values())
+    tokens_out = sum(len(answer.tokens) for answer in answers.values())
+    return sum(map(len, pipelines)), tokens_in, tokens_out
 
 
 def _check_chain(
     match: Match, on_chain: dict[str, Any], state: JobState, tokens_in: int, tokens_out: int
 ) -> None:
-    """Raise CheckFailed unless the chain has this job with this plan, and was paid for these
-    counts.
-    """
+    """Raise CheckFailed unless the chain has this job, plan and, once paid, these counts."""
     if state is JobState.NONE or on_chain["planHash"] != match.plan_hash:
         raise CheckFailed(
             "the job on chain is another one",
@@ -253,11 +242,8 @@ def _check_chain(
 async def delegate(run: Run, typed: str, auditor: str, valid: str) -> Delegated:
     """A signed permission to audit and dispute one job."""
     settings = run.settings
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         match = match_of(store.find_job(typed))
-    finally:
-        store.close()
     signer = run.unlock()
     valid_s = units.parse_duration(valid)
     async with open_context(settings) as context:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from client.context import model_name
+import msgspec
+
+from client.context import model_name, open_context
 from client.orders.matcher_api import MatcherApi
 from core.protocol import ids
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
+T = TypeVar("T", bound=Result)
 Listing = Callable[[MatcherApi], Awaitable[list[dict[str, Any]]]]
 
 
@@ -43,12 +46,44 @@ class MinerOffer(Result, frozen=True, rename="camel"):
     age_ms: int | None
 
 
-class Miner(Result, frozen=True, forbid_unknown_fields=False, rename="camel"):
-    """`miners show`: what the chain says of a machine, beside all that the matcher says of it."""
+class Miner(Result, frozen=True, kw_only=True, forbid_unknown_fields=False, rename="camel"):
+    """`miners show`: what the chain says of a machine, beside what the matcher says of it."""
 
     operator: str
-    model: str
+    short_id: str | None = None
+    owner: str | None = None
+    stake_units: int | None = None
+    stake: str | None = None
+    can_work: bool | None = None
+    standing: str | None = None
+    standing_why: str | None = None
     state: str
+    alive: bool | None = None
+    age_ms: int | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    model_id: str | None = None
+    layers: list[int] | None = None
+    assigned: list[int] | None = None
+    fixed_by_owner: bool | None = None
+    standby: bool | None = None
+    memory_bytes: int | None = None
+    tflops: float | None = None
+    bandwidth_gb_s: float | None = None
+    tau_ms_per_layer: float | None = None
+    rho_ms: dict[str, float] | None = None
+    context: int | None = None
+    kv_free_tokens: int | None = None
+    max_requests: int | None = None
+    active_requests: int | None = None
+    reserved_requests: int | None = None
+    price_in: int | None = None
+    price_out: int | None = None
+    price_in_shown: str | None = None
+    price_out_shown: str | None = None
+    sequence: int | None = None
+    allocation: int | None = None
+    model: str
     strikes: int
     open_disputes: int
     leaving: str
@@ -80,80 +115,70 @@ async def list_models(settings: Settings, sort: str | None = None) -> list[Model
     return sorted(rows, key=SORTS[sort]) if sort else rows
 
 
-async def show_miner(settings: Settings, typed: str) -> dict[str, Any]:
-    """One machine in full, with what the chain holds against it.
-
-    Raises IdInvalid, MatcherUnreachable.
-    """
-    from client.context import open_context
-
+async def show_miner(settings: Settings, typed: str) -> Miner:
+    """One machine, with its record on chain. Raises IdInvalid, MatcherUnreachable."""
     found = await _ask(settings, MatcherApi.miners)
     miner = ids.find(ids.Kind.MINER, typed, found, lambda row: str(row["operator"]))
     async with open_context(settings) as context:
         owner = await context.chain.read("MinerRegistry", "ownerOf", miner["operator"])
         standing = await context.chain.read("MinerRegistry", "minerOf", owner)
-    return miner | {
+    of_chain = {
         "model": model_name(str(miner.get("modelId")), settings) or "",
         "strikes": standing["strikes"],
         "openDisputes": standing["openDisputes"],
         "leaving": settings.show_token(standing["leaving"]),
     }
+    return msgspec.convert(miner | of_chain, Miner)
 
 
 def _model_row(settings: Settings, model: dict[str, Any], fastest: dict[str, float]) -> ModelOffer:
     model_id, price = str(model.get("modelId")), model.get("lowestPrice") or {}
-    return ModelOffer(
-        model=model_name(model_id, settings) or "",
-        id=model.get("shortId"),
-        layers=model.get("layers"),
-        context=model.get("context"),
-        serving=model.get("serving"),
-        copies=model.get("copies"),
-        covered=model.get("covered"),
-        price_in=price.get("priceInShown"),
-        price_out=price.get("priceOutShown"),
-        ms_per_token=fastest.get(model_id),
-    )
+    known = {
+        "model": model_name(model_id, settings) or "",
+        "id": model.get("shortId"),
+        "priceIn": price.get("priceInShown"),
+        "priceOut": price.get("priceOutShown"),
+        "msPerToken": fastest.get(model_id),
+    }
+    return _picked(ModelOffer, model | known)
 
 
 async def list_miners(settings: Settings) -> list[MinerOffer]:
     """A row per machine. Raises MatcherUnreachable or ConfigError."""
-    return [
-        MinerOffer(
-            miner=miner.get("shortId"),
-            model=model_name(str(miner.get("modelId")), settings)
-            or _short_model(miner.get("modelId")),
-            operator=miner.get("operator"),
-            state=miner.get("state"),
-            stake=miner.get("stake"),
-            layers=miner.get("layers"),
-            price_in_shown=miner.get("priceInShown"),
-            price_out_shown=miner.get("priceOutShown"),
-            age_ms=miner.get("ageMs"),
-        )
-        for miner in await _ask(settings, MatcherApi.miners)
-    ]
+    rows = []
+    for miner in await _ask(settings, MatcherApi.miners):
+        model_id = miner.get("modelId")
+        model = model_name(str(model_id), settings) or _short_model(model_id)
+        known = {"miner": miner.get("shortId"), "model": model}
+        rows.append(_picked(MinerOffer, miner | known))
+    return rows
 
 
-def miner_facts(miner: dict[str, Any]) -> dict[str, Any]:
+def _picked(kind: type[T], entry: dict[str, Any]) -> T:
+    """The fields of this result from an entry that may have more of them, or less."""
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return msgspec.convert({name: entry.get(name) for name in names}, kind)
+
+
+def miner_facts(miner: Miner) -> dict[str, Any]:
     """One machine as people read it."""
-    at, told = miner.get("layers"), miner.get("assigned")
+    at, told = miner.layers, miner.assigned
     return {
-        "miner": miner.get("shortId"),
-        "operator": miner["operator"],
-        "owner": miner.get("owner"),
-        "stake": f"{miner.get('stake')}, {miner['leaving']} leaving",
-        "record": f"{miner['strikes']} strikes, {miner['openDisputes']} open disputes",
-        "state": f"{miner['state']}, seen {(miner.get('ageMs') or 0) / 1000:.1f} s ago",
-        "model": miner["model"],
+        "miner": miner.short_id,
+        "operator": miner.operator,
+        "owner": miner.owner,
+        "stake": f"{miner.stake}, {miner.leaving} leaving",
+        "record": f"{miner.strikes} strikes, {miner.open_disputes} open disputes",
+        "state": f"{miner.state}, seen {(miner.age_ms or 0) / 1000:.1f} s ago",
+        "model": miner.model,
         "layers": f"{at[0]}-{at[1] - 1}" if at else "none",
         "told to hold": f"{told[0]}-{told[1] - 1}" if told else "its owner's choice",
-        "price": f"{miner.get('priceInShown')} in, {miner.get('priceOutShown')} out",
-        "speed": f"{miner.get('tauMsPerLayer')} ms per layer, {miner.get('tflops')} Tflop/s, "
-        f"{miner.get('bandwidthGbS')} GB/s",
-        "memory": f"{(miner.get('memoryBytes') or 0) / 2**20:,.0f} MiB",
-        "places": f"{miner.get('activeRequests')} of {miner.get('maxRequests')} taken",
-        "endpoint": miner.get("endpoint"),
+        "price": f"{miner.price_in_shown} in, {miner.price_out_shown} out",
+        "speed": f"{miner.tau_ms_per_layer} ms per layer, {miner.tflops} Tflop/s, "
+        f"{miner.bandwidth_gb_s} GB/s",
+        "memory": f"{(miner.memory_bytes or 0) / 2**20:,.0f} MiB",
+        "places": f"{miner.active_requests} of {miner.max_requests} taken",
+        "endpoint": miner.endpoint,
     }
 
 

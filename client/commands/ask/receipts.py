@@ -1,8 +1,9 @@
-"""What does one receipt say, and does a file of receipts hold without anything else of ours?"""
+"""What does one receipt say, and does a file of receipts hold without our own records?"""
 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -51,12 +52,9 @@ class FileVerified(Result, frozen=True):
 
 def show_receipt(settings: Settings, typed: str) -> ShownReceipt:
     """Everything that a stage signed for. Raises IdInvalid."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         row, signed = store.find_receipt(typed)
         match = match_of(store.find_job(row.job_id))
-    finally:
-        store.close()
     receipt = signed.receipt
     return ShownReceipt(
         receipt=ids.full(ids.Kind.RECEIPT, row.receipt_id),
@@ -76,11 +74,10 @@ def show_receipt(settings: Settings, typed: str) -> ShownReceipt:
 
 
 async def verify_file(settings: Settings, file: Path) -> FileVerified:
-    """Check every receipt of a JSONL file, as `client jobs fetch` writes it: form, signer, place in
-    the plan, shard.
+    """Check form, signer, place in the plan and shard of each receipt of a file of `jobs fetch`.
 
-    The plan and the order are read from the chain, so that a stranger can check what somebody hands
-    him. Raises CheckFailed naming the line, UsageError for what is no such file.
+    Plan and order are read from the chain, so that a third party can check the file. Raises
+    CheckFailed naming the line, UsageError for what is no such file.
     """
     found = read_receipts(file)
     async with open_context(settings) as context:

@@ -1,6 +1,4 @@
-"""How a running batch looks on a terminal: text as it streams, a progress bar, and what the money
-did.
-"""
+"""How does a running batch look on a terminal: streaming text, a progress bar, and payments?"""
 
 from __future__ import annotations
 
@@ -22,19 +20,14 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """Text as a terminal may show it: a stranger's control characters, which could repaint the
-    screen, become U+FFFD.
-    """
+    """Text as a terminal may show it: control characters, which could repaint it, become U+FFFD."""
     return "".join(
         c if c in "\n\t" or (ord(c) >= 32 and not 127 <= ord(c) < 160) else "�" for c in text
     )
 
 
 class BatchView:
-    """A `Watcher` that prints.
-
-    Text of a request that is generated again after a lost pipeline is printed once.
-    """
+    """A `Watcher` that prints. Text that is generated again is printed once."""
 
     def __init__(
         self,
@@ -101,24 +94,18 @@ class BatchView:
         self._stage.set(self.finished)
 
     def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
-        self._note(
-            f"lost     {reason.what}: {reason.why}. {finished} finished requests are kept, {left} "
-            f"are left"
-        )
+        kept = f"{finished} finished requests are kept, {left} are left"
+        self._note(f"lost     {reason.what}: {reason.why}. {kept}")
 
     def acknowledged(self, match: Match, paid_units: int) -> None:
         self.paid_units += paid_units
-        self._note(
-            f"paid     {ids.short(ids.Kind.JOB, match.job_id)}   {self._show(paid_units)} for "
-            f"what was delivered"
-        )
+        paid = f"{self._show(paid_units)} for what was delivered"
+        self._note(f"paid     {ids.short(ids.Kind.JOB, match.job_id)}   {paid}")
 
     def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
-        self._note(
-            f"unpaid   {ids.short(ids.Kind.JOB, match.job_id)}   the matcher did not take the "
-            f"acknowledgement "
-            f"({reason.what}: {reason.why}); it pays from the receipts after the window"
-        )
+        why = f"the matcher did not take the acknowledgement ({reason.what}: {reason.why})"
+        job = ids.short(ids.Kind.JOB, match.job_id)
+        self._note(f"unpaid   {job}   {why}; it pays from the receipts after the window")
 
     def _note(self, text: str) -> None:
         from rich.markup import escape
@@ -172,39 +159,19 @@ class _ShownStream:
 
 
 class ChatView:
-    """A `Watcher` for one conversation: bare text on stdout as it arrives."""
+    """One answer of a conversation: bare text as it arrives, each token once."""
 
     def __init__(
         self, tokenizer: Tokenizer, write: Callable[[str], None], stops: Sequence[str] = ()
     ) -> None:
         self._stream, self._write = _ShownStream(tokenizer, stops), write
-        self._next_step = 0
-        self.match: Match | None = None
-        self.paid_units = 0
         self.tokens = 0
         self.began_s = time.monotonic()
 
-    def order_signed(self, order: Order, locked_units: int) -> None:
-        pass
-
-    def job_opened(self, match: Match) -> None:
-        self.match = match
-
     def token(self, custom_id: str, step: int, token: int) -> None:
-        if step != self._next_step:
-            return
-        self._next_step += 1
-        self.tokens += 1
-        self._write(printable(self._stream.push(token)))
+        if step == self.tokens:
+            self.tokens += 1
+            self._write(printable(self._stream.push(token)))
 
     def request_finished(self, custom_id: str, finish: str) -> None:
         self._write(printable(self._stream.finish()))
-
-    def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
-        pass
-
-    def acknowledged(self, match: Match, paid_units: int) -> None:
-        self.paid_units += paid_units
-
-    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
-        pass

@@ -1,8 +1,9 @@
-"""`client submit` and `client quote`: a file in, answers, receipts and the money's story out."""
+"""`client submit`, `quote` and `jobs retry-failed`: a file in, answers, receipts and costs out."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from client.commands.ask.job_follow import unanswered
 from client.commands.ask.render import BatchView, printable
 from client.context import Context, Model, open_context
 from client.jobs.batch import (
@@ -94,8 +96,8 @@ class SubmittedJob(Result, frozen=True):
 
 
 @dataclass(frozen=True)
-class Bargain:
-    """What a file is done for now: a price for each replica, on machines of its own."""
+class FileQuote:
+    """What a file costs now: a price for each replica, on machines of its own."""
 
     model: Model
     tokenizer: Tokenizer
@@ -110,29 +112,23 @@ class Bargain:
 
 
 async def quote_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
-    """Print what the file would cost now; then raise what `submit` would refuse it for with the
-    same flags and settings.
-    """
+    """Print what the file would cost now; then raise what `submit` would refuse it for."""
     settings, wishes = run.settings, wishes_of(run.settings, choices)
     good, bad = read_file(file, choices.sampling)
     async with open_context(settings) as context:
-        bargain = await _bargain(run, context, model_name, choices, good, bad)
-        run.emit(_offered(settings, bargain, wishes))
-        await _agree(context, bargain, wishes, choices)
+        quote = await _quote_file(run, context, model_name, choices, good, bad)
+        run.emit(_offered(settings, quote, wishes))
+        await _agree(context, quote, wishes, choices)
 
 
 async def ask_price(context: Context, model: Model, prepared: Prepared) -> Quote:
-    """The matcher's lowest price for this much work, on machines that the settings allow.
-
-    Raises NoCapacity.
-    """
+    """The lowest price for this work, on machines that the settings allow. Raises NoCapacity."""
     (price,) = (await _prices(context, model, prepared, Choices(replicas=1)))[1]
     return price
 
 
 async def submit_file(run: Run, file: Path, model_name: str | None, choices: Choices) -> None:
-    """Run the file and report; exit with the first failure's error when a request could not be
-    answered.
+    """Run the file and report. Raises the first failure where a request could not be answered.
 
     Detached, another program does so, and this one ends as soon as that has its orders.
     """
@@ -143,61 +139,73 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
     password = run.password() if choices.detach else None
     signer = run.unlock(password=password)
     async with open_context(settings) as context:
-        bargain = await _bargain(run, context, model_name, choices, good, bad)
-        wishes = await _agree(context, bargain, wishes, choices)
-        shown = settings.show_token(bargain.locked)
+        quote = await _quote_file(run, context, model_name, choices, good, bad)
+        wishes = await _agree(context, quote, wishes, choices)
+        shown = settings.show_token(quote.locked)
         wallet = {"wallet": f"{signer.address}; at most {shown} is locked"}
-        run.confirm("Sign and lock it?", plain(_offered(settings, bargain, wishes)) | wallet)
+        run.confirm("Sign and lock it?", plain(_offered(settings, quote, wishes)) | wallet)
         if password is not None:
             from client.commands.ask.detach import go_on_alone
 
-            run.emit(await go_on_alone(run, password, shown, len(bargain.prices)))
+            run.emit(await go_on_alone(run, password, shown, len(quote.prices)))
             return
-        await _Submitting(run, context, signer, bargain, wishes, choices).to_the_end()
+        await _Submitting(run, context, signer, quote, wishes, choices).to_the_end()
 
 
-async def _agree(context: Context, bargain: Bargain, wishes: Wishes, choices: Choices) -> Wishes:
-    """The wishes as this network takes them, where the bargain is within them.
+async def retry_failed(
+    run: Run, typed: str, file: Path, model: str | None, choices: Choices
+) -> None:
+    """Submit the unanswered lines as a job of their own. Raises UsageError when there is none."""
+    lines = unanswered(run.settings, typed, file)
+    if not lines:
+        raise UsageError(
+            "there is nothing to run again",
+            f"every line of {file} was answered",
+            next_step=f"client jobs fetch {typed}",
+        )
+    run.note(f"{len(lines)} lines were not answered")
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as again:
+        again.write(b"\n".join(lines) + b"\n")
+        again.flush()
+        await submit_file(run, Path(again.name), model, choices)
 
-    Raises NoCapacity, UsageError.
-    """
-    settings, model = context.settings, bargain.model
+
+async def _agree(context: Context, quote: FileQuote, wishes: Wishes, choices: Choices) -> Wishes:
+    """The wishes as this network takes them. Raises NoCapacity, UsageError where none fits."""
+    settings, model = context.settings, quote.model
     wishes = await within_limits(context, model, wishes, choices)
-    for offer in bargain.prices:
-        check_caps(settings, wishes, model.spec.layer_units, offer, bargain.locked)
+    for offer in quote.prices:
+        check_caps(settings, wishes, model.spec.layer_units, offer, quote.locked)
     return wishes
 
 
 class _Submitting:
-    """One file on its way, by as many replicas as were bargained for."""
+    """One file on its way, by as many replicas as were quoted for."""
 
     def __init__(
         self,
         run: Run,
         context: Context,
         signer: DigestSigner,
-        bargain: Bargain,
+        quote: FileQuote,
         wishes: Wishes,
         choices: Choices,
     ) -> None:
         self._run, self._context, self._signer = run, context, signer
-        self._bargain, self._wishes, self._choices = bargain, wishes, choices
+        self._quote, self._wishes, self._choices = quote, wishes, choices
         self._submission = new_submission_id()
 
     async def to_the_end(self) -> None:
-        """Answers, receipts, payment, files and the summary.
-
-        Raises what kept the rest from being answered, or differs.
-        """
+        """Answer, pay, write files and the summary. Raises what failed, or differs."""
         run, settings, chain = self._run, self._context.settings, self._context.chain
         before = await balances(chain, self._signer.address)
         store, matcher = self._context.store(), self._context.matcher()
         keeper = Keeper(keepers_of(settings))
         store.add_submission(self._submission, self._choices.name, keeper.name)
         try:
-            prompts = self._bargain.prepared.prompts
+            prompts = self._quote.prepared.prompts
             with run.stage(1, 1, "generating", total=len(prompts)) as stage:
-                views = [self._view(number, stage) for number in range(len(self._bargain.prices))]
+                views = [self._view(number, stage) for number in range(len(self._quote.prices))]
                 replicas, differing = await self._stream(store, matcher, views)
             results = [replica.result for replica in replicas if replica.result is not None]
             folder = self._choices.out or Path(
@@ -229,18 +237,18 @@ class _Submitting:
         self, store: ClientStore, matcher: MatcherApi, views: Sequence[BatchWatcher]
     ) -> tuple[list[Replica], list[AnswerDifference]]:
         """Raises what kept the first order from being made, where no replica has one."""
-        bargain, prompts = self._bargain, self._bargain.prepared.prompts
+        quote, prompts = self._quote, self._quote.prepared.prompts
         requester = Requester(
             self._context.chain,
             matcher,
             self._signer,
             store,
             SystemClock(),
-            bargain.model.model_id,
-            bargain.model.spec,
-            ending_by(bargain.tokenizer),
+            quote.model.model_id,
+            quote.model.spec,
+            ending_by(quote.tokenizer),
         )
-        apart = Apart(bargain.wanted, bargain.prices)
+        apart = Apart(quote.wanted, quote.prices)
         policies = [self._policy(apart, number) for number in range(len(views))]
         if len(views) == 1:
             done = await run_batch(requester, prompts, policies[0], views[0], self._submission)
@@ -254,7 +262,7 @@ class _Submitting:
         return replicas, differing
 
     def _policy(self, apart: Apart, number: int) -> Policy:
-        wishes, price = self._wishes, self._bargain.prices[number]
+        wishes, price = self._wishes, self._quote.prices[number]
 
         def terms_of(chain_now: int) -> Terms:
             return replace(terms_for(wishes, price, chain_now), demands=apart.demands(number))
@@ -267,15 +275,15 @@ class _Submitting:
 
     def _view(self, number: int, stage: StageProgress) -> BatchView:
         """The first replica is shown as it streams, of the others only what they cost."""
-        run, prompts = self._run, self._bargain.prepared.prompts
+        run, prompts = self._run, self._quote.prepared.prompts
         is_shown = self._choices.text and not run.options.quiet and not number
         view = BatchView(
             run,
-            self._bargain.tokenizer,
+            self._quote.tokenizer,
             self._context.settings.show_token,
             stage if not number else StageProgress("", None, "", lambda line: None),
             stream_text=is_shown,
-            label=f"replica {number + 1}  " if len(self._bargain.prices) > 1 else "",
+            label=f"replica {number + 1}  " if len(self._quote.prices) > 1 else "",
         )
         view.stop_at({p.custom_id: stop_strings(p.sampling) for p in prompts})
         return view
@@ -287,19 +295,17 @@ class _Submitting:
         differing: Sequence[AnswerDifference],
         store: ClientStore,
     ) -> None:
-        """The first replica's answers as the submission's, every other one's in a folder of its
-        own, and what differs.
-        """
-        bargain, is_first = self._bargain, True
+        """The first replica's answers, others in folders of their own, and what differs."""
+        quote, is_first = self._quote, True
         for replica in replicas:
             if replica.result is not None:
                 into = folder if is_first else folder / f"replica-{replica.number + 1}"
                 write_results(
-                    into, replica.result, bargain.prepared, bargain.tokenizer, bargain.model.name
+                    into, replica.result, quote.prepared, quote.tokenizer, quote.model.name
                 )
                 is_first = False
         if differing:
-            lines = [describe_difference(one, store, bargain.tokenizer) for one in differing]
+            lines = [describe_difference(one, store, quote.tokenizer) for one in differing]
             text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             (folder / "differences.jsonl").write_text(text, encoding="utf-8")
 
@@ -320,7 +326,7 @@ class _Submitting:
             job_ids=[ids.full(ids.Kind.JOB, m.job_id) for m in matches],
             name=self._choices.name,
             finished=len(results[0].finished),
-            failed=len(results[0].unfinished) + len(self._bargain.prepared.rejected),
+            failed=len(results[0].unfinished) + len(self._quote.prepared.rejected),
             tokens=first.tokens,
             tokens_per_s=round(first.tokens_per_s, 2),
             paid=show(paid),
@@ -345,25 +351,22 @@ def _compared(
     }
 
 
-async def _bargain(
+async def _quote_file(
     run: Run,
     context: Context,
     model_name: str | None,
     choices: Choices,
     good: list[Any],
     bad: list[Any],
-) -> Bargain:
-    """The file as prompts, and what its replicas would cost.
-
-    Raises ModelUnknown, UsageError, NoCapacity.
-    """
+) -> FileQuote:
+    """The file as prompts, and its price. Raises ModelUnknown, UsageError, NoCapacity."""
     settings = run.settings
     model = await context.model(model_name or settings.client.model)
     tokenizer = Tokenizer(model.folder(settings))
     prepared = prepare(good, bad, tokenizer, model.spec.context)
     _tell_rejected(run, prepared)
     wanted, prices = await _prices(context, model, prepared, choices)
-    return Bargain(model, tokenizer, prepared, wanted, prices)
+    return FileQuote(model, tokenizer, prepared, wanted, prices)
 
 
 async def _prices(
@@ -383,10 +386,7 @@ async def _prices(
 
 
 async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> AllowedMiners:
-    """Who may serve: flags instead of the settings' trusted, and beside the settings' avoided.
-
-    Raises IdInvalid, UsageError.
-    """
+    """Who may serve, by flags and settings. Raises IdInvalid, UsageError."""
     trusted = choices.trusted or settings.client.trusted
     avoided = (*(choices.avoid or ()), *settings.client.avoid)
     known: list[str] = []
@@ -400,18 +400,18 @@ async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> Allo
     )
 
 
-def _offered(settings: Settings, bargain: Bargain, wishes: Wishes) -> Offer:
+def _offered(settings: Settings, quote: FileQuote, wishes: Wishes) -> Offer:
     """The offer as people read it."""
-    prices, wanted, more = bargain.prices, bargain.wanted, dict[str, str]()
+    prices, wanted, more = quote.prices, quote.wanted, dict[str, str]()
     if len(prices) > 1:
-        more["replicas"] = f"{len(prices)}, at most {settings.show_token(bargain.locked)} in all"
+        more["replicas"] = f"{len(prices)}, at most {settings.show_token(quote.locked)} in all"
         more["other_routes"] = "; ".join(route_text(price.plan) for price in prices[1:])
     if wanted.audit_bps:
         more["audited"] = f"{wanted.audit_bps / 100:g} % of the requests"
     auditors = dict.fromkeys(describe_auditor(settings, wishes, price) for price in prices)
     if any(auditors):
         more["auditor"] = " and ".join(auditors)
-    offer = describe(settings, bargain.model, prices[0], bargain.prepared)
+    offer = describe(settings, quote.model, prices[0], quote.prepared)
     return msgspec.structs.replace(offer, **more)
 
 

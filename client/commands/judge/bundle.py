@@ -1,29 +1,24 @@
-"""What does a third party need to check a job without asking anybody, and does it hold? `auditor
-bundle` and `auditor verify`.
+"""`auditor bundle` and `auditor verify`: a job in one JSON file for a third party, and its check.
 
-One JSON file: the signed order, the plan, the model as registered, every receipt with its leaves,
-prompts and answers as token ids. It proves who signed what over which numbers; that the chain has
-the job, and that the layers were computed, only chain and model can tell.
+The signed order, the plan, the model as registered, every receipt with its leaves, prompts and
+answers as token ids. It proves who signed what over which rows; that the chain has the job, and
+that the layers were computed, only chain and model can tell.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from client.commands.ask.job_list import check_delivery
 from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import (
-    RequestAnswer,
-    check_answers,
-    check_pipeline,
-    complete_sets,
-    covered,
-)
+from client.pipeline.verify import RequestAnswer
 from client.records.store import match_of
 from core.money import pricing
 from core.protocol import ids, signing, units
@@ -64,7 +59,7 @@ class EvidenceBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BundleWritten(Result, frozen=True):
-    """`bundle`: what a third party needs to check a job without asking anybody."""
+    """`bundle`: what a third party needs to check a job on its own."""
 
     file: str
     job: str
@@ -86,12 +81,8 @@ class BundleVerified(Result, frozen=True):
 
 
 async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritten:
-    """Gather a job (or the job of a receipt) from our records and the registry.
-
-    Raises IdInvalid, UsageError if `out` exists.
-    """
-    store = open_store(settings)
-    try:
+    """Write a job, or a receipt's, from our records. Raises IdInvalid, UsageError if it exists."""
+    with closing(open_store(settings)) as store:
         if typed.startswith(ids.Kind.RECEIPT.value):
             row = store.find_job(store.find_receipt(typed)[0].job_id)
         else:
@@ -110,8 +101,6 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
             for r in store.requests(row.job_id)
             if r.finish
         ]
-    finally:
-        store.close()
     order = match.signed.order
     async with open_context(settings) as context:
         chain = context.chain
@@ -151,10 +140,7 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
 
 
 def verify_bundle(file: Path) -> BundleVerified:
-    """Check everything in a bundle that needs neither chain nor model.
-
-    Raises UsageError for no bundle, CheckFailed.
-    """
+    """Check what needs neither chain nor model. Raises UsageError for no bundle, CheckFailed."""
     try:
         with file.open("rb") as handle:
             content = handle.read(MAX_BYTES + 1)
@@ -173,10 +159,7 @@ def verify_bundle(file: Path) -> BundleVerified:
 
 
 def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
-    """Order, plan, receipts and answers belong together and are signed by whom they name.
-
-    Raises CheckFailed.
-    """
+    """Check that order, plan, receipts and answers belong together. Raises CheckFailed."""
     domain = signing.Domain(bundle.chain_id, bundle.task_registry)
     order, plan = bundle.signed.order, tuple(bundle.plan)
     if signing.job_id(domain, order) != bundle.job_id:
@@ -197,31 +180,15 @@ def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
     answers = {
         a.request: RequestAnswer(tuple(a.prompt_ids), tuple(a.tokens)) for a in bundle.answers
     }
-    pipelines = complete_sets(bundle.receipts, len(plan))
-    signed = {index for receipts in pipelines for index in covered(receipts)}
-    if not answers or signed != set(answers):
-        raise CheckFailed(
-            "receipts and answers do not match",
-            f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
-        )
-    for receipts in pipelines:
-        check_pipeline(
-            receipts,
-            domain=domain,
-            order=order,
-            plan=plan,
-            shard_root_of=lambda a, b: roots[a, b],
-        )
-        check_answers(receipts, {i: answers[i] for i in covered(receipts)})
-    tokens_in = sum(len(a.prompt_ids) for a in answers.values())
-    tokens_out = sum(len(a.tokens) for a in answers.values())
+    count, tokens_in, tokens_out = check_delivery(
+        bundle.receipts, answers, domain=domain, order=order, plan=plan, roots=roots
+    )
     due = pricing.split(order, plan, bundle.spec, tokens_in, tokens_out)
     by = "the requester" if signer == order.requester else f"its spender {signer}"
     return BundleVerified(
         job=ids.short(ids.Kind.JOB, bundle.job_id),
         order=f"signed by {by} for chain {bundle.chain_id}",
-        receipts=f"{sum(map(len, pipelines))}, all by the plan's operators, chained from prompt "
-        f"to answer",
+        receipts=f"{count}, all by the plan's operators, chained from prompt to answer",
         tokens_in=tokens_in,
         tokens_out=tokens_out,
         due=units.format_token(sum(due.gross)),

@@ -1,10 +1,9 @@
-"""Requests whose honest answer is known beforehand, mixed among others so that no stage can tell
-them apart.
+"""Do stages answer requests as they honestly should? Canaries, mixed among other requests.
 
-A canary is an earlier greedy request with the answer that it got in a job that an audit found
-clean. It is put into a file of other requests with the same parameters; what reaches a stage is a
-prompt like any. Another answer is no proof of guilt, for a near tie may fall either way on other
-machines: it says which job to audit whole.
+A canary is an earlier greedy request with its answer from a job that an audit found clean. Put into
+a file of other requests with the same parameters, it reaches a stage as a prompt like any. Another
+answer is no proof of guilt, as a near tie may fall either way on other machines: it says which job
+to audit whole.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class Compared:
 def known_of(
     lines: Sequence[bytes], results: Iterable[bytes], defaults: SamplingParams
 ) -> list[Known]:
-    """Greedy requests of a file that were answered.
-
-    Draws depend on a request's place in its order, so others cannot be asked again.
-    """
+    """Answered greedy requests; others draw by their place in the order, and cannot be repeated."""
     answers = {custom_id: text for custom_id, (text, _) in answers_in(results).items()}
     good, _ = read_requests(lines, defaults)
     return [
@@ -61,10 +57,7 @@ def known_of(
 
 
 def answers_in(results: Iterable[bytes]) -> dict[str, tuple[str, str]]:
-    """custom_id → answer and job, of the lines that were answered.
-
-    Raises UsageError for what no results file is.
-    """
+    """custom_id → answer and job, of the answered lines. Raises UsageError for another file."""
     found = {}
     try:
         for line in results:
@@ -87,11 +80,10 @@ def mix(
     defaults: SamplingParams,
     rng: random.Random,
 ) -> tuple[list[Json], dict[str, str]]:
-    """The requests of a file in another order with canaries among them, named alike, and which are
-    which: custom_id → answer due.
+    """The requests of a file, shuffled with canaries named alike, and custom_id → answer due.
 
-    Only requests with the parameters of some ordinary one, and of none that is already asked, are
-    taken. Raises UsageError where fewer than `count` are left.
+    Canaries have the parameters of an ordinary request and are not asked already. Raises UsageError
+    where fewer than `count` fit.
     """
     ordinary, bad = read_requests(lines, defaults)
     if bad:
@@ -109,10 +101,10 @@ def mix(
             next_step="add known answers, or ask for fewer",
         )
     chosen = rng.sample(fitting, count)
-    entries: list[tuple[Json, str | None]] = []
-    for request in ordinary:
-        entry = json.loads(lines[request.line_number - 1])
-        entries.append((_named(entry, request.custom_id), None))
+    entries: list[tuple[Json, str | None]] = [
+        (_named(json.loads(lines[request.line_number - 1]), request.custom_id), None)
+        for request in ordinary
+    ]
     taken = {request.custom_id for request in ordinary}
     for number, canary in enumerate(chosen):
         name = f"line-{len(lines) + number + 1}"
@@ -126,15 +118,10 @@ def mix(
 
 
 def _named(entry: Mapping[str, Any], custom_id: str) -> Json:
-    body = dict(entry) if "body" not in entry else None
-    whole = (
-        {"method": "POST", "url": "/v1/chat/completions", "body": body}
-        if body is not None
-        else dict(entry)
-    )
-    if body is not None:
-        body.pop("custom_id", None)
-    return {"custom_id": custom_id} | {k: v for k, v in whole.items() if k != "custom_id"}
+    whole = {k: v for k, v in entry.items() if k != "custom_id"}
+    if "body" not in entry:
+        whole = {"method": "POST", "url": "/v1/chat/completions", "body": whole}
+    return {"custom_id": custom_id} | whole
 
 
 def compare(due: Mapping[str, str], results: Iterable[bytes]) -> list[Compared]:
@@ -144,16 +131,11 @@ def compare(due: Mapping[str, str], results: Iterable[bytes]) -> list[Compared]:
     for custom_id, expected in due.items():
         if custom_id in answers:
             text, job = answers[custom_id]
-            pairs = zip(text, expected, strict=False)
-            at = next(
-                (i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(expected))
-            )
             same = text == expected
+            pairs, end = zip(text, expected, strict=False), min(len(text), len(expected))
+            at = next((i for i, (a, b) in enumerate(pairs) if a != b), end)
             found.append(Compared(custom_id, job, same, None if same else at))
     return found
-
-
-# --- the commands ---
 
 
 class CanariesMixed(Result, frozen=True):
@@ -177,11 +159,7 @@ class Canary(Result, frozen=True):
 def mix_files(
     requests: Path, known: Sequence[tuple[Path, Path]], count: int, out: Path
 ) -> CanariesMixed:
-    """`auditor canaries mix`: write the mixed file, and beside it, for its owner alone, what is
-    due.
-
-    Raises UsageError.
-    """
+    """Write the mixed file and, for its owner alone, the answers due. Raises UsageError."""
     defaults, secret = SamplingParams(), out.with_name(out.name + ".canaries")
     answered = [
         k for file, results in known for k in known_of(_lines(file), _lines(results), defaults)

@@ -37,11 +37,11 @@ async def serve(run: Run) -> None:
         book = VoteBook(
             settings.folders.state / f"jury-{settings.network.name}-{signer.address}.sqlite"
         )
-        numbers = JuryNumbers()
+        metrics = JuryMetrics()
 
         def voted(dispute: str, vote: VoteKind, finding: StageFinding | None) -> None:
             _say_vote(dispute, vote, finding)
-            numbers.voted(vote)
+            metrics.voted(vote)
 
         daemon = JurorDaemon(
             context.chain,
@@ -53,23 +53,23 @@ async def serve(run: Run) -> None:
             lambda case: source_of(context, case),
             on_vote=voted,
         )
-        numbers.follow(lambda: daemon.open_disputes, lambda: daemon.is_chain_up)
+        metrics.follow(lambda: daemon.open_disputes, lambda: daemon.is_chain_up)
         async with AsyncExitStack() as stack:
             stack.callback(book.close)
             stack.push_async_callback(peers.close)
             ours = settings.auditor
-            await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
-            look = asyncio.create_task(_look_at_stake(context.chain, signer.address, numbers))
+            await metrics.registry.serve_while(stack, ours.metrics_port, ours.metrics_host)
+            look = asyncio.create_task(_look_at_stake(context.chain, signer.address, metrics))
             stack.callback(look.cancel)
             log.info("juror ready", juror=signer.address)
             await daemon.run()
 
 
-class JuryNumbers:
+class JuryMetrics:
     """A juror's metrics."""
 
     def __init__(self) -> None:
-        metrics = self.metrics = Metrics()
+        metrics = self.registry = Metrics()
         self._disputes = metrics.gauge("headrace_disputes", "Disputes by state", ["state"])
         self._votes = metrics.counter(
             "headrace_votes_total", "Votes that were decided on", ["vote"]
@@ -93,11 +93,11 @@ class JuryNumbers:
         self._gas.labels("juror").set(gas_wei)
 
 
-async def _look_at_stake(chain: Chain, juror: str, numbers: JuryNumbers) -> None:
+async def _look_at_stake(chain: Chain, juror: str, metrics: JuryMetrics) -> None:
     while True:
         try:
             found = await chain.read("JuryArbitrator", "jurorOf", juror)
-            numbers.holds(int(found["stake"]), await chain.balance_wei(juror))
+            metrics.holds(int(found["stake"]), await chain.balance_wei(juror))
         except HeadraceError as error:
             log.debug("the juror's stake is not known", why=str(error))
         await asyncio.sleep(LOOK_EVERY_S)

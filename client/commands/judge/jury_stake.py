@@ -30,25 +30,22 @@ async def stake_juror(run: Run, amount: str) -> Juror:
         have = await chain.read("TestUSD", "balanceOf", signer.address)
         juror = await chain.read(JURY, "jurorOf", signer.address)
         least = await chain.read(JURY, "minJurorStake")
+        payer = {"address": signer.address, "show": show, "chain_id": chain.chain_id}
         if juror["stake"] + units < least:
             raise StakeTooLow(
                 "the stake is below the jury's minimum",
                 have=juror["stake"] + units,
                 need=least,
-                address=signer.address,
                 fix=f"auditor jury stake {show(least - juror['stake'])}",
-                show=show,
-                chain_id=chain.chain_id,
+                **payer,
             )
         if have < units:
             raise TokenShort(
                 "the stake cannot be paid",
                 have=have,
                 need=units,
-                address=signer.address,
                 fix=f"send {show(units - have)} to {signer.address}",
-                show=show,
-                chain_id=chain.chain_id,
+                **payer,
             )
         run.confirm(
             "Lock it?",
@@ -89,10 +86,7 @@ def _taken(run: Run, what: str, units: int, address: str) -> dict[str, str]:
 
 
 async def withdraw_juror(run: Run, amount: str | None) -> Juror:
-    """With an amount: start unbonding it.
-
-    Without: receive what has unbonded, or else the credit.
-    """
+    """Start unbonding an amount; without one, receive what has unbonded, or else the credit."""
     signer = run.unlock()
     async with open_context(run.settings) as context:
         chain = context.chain
@@ -104,11 +98,8 @@ async def withdraw_juror(run: Run, amount: str | None) -> Juror:
         elif juror["leaving"]:
             wait_s = juror["leaveAt"] - await chain.now()
             if wait_s > 0:
-                raise DeadlinePassed(
-                    "the stake is still unbonding",
-                    f"{wait_s} s left",
-                    resume="auditor jury withdraw",
-                )
+                left, again = f"{wait_s} s left", "auditor jury withdraw"
+                raise DeadlinePassed("the stake is still unbonding", left, resume=again)
             await chain.simulate(signer.address, JURY, "withdrawJuror")
             run.confirm("Take it?", _taken(run, "stake", juror["leaving"], signer.address))
             await chain.transact(signer, JURY, "withdrawJuror")
@@ -116,7 +107,6 @@ async def withdraw_juror(run: Run, amount: str | None) -> Juror:
             run.confirm("Take it?", _taken(run, "fees earned", credit, signer.address))
             await chain.transact(signer, JURY, "withdrawCredit")
         else:
-            raise UsageError(
-                "there is nothing to take", next_step="name an amount: auditor jury withdraw 100usd"
-            )
+            how = "name an amount: auditor jury withdraw 100usd"
+            raise UsageError("there is nothing to take", next_step=how)
         return await _status(run, chain, signer.address)

@@ -1,11 +1,11 @@
-"""`auditor disputes move|resolve|claim`: how does a person do, step by step, what a program that plays a dispute does by itself?"""
+"""`auditor disputes move`, `resolve` and `claim`: how does a person play a dispute step by step?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from client.audit.evidence import Delegation, events_named
+from client.audit.evidence import events_named
 from client.audit.investigation import investigate, read_delegation
 from client.commands.judge.dispute_results import Moved
 from client.commands.judge.play_dispute import next_move
@@ -63,14 +63,8 @@ async def move(run: Run, typed: str, delegation_file: Path | None) -> None:
     async with open_context(run.settings) as context:
         seen = await standing(context, typed)
         opened = _ours_to_move(seen, signer.address)
-        found = await investigate(
-            context,
-            signer,
-            ids.full(ids.Kind.JOB, opened.job),
-            delegation,
-            lambda *_: None,
-            rerun=False,
-        )
+        job = ids.full(ids.Kind.JOB, opened.job)
+        found = await investigate(context, signer, job, delegation, lambda *_: None, rerun=False)
         run.confirm(
             "Make the next move?",
             {
@@ -79,24 +73,12 @@ async def move(run: Run, typed: str, delegation_file: Path | None) -> None:
                 "fee": "gas of the move",
             },
         )
-        made = await _move(run, context, signer, found, opened, delegation)
+        with run.stage(1, 1, "preparing the move"):
+            played = await next_move(context, signer, found, opened, delegation)
+        if played is not None:
+            run.note(f"  {played.function}  {played.sent.gas_used:,} gas")
+        made = "" if played is None else played.function
         run.emit((await standing(context, opened.dispute)).line(made))
-
-
-async def _move(
-    run: Run,
-    context: Context,
-    signer: Any,
-    found: Any,
-    opened: Opened,
-    delegation: Delegation | None,
-) -> str:
-    with run.stage(1, 1, "preparing the move"):
-        played = await next_move(context, signer, found, opened, delegation)
-    if played is None:
-        return ""
-    run.note(f"  {played.function}  {played.sent.gas_used:,} gas")
-    return played.function
 
 
 def _ours_to_move(seen: Standing, who: str) -> Opened:
@@ -112,10 +94,11 @@ def _ours_to_move(seen: Standing, who: str) -> Opened:
         raise UsageError(
             f"{who} does not play in {name}",
             f"its accuser is {opened.accuser}",
-            next_step="choose its wallet with --wallet; the accused answers with `miner disputes respond`",
+            next_step="choose its wallet with --wallet; the accused answers with "
+            "`miner disputes respond`",
         )
-    if seen.phase in (Phase.RULED, Phase.EXECUTED) or seen.left_s < 0:
-        is_over = seen.phase in (Phase.RULED, Phase.EXECUTED)
+    is_over = seen.phase in (Phase.RULED, Phase.EXECUTED)
+    if is_over or seen.left_s < 0:
         late = f"the clock ran out {units.format_duration(-seen.left_s)} ago"
         raise UsageError(
             f"no move is left in {name}",
@@ -132,7 +115,7 @@ def _ours_to_move(seen: Standing, who: str) -> Opened:
 
 
 async def resolve(run: Run, typed: str) -> None:
-    """Make the call that anyone may make once a clock has run out. Raises UsageError while none has."""
+    """Make the call that anyone may make once a clock has run out. Raises UsageError before."""
     signer = run.unlock()
     async with open_context(run.settings) as context:
         seen = await standing(context, typed)
@@ -180,14 +163,14 @@ async def _due_of_jury(context: Context, seen: Standing) -> str:
     if action not in calls:
         raise UsageError(
             f"the clock of {seen.name} still runs",
-            f"it is {view.phase.name.lower()} for {units.format_duration(max(0, seen.left_s))} more",
+            f"{view.phase.name.lower()} for {units.format_duration(max(0, seen.left_s))} more",
             next_step="auditor disputes ls",
         )
     return calls[action]
 
 
 async def claim(run: Run, typed: str) -> None:
-    """Take what a dispute that is over owes this wallet. Raises UsageError for one that is not, and where nothing is owed."""
+    """Take what a dispute owes this wallet. Raises UsageError while it runs or owes nothing."""
     async with open_context(run.settings) as context:
         seen = await standing(context, typed)
     if seen.phase.name != Phase.EXECUTED.name:  # the two kinds number their phases differently
@@ -213,7 +196,8 @@ async def standing(context: Context, typed: str) -> Standing:
     opened = known[dispute]
     if isinstance(opened, Opened):
         game = await chain.read(GAME, "gameOf", dispute)
-        return Standing(dispute, opened, Phase(game["phase"]), STATUSES[game["status"]], game["endsAt"], now)  # fmt: skip
+        phase, status = Phase(game["phase"]), STATUSES[game["status"]]
+        return Standing(dispute, opened, phase, status, game["endsAt"], now)
     found = await chain.read(JURY, "disputeOf", dispute)
     phase = JuryPhase(found["phase"])
     ends_at = found["payoutAt"] if phase is JuryPhase.RULED else found["phaseEndsAt"]

@@ -1,4 +1,4 @@
-"""`auditor dispute` where the order names the tolerance game: charge, bond, every move, the verdict."""
+"""`auditor dispute` of an order with the tolerance game: charge, bond, every move, the verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from client.disputes.prosecution import Accusation, Brought, Played, Prosecution
 from client.disputes.show_trace import Showing
 from client.orders.shard_roots import shard_roots
 from core.dispute.game.dispute import Phase, Verdict
-from core.dispute.game.game_log import GAME, Opened, games, read_game
+from core.dispute.game.game_log import GAME, Opened, Seen, games, read_game
 from core.dispute.trace.judge import Claim
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, PeerUnreachable
@@ -56,40 +56,30 @@ async def play_dispute(
     *,
     wait: bool = True,
 ) -> PlayedDispute:
-    """Accuse the stage that signed `accused` and play to the verdict; taken up where it was if it had begun.
+    """Accuse the stage that signed `accused` and play to the verdict, or go on where that stands.
 
-    Without waiting, only the move that is due now is made.
-
-    Where its rows are withheld it is asked for them on chain, and where they are no rows that is proven, before there is a trace.
-    Raises CheckFailed, before anything is paid, for what the referee would not convict.
+    Without `wait`, only the move that is due now is made. A stage that withholds its rows is asked
+    for them on chain first; that it shows no valid rows is proven first. Raises CheckFailed, before
+    anything is paid, for what the referee would not convict.
     """
     chain, stage = context.chain, accused.receipt.stage
-    trial = _Preparing(
-        context, signer, found, accused, delegation, await source_of(context, found.case)
-    )
+    source = await source_of(context, found.case)
+    trial = _Preparing(context, signer, found, accused, delegation, source)
     opened = await _begun(context, signer, found, stage)
-    seen = None if opened is None else await read_game(chain, opened)
-    has_claim = seen is not None and seen.claim is not None
-    inquest = None if has_claim else await trial.inquest()
-    if inquest is None:
-        await trial.charge(seen.claim if seen is not None else None)
+    await trial.prepare(None if opened is None else await read_game(chain, opened))
     if opened is None:
-        bond = await chain.read(GAME, "bond")
-        asked = (
-            trial.described(run, bond)
-            if inquest is None
-            else _questioned(run, found, inquest, bond)
-        )
-        run.confirm("Open the dispute?", asked)
+        bond = run.settings.show_token(await chain.read(GAME, "bond"))
+        run.confirm("Open the dispute?", trial.described(bond))
         opened = await open_game(chain, signer, found.case, accused, delegation)
         run.note(f"opened {ids.short(ids.Kind.DISPUTE, opened.dispute)}")
+    name = ids.short(ids.Kind.DISPUTE, opened.dispute)
     moves: list[Played] = []
 
     def show(played: Played) -> None:
         moves.append(played)
         run.note(f"  {played.function}  {played.sent.gas_used:,} gas")
 
-    brought = await trial.brought(opened, inquest)
+    brought = await trial.brought(opened)
     async with trial.showing() as showing:
         game = Prosecution(chain, signer, SystemClock(), opened, brought, show, showing)
         if wait:
@@ -97,9 +87,9 @@ async def play_dispute(
             trial.forget()
         else:
             await game.step(await read_game(chain, opened))
-            verdict = f"none yet; `auditor disputes move {ids.short(ids.Kind.DISPUTE, opened.dispute)}` when it is our turn"
+            verdict = f"none yet; `auditor disputes move {name}` when it is our turn"
     return PlayedDispute(
-        dispute=ids.short(ids.Kind.DISPUTE, opened.dispute),
+        dispute=name,
         job=ids.short(ids.Kind.JOB, found.case.job_id),
         stage=stage,
         accused=opened.accused,
@@ -121,14 +111,8 @@ async def next_move(
 
     Raises CheckFailed for what the referee would not convict, or a receipt that is not here.
     """
-    accused = next(
-        (
-            pipeline[opened.stage]
-            for pipeline in found.pipelines
-            if pipeline[opened.stage].receipt.requests_root == opened.requests_root
-        ),
-        None,
-    )
+    signed = (pipeline[opened.stage] for pipeline in found.pipelines)
+    accused = next((s for s in signed if s.receipt.requests_root == opened.requests_root), None)
     if accused is None:
         raise CheckFailed(
             "the accused receipt is not here",
@@ -136,11 +120,8 @@ async def next_move(
         )
     source = await source_of(context, found.case)
     trial = _Preparing(context, signer, found, accused, delegation, source)
-    seen = await read_game(context.chain, opened)
-    inquest = None if seen.claim is not None else await trial.inquest()
-    if inquest is None:
-        await trial.charge(seen.claim)
-    brought = await trial.brought(opened, inquest)
+    await trial.prepare(await read_game(context.chain, opened))
+    brought = await trial.brought(opened)
     moves: list[Played] = []
     game = Prosecution(context.chain, signer, SystemClock(), opened, brought, moves.append)
     await game.step(await read_game(context.chain, opened))
@@ -163,19 +144,24 @@ class _Preparing:
         self._accused, self._delegation, self._source = accused, delegation, source
         self._finding = next((f for f in found.findings if f.stage == accused.receipt.stage), None)
         self._charge: Charge | None = None
+        #: What comes before an accusation, where the rows are not here or are none.
+        self._inquest: Inquest | None = None
 
-    async def inquest(self) -> Inquest | None:
-        """What comes before an accusation, where the rows are not here or are none."""
-        async with self._evidence() as evidence:
-            return await inquest_of(
-                evidence, self._source, self._accused, await self._audited(evidence)
-            )
+    async def prepare(self, seen: Seen | None) -> None:
+        """Find a charge, by the claim of the game as `seen`, or what is to be asked for before one.
 
-    async def charge(self, made: Claim | None = None) -> Charge:
-        """The charge that the rows support, and that convicts; with the claim that was `made` on chain, if one was.
-
-        Raises CheckFailed where none would, RowsWithheld.
+        Raises CheckFailed where no charge would convict, RowsWithheld.
         """
+        made = None if seen is None else seen.claim
+        if made is None:
+            async with self._evidence() as evidence:
+                finding = await self._audited(evidence)
+                self._inquest = await inquest_of(evidence, self._source, self._accused, finding)
+        if self._inquest is None:
+            await self._find_charge(made)
+
+    async def _find_charge(self, made: Claim | None = None) -> None:
+        """The charge that the rows support and that convicts, with the claim `made` on chain."""
         async with self._evidence() as evidence:
             finding = await self._audited(evidence)
             charge = await charge_of(evidence, self._source, self._accused, finding)
@@ -188,24 +174,23 @@ class _Preparing:
                 "the trace of its rows does not end above the tolerance",
                 state="nothing was opened; no bond was paid",
             )
-        return charge
 
-    async def accusation(self, opened: Opened) -> Accusation:
+    async def _accusation(self, opened: Opened) -> Accusation:
         assert self._charge is not None
         folder = self._folder(self._charge)
         return await accusation(self._context.chain, self._source, opened, self._charge, folder)
 
-    async def brought(self, opened: Opened, inquest: Inquest | None) -> Brought:
+    async def brought(self, opened: Opened) -> Brought:
         """What the accuser of this game comes with."""
-        if inquest is None:
-            return await self.accusation(opened)
-        return inquest.then(partial(self.accuse_again, opened))
+        if self._inquest is None:
+            return await self._accusation(opened)
+        return self._inquest.then(partial(self._accuse_again, opened))
 
-    async def accuse_again(self, opened: Opened) -> Accusation:
-        """Audit anew, now that rows may have come. Raises HeadraceError while there is nothing to accuse with."""
+    async def _accuse_again(self, opened: Opened) -> Accusation:
+        """Audit anew, now that rows may have come. Raises HeadraceError while no charge holds."""
         self._finding = None
-        await self.charge()
-        return await self.accusation(opened)
+        await self._find_charge()
+        return await self._accusation(opened)
 
     @asynccontextmanager
     async def showing(self) -> AsyncIterator[Showing]:
@@ -230,9 +215,23 @@ class _Preparing:
         if self._charge is not None:
             shutil.rmtree(self._folder(self._charge), ignore_errors=True)
 
-    def described(self, run: Run, bond: int) -> dict[str, str]:
+    def described(self, bond: str) -> dict[str, str]:
+        """What a person is to agree to, at this bond."""
+        job = {"job": ids.short(ids.Kind.JOB, self._found.case.job_id)}
+        if self._inquest is not None:
+            risk = "if the stage shows what it is asked for and nothing is wrong with it"
+            return job | {"first": self._inquest.describe(), "bond": f"{bond}, lost {risk}"}
         assert self._charge is not None and self._finding is not None
-        return _asked(run, self._found, self._finding, self._charge, bond)
+        claim, finding = self._charge.claim, self._finding
+        what = f"rows {claim.window_from} to {claim.positions - 1}"
+        if claim.choice is not None:
+            tokens = f"token {claim.choice.served} instead of {claim.choice.preferred}"
+            what = f"{tokens}, at position {claim.positions}"
+        return job | {
+            "accused": f"stage {finding.stage}, operator {finding.operator}",
+            "claim": f"request {claim.leaf.request_index}: {what}",
+            "bond": f"{bond}, lost if one value of the trace does not hold",
+        }
 
     def _evidence(self) -> AbstractAsyncContextManager[EvidenceCollector]:
         return open_evidence(self._context, self._signer, self._found.case, self._delegation)
@@ -250,15 +249,11 @@ class _Preparing:
         return self._finding
 
     def _folder(self, charge: Charge) -> Path:
-        return _folder(self._context, self._found, charge)
-
-
-def _questioned(run: Run, found: Investigation, inquest: Inquest, bond: int) -> dict[str, str]:
-    return {
-        "job": ids.short(ids.Kind.JOB, found.case.job_id),
-        "first": inquest.describe(),
-        "bond": f"{run.settings.show_token(bond)}, lost if the stage shows what it is asked for and nothing is wrong with it",
-    }
+        """Where this claim's trace is kept until the game is over."""
+        claim = charge.claim
+        name = f"{self._found.case.job_id[2:18]}-{charge.accused.receipt.stage}"
+        request = f"{claim.leaf.request_index}-{claim.window_from}-{claim.positions}"
+        return self._context.settings.folders.state / "traces" / f"{name}-{request}"
 
 
 async def _begun(
@@ -272,26 +267,3 @@ async def _begun(
             if seen.phase != Phase.EXECUTED:
                 return opened
     return None
-
-
-def _folder(context: Context, found: Investigation, charge: Charge) -> Path:
-    """Where this claim's trace is kept until the game is over."""
-    claim = charge.claim
-    name = f"{found.case.job_id[2:18]}-{charge.accused.receipt.stage}"
-    request = f"{claim.leaf.request_index}-{claim.window_from}-{claim.positions}"
-    return context.settings.folders.state / "traces" / f"{name}-{request}"
-
-
-def _asked(
-    run: Run, found: Investigation, finding: StageFinding, charge: Charge, bond: int
-) -> dict[str, str]:
-    claim = charge.claim
-    what = f"rows {claim.window_from} to {claim.positions - 1}"
-    if claim.choice is not None:
-        what = f"token {claim.choice.served} instead of {claim.choice.preferred}, at position {claim.positions}"
-    return {
-        "job": ids.short(ids.Kind.JOB, found.case.job_id),
-        "accused": f"stage {finding.stage}, operator {finding.operator}",
-        "claim": f"request {claim.leaf.request_index}: {what}",
-        "bond": f"{run.settings.show_token(bond)}, lost if one value of the trace does not hold",
-    }

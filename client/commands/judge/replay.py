@@ -1,9 +1,8 @@
 """`auditor replay`: do a job's tokens follow from its prompts, by the model alone?
 
-Every stage can lie within its tolerance and all of them together steer an answer. Replayed in
-float64 from the token ids, through all layers and from nothing that a stage sent on, such an answer
-is nats behind what the model says. That voids the job; who bent it is for `auditor check` to say,
-where it can be said.
+Stages can each lie within their tolerance and together steer an answer. Replayed in float64 from
+the token ids through all layers, such an answer is nats behind what the model says. That voids the
+job; which stage bent it is for `auditor check` to say, where it can be said.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayedRequest:
-    """One request: how far its tokens are from the model's own answer.
-
-    Margins in nats, in logits where nothing is drawn.
-    """
+    """How far one request's tokens are from the model's: nats, logits where nothing is drawn."""
 
     request_index: int
     tokens: int
@@ -78,8 +74,7 @@ async def replay(
 ) -> list[ReplayedRequest]:
     """Replay these requests, of the last stage's receipts; one shard at a time in memory.
 
-    Raises RowsWithheld where prompts or tokens are not handed over, CheckFailed when our weights
-    are not the registered ones.
+    Raises RowsWithheld for prompts or tokens, CheckFailed when our weights are not the registered.
     """
     last = len(evidence.case.plan) - 1
     jobs = []

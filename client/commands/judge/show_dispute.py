@@ -1,4 +1,4 @@
-"""`auditor disputes show`: a game move by move with the number on trial, or how far a jury is; with --watch, until there is a verdict."""
+"""`auditor disputes show`: a game move by move with the value on trial, or how far a jury is."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from client.commands.judge.move_dispute import Standing, standing
 from client.commands.judge.verdicts import jury_row
 from client.context import Context, open_context
 from client.disputes.game_record import OnTrial, ShownMove, describe_trial, moves_of, on_trial
-from core.dispute.game.dispute import (
-    ACCUSED_TURNS,
-    ACCUSER_TURNS,
-    JURY,
-    STATUSES,
-    Phase,
-    Verdict,
-)
+from core.dispute.game.dispute import ACCUSED_TURNS, ACCUSER_TURNS, JURY, STATUSES, Phase, Verdict
 from core.protocol import ids
 from core.protocol.units import format_moment
 from core.runtime.commands.console import Run
@@ -29,7 +22,7 @@ UNRULED = (STATUSES[Verdict.NONE], STATUSES[Verdict.OPEN])
 
 @dataclass(frozen=True)
 class Shown:
-    """A dispute as it stands: a row for each move of a game so far, or one that says how far the jury is."""
+    """A dispute as it stands: a row for each move of a game, or one for the jury."""
 
     standing: Standing
     rows: list[ShownMove] | list[DisputeRow]
@@ -50,7 +43,7 @@ class Shown:
 
 
 async def show_dispute(run: Run, typed: str) -> None:
-    """Print the moves of a game and the number on trial, or how far the jury is. Raises IdInvalid for no dispute of this network."""
+    """Print a game's moves and the value on trial, or how far the jury is. Raises IdInvalid."""
     async with open_context(run.settings) as context:
         shown = await look(context, typed)
         trial = await _trial(context, shown)
@@ -60,7 +53,7 @@ async def show_dispute(run: Run, typed: str) -> None:
 
 
 async def watch_dispute(run: Run, typed: str) -> None:
-    """The same again each time that somebody has moved, until there is a verdict. Raises IdInvalid."""
+    """The same again after each move, until there is a verdict. Raises IdInvalid."""
     async with open_context(run.settings) as context:
         last = await look(context, typed)
 
@@ -95,8 +88,9 @@ def _turn(seen: Standing) -> Json | None:
     """Who moves next, and until when; None where nobody has to."""
     for player, turns in (("accuser", ACCUSER_TURNS), ("accused", ACCUSED_TURNS)):
         if seen.phase in turns:
-            late = "its clock has run out" if seen.left_s < 0 else f"until {format_moment(seen.ends_at)}"  # fmt: skip
-            return {"player": player, "what": f"is to move, {late}"}
+            until = f"until {format_moment(seen.ends_at)}"
+            clock = "its clock has run out" if seen.left_s < 0 else until
+            return {"player": player, "what": f"is to move, {clock}"}
     if seen.phase is Phase.RULED:
         return {"player": "anyone", "what": "may carry the verdict out"}
     return None

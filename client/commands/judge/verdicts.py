@@ -38,8 +38,8 @@ from core.runtime.settings import Settings
 
 
 @dataclass(frozen=True)
-class Looking:
-    """How a job is looked at: which layers, and by how many times the network's tolerance."""
+class CheckOptions:
+    """How a job is checked: which layers, and by how many times the network's tolerance."""
 
     layers: str | None = None
     tolerance: float = 1.0
@@ -47,50 +47,47 @@ class Looking:
 
 
 async def check_job(
-    run: Run, typed: str, delegation_file: Path | None, looking: Looking = Looking()
+    run: Run, typed: str, delegation_file: Path | None, options: CheckOptions = CheckOptions()
 ) -> None:
-    """Print a row per stage, and to explain it a row per layer; raise CheckFailed naming the guilty
-    one.
-    """
-    delegation, layers = read_delegation(delegation_file), _layers(looking.layers)
+    """Print a row per stage, or also per layer. Raises CheckFailed naming the guilty stage."""
+    delegation, layers = read_delegation(delegation_file), _layers(options.layers)
     signer = run.unlock()
     async with open_context(run.settings) as context:
-        found = await _rerun(run, context, signer, typed, delegation, layers, looking.tolerance)
-        by_layer = await _explained(context, signer, found, delegation) if looking.explain else []
+        found = await _rerun(run, context, signer, typed, delegation, layers, options.tolerance)
+        by_layer = await _explained(context, signer, found, delegation) if options.explain else []
     run.emit(
         [
             StageChecked(
-                **msgspec.structs.asdict(describe_finding(f, looking.tolerance)),
+                **msgspec.structs.asdict(describe_finding(f, options.tolerance)),
                 **describe_cost(found, f.stage),
             )
             for f in found.findings
         ]
     )
-    if looking.explain:
+    if options.explain:
         run.emit(by_layer)
     guilty = found.guilty
     if guilty is None:
         return
     job = ids.short(ids.Kind.JOB, found.case.job_id)
-    if looking.tolerance != 1.0:
+    who = {"stage": guilty.stage, "operator": guilty.operator}
+    if options.tolerance != 1.0:
         raise CheckFailed(
-            f"stage {guilty.stage} lies outside {looking.tolerance:g} times the network's "
-            f"tolerance",
-            describe_finding(guilty, looking.tolerance).why,
-            state="by that alone nobody is at fault: the tolerance that counts is the registered "
-            "one",
+            f"stage {guilty.stage} lies outside {options.tolerance:g} times the network's "
+            "tolerance",
+            describe_finding(guilty, options.tolerance).why,
+            state="by that alone nobody is at fault: the registered tolerance counts",
             next_step=f"auditor check {job}",
-            stage=guilty.stage,
-            operator=guilty.operator,
+            **who,
         )
+    layers = f"layers {guilty.layers[0]}-{guilty.layers[1] - 1}"
+    faulty = ", ".join(str(finding.stage) for finding in found.findings if finding.at_fault)
     raise CheckFailed(
-        f"stage {guilty.stage} (layers {guilty.layers[0]}-{guilty.layers[1] - 1}) did not do what "
-        f"it signed",
+        f"stage {guilty.stage} ({layers}) did not do what it signed",
         describe_finding(guilty).why,
-        state=f"operator {guilty.operator}; at fault: stage {', '.join(_faulty(found))}",
+        state=f"operator {guilty.operator}; at fault: stage {faulty}",
         next_step=f"auditor dispute {job} --stage {guilty.stage}",
-        stage=guilty.stage,
-        operator=guilty.operator,
+        **who,
     )
 
 
@@ -115,10 +112,6 @@ async def _explained(
     return rows
 
 
-def _faulty(found: Investigation) -> list[str]:
-    return [str(finding.stage) for finding in found.findings if finding.at_fault]
-
-
 def _layers(typed: str | None) -> LayerRange | None:
     """`A:B` as the layers from A to before B. Raises UsageError."""
     if typed is None:
@@ -127,9 +120,8 @@ def _layers(typed: str | None) -> LayerRange | None:
     try:
         return LayerRange(int(first), int(end))
     except ValueError:
-        raise UsageError(
-            f"--layers {typed}", "it is A:B with A < B, such as 4:8; layer B is not included"
-        ) from None
+        why = "it is A:B with A < B, such as 4:8; layer B is not included"
+        raise UsageError(f"--layers {typed}", why) from None
 
 
 async def _rerun(
@@ -156,10 +148,7 @@ async def _rerun(
 async def dispute_job(
     run: Run, typed: str, stage: int | None, delegation_file: Path | None, *, wait: bool
 ) -> None:
-    """Open a dispute about the guilty stage and follow it to its verdict.
-
-    A stage that is named is not re-run again.
-    """
+    """Dispute the guilty stage and follow that to its verdict; a named stage is not re-run."""
     settings, delegation = run.settings, read_delegation(delegation_file)
     signer = run.unlock()
     async with open_context(settings) as context:
@@ -224,10 +213,8 @@ async def _await_verdict(run: Run, context: Context, dispute: str) -> JuryDisput
     while True:
         found = await _read(context, dispute)
         phase = Phase(found["phase"])
-        line = (
-            f"{phase.name.lower()}  {found['commits']} committed, {found['reveals']} revealed "
-            f"of {found['panel']}"
-        )
+        votes = f"{found['commits']} committed, {found['reveals']} revealed of {found['panel']}"
+        line = f"{phase.name.lower()}  {votes}"
         if line != shown:
             run.note(f"  {line}")
             shown = line
@@ -260,17 +247,11 @@ async def list_disputes(settings: Settings) -> list[DisputeRow]:
     """Every dispute of either kind, oldest first."""
     async with open_context(settings) as context:
         chain, first = context.chain, settings.network.deploy_block
-        found = [
-            (
-                event.block_number,
-                jury_row(
-                    settings,
-                    event.args["dispute"],
-                    await _read(context, event.args["dispute"]),
-                ),
-            )
-            for event in await events_named(chain, "DisputeOpened", first)
-        ]
+        found = []
+        for event in await events_named(chain, "DisputeOpened", first):
+            dispute = event.args["dispute"]
+            row = jury_row(settings, dispute, await _read(context, dispute))
+            found.append((event.block_number, row))
         if GAME in chain.addresses:
             for opened in await games(chain, first):
                 game = await chain.read(GAME, "gameOf", opened.dispute)

@@ -1,12 +1,10 @@
-"""`auditor watch`: the watching auditor with real connections, what Prometheus reads of it, and
-what it has found so far.
-"""
+"""`auditor watch`: the watching auditor with its connections, its metrics and its findings."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +32,7 @@ from core.money.paid_audits import (
 from core.protocol import ids
 from core.protocol.errors import CheckFailed
 from core.protocol.signing import DigestSigner, Domain
-from core.protocol.types import SignedReceipt
+from core.protocol.types import RequestLeaf, SignedReceipt
 from core.runtime.clock import SystemClock
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
@@ -57,11 +55,10 @@ async def watch(
     paid_by_matcher: bool,
     bonds: BondLimits = BondLimits(),
 ) -> None:
-    """Audit until stopped. `serves` are requesters whose orders we may look into beside those that
-    name us.
+    """Audit until stopped orders that name us, and those of the requesters in `serves`.
 
-    `disputes`: whoever is at fault is accused, as far as `bonds` allows; `tells`: the matcher is
-    told what is found; `paid_by_matcher`: also what the matcher's lot falls on, which it pays for.
+    `disputes`: a stage at fault is accused, as far as `bonds` allows; `tells`: the matcher is told
+    what is found; `paid_by_matcher`: also what the matcher's lot falls on, which it pays for.
     """
     settings = run.settings
     if paid_by_matcher:
@@ -76,7 +73,7 @@ async def watch(
         context = await stack.enter_async_context(open_context(settings))
         book = open_book(settings, signer.address)
         stack.callback(book.close)
-        numbers = WatchNumbers()
+        metrics = WatchMetrics()
         work = _Work(run, context, signer, delegations)
         start = settings.network.deploy_block
         watcher = Watcher(
@@ -99,15 +96,14 @@ async def watch(
             disputes=disputes,
             bonds=bonds,
             show_token=settings.show_token,
-            on_verdict=numbers.judged,
-            on_handed_in=numbers.handed_in,
+            on_verdict=metrics.judged,
+            on_handed_in=metrics.handed_in,
         )
         ours = settings.auditor
-        await numbers.metrics.serve_while(stack, ours.metrics_port, ours.metrics_host)
-        counting = asyncio.create_task(numbers.follow(book, watcher))
+        await metrics.registry.serve_while(stack, ours.metrics_port, ours.metrics_host)
+        counting = asyncio.create_task(metrics.follow(book, watcher))
         stack.callback(counting.cancel)
-        # Whoever keeps the commitment, which `audits status` shows whole, can hold us to our lots
-        # once we show the secret.
+        # With this commitment, once we show the secret, others can check our lots.
         log.info(
             "watching",
             auditor=signer.address,
@@ -121,11 +117,7 @@ class _Work:
     """What the daemon does with a job, one shard in memory at a time."""
 
     def __init__(
-        self,
-        run: Run,
-        context: Context,
-        signer: DigestSigner,
-        delegations: dict[str, Delegation],
+        self, run: Run, context: Context, signer: DigestSigner, delegations: dict[str, Delegation]
     ) -> None:
         self._run, self._context, self._signer = run, context, signer
         self._delegations = delegations
@@ -135,15 +127,8 @@ class _Work:
         return self._delegations.get(case.order_hash)
 
     async def receipts_of(self, case: AuditCase) -> list[list[SignedReceipt]]:
-        found = await investigate(
-            self._context,
-            self._signer,
-            case.job_id,
-            self._delegation(case),
-            lambda *_: None,
-            rerun=False,
-        )
-        return found.pipelines
+        of = self._context, self._signer, case.job_id, self._delegation(case)
+        return (await investigate(*of, lambda *_: None, rerun=False)).pipelines
 
     async def look(
         self, case: AuditCase, pipelines: list[list[SignedReceipt]], drawn: frozenset[int]
@@ -151,21 +136,12 @@ class _Work:
         source = await source_of(self._context, case)
         roots = await shard_roots(self._context.chain, case.order.model_id, case.plan)
         efforts = [AuditEffort(0, 0.0)] * len(case.plan)
-        async with open_evidence(
-            self._context, self._signer, case, self._delegation(case)
-        ) as evidence:
+        delegation = self._delegation(case)
+        async with open_evidence(self._context, self._signer, case, delegation) as evidence:
             findings = await audit_job(
                 evidence,
                 source,
-                [
-                    [
-                        leaf
-                        for receipts in pipelines
-                        for leaf in receipts[stage].leaves
-                        if leaf.request_index in drawn
-                    ]
-                    for stage in range(len(case.plan))
-                ],
+                [_drawn(pipelines, stage, drawn) for stage in range(len(case.plan))],
                 [roots[stage.layer_from, stage.layer_to] for stage in case.plan],
                 precheck=True,
                 effort=efforts.__setitem__,
@@ -218,9 +194,7 @@ class _Work:
         return await at_stake(chain, case, stage, self._signer.address, first)
 
     async def accuse(self, job_id: str, stage: int) -> str:
-        """Re-runs the job whole, in float64: money is staked on what that says, and on nothing that
-        was remembered.
-        """
+        """Accuse a stage by a re-run of the whole job in float64: no money is staked on less."""
         context, signer = self._context, self._signer
         first = await investigate(context, signer, job_id, None, lambda *_: None, rerun=False)
         delegation = self._delegation(first.case)
@@ -243,6 +217,13 @@ class _Work:
         return "before the jury"
 
 
+def _drawn(
+    pipelines: list[list[SignedReceipt]], stage: int, drawn: frozenset[int]
+) -> list[RequestLeaf]:
+    leaves = (leaf for receipts in pipelines for leaf in receipts[stage].leaves)
+    return [leaf for leaf in leaves if leaf.request_index in drawn]
+
+
 def open_book(settings: Settings, auditor: str) -> WatchBook:
     """What this auditor remembers, apart per network."""
     return WatchBook(settings.folders.state / f"watch-{settings.network.name}-{auditor}.sqlite")
@@ -251,10 +232,7 @@ def open_book(settings: Settings, auditor: str) -> WatchBook:
 async def tell_matcher(
     context: Context, signer: DigestSigner, standings: Sequence[OperatorAudits]
 ) -> AuditReport:
-    """Sign what audits came to and hand it to the network's matcher.
-
-    Raises MatcherUnreachable, ConfigError, or what the matcher answers.
-    """
+    """Sign what audits came to and hand it to the matcher. Raises what the matcher answers."""
     sequence = int(SystemClock().now() * 1000)
     report = report_of(signer.address, sequence, standings)
     api = context.matcher()
@@ -318,14 +296,11 @@ async def tell_by_hand(run: Run) -> ToldMatcher:
     """`auditor audits tell`."""
     signer = run.unlock()
     async with open_context(run.settings) as context:
-        book = open_book(run.settings, signer.address)
-        try:
+        with closing(open_book(run.settings, signer.address)) as book:
             newest, standings = book.untold(), book.standings()
             report = await tell_matcher(context, signer, standings)
             if newest:
                 book.told(newest)
-        finally:
-            book.close()
     return ToldMatcher(
         auditor=signer.address,
         matcher=run.settings.require_matcher_url(),
@@ -334,11 +309,11 @@ async def tell_by_hand(run: Run) -> ToldMatcher:
     )
 
 
-class WatchNumbers:
+class WatchMetrics:
     """A watching auditor's metrics."""
 
     def __init__(self) -> None:
-        metrics = self.metrics = Metrics()
+        metrics = self.registry = Metrics()
         self._checks = metrics.counter(
             "headrace_audit_checks_total", "Stages that were re-run, by result", ["result"]
         )
@@ -388,8 +363,7 @@ class WatchNumbers:
 
 def watch_status(settings: Settings, auditor: str) -> Watched:
     """What an auditor that watches, here, has done so far."""
-    book = open_book(settings, auditor)
-    try:
+    with closing(open_book(settings, auditor)) as book:
         shadowed, largest = book.shadow()
         drawn, taken = book.paid_lots()
         return Watched(
@@ -402,14 +376,11 @@ def watch_status(settings: Settings, auditor: str) -> Watched:
             drawn_by_matcher=drawn,
             taken_by_matcher=taken,
         )
-    finally:
-        book.close()
 
 
 def list_verdicts(settings: Settings, auditor: str) -> list[Audited]:
     """Verdicts, newest first."""
-    book = open_book(settings, auditor)
-    try:
+    with closing(open_book(settings, auditor)) as book:
         return [
             Audited(
                 job=ids.short(ids.Kind.JOB, v.job_id),
@@ -425,16 +396,11 @@ def list_verdicts(settings: Settings, auditor: str) -> list[Audited]:
             )
             for v in book.verdicts()
         ]
-    finally:
-        book.close()
 
 
 def list_standings(settings: Settings, auditor: str) -> list[OperatorStanding]:
-    """Every operator that was audited, the worst first; those with faults belong into an order's
-    `avoided`.
-    """
-    book = open_book(settings, auditor)
-    try:
+    """Every audited operator, the worst first; an order avoids those with faults."""
+    with closing(open_book(settings, auditor)) as book:
         return [
             OperatorStanding(
                 operator=s.operator,
@@ -447,5 +413,3 @@ def list_standings(settings: Settings, auditor: str) -> list[OperatorStanding]:
             )
             for s in book.standings()
         ]
-    finally:
-        book.close()

@@ -1,4 +1,4 @@
-"""Who besides the wallet may spend its prepaid balance, and how much? `client wallet allow`."""
+"""`client wallet allow`: who else may spend the prepaid balance, and how much?"""
 
 from __future__ import annotations
 
@@ -68,10 +68,7 @@ async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Allow
 
 
 def spender_address(run: Run, typed: str) -> str:
-    """An address as it is, or that of a wallet here.
-
-    Raises IdInvalid, UsageError when its file does not say it.
-    """
+    """An address, or that of a wallet here. Raises IdInvalid, UsageError if its file has none."""
     if typed.startswith("0x"):
         return ids.address(typed)
     keystore = Keystore(run.settings.wallet.keystore_dir)

@@ -1,11 +1,10 @@
-"""`client balance`: what does a wallet hold, what is locked for its jobs, and how long does it
-last?
-"""
+"""`client balance`: what does a wallet hold, what do its jobs lock, and how long does it last?"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 
 from client.context import Context, open_context, open_store
 from client.records.store import ClientStore, JobRow, match_of
@@ -40,10 +39,7 @@ class Balance(Result, frozen=True):
 
 
 async def holdings(settings: Settings, address: str) -> Balance:
-    """Everything in one table.
-
-    What is locked and spent is that of jobs that were opened from this machine.
-    """
+    """Everything in one table; locked and spent counts jobs that this machine opened."""
     now_s, show = int(SystemClock().now()), settings.show_token
     ours = _jobs_of(settings, address)
     async with open_context(settings) as context:
@@ -68,9 +64,7 @@ async def holdings(settings: Settings, address: str) -> Balance:
 
 
 def per_day_spent(spent: Iterable[tuple[int, int]]) -> int:
-    """Base units of (seconds since 1970, base units) in the mean of the days on which anything was
-    spent, rounded up.
-    """
+    """Mean of the days with any spending, rounded up, of (seconds since 1970, base units)."""
     days: dict[int, int] = {}
     for at_s, cost in spent:
         days[at_s // DAY_S] = days.get(at_s // DAY_S, 0) + cost
@@ -91,12 +85,9 @@ def lasts(spendable: int, per_day: int, pace: str) -> str:
 
 def _jobs_of(settings: Settings, address: str) -> list[tuple[JobRow, tuple[int, int]]]:
     """This wallet's jobs, newest first, each with its delivered tokens in and out."""
-    store = open_store(settings)
-    try:
+    with closing(open_store(settings)) as store:
         rows = [row for row in store.jobs() if _order(row).requester.lower() == address.lower()]
         return [(row, _delivered(store, row)) for row in rows]
-    finally:
-        store.close()
 
 
 def _order(row: JobRow) -> Order:

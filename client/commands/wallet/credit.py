@@ -10,20 +10,13 @@ from core.protocol.errors import UsageError
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
-#: Contract that keeps credits which a dispute may leave → field of `CollectedCredit`: bonds and fees lie
-#: with the game and the jury, rewards with the registry, refunds with the escrow.
-DEBTORS = {
-    GAME: "game",
-    "JuryArbitrator": "jury",
-    "MinerRegistry": "registry",
-    "Escrow": "escrow",
-}
+#: Contract with credits of disputes → field of `CollectedCredit`: bonds and fees lie with game and
+#: jury, rewards with the registry, refunds with the escrow.
+DEBTORS = {GAME: "game", "JuryArbitrator": "jury", "MinerRegistry": "registry", "Escrow": "escrow"}
 
 
 class CollectedCredit(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):
-    """`withdraw` and `disputes claim`: all that disputes owed, and how much of it each contract
-    did.
-    """
+    """`withdraw` and `disputes claim`: all that disputes owed, and each contract's part."""
 
     withdrawn: str
     game: str | msgspec.UnsetType = msgspec.field(name=GAME, default=msgspec.UNSET)

@@ -14,10 +14,7 @@ from core.runtime.commands.results import Result
 
 
 class WalletFile(Result, frozen=True):
-    """`wallet new`, `wallet import` and `wallet ls`.
-
-    The address is null where the file does not say it.
-    """
+    """`wallet new`, `import` and `ls`; the address is null where the file does not say it."""
 
     name: str
     address: str | None
@@ -36,10 +33,7 @@ def _keystore(run: Run) -> tuple[Keystore, int]:
 
 
 def wallet_address(run: Run) -> str:
-    """Address of the configured wallet; its password is asked only when the file does not say it.
-
-    Raises WalletError.
-    """
+    """The configured wallet's address; asks its password only if the file does not say it."""
     settings = run.settings
     if settings.wallet.name:
         keystore = Keystore(settings.wallet.keystore_dir)
@@ -90,14 +84,12 @@ def import_wallet(run: Run, name: str, *, keystore: Path | None, stdin: bool) ->
     """Store a key from a keystore file, stdin or a hidden prompt under a new name."""
     store, chain_id = _keystore(run)
     if keystore is not None:
-        source_password = (
-            run.ask_secret(f"Password of {keystore.name}")
-            if run.can_ask
-            else read_password(keystore.name, file=run.settings.wallet.password_file)
-        )
-        signer = store.import_file(
-            name, keystore, source_password, new_password(run, name), chain_id=chain_id
-        )
+        if run.can_ask:
+            old = run.ask_secret(f"Password of {keystore.name}")
+        else:
+            old = read_password(keystore.name, file=run.settings.wallet.password_file)
+        new = new_password(run, name)
+        signer = store.import_file(name, keystore, old, new, chain_id=chain_id)
     else:
         secret = sys.stdin.readline() if stdin else run.ask_secret("Private key or phrase")
         take = store.import_phrase if " " in secret.strip() else store.import_key

@@ -50,24 +50,16 @@ async def request_withdrawal(run: Run, chain: Chain, signer: DigestSigner, units
     await chain.transact(signer, "Escrow", "requestWithdraw", units)
     thaw = await chain.read("Escrow", "thawOf", signer.address)
     wait_s = max(0, thaw["readyAt"] - await chain.now())
-    return Thawing(
-        leaving=show(thaw["amount"]),
-        ready_in_s=wait_s,
-        next="client wallet withdraw",
-    )
+    return Thawing(show(thaw["amount"]), wait_s, next="client wallet withdraw")
 
 
 async def take_withdrawal(run: Run, chain: Chain, signer: DigestSigner) -> Withdrawn:
-    """Receive what has thawed.
-
-    Raises UsageError when nothing is on its way, DeadlinePassed while it thaws.
-    """
+    """Receive what has thawed. Raises UsageError where nothing has to, DeadlinePassed before."""
     show = run.settings.show_token
     thaw = await chain.read("Escrow", "thawOf", signer.address)
     if not thaw["amount"]:
-        raise UsageError(
-            "nothing is on its way out", next_step="ask first: `client wallet withdraw AMOUNT`"
-        )
+        first = "ask first: `client wallet withdraw AMOUNT`"
+        raise UsageError("nothing is on its way out", next_step=first)
     wait_s = thaw["readyAt"] - await chain.now()
     if wait_s > 0:
         raise DeadlinePassed(

@@ -23,14 +23,13 @@ def progress(part: float, whole: float, label: str) -> Markup:
 
 
 def _bar(share: float, label: str, level: str) -> Markup:
+    back = {"x": 0, "y": 0, "height": HEIGHT, "rx": 5}
+    filled = max(HEIGHT, WIDTH * share) if share else 0
     return picture(
         WIDTH,
         HEIGHT,
         f"{label}: {share:.0%}",
-        element("rect", x=0, y=0, width=WIDTH, height=HEIGHT, rx=5, class_="bar-back"),
-        element(
-            "rect", x=0, y=0, width=max(HEIGHT, WIDTH * share) if share else 0, height=HEIGHT,
-            rx=5, class_=f"bar-{level}",
-        ),
+        element("rect", **back, width=WIDTH, class_="bar-back"),
+        element("rect", **back, width=filled, class_=f"bar-{level}"),
         class_="bar",
-    )  # fmt: skip
+    )

@@ -25,13 +25,10 @@ def columns(days: Sequence[tuple[str, int]], label: str, show: Callable[[int], s
     for position, (day, amount) in enumerate(days):
         height = (HEIGHT - TOP - BOTTOM) * amount / top
         width = min(WIDEST, step * 0.7)
-        x = LEFT + step * (position + 0.5) - width / 2
-        parts.append(
-            element(
-                "rect", title(f"{day}: {show(amount)}"), x=x, width=width,
-                y=HEIGHT - BOTTOM - height, height=height, rx=2, class_="column",
-            )
-        )  # fmt: skip
+        x, y = LEFT + step * (position + 0.5) - width / 2, HEIGHT - BOTTOM - height
+        place = {"x": x, "width": width, "y": y, "height": height, "rx": 2}
+        name = title(f"{day}: {show(amount)}")
+        parts.append(element("rect", name, **place, class_="column"))
     if days:
         parts.append(text(LEFT, HEIGHT - 6, days[0][0], "tick", "start"))
         if len(days) > 1:

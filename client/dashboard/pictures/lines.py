@@ -18,7 +18,7 @@ Points = Sequence[tuple[int, float | None]]  # (ms, value); None is a gap
 def line_chart(
     points: Points, label: str, show: Callable[[float], str], now_ms: int, span_ms: int
 ) -> Markup:
-    """The last `span_ms` from left to right, zero at the bottom. Where nothing was measured the line has a gap."""
+    """The last `span_ms` from left to right, zero at the bottom, gaps where none was measured."""
     known = [value for _, value in points if value is not None]
     top = nice_ceiling(max(known, default=0.0))
     parts = [_grid(top, show) if known else _floor(), _times(span_ms)]
@@ -38,7 +38,7 @@ NOTHING = 1e-12
 
 
 def nice_ceiling(value: float) -> float:
-    """The next 1, 2 or 5 times a power of ten; 1 for nothing, and for what nobody could tell from it."""
+    """The next 1, 2 or 5 times a power of ten; 1 for nothing, and for less than `NOTHING`."""
     if value < NOTHING:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""Which machine holds which layers, chained as they serve, with the speed of the links between them."""
+"""Which machine holds which layers, chained as they serve, and how fast are their links?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from client.dashboard.pictures.svg import element, link, picture, text, title
 
 WIDTH, LEFT, RIGHT = 760, 12, 12
 BOX = 46
-#: From a row's top to its boxes: below its label, and below the times of its links where any is known.
+#: From a row's top to its boxes, without and with the times of links above them.
 ABOVE, ABOVE_WITH_LINKS, BELOW = 20, 36, 8
 AXIS = 26
 LABEL_PER_CHARACTER = 6.2
@@ -107,7 +107,7 @@ def _span(box: Box) -> str:
 
 
 def _links(boxes: Sequence[Box], layers: int, top: float) -> list[Markup]:
-    """The time a row of numbers takes to the next machine, over the cut between both; nothing where nobody has measured it."""
+    """One-way times to the next machine, over the cut between both; none where not measured."""
     parts = []
     for box in boxes[:-1]:
         x = _x(box.end, layers)

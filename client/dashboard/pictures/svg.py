@@ -31,14 +31,9 @@ def text(x: Number, y: Number, content: str, class_: str = "", anchor: str = "st
 
 
 def picture(
-    width: Number,
-    height: Number,
-    label: str,
-    *parts: Markup,
-    class_: str = "",
-    role: str = "img",
+    width: Number, height: Number, label: str, *parts: Markup, class_: str = "", role: str = "img"
 ) -> Markup:
-    """A whole picture that says what it shows to who cannot see it; one with links in it is a `group`."""
+    """A whole picture with its description; one with links in it is a `group`."""
     return element(
         "svg",
         Markup("").join(parts),

@@ -1,4 +1,4 @@
-"""A value that somebody else has, kept for a moment, with the time at which it was true."""
+"""A value of another program, kept for a moment, with the time at which it was true."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dated(Generic[T]):
 
 
 class Cached(Generic[T]):
-    """Asks at most once at a time, and never makes a reader who has an older value wait for long."""
+    """Asks at most once at a time; a reader waits only briefly where there is an older value."""
 
     def __init__(
         self,
@@ -49,10 +49,6 @@ class Cached(Generic[T]):
             patience_s = self._first_s if self._known.value is None else self._patience_s
             await asyncio.wait({self._asking}, timeout=patience_s)
         return self._known
-
-    def forget(self) -> None:
-        """Read it again next time: we have just changed it."""
-        self._read_at = float("-inf")
 
     async def close(self) -> None:
         if self._asking is not None:

@@ -1,4 +1,4 @@
-"""What happened on chain, ready to be looked up by job, address, transaction or block: events in one SQLite file.
+"""What happened on chain, by job, address, transaction or block? Events in one SQLite file.
 
 A cache: it follows the chain, undoes what a reorganisation undid, and may be deleted at any time.
 """
@@ -42,6 +42,7 @@ CREATE INDEX IF NOT EXISTS subject_event ON subject (event_id);
 CREATE TABLE IF NOT EXISTS block_time (block INTEGER PRIMARY KEY, at_s INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS follower (id INTEGER PRIMARY KEY CHECK (id = 1), position BLOB NOT NULL);
 """
+_SUBJECT = "JOIN subject s ON s.event_id = e.id WHERE s.subject = ?"
 
 
 @dataclass(frozen=True)
@@ -88,20 +89,17 @@ class ChainLog:
         while True:
             try:
                 more = await self.step()
+                wait_s = 0.0 if more else POLL_S
             except HeadraceError as error:
-                self._problem = f"{error.what}: {error.why}"
-                await self._clock.sleep(RETRY_S)
-                continue
+                self._problem, wait_s = f"{error.what}: {error.why}", RETRY_S
             except Exception as error:  # a bug of ours must not end the log for good
                 log.exception("the chain log failed", exc_info=error)
-                self._problem = f"a bug of ours: {type(error).__name__}"
-                await self._clock.sleep(RETRY_S)
-                continue
-            if not more:
-                await self._clock.sleep(POLL_S)
+                self._problem, wait_s = f"a bug of ours: {type(error).__name__}", RETRY_S
+            if wait_s:
+                await self._clock.sleep(wait_s)
 
     async def step(self) -> bool:
-        """Look once at the chain; whether there is more to read at once. Raises ChainUnreachable."""
+        """Look once at the chain; True: there is more to read. Raises ChainUnreachable."""
         batch = await self._follower.poll()
         await self._off_loop(self._take, batch)
         missing = await self._off_loop(self._blocks_without_time)
@@ -122,14 +120,9 @@ class ChainLog:
         return await self._off_loop(self._progress)
 
     async def about(
-        self,
-        subject: str,
-        *,
-        names: Sequence[str] = (),
-        before: int | None = None,
-        limit: int = 50,
+        self, subject: str, *, names: Sequence[str] = (), before: int | None = None, limit: int = 50
     ) -> list[LoggedEvent]:
-        """Newest first: events with this job, dispute, model or address among their arguments; older than event `before`."""
+        """Newest first: events with this id or address among their arguments, before an event."""
         return await self._off_loop(self._about, subject.lower(), tuple(names), before, limit)
 
     async def named(
@@ -156,7 +149,7 @@ class ChainLog:
     async def open_locks(self, account: str, limit: int = 100) -> list[LoggedEvent]:
         """Newest first: `JobLocked` of an account whose jobs have not given the rest back."""
         where = (
-            "JOIN subject s ON s.event_id = e.id WHERE s.subject = ? AND e.name = 'JobLocked' AND NOT EXISTS "
+            f"{_SUBJECT} AND e.name = 'JobLocked' AND NOT EXISTS "
             "(SELECT 1 FROM subject j JOIN event r ON r.id = j.event_id "
             "WHERE j.subject = lower(json_extract(e.args, '$.job')) AND r.name = 'JobReleased') "
         )
@@ -167,7 +160,7 @@ class ChainLog:
         return await self._off_loop(self._credits_of, account.lower(), [j.lower() for j in jobs])
 
     async def credited(self, account: str) -> tuple[int, list[tuple[str, int, int]]]:
-        """All that an account was ever credited, and (day, units, credits) of its last 30 days with any, oldest first."""
+        """All credits of an account, and (day, units, credits) of its last 30 days in order."""
         return await self._off_loop(self._credited, account.lower())
 
     # --- in the file's thread ---
@@ -195,11 +188,12 @@ class ChainLog:
         self._db.execute("COMMIT")
 
     def _add(self, event: ChainEvent) -> None:
+        place = event.block_number, event.log_index, event.tx_hash.lower()
         added = self._db.execute(
-            "INSERT OR IGNORE INTO event (block, log_index, tx, contract, name, args) VALUES (?,?,?,?,?,?)",
-            (event.block_number, event.log_index, event.tx_hash.lower(), event.contract, event.name,
-             json.dumps(event.args)),
-        )  # fmt: skip
+            "INSERT OR IGNORE INTO event (block, log_index, tx, contract, name, args) "
+            "VALUES (?,?,?,?,?,?)",
+            (*place, event.contract, event.name, json.dumps(event.args)),
+        )
         if added.rowcount:
             self._db.executemany(
                 "INSERT OR IGNORE INTO subject VALUES (?, ?)",
@@ -234,8 +228,7 @@ class ChainLog:
     def _about(
         self, subject: str, names: tuple[str, ...], before: int | None, limit: int
     ) -> list[LoggedEvent]:
-        where = "JOIN subject s ON s.event_id = e.id WHERE s.subject = ?"
-        return self._page(where, [subject], names, before, limit)
+        return self._page(_SUBJECT, [subject], names, before, limit)
 
     def _named(self, names: tuple[str, ...], before: int | None, limit: int) -> list[LoggedEvent]:
         return self._page("WHERE 1", [], names, before, limit)
@@ -254,18 +247,15 @@ class ChainLog:
 
     def _count(self, subject: str, names: tuple[str, ...]) -> int:
         marks = ",".join("?" * len(names))
-        query = f"SELECT COUNT(*) FROM event e JOIN subject s ON s.event_id = e.id WHERE s.subject = ? AND e.name IN ({marks})"
+        query = f"SELECT COUNT(*) FROM event e {_SUBJECT} AND e.name IN ({marks})"
         (count,) = self._db.execute(query, (subject, *names)).fetchone()
         return int(count)
 
     def _credits_of(self, account: str, jobs: list[str]) -> dict[str, int]:
         found: dict[str, int] = {}
         for job in jobs:
-            rows = self._db.execute(
-                "SELECT e.args FROM event e JOIN subject s ON s.event_id = e.id "
-                "WHERE s.subject = ? AND e.name = 'Credited'",
-                (job,),
-            )
+            query = f"SELECT e.args FROM event e {_SUBJECT} AND e.name = 'Credited'"
+            rows = self._db.execute(query, (job,))
             credited = [json.loads(row[0]) for row in rows]
             found[job] = sum(
                 int(args["amount"]) for args in credited if args["account"].lower() == account
@@ -274,8 +264,8 @@ class ChainLog:
 
     def _credited(self, account: str) -> tuple[int, list[tuple[str, int, int]]]:
         mine = (
-            "FROM event e JOIN subject s ON s.event_id = e.id LEFT JOIN block_time t ON t.block = e.block "
-            "WHERE s.subject = ? AND e.name = 'Credited' AND lower(json_extract(e.args, '$.account')) = ?"
+            f"FROM event e LEFT JOIN block_time t ON t.block = e.block {_SUBJECT} "
+            "AND e.name = 'Credited' AND lower(json_extract(e.args, '$.account')) = ?"
         )
         amount = "CAST(json_extract(e.args, '$.amount') AS INTEGER)"
         (total,) = self._db.execute(

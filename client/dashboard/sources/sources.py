@@ -1,13 +1,13 @@
-"""Everything that pages read, each from whoever knows it: matcher, chain, chain log, and the gateway's own records."""
+"""What do pages read, from the matcher, the chain, its log and the gateway's own records?"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from client.context import model_name
-from client.dashboard.sources.cached import Cached, Dated
+from client.dashboard.sources.cached import Cached
 from client.dashboard.sources.chain_log import ChainLog, LoggedEvent
 from client.wallet import Balances, balances
 from core.chain.chain import CONTRACTS, Chain
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 Json = dict[str, Any]
-#: How long a page waits for what is not read yet, a tokenizer or a game's last number; it comes with the page's next look.
+T = TypeVar("T")
+#: How long a page waits for a tokenizer or a game's last value; later ones come with its next look.
 READ_WITHIN_S = 0.1
 #: What the contracts were deployed with, by the functions that say it.
 RULES = {
@@ -30,10 +31,10 @@ RULES = {
     "MinerRegistry": ("minStake", "unbondSeconds", "jailSeconds", "pausedUntil"),
     "Escrow": ("withdrawDelaySeconds",),
     "JuryArbitrator": (
-        "bond", "fee", "panelSize", "quorum", "slashBps", "commitSeconds", "revealSeconds",
-        "payoutDelaySeconds", "minJurorStake",
+        *("bond", "fee", "panelSize", "quorum", "slashBps"),
+        *("commitSeconds", "revealSeconds", "payoutDelaySeconds", "minJurorStake"),
     ),
-}  # fmt: skip
+}
 
 
 class PageSources:
@@ -56,7 +57,7 @@ class PageSources:
         self._is_started = False
 
     def start(self) -> None:
-        """Begin to follow the chain, where one is configured; needs a running loop. Again: nothing happens."""
+        """Begin to follow the chain, where one is configured; needs a running loop. Idempotent."""
         settings = self.settings
         if self._is_started or settings.network.rpc_url is None:
             return
@@ -78,52 +79,46 @@ class PageSources:
 
     async def close(self) -> None:
         begun = [*self._readers.values(), *self._trials.values()]
+        if self._following is not None:
+            begun.append(self._following)
         for task in begun:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
         if self.log is not None:
             await self.log.close()
-        for cached in (
-            self.status, self.models, self.miners, self.routes, self.allocations,
-            self.balances, self.parameters,
-        ):  # fmt: skip
-            await cached.close()
+        for value in vars(self).values():
+            if isinstance(value, Cached):
+                await value.close()
         if self.chain is not None:
             await self.chain.close()
 
     async def reader(self, model: str) -> Callable[[list[int]], str] | None:
         """Tokens to text, where this machine has the model's tokenizer and has loaded it by now."""
-        task = self._readers.get(model)
-        if task is None:
-            task = asyncio.create_task(self.gateway.catalogue.find(model), name=f"read {model}")
-            self._readers[model] = task
-        await asyncio.wait({task}, timeout=READ_WITHIN_S)
-        if not task.done():
-            return None
-        try:
-            return (await task).tokenizer.decode  # type: ignore[no-any-return]
-        except HeadraceError:
-            del self._readers[model]
-            return None
+        served = await self._soon(self._readers, model, lambda: self.gateway.catalogue.find(model))
+        return None if served is None else served.tokenizer.decode
 
     async def trial(self, opened: LoggedEvent) -> OnTrial | None:
-        """The number that a game which is ruled ended at; None where it had none, or while it is read, which takes a while and is done once."""
+        """The value that a ruled game ended at; None where it had none, or while it is read."""
         dispute = str(opened.args["id"])
-        task = self._trials.get(dispute)
-        if task is None:
-            task = asyncio.create_task(self._trial(opened), name=f"trial of {dispute}")
-            self._trials[dispute] = task
-        await asyncio.wait({task}, timeout=READ_WITHIN_S)
-        if not task.done():
+        return await self._soon(self._trials, dispute, lambda: self._trial(opened))
+
+    async def _soon(
+        self,
+        begun: dict[str, asyncio.Task[T]],
+        name: str,
+        read: Callable[[], Coroutine[Any, Any, T]],
+    ) -> T | None:
+        """What is read once; None while that takes longer than a page waits, or where it failed."""
+        if name not in begun:
+            begun[name] = asyncio.create_task(read(), name=f"read {name}")
+        await asyncio.wait({begun[name]}, timeout=READ_WITHIN_S)
+        if not begun[name].done():
             return None
         try:
-            return await task
+            return await begun[name]
         except HeadraceError as error:
-            log.warning("cannot read what a game ended at", dispute=dispute, reason=str(error))
-            del self._trials[dispute]
+            log.debug("a page cannot read what it shows", of=name, reason=str(error))
+            del begun[name]
             return None
 
     async def _trial(self, opened: LoggedEvent) -> OnTrial | None:
@@ -154,7 +149,7 @@ class PageSources:
         return self.gateway.matcher
 
     async def read(self, contract: str, function: str, *args: Any) -> Any:
-        """A view function of the chain. Raises ConfigError without a chain, ChainUnreachable, ContractRefused."""
+        """Call a view function. Raises ConfigError without a chain, and what the chain raises."""
         return await self.require_chain().read(contract, function, *args)
 
     def require_chain(self) -> Chain:
@@ -190,6 +185,3 @@ def chain_of(settings: Any) -> Chain:
     return Chain(
         rpc_url, chain_id, {name: settings.network.contract(name) for name in sorted(known)}
     )
-
-
-__all__ = ["Cached", "Dated", "PageSources", "chain_of"]

@@ -1,4 +1,4 @@
-"""How fast answers come: tokens a second and time to the first token, per slice of the last minutes."""
+"""How fast do answers come? Tokens a second and time to the first token over the last minutes."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""What several pages show: a machine's condition, a paid request, a pipeline as a picture's rows."""
+"""What several pages show: a machine's condition, a paid request, a pipeline's rows."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from client.dashboard.pictures.pipelines import Box, Row
+from client.gateway.records.tables import copied
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
 
@@ -44,24 +46,12 @@ class RequestLine:
 
 def request_line(row: Any, answers: Sequence[Any]) -> RequestLine:
     """From a ledger's request and its answers."""
-    import json
-
     routes = [tuple(json.loads(answer.operators)) for answer in answers]
-    return RequestLine(
-        request_id=row.request_id,
-        receipt_id=row.receipt_id,
-        model=row.model,
-        state=row.state,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-        cost_units=row.cost_units,
-        reserved_units=row.reserved_units,
+    return copied(
+        RequestLine,
+        row,
         operators=routes[0] if routes else (),
         job_ids=tuple(dict.fromkeys(answer.job_id for answer in answers)),
-        first_token_ms=row.first_token_ms,
-        took_ms=row.took_ms,
-        is_checked=row.is_checked,
-        error_code=row.error_code,
         at_ms=(row.ended_at or row.begun_at or row.created_at) * 1000,
     )
 
@@ -121,7 +111,9 @@ def pipeline_rows(
             continue
         stages = route.get("stages", [])
         used |= {str(stage["operator"]).lower() for stage in stages}
-        label = f"chain {len(rows) + 1}   {route.get('latencyMs', 0):.1f} ms a token   {route.get('usedSlots')}/{route.get('maxSlots')} slots"
+        speed = f"{route.get('latencyMs', 0):.1f} ms a token"
+        slots = f"{route.get('usedSlots')}/{route.get('maxSlots')} slots"
+        label = f"chain {len(rows) + 1}   {speed}   {slots}"
         rows.append(Row(label, tuple(_route_boxes(stages, known, name))))
     others = [
         miner

@@ -8,6 +8,7 @@ from typing import Any
 
 from client.dashboard.sources.chain_log import LoggedEvent
 from client.disputes.game_record import OnTrial, describe_trial
+from client.gateway.records.tables import copied
 from client.jury.jury import Phase
 from core.dispute.game.dispute import STATUSES
 from core.protocol import ids
@@ -54,19 +55,18 @@ GAME_PHASES = (
     ("executed", "", 5),
 )
 GAME_PATH = ("opened", "the tree", "one value", "one sum", "ruled", "executed")
-JURY_TURN = {
-    "opened": "the draw", "committing": "the jurors", "revealing": "the jurors", "ruled": "the payout",
-}  # fmt: skip
+JURY_TURN = {"opened": "the draw", "ruled": "the payout"} | dict.fromkeys(
+    ("committing", "revealing"), "the jurors"
+)
 _BY_ACCUSED = ("Revealed", "Picked", "PointedAt", "PartPicked")
 _BY_ACCUSER = (
-    "DisputeOpened",
-    "GameOpened",
-    "Accused",
-    "Asked",
-    "NodeOpened",
-    "ChunksShown",
-    "Expanded",
+    *("DisputeOpened", "GameOpened", "Accused", "Asked"),
+    *("NodeOpened", "ChunksShown", "Expanded"),
 )
+#: Arguments that name a player, and those that say until when; they are no details of a move.
+_PLAYERS = ("juror", "challenger", "accuser", "owner")
+_CLOCKS = ("endsAt", "commitUntil", "revealUntil", "payoutAt")
+_NO_DETAILS = {"dispute", "id", "job", "accused", *_PLAYERS[:3], *_CLOCKS}
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,9 @@ def dispute_line(opened: LoggedEvent, state: Mapping[str, Any]) -> DisputeLine:
     number = int(state["phase"])
     phase = Phase(number).name.lower() if kind == "jury" else GAME_PHASES[number][0]
     status = int(state["status"])
-    return DisputeLine(
+    return copied(
+        DisputeLine,
+        opened,
         dispute_id=str(args[OPENED[opened.name]]),
         kind=kind,
         job_id=str(args["job"]),
@@ -156,8 +158,6 @@ def dispute_line(opened: LoggedEvent, state: Mapping[str, Any]) -> DisputeLine:
         bond_units=int(args["bond"]),
         phase=phase,
         verdict=STATUSES[status] if status < len(STATUSES) else f"status {status}",
-        at_s=opened.at_s,
-        block=opened.block,
     )
 
 
@@ -174,7 +174,7 @@ def dispute_page(
 ) -> DisputePage:
     """`events` are all that name the dispute, oldest first."""
     line = dispute_line(opened, state)
-    moves = tuple(move(event, line) for event in events)
+    moves = tuple(move(event) for event in events)
     is_over = line.phase == "executed"
     ends_at = int(state.get("phaseEndsAt") or state.get("endsAt") or 0) or None
     if line.phase == "ruled":
@@ -203,16 +203,15 @@ def dispute_page(
 
 
 def accused_operator(opened: LoggedEvent, matched: LoggedEvent) -> str:
-    """The operator of the accused stage by the plan that the job was matched with, "" for a stage that it lacks."""
+    """The operator of the accused stage in the job's plan; "" for a stage that it lacks."""
     plan, stage = matched.args.get("plan") or [], int(opened.args["stage"])
     return str(plan[stage]["operator"]) if stage < len(plan) else ""
 
 
 def jury_path(phase: str) -> tuple[Station, ...]:
     """Stations up to the phase are done, the phase is now, the rest is to come."""
-    return _stations(
-        JURY_PATH, JURY_PATH.index(phase) if phase in JURY_PATH else -1, phase == "executed"
-    )
+    now = JURY_PATH.index(phase) if phase in JURY_PATH else -1
+    return _stations(JURY_PATH, now, phase == "executed")
 
 
 def game_path(phase: str) -> tuple[Station, ...]:
@@ -230,46 +229,17 @@ def _stations(names: Sequence[str], now: int, is_over: bool) -> tuple[Station, .
     )
 
 
-def move(event: LoggedEvent, line: DisputeLine) -> ShownStep:
+def move(event: LoggedEvent) -> ShownStep:
     """A move as people read it."""
     args = event.args
-    who = next(
-        (str(args[key]) for key in ("juror", "challenger", "accuser", "owner") if key in args), None
-    )
-    hidden = {
-        "dispute",
-        "id",
-        "job",
-        "accused",
-        "juror",
-        "challenger",
-        "accuser",
-        "endsAt",
-        "commitUntil",
-        "revealUntil",
-        "payoutAt",
-    }
-    ends = next(
-        (
-            int(args[key])
-            for key in ("endsAt", "commitUntil", "revealUntil", "payoutAt")
-            if key in args
-        ),
-        None,
-    )
-    detail = tuple(
-        (name, _shown(name, value)) for name, value in args.items() if name not in hidden
-    )
-    return ShownStep(
-        name=event.name,
+    return copied(
+        ShownStep,
+        event,
         text=MOVES.get(event.name, event.name),
-        who=who,
+        who=next((str(args[key]) for key in _PLAYERS if key in args), None),
         side=_side(event.name),
-        detail=detail,
-        ends_at=ends,
-        tx=event.tx,
-        block=event.block,
-        at_s=event.at_s,
+        detail=tuple((n, _shown(n, value)) for n, value in args.items() if n not in _NO_DETAILS),
+        ends_at=next((int(args[key]) for key in _CLOCKS if key in args), None),
     )
 
 
@@ -279,7 +249,8 @@ def _shown(name: str, value: Any) -> str:
     if name == "status":
         return STATUSES[int(value)] if int(value) < len(STATUSES) else str(value)
     if name == "place" and isinstance(value, Mapping):
-        return f"value {value['index']} of row {value['row']}, operator {value['op']}, section {value['section']}"
+        row, where = value["row"], f"operator {value['op']}, section {value['section']}"
+        return f"value {value['index']} of row {row}, {where}"
     text = str(value)
     return ids.abridged(text) if text.startswith("0x") and len(text) == 66 else text
 

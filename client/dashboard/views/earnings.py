@@ -1,4 +1,4 @@
-"""What a miner's owner earned: paid, waiting, in dispute, lost; by day and by job. And from which rate on a machine pays."""
+"""What did a miner's owner earn, by day and by job, and from which rate on does a machine pay?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from client.dashboard.sources.chain_log import LoggedEvent
+from client.gateway.records.tables import copied
 from core.money.break_even import (
     Earning,
     HourlyCost,
@@ -83,18 +84,12 @@ class DeServeRow:
 def payout(matched: LoggedEvent, state: int, credits: Mapping[str, int]) -> Payout:
     """A job from the event that matched it, its state now, and what it brought the owner."""
     job_id = str(matched.args["job"])
-    return Payout(
-        job_id=job_id,
-        state=JobState(state).name.lower(),
-        paid_units=credits.get(job_id.lower(), 0),
-        at_s=matched.at_s,
-        block=matched.block,
-        tx=matched.tx,
-    )
+    paid_units, named = credits.get(job_id.lower(), 0), JobState(state).name.lower()
+    return copied(Payout, matched, job_id=job_id, state=named, paid_units=paid_units)
 
 
 def counts(payouts: Iterable[Payout]) -> dict[str, int]:
-    """Jobs by state: what is worked on, what waits for its window, what is contested, what is paid."""
+    """Jobs by state: worked on, waiting for their window, disputed, paid, and the rest."""
     found = {"matched": 0, "delivered": 0, "disputed": 0, "settled": 0, "other": 0}
     for one in payouts:
         found[one.state if one.state in found else "other"] += 1

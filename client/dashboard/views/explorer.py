@@ -1,12 +1,13 @@
-"""The chain as this network uses it: events newest first, what is behind an id, and the contracts' rules."""
+"""The chain as this network uses it: events newest first, ids, and the contracts' rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from client.dashboard.sources.chain_log import LoggedEvent, LogProgress
+from client.dashboard.sources.chain_log import LoggedEvent
+from client.gateway.records.tables import copied
 
 
 @dataclass(frozen=True)
@@ -38,36 +39,36 @@ class Explorer:
     """Events of everything, or of one subject."""
 
     title: str
-    subject: str
-    subject_kind: str
     events: tuple[EventLine, ...]
-    names: tuple[str, ...]
-    chosen: str
     next_before: int | None
-    contracts: dict[str, str]
-    parameters: dict[str, dict[str, str]]
-    facts: tuple[tuple[str, str], ...]
     chain_id: int | None
     block: int | None
     total_events: int
     at_ms: int
     problem: str
+    subject: str = ""
+    subject_kind: str = ""
+    names: tuple[str, ...] = ()
+    chosen: str = ""
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 #: Seconds since 1970.
 _MOMENTS = {
-    "until", "endsAt", "expiry", "finalAt", "commitUntil", "revealUntil", "leaveAt", "readyAt", "deadline",
-    "payoutAt", "jailUntil",
-}  # fmt: skip
+    *("until", "endsAt", "expiry", "finalAt", "commitUntil", "revealUntil", "leaveAt", "readyAt"),
+    *("deadline", "payoutAt", "jailUntil"),
+}
 _SOME_TIME_AGO_S = 10**9
 #: What an argument is, where its name says so.
-_KINDS = {
-    "job": "job", "source": "job", "dispute": "dispute", "modelId": "model", "model": "model",
-}  # fmt: skip
+_KINDS = {"job": "job", "source": "job", "dispute": "dispute"} | dict.fromkeys(
+    ("modelId", "model"), "model"
+)
 _UNITS = {
-    "amount", "maxAmount", "refunded", "paid", "withheld", "stake", "bond", "slashed", "toChallenger",
-    "toVictim", "burned", "cap", "delta", "cumulative", "value",
-}  # fmt: skip
+    *("amount", "maxAmount", "refunded", "paid", "withheld", "stake", "bond", "slashed"),
+    *("toChallenger", "toVictim", "burned", "cap", "delta", "cumulative", "value"),
+}
 
 
 def event_line(event: LoggedEvent) -> EventLine:
@@ -76,16 +77,7 @@ def event_line(event: LoggedEvent) -> EventLine:
         for name, value in event.args.items()
         for argument in _arguments(event, name, value)
     )
-    return EventLine(
-        event.id,
-        event.contract,
-        event.name,
-        arguments,
-        event.tx,
-        event.block,
-        event.log_index,
-        event.at_s,
-    )
+    return copied(EventLine, event, arguments=arguments)
 
 
 def _arguments(event: LoggedEvent, name: str, value: Any) -> Iterable[Argument]:
@@ -118,44 +110,13 @@ def _kind(event: LoggedEvent, name: str, value: Any) -> str:
     return "text"
 
 
-def explorer(
-    events: Sequence[LoggedEvent],
-    progress: LogProgress,
-    *,
-    title: str,
-    subject: str = "",
-    subject_kind: str = "",
-    names: Sequence[str] = (),
-    chosen: str = "",
-    page_size: int,
-    contracts: Mapping[str, str],
-    parameters: Mapping[str, Any] | None,
-    facts: Sequence[tuple[str, str]] = (),
-    chain_id: int | None,
-) -> Explorer:
-    return Explorer(
-        title=title,
-        subject=subject,
-        subject_kind=subject_kind,
-        events=tuple(event_line(event) for event in events),
-        names=tuple(names),
-        chosen=chosen,
-        next_before=events[-1].id if len(events) == page_size else None,
-        contracts=dict(contracts),
-        parameters={
-            contract: {
-                name: str(value)
-                for group, found in values.items()
-                for name, value in (
-                    found.items() if isinstance(found, Mapping) else [(group, found)]
-                )
-            }
-            for contract, values in (parameters or {}).items()
-        },
-        facts=tuple(facts),
-        chain_id=chain_id,
-        block=progress.block,
-        total_events=progress.events,
-        at_ms=progress.at_ms,
-        problem=progress.problem,
-    )
+def rules(parameters: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
+    """What each contract was deployed with, groups of values taken apart."""
+    return {
+        contract: {
+            name: str(value)
+            for group, found in values.items()
+            for name, value in (found.items() if isinstance(found, Mapping) else [(group, found)])
+        }
+        for contract, values in (parameters or {}).items()
+    }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from client.dashboard.views.common import RequestLine
 from client.dashboard.views.explorer import EventLine
+from client.gateway.records.tables import copied
 from core.protocol.types import JobState, SignedReceipt
 
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -77,11 +78,11 @@ class AnswerLine:
     """One line of a batch, or one request of a job. Texts are for the owner's session only."""
 
     index: int
-    custom_id: str
     finish: str
-    tokens_in: int
     tokens_out: int
     job_id: str
+    custom_id: str = ""
+    tokens_in: int = 0
     text: str | None = None
 
 
@@ -164,28 +165,25 @@ def batch_line(row: Any, now_s: float) -> BatchLine:
     pace = None
     if began is not None and ended_lines:
         pace = ended_lines / max(1.0, (row.ended_at if over else now_s) - began)
-    return BatchLine(
-        batch_id=row.batch_id,
-        model=row.model,
-        status=row.status,
+    return copied(
+        BatchLine,
+        row,
         done=row.lines_done,
         failed=row.lines_failed,
         total=row.lines_total,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-        reserved_units=row.reserved_units,
-        cost_units=row.cost_units,
-        created_at=row.created_at,
-        in_progress_at=began,
-        ended_at=row.ended_at,
-        input_file_id=row.input_file_id,
-        output_file_id=row.output_file_id,
-        error_file_id=row.error_file_id,
-        receipts_file_id=row.receipts_file_id,
         errors=tuple(_error_text(error) for error in json.loads(row.errors)),
         left_s=(row.lines_total - ended_lines) / pace if pace and not over else None,
         lines_per_s=pace,
     )
+
+
+def answer_line(
+    row: Any, read: Callable[[list[int]], str] | None, *, index: int, **known: Any
+) -> AnswerLine:
+    """A kept answer, its text where it may be `read`."""
+    tokens: list[int] = json.loads(row.tokens)
+    text = read(tokens) if read else None
+    return copied(AnswerLine, row, index=index, tokens_out=len(tokens), text=text, **known)
 
 
 def failed_line(line: str) -> FailedLine:
@@ -207,17 +205,16 @@ def _error_text(error: Any) -> str:
 def job_line(
     row: Any, requests: Iterable[Any], submitted: Any = None, *, is_running: bool = False
 ) -> OrderLine:
-    """A job of our own records; `submitted` is the `client submit` that it is part of, if it is of one."""
+    """A job of our own records; `submitted` is the `client submit` that it is part of, if any."""
     listed = list(requests)
     batch_id = row.submission if row.submission.startswith("batch_") else None
-    return OrderLine(
-        job_id=row.job_id,
+    return copied(
+        OrderLine,
+        row,
         name=submitted.name if submitted is not None else "",
         kind="batch" if batch_id else "session" if submitted is None else "file",
         batch_id=batch_id,
-        state=row.state,
         is_running=is_running,
-        created_at=row.created_at,
         requests=len(listed),
         finished=sum(bool(request.finish) for request in listed),
         tokens_out=sum(len(json.loads(request.tokens)) for request in listed),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from client.dashboard.views.common import Json
 from client.gateway.money.keyring import ApiKey
+from client.gateway.records.tables import copied
 
 
 @dataclass(frozen=True)
@@ -63,40 +64,9 @@ def keys(
     lines = [key_line(key, now_ms / 1000) for key in found]
     lines.sort(key=lambda line: (line.state != "active", line.is_local, -line.created_at))
     names = {line.key_id: line.name for line in lines}
-    rows = tuple(
-        UsageLine(
-            day=str(row["day"]),
-            key_id=str(row["key_id"]),
-            name=names.get(str(row["key_id"]), str(row["key_id"])),
-            model=str(row["model"]),
-            requests=int(row["requests"]),
-            failed=int(row["failed"]),
-            tokens_in=int(row["tokens_in"]),
-            tokens_out=int(row["tokens_out"]),
-            cost_units=int(row["cost_units"]),
-        )
-        for row in usage
-    )
+    rows = tuple(UsageLine(name=names.get(row["key_id"], row["key_id"]), **row) for row in usage)
     return Keys(tuple(lines), rows, tuple(models), now_ms)
 
 
 def key_line(key: ApiKey, now_s: float) -> KeyLine:
-    return KeyLine(
-        key_id=key.key_id,
-        name=key.name,
-        hint=key.hint,
-        state=key.state(now_s),
-        is_local=key.is_local,
-        created_at=key.created_at,
-        expires_at=key.limits.expires_at,
-        last_used_at=key.last_used_at,
-        budget_units=key.limits.budget_units,
-        budget_period=key.limits.budget_period,
-        spent_units=key.spent_units,
-        spent_in_period_units=key.spent_in_period_units,
-        reserved_units=key.reserved_units,
-        left_units=key.left_units,
-        models=key.limits.models,
-        requests_per_minute=key.limits.requests_per_minute,
-        tokens_per_minute=key.limits.tokens_per_minute,
-    )
+    return copied(KeyLine, key, state=key.state(now_s), **vars(key.limits))

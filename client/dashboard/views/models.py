@@ -12,14 +12,14 @@ from core.protocol.signing import name_hash
 from core.protocol.units import price_of_nano
 
 _DTYPES = (
-    "float64", "float32", "bfloat16", "float16", "int8-weight-only", "int8-weight-only-bfloat16",
-    "int4-weight-only",
-)  # fmt: skip
+    *("float64", "float32", "bfloat16", "float16"),
+    *("int8-weight-only", "int8-weight-only-bfloat16", "int4-weight-only"),
+)
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """One model of the catalogue. Prices are base units per Mtok, of the cheapest chain; None while nobody serves it."""
+    """One model. Prices: base units per Mtok of the cheapest chain, None while none serves it."""
 
     model_id: str
     name: str

@@ -12,11 +12,12 @@ from client.dashboard.views.explorer import EventLine
 from client.dashboard.views.overview import NetworkCard, network_card
 from core.protocol.units import price_of_nano
 
-#: Events that accuse an owner, and all that a machine's history has of its owner beside what names its operator.
+#: Events that accuse an owner, and all events of its owner in a machine's history.
 ACCUSED = ("DisputeOpened", "GameOpened")
 OF_OWNER = (
-    *ACCUSED, "StakeAdded", "ExitRequested", "ExitCancelled", "Withdrawn", "Slashed", "Jailed", "Unjailed",
-)  # fmt: skip
+    *(*ACCUSED, "StakeAdded", "ExitRequested", "ExitCancelled"),
+    *("Withdrawn", "Slashed", "Jailed", "Unjailed"),
+)
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,8 @@ def miner_line(
     units = int((model or {}).get("layerUnits") or 0)
 
     def price(key: str) -> int | None:
-        return (
-            price_of_nano(int(miner[key]), units) if units and miner.get(key) is not None else None
-        )
+        nano = miner.get(key)
+        return price_of_nano(int(nano), units) if units and nano is not None else None
 
     def span(key: str) -> tuple[int, int] | None:
         found = miner.get(key)

@@ -1,15 +1,16 @@
-"""The first page: is the network well, how long does the money last, what runs, what went wrong?"""
+"""The first page: is the network well, how long does the money last, what runs, what is wrong?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from client.dashboard.sources.cached import Dated
-from client.dashboard.views.activity import Activity, activity
+from client.dashboard.views.activity import Activity
 from client.dashboard.views.common import Json, RequestLine, condition, short_miner
 from client.dashboard.views.jobs import OrderLine
+from client.gateway.records.tables import copied
 from client.wallet import Balances
 
 WARN_DAYS = (7.0, 1.0, 1 / 24)
@@ -82,39 +83,6 @@ class Overview:
     at_ms: int
 
 
-def overview(
-    *,
-    status: Dated[Json],
-    models: Dated[list[Json]],
-    miners: Dated[list[Json]],
-    balances: Dated[Balances],
-    payer: str,
-    locked_units: int,
-    usage: Iterable[Json],
-    requests: Sequence[RequestLine],
-    batches: Iterable[Any],
-    submitted: Iterable[OrderLine] = (),
-    name_of: Callable[[str], str],
-    now_ms: int,
-) -> Overview:
-    network = network_card(status, models, miners)
-    wallet = wallet_card(balances, payer, locked_units, spent_per_day(usage))
-    running = tuple(running_batch(row) for row in batches)
-    return Overview(
-        network=network,
-        wallet=wallet,
-        running=running,
-        submitted=tuple(submitted),
-        chats=tuple(line for line in requests if line.state == "running"),
-        receipts=tuple(line for line in requests if line.state != "running")[:8],
-        activity=activity(requests, now_ms),
-        warnings=tuple(
-            _warnings(network, wallet, models.value or [], miners.value or [], name_of, running)
-        ),
-        at_ms=now_ms,
-    )
-
-
 def network_card(
     status: Dated[Json], models: Dated[list[Json]], miners: Dated[list[Json]]
 ) -> NetworkCard:
@@ -138,8 +106,9 @@ def wallet_card(
     balances: Dated[Balances], payer: str, locked_units: int, per_day_units: int
 ) -> WalletCard:
     """At no spending the money lasts for ever, which is None."""
-    found = balances.value
-    spendable = None if found is None else found.deposited + found.wallet
+    found, lasts_s = balances.value, None
+    if found is not None and per_day_units > 0:
+        lasts_s = (found.deposited + found.wallet) * DAY_S / per_day_units
     return WalletCard(
         address=payer,
         deposited_units=None if found is None else found.deposited,
@@ -147,16 +116,14 @@ def wallet_card(
         locked_units=locked_units,
         gas_wei=None if found is None else found.gas_wei,
         spent_per_day_units=per_day_units,
-        lasts_s=None
-        if spendable is None or per_day_units <= 0
-        else spendable * DAY_S / per_day_units,
+        lasts_s=lasts_s,
         at_ms=balances.at_ms,
         problem=balances.problem if found is None else "",
     )
 
 
 def spent_per_day(usage: Iterable[Json]) -> int:
-    """Mean over the days on which something was spent, rounded up: an estimate that warns rather early."""
+    """Mean over the days on which something was spent, rounded up."""
     days: dict[str, int] = {}
     for row in usage:
         days[str(row["day"])] = days.get(str(row["day"]), 0) + int(row["cost_units"])
@@ -165,25 +132,18 @@ def spent_per_day(usage: Iterable[Json]) -> int:
 
 
 def running_batch(row: Any) -> RunningBatch:
-    return RunningBatch(
-        batch_id=row.batch_id,
-        model=row.model,
-        status=row.status,
-        done=row.lines_done,
-        failed=row.lines_failed,
-        total=row.lines_total,
-        cost_units=row.cost_units,
-    )
+    lines = {"done": row.lines_done, "failed": row.lines_failed, "total": row.lines_total}
+    return copied(RunningBatch, row, **lines)
 
 
-def _warnings(
+def warnings(
     network: NetworkCard,
     wallet: WalletCard,
-    models: Sequence[Json],
-    miners: Sequence[Json],
+    models: Iterable[Json],
+    miners: Iterable[Json],
     name_of: Callable[[str], str],
-    running: Sequence[RunningBatch],
 ) -> Iterable[Notice]:
+    """What a person should look at, in the order of the page."""
     if network.problem:
         yield Notice("bad", f"the matcher cannot be read: {network.problem}", "/network")
     if wallet.problem:
@@ -195,15 +155,13 @@ def _warnings(
         hours = wallet.lasts_s / 3600
         yield Notice(level, f"at this pace the money lasts {hours:.0f} h", "/wallet")
     for model in models:
-        href = "/network"
+        name, href = name_of(str(model["modelId"])), "/network"
         if not model.get("covered"):
             holes = f"layers from {model.get('coveredTo')} of {model.get('layers')} have no machine"
-            yield Notice("warn", f"{name_of(str(model['modelId']))} is not served: {holes}", href)
+            yield Notice("warn", f"{name} is not served: {holes}", href)
         elif model.get("copies") == 1:
-            name = name_of(str(model["modelId"]))
-            yield Notice(
-                "warn", f"{name} has layers on one machine only: if it leaves, answers stop", href
-            )
+            why = "has layers on one machine only: if it leaves, answers stop"
+            yield Notice("warn", f"{name} {why}", href)
     for miner in miners:
         if condition(miner) == "gone":
             silent_s = int(miner.get("ageMs", 0)) / 1000

@@ -27,7 +27,8 @@ CHOSEN = ("auto", "score", "stages", "even")
 #: A made-up fleet to start from.
 EXAMPLE = """{
  "id": "three machines",
- "model": {"layers": 30, "hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3, "vocab": 49152, "tied": true},
+ "model": {"layers": 30, "hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3,
+           "vocab": 49152, "tied": true},
  "machines": [
   {"id": "desk", "memory": "450MiB", "tflops": 0.2, "bandwidth_gb_s": 10, "region": "eu"},
   {"id": "loft", "memory": "350MiB", "tflops": 0.1, "bandwidth_gb_s": 10, "region": "eu"},
@@ -42,17 +43,17 @@ class PlanLine:
     """One method's answer, or why it has none."""
 
     method: str
-    tokens_per_s: float | None
-    at_most: float | None
-    ms_per_token: float | None
-    stages: int | None
-    pipelines: int | None
-    solve_s: float | None
-    gap: float | None
-    bottleneck: str
-    explanation: tuple[str, ...]
-    rows: tuple[Row, ...]
-    error: str
+    tokens_per_s: float | None = None
+    at_most: float | None = None
+    ms_per_token: float | None = None
+    stages: int | None = None
+    pipelines: int | None = None
+    solve_s: float | None = None
+    gap: float | None = None
+    bottleneck: str = ""
+    explanation: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,8 @@ def plans(document: Json, answers: Iterable[Json], fleet: str, now_ms: int) -> P
 def plan_line(answer: Json) -> PlanLine:
     method, error = str(answer.get("method")), answer.get("error")
     if error:
-        why = _ADDRESS.sub(
-            lambda found: short_miner(found[0]), f"{error.get('what')}: {error.get('why')}"
-        )
-        return PlanLine(method, None, None, None, None, None, None, None, "", (), (), why)
+        why = f"{error.get('what')}: {error.get('why')}"
+        return PlanLine(method, error=_ADDRESS.sub(lambda found: short_miner(found[0]), why))
     plan = answer["plan"]
     rates = plan["tokens_per_s"]
     return PlanLine(
@@ -117,7 +116,6 @@ def plan_line(answer: Json) -> PlanLine:
         bottleneck=", ".join(map(str, plan["bottleneck"][:3])),
         explanation=tuple(map(str, plan["explanation"])),
         rows=tuple(_rows(plan)),
-        error="",
     )
 
 
@@ -127,8 +125,8 @@ def _rows(plan: Json) -> Iterable[Row]:
             Box(_name(machine), _href(machine), start, end, "serving")
             for machine, start, end in chain["stages"]
         )
-        label = f"{number}   {chain['tokens_per_s']:.1f} tokens/s   {chain['latency_ms']:.1f} ms a token"
-        yield Row(label, boxes)
+        speed = f"{chain['tokens_per_s']:.1f} tokens/s   {chain['latency_ms']:.1f} ms a token"
+        yield Row(f"{number}   {speed}", boxes)
 
 
 def _name(machine: str) -> str:

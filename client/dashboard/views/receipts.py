@@ -9,6 +9,7 @@ from typing import Any
 
 from client.dashboard.views.common import RequestLine, request_line
 from client.dashboard.views.jobs import SignatureLine, receipt_lines
+from client.gateway.records.tables import copied
 from core.protocol.types import SignedReceipt
 
 
@@ -60,18 +61,8 @@ def receipt_page(
     return ReceiptPage(
         line=request_line(row, answers),
         answers=tuple(
-            PaidAnswer(
-                index=answer.answer_index,
-                job_id=answer.job_id,
-                job_request=answer.job_request,
-                operators=tuple(json.loads(answer.operators)),
-                tokens_in=answer.tokens_in,
-                tokens_out=answer.tokens_out,
-                cost_units=answer.cost_units,
-                finish=answer.finish,
-                is_partial=answer.is_partial,
-            )
-            for answer in answers
+            copied(PaidAnswer, a, index=a.answer_index, operators=tuple(json.loads(a.operators)))
+            for a in answers
         ),
         receipts=receipt_lines(held),
         at_ms=now_ms,
@@ -80,16 +71,13 @@ def receipt_page(
 
 def stage_receipt_page(row: Any, signed: SignedReceipt, operator: str) -> StageReceiptPage:
     receipt = signed.receipt
-    return StageReceiptPage(
+    return copied(
+        StageReceiptPage,
+        receipt,
         receipt_id=row.receipt_id,
         job_id=row.job_id,
-        stage=row.stage,
         operator=operator,
         layers=(receipt.layer_from, receipt.layer_to),
-        requests=receipt.requests,
-        tokens_in=receipt.tokens_in,
-        tokens_out=receipt.tokens_out,
-        signed_at=receipt.signed_at,
         roots={
             "inputs": receipt.input_root,
             "outputs": receipt.output_root,

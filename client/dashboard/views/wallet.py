@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from client.dashboard.sources.cached import Dated
 from client.dashboard.sources.chain_log import LoggedEvent
-from client.dashboard.views.common import Json
-from client.dashboard.views.overview import WalletCard, spent_per_day, wallet_card
-from client.wallet import Balances
+from client.dashboard.views.overview import WalletCard
+from client.gateway.records.tables import copied
 
-#: Event → what it did, the argument that holds the amount, and its sign on the prepaid balance (0: it moves nothing there).
+#: Event → what it did, the argument with the amount, and its sign on the prepaid balance.
 MOVES = {
     "Deposited": ("deposited", "amount", 1),
     "JobLocked": ("locked for a job", "amount", -1),
@@ -66,59 +64,25 @@ class WalletPage:
     problem: str
 
 
-def wallet(
-    balances: Dated[Balances],
-    payer: str,
-    locks: Iterable[Lock],
-    movements: Iterable[LoggedEvent],
-    usage: Iterable[Json],
-    *,
-    page_size: int,
-    escrow: str,
-    now_ms: int,
-    problem: str,
-) -> WalletPage:
-    held, found = tuple(locks), balances.value
-    lines = tuple(movement(event) for event in movements)
-    return WalletPage(
-        card=wallet_card(
-            balances, payer, sum(lock.amount_units for lock in held), spent_per_day(usage)
-        ),
-        thawing_units=None if found is None else found.thawing,
-        thaw_ready_at=0 if found is None else found.thaw_ready_at,
-        credit_units=None if found is None else found.credit,
-        locks=held,
-        movements=lines,
-        next_before=lines[-1].id if len(lines) == page_size else None,
-        escrow=escrow,
-        at_ms=now_ms,
-        problem=balances.problem or problem,
-    )
-
-
 def movement(event: LoggedEvent) -> Movement:
     text, argument, sign = MOVES[event.name]
     amount = int(event.args[argument])
-    return Movement(
-        id=event.id,
-        name=event.name,
+    of_credit = event.args.get("source") if event.name == "Credited" else None
+    return copied(
+        Movement,
+        event,
         text=text,
         amount_units=amount,
         change_units=sign * amount,
         paid_units=int(event.args["paid"]) if event.name == "JobReleased" else None,
-        job_id=event.args.get("job")
-        or (event.args.get("source") if event.name == "Credited" else None),
-        tx=event.tx,
-        block=event.block,
-        at_s=event.at_s,
+        job_id=event.args.get("job") or of_credit,
     )
 
 
 def movements_csv(movements: Iterable[Movement]) -> str:
     """The ledger for a spreadsheet: base units, times in seconds since 1970."""
     rows = ["time_s,block,event,amount_units,change_units,job,transaction"]
-    rows += [
-        f"{m.at_s or ''},{m.block},{m.name},{m.amount_units},{m.change_units},{m.job_id or ''},{m.tx}"
-        for m in movements
-    ]
+    for m in movements:
+        amounts = f"{m.amount_units},{m.change_units}"
+        rows.append(f"{m.at_s or ''},{m.block},{m.name},{amounts},{m.job_id or ''},{m.tx}")
     return "\n".join(rows) + "\n"

@@ -1,8 +1,9 @@
-"""One request from its body to its last byte: reserve, ask, write, charge, and keep what a retry is told.
+"""How is one request answered: reserve, ask, write, charge, and keep what a retry is told?
 
-Order matters: the reservation is written before anything is asked for, that there was a first token before the second is passed on,
-and the end before it is said. A process that dies between two of these can neither pay twice nor forget that it paid: the next
-start finds the reservation, and in the requester's own records what was paid.
+Order matters: the reservation is written before anything is asked for, the first token is noted
+before the second is passed on, and the end is written before it is sent. A process that dies in
+between neither pays twice nor forgets a payment: the next start finds the reservation, and in the
+requester's own records what was paid.
 """
 
 from __future__ import annotations
@@ -18,27 +19,28 @@ import msgspec
 
 from client.gateway.accepting import check_model, check_price, make_prompts
 from client.gateway.errors import (
+    DuplicateBroken,
+    DuplicateDiffers,
+    DuplicateRunning,
     Stopping,
-    TwinBroken,
-    TwinDiffers,
-    TwinRunning,
     openai_error,
     retry_headers,
 )
 from client.gateway.exchange import Exchange
-from client.gateway.money.ledger import CANCELLED, DONE, FAILED, RequestEnding, Reservation
+from client.gateway.money.ledger import RequestEnding, Reservation
 from client.gateway.openai.fields import CHAT, Endpoint, RequestBody, read_json, read_wanted
 from client.gateway.openai.shapes import (
     DONE_EVENT,
     ChoiceText,
-    ResponseHead,
     Usage,
     event,
+    head_of,
     receipt_of,
     route_shown,
 )
 from client.gateway.openai.terms import HEADERS, LONGEST_DEADLINE_S, terms_of
 from client.gateway.openai.writing import TextPiece, TokenTold, Writer
+from client.gateway.records.tables import CANCELLED, DONE, FAILED
 from client.orders.orders import Prompt
 from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
 from core.engine.sampling.stops import stop_strings
@@ -99,16 +101,16 @@ class AnswerChoice:
 async def take(
     gateway: Gateway, key: ApiKey, endpoint: Endpoint, data: bytes, headers: Mapping[str, str]
 ) -> Exchange:
-    """The exchange that answers this request: a new one, one that is under way, or one that ended before.
+    """The exchange that answers this request: a new one, one under way, or one that has ended.
 
-    Raises HeadraceError for a request that is not begun. The caller joins the exchange before it awaits anything.
+    Raises HeadraceError where none begins. The caller joins the exchange before it awaits anything.
     """
     started_s = gateway.clock.monotonic()
     if gateway.exchanges.is_stopping:
         raise Stopping("the gateway is stopping", "it takes no new request")
     named = headers.get("idempotency-key") or None
     if named is not None and len(named) > 255:
-        raise TwinDiffers("the Idempotency-Key is too long", "at most 255 characters")
+        raise DuplicateDiffers("the Idempotency-Key is too long", "at most 255 characters")
     is_retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     body_hash = hash_of(endpoint, data, headers)
     request_id = origin.current_id() or origin.new_id()
@@ -144,14 +146,14 @@ def hash_of(endpoint: str, data: bytes, headers: Mapping[str, str]) -> str:
 
 
 def _under_way(gateway: Gateway, exchange: Exchange, is_retry: bool) -> Exchange | None:
-    """A twin that is still being answered, which a retry joins. Raises TwinDiffers, TwinRunning."""
+    """The same request under way: a retry joins it. Raises DuplicateDiffers, DuplicateRunning."""
     named = exchange.idempotency_key
     twin = gateway.exchanges.find(exchange.key_id, named, exchange.body_hash)
     if twin is None:
         return None
     _check_same(twin.body_hash, exchange)
     if not is_retry:
-        raise TwinRunning(
+        raise DuplicateRunning(
             "a request with this Idempotency-Key is being answered",
             f"{twin.request_id} is not done",
             state="nothing is paid twice",
@@ -161,7 +163,7 @@ def _under_way(gateway: Gateway, exchange: Exchange, is_retry: bool) -> Exchange
 
 
 async def _ended(gateway: Gateway, exchange: Exchange) -> Exchange | None:
-    """A twin that ended, as an exchange that has. Raises TwinDiffers, TwinBroken."""
+    """The same request where it ended, as an exchange. Raises DuplicateDiffers, DuplicateBroken."""
     row = await gateway.ledger.twin(exchange.key_id, exchange.idempotency_key, exchange.body_hash)
     if row is None:
         return None
@@ -169,7 +171,7 @@ async def _ended(gateway: Gateway, exchange: Exchange) -> Exchange | None:
     if row.state == "running":
         return None
     if row.answer is None:
-        raise TwinBroken(
+        raise DuplicateBroken(
             "the request with this Idempotency-Key was broken off",
             f"{row.request_id} ended {row.state}",
             state=f"{gateway.show(row.cost_units)} was paid for what came of it",
@@ -185,7 +187,7 @@ async def _ended(gateway: Gateway, exchange: Exchange) -> Exchange | None:
 
 def _check_same(body_hash: str, exchange: Exchange) -> None:
     if body_hash != exchange.body_hash:
-        raise TwinDiffers(
+        raise DuplicateDiffers(
             "the Idempotency-Key was used for another request",
             "its body, endpoint or terms differ from this one's",
         )
@@ -251,53 +253,43 @@ def _names_miners(headers: Mapping[str, str]) -> bool:
     return "mnr_" in named
 
 
-# --- the work itself ---
-
-
 async def _produce(
     gateway: Gateway, exchange: Exchange, work: PaidRequest, parent: str = ""
 ) -> None:
-    """Answer, to whoever follows the exchange. Ends in the ledger whatever happens, cancellation included.
+    """Answer into the exchange. The ledger has its end whatever happens, cancellation included.
 
     `parent` is the `traceparent` of the caller's own span, if it has one.
     """
     name = exchange.request_id
     with logs.bound(request_id=name), tracing.span("answer", parent, request_id=name):
-        maker = _Maker(gateway, exchange, work)
-        gateway.numbers.inflight.inc()
+        answering = _Answering(gateway, exchange, work)
+        gateway.metrics.inflight.inc()
         try:
-            await maker.run()
+            await answering.run()
         finally:
-            gateway.numbers.inflight.dec()
+            gateway.metrics.inflight.dec()
 
 
-class _Maker:
+class _Answering:
     """One request being answered."""
 
     def __init__(self, gateway: Gateway, exchange: Exchange, work: PaidRequest) -> None:
         self._gateway, self._exchange, self._work = gateway, exchange, work
         wanted, served = work.wanted, work.served
         with_logprobs = wanted.sampling.n_logprobs is not None
-        self._frame = ResponseHead(
-            wanted.endpoint,
-            exchange.request_id,
-            work.created,
-            served.name,
-            served.fingerprint,
-            served.tokenizer,
-            with_logprobs,
-        )
+        self._frame = head_of(wanted, served, exchange.request_id, work.created)
         loop, stops = asyncio.get_running_loop(), stop_strings(wanted.sampling)
+        writers = [Writer(served.tokenizer, stops, with_logprobs) for _ in work.prompts]
         self._choices = [
-            AnswerChoice(
-                index, Writer(served.tokenizer, stops, with_logprobs), loop.create_future()
-            )
-            for _, index in work.prompts
+            AnswerChoice(index, writer, loop.create_future())
+            for (_, index), writer in zip(work.prompts, writers, strict=True)
         ]
         self._begun: asyncio.Task[None] | None = None
         self._first_token_s: float | None = None
         self._last_token_s = work.started_s
         self._left = len(self._choices)
+        #: The end of the last choice, which is sent with the stream's: index, text and its offset.
+        self._last_piece = (0, TextPiece(""), 0)
         if wanted.is_stream:
             exchange.early_headers = lambda: {**STREAM_HEADERS, **self._headers(())}
 
@@ -305,7 +297,9 @@ class _Maker:
         try:
             await self._answer_all()
         except asyncio.CancelledError:
-            await self._end_broken(CANCELLED, TwinBroken("its reader left", "nobody was listening"))
+            await self._end_broken(
+                CANCELLED, DuplicateBroken("its reader left", "nobody was listening")
+            )
             raise
         except HeadraceError as error:
             await self._end_broken(FAILED, error)
@@ -367,7 +361,7 @@ class _Maker:
         if is_first:
             self._first_token_s = now_s - self._work.started_s
         else:
-            self._gateway.numbers.inter_token.observe(now_s - self._last_token_s)
+            self._gateway.metrics.inter_token.observe(now_s - self._last_token_s)
         self._last_token_s = now_s
         if self._begun is not None and not self._begun.done():
             await asyncio.shield(self._begun)
@@ -375,9 +369,8 @@ class _Maker:
         if self._work.wanted.is_stream:
             self._open_stream()
             if piece:
-                self._send(
-                    self._frame.chunk(choice.index, piece, offset=choice.offset, **self._usage())
-                )
+                more = self._usage() | {"offset": choice.offset}
+                self._send(self._frame.chunk(choice.index, piece, **more))
         choice.add(piece)
         if is_first:
             self._begun = asyncio.create_task(self._gateway.ledger.begun(self._exchange.request_id))
@@ -389,15 +382,11 @@ class _Maker:
         rest = choice.writer.finish(choice.finish)
         offset = choice.offset
         choice.add(rest)
+        self._last_piece = (choice.index, rest, offset)
         if self._work.wanted.is_stream and self._left:
             self._open_stream()
-            self._send(
-                self._frame.chunk(
-                    choice.index, rest, finish=choice.finish, offset=offset, **self._usage()
-                )
-            )
-        elif self._work.wanted.is_stream:
-            self._last_piece = (choice.index, rest, offset)
+            more = self._usage() | {"finish": choice.finish, "offset": offset}
+            self._send(self._frame.chunk(choice.index, rest, **more))
 
     async def _end_done(self) -> None:
         answers = tuple(choice.answered.result() for choice in self._choices)
@@ -420,7 +409,7 @@ class _Maker:
         self._exchange.end()
 
     async def _end_broken(self, state: str, error: HeadraceError) -> None:
-        """Charge what came, tell whoever still listens, and keep that for a retry if something was paid."""
+        """Charge what came, tell those who follow, and keep it for a retry if it was paid for."""
         work = asyncio.ensure_future(self._break_off(state, error))
         while not work.done():
             try:
@@ -434,9 +423,8 @@ class _Maker:
         if answers:
             error.details["answered"] = True
             paid = self._gateway.show(sum(answer.cost_units for answer in answers))
-            error.state = (
-                f"{paid} was paid for the tokens that came; receipt {self._work.opening.receipt_id}"
-            )
+            receipt = self._work.opening.receipt_id
+            error.state = f"{paid} was paid for the tokens that came; receipt {receipt}"
         shown = openai_error(error)
         if answers:
             shown["error"]["headrace"]["paid"] = self._paid(answers)
@@ -445,16 +433,14 @@ class _Maker:
         if self._exchange.head is not None:  # a stream under way: the event, and no [DONE]
             headers, status = dict(self._exchange.head.headers), self._exchange.head.status
             final = event(shown)
-        kept = None
-        if answers:
-            kept = _kept(headers, b"".join([*self._exchange.events, final]))
+        kept = _kept(headers, b"".join([*self._exchange.events, final])) if answers else None
         await self._write(state, answers, error.api_code, kept, status)
         self._exchange.open(status, headers)
         self._exchange.push(final)
         self._exchange.end()
 
     async def _told(self) -> tuple[Answered, ...]:
-        """What every answer that has tokens came to. One that nobody tells of counts by its offered price."""
+        """What every answer with tokens came to; one not told in time, by its offered price."""
         waiting = [choice.answered for choice in self._choices if choice.writer.tokens]
         if waiting:
             await asyncio.wait(waiting, timeout=TOLD_WITHIN_S)
@@ -494,7 +480,7 @@ class _Maker:
         self._count(state, answers, took_s)
 
     def _count(self, state: str, answers: tuple[Answered, ...], took_s: float) -> None:
-        numbers, model = self._gateway.numbers, self._work.served.name
+        metrics, model = self._gateway.metrics, self._work.served.name
         log.info(
             "request over",
             state=state,
@@ -503,20 +489,18 @@ class _Maker:
             tokens_out=sum(answer.tokens_out for answer in answers),
             jobs=[f"{short(Kind.JOB, a.job_id)}/{a.request_index}" for a in answers if a.job_id],
         )
-        numbers.meet(model)
-        numbers.requests.labels(model, state).inc()
-        numbers.request.observe(took_s)
+        metrics.meet(model)
+        metrics.requests.labels(model, state).inc()
+        metrics.request.observe(took_s)
         if self._first_token_s is not None:
-            numbers.first_token.observe(self._first_token_s)
+            metrics.first_token.observe(self._first_token_s)
         for answer in answers:
-            numbers.tokens.labels(model, "in").inc(answer.tokens_in)
-            numbers.tokens.labels(model, "out").inc(answer.tokens_out)
-            numbers.cost.labels(model).inc(answer.cost_units)
+            metrics.paid(model, answer.tokens_in, answer.tokens_out, answer.cost_units)
 
     # --- what is said ---
 
     def _open_stream(self) -> None:
-        """The first token is here: the response begins, and each conversation's answer with its role."""
+        """Begin the response, and each answer of a conversation with its role."""
         if self._exchange.head is not None and self._exchange.events:
             return
         self._exchange.open(200, {**STREAM_HEADERS, **self._headers(())})
@@ -568,15 +552,13 @@ class _Maker:
     def _headers(self, answers: tuple[Answered, ...]) -> dict[str, str]:
         work, gateway = self._work, self._gateway
         took_ms = round((gateway.clock.monotonic() - work.started_s) * 1000)
-        operators = (
-            answers[0].operators if answers else [stage.operator for stage in work.priced.plan]
-        )
+        offered = [stage.operator for stage in work.priced.plan]
         headers = {
             **({} if work.wanted.is_stream else JSON_HEADERS),
             "x-request-id": self._exchange.request_id,
             "x-receipt-id": work.opening.receipt_id,
             "x-cost-limit-units": str(work.opening.reserved_units),
-            "x-route": route_shown(operators),
+            "x-route": route_shown(answers[0].operators if answers else offered),
             "openai-processing-ms": str(took_ms),
             "openai-version": "2020-10-01",
             **gateway.limiter.headers(work.key),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def receipt(gateway: Gateway, typed: str, key_id: str | None) -> dict[str, Any]:
-    """The receipt of a request, by its id, the request's, or a stage's own. Raises ReceiptUnknown."""
+    """A request's receipt, by its id, the request's, or a stage's own. Raises ReceiptUnknown."""
     row = await gateway.ledger.request(typed, key_id) if typed else None
     if row is None and gateway.store is not None and typed:
         row = await _by_stage_receipt(gateway, typed, key_id)

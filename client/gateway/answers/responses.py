@@ -1,4 +1,4 @@
-"""How does one connection follow an exchange: its head, its events, pings while nothing comes, and leaving when the client does?"""
+"""How does one connection follow an exchange, until its end or until the client leaves?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def failed(
 
 
 class FollowingResponse(Response):
-    """A response that reads an exchange from its beginning. Its reader is counted from when this is made."""
+    """A response that reads an exchange from its beginning; it counts as a reader once made."""
 
     def __init__(self, exchanges: Exchanges, exchange: Exchange, ping_s: float = PING_S) -> None:
         self._exchanges, self._exchange, self._ping_s = exchanges, exchange, ping_s

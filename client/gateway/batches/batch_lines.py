@@ -1,10 +1,10 @@
-"""Which requests does a batch's file hold? Good lines as prompts, bad ones with the reason, and the lines that answer them."""
+"""Which requests does a batch's file hold, and which lines answer them?"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,11 @@ import msgspec
 from client.gateway.accepting import make_prompts
 from client.gateway.errors import BadParameter, openai_error
 from client.gateway.openai.fields import Endpoint, RequestBody, read_json, read_wanted
-from client.gateway.openai.shapes import ChoiceText, ResponseHead, Usage
+from client.gateway.openai.shapes import ChoiceText, Usage, head_of
 from client.gateway.openai.writing import TokenTold, Writer
 from client.orders.requests import MAX_LINE_BYTES
 from client.pipeline.pipeline import Logprobs
+from client.sessions.answering import Said
 from core.engine.sampling.stops import stop_strings
 from core.protocol.errors import HeadraceError, LineInvalid, UsageError
 
@@ -62,7 +63,7 @@ class Lines:
 
 
 def read_lines(path: Path, endpoint: Endpoint) -> Lines:
-    """The file's lines; blank ones are skipped. All good ones ask the first one's model. Raises UsageError for too many."""
+    """The file's lines; all good ones ask the first one's model. Raises UsageError for too many."""
     found, seen = Lines(), set[str]()
     with path.open("rb") as file:
         for number, data in enumerate(file, start=1):
@@ -76,10 +77,9 @@ def read_lines(path: Path, endpoint: Endpoint) -> Lines:
                 entry = _entry(number, text)
                 custom_id = _custom_id(number, entry, seen)
                 wanted = _wanted(entry, endpoint)
-                if found.good and wanted.model != found.good[0].wanted.model:
-                    raise BadParameter(
-                        "model", f"one batch has one model, here {found.good[0].wanted.model}"
-                    )
+                model = found.good[0].wanted.model if found.good else wanted.model
+                if wanted.model != model:
+                    raise BadParameter("model", f"one batch has one model, here {model}")
             except HeadraceError as error:
                 found.bad.append(BadLine(number, custom_id, error))
                 continue
@@ -100,9 +100,7 @@ def with_prompts(lines: Lines, served: ServedModel, default_max_tokens: int) -> 
             found.bad.append(BadLine(line.number, line.custom_id, error))
             continue
         prompts = tuple(prompt for prompt, _ in pairs)
-        found.good.append(
-            BatchRequest(line.number, line.custom_id, line.wanted, prompts, tokens_in)
-        )
+        found.good.append(replace(line, prompts=prompts, tokens_in=tokens_in))
     found.bad.sort(key=lambda bad: bad.number)
     return found
 
@@ -122,17 +120,8 @@ def output_line(
 ) -> bytes:
     """The answered line of the output file."""
     request_id = line_id(batch_id, line.number)
-    with_logprobs = line.wanted.sampling.n_logprobs is not None
-    frame = ResponseHead(
-        line.wanted.endpoint,
-        request_id,
-        created,
-        served.name,
-        served.fingerprint,
-        served.tokenizer,
-        with_logprobs,
-    )
-    choices = [_choice(line, row, served, with_logprobs) for row in answers]
+    frame = head_of(line.wanted, served, request_id, created)
+    choices = [_choice(line, row, served, frame.with_logprobs) for row in answers]
     produced = sum(len(json.loads(row.tokens)) for row in answers)
     body = frame.body(choices, Usage(line.tokens_in, produced))
     if line.wanted.warnings:
@@ -144,11 +133,8 @@ def output_line(
 def error_line(batch_id: str, bad: BadLine) -> bytes:
     """The line of the error file."""
     error, request_id = bad.error, line_id(batch_id, bad.number)
-    response = {
-        "status_code": error.http_status,
-        "request_id": request_id,
-        "body": openai_error(error),
-    }
+    body = openai_error(error)
+    response = {"status_code": error.http_status, "request_id": request_id, "body": body}
     told = {"code": error.api_code, "message": f"{error.what}: {error.why}"}
     return _encoded(batch_id, bad.number, bad.custom_id, response, told)
 
@@ -181,8 +167,6 @@ def line_id(batch_id: str, number: int) -> str:
 def _choice(
     line: BatchRequest, row: BatchAnswerRow, served: ServedModel, with_logprobs: bool
 ) -> ChoiceText:
-    from client.sessions.answering import Said
-
     writer = Writer(served.tokenizer, stop_strings(line.wanted.sampling), with_logprobs)
     told = msgspec.json.decode(row.logprobs, type=list[Logprobs | None] | None)
     ids = json.loads(row.tokens)

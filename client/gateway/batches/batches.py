@@ -1,7 +1,7 @@
-"""The life of a batch: validating → in_progress → finalizing → completed, or failed, expired, cancelled; over restarts too.
+"""How does a batch live, from `validating` to its end, also over restarts?
 
-Everything that is decided is in the database before it is done: answers are kept as they come, and what a batch costs is charged in
-the transaction that ends it, once.
+Each decision is in the database before it is carried out: answers are kept as they come, and a
+batch is charged once, in the transaction that ends it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from client.gateway.accepting import check_model, check_price
 from client.gateway.batches import batch_lines
 from client.gateway.batches.batch_lines import BadLine, BatchRequest, Lines, place_of
 from client.gateway.batches.files import page_after
-from client.gateway.batches.offline import LineAnswer, Offline
+from client.gateway.batches.offline import BatchRunner, LineAnswer
 from client.gateway.errors import BadParameter, NotDone, NotOffered
 from client.gateway.money.ledger import Bill
 from client.gateway.money.signed import stage_receipts
 from client.gateway.openai.fields import ENDPOINTS, Endpoint
 from client.gateway.openai.shapes import receipt_of
 from client.gateway.openai.terms import terms_from, terms_json
+from client.gateway.records.database import in_database
 from client.gateway.records.tables import BatchAnswerRow, BatchRow
 from client.records.statements import Transaction
 from client.sessions.answering import AskTerms
@@ -36,15 +37,13 @@ from core.runtime import logs, tracing
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlmodel import Session
 
     from client.gateway.batches.files import Files
+    from client.gateway.metrics import GatewayMetrics
     from client.gateway.money.keyring import ApiKey, Keyring
     from client.gateway.money.ledger import Ledger
     from client.gateway.money.prices import ModelPrices
-    from client.gateway.numbers import Numbers
     from client.gateway.openai.models import Catalogue, ServedModel
     from client.gateway.records.database import Database
     from client.orders.orders import Prompt
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 WINDOWS_S = {"24h": 24 * 3600}
 RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
-#: A batch that expired so long ago runs no more: the gateway that had it is gone. An hour is for what ends it and for their clocks.
+#: A batch that expired this long ago runs no more: time for its ending and clocks that differ.
 GONE_AFTER_S = 3600
 OVER = ("completed", "failed", "expired", "cancelled")
 MOST_METADATA = 16
@@ -65,7 +64,7 @@ MOST_METADATA = 16
 class Batches:
     """The batches of one gateway: it runs its own, and knows those of others over one database."""
 
-    offline: Offline
+    offline: BatchRunner
     settings: Settings
     clock: Clock
     database: Database
@@ -74,7 +73,7 @@ class Batches:
     files: Files
     catalogue: Catalogue
     prices: ModelPrices
-    numbers: Numbers
+    metrics: GatewayMetrics
     gateway_id: str
     store: ClientStore | None
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -87,7 +86,7 @@ class Batches:
 
         What was left before gateways had names is taken by the one whose folder has its file.
         """
-        left = await self._run(self._take_left)
+        left = await self._take_left()
         for row in left:
             self._begin(row.batch_id)
         return len(left)
@@ -113,7 +112,7 @@ class Batches:
         if file.purpose != "batch":
             raise BadParameter("input_file_id", "the file's purpose must be batch")
         now, batch_id = int(self.clock.now()), f"batch_{secrets.token_hex(12)}"
-        row = BatchRow(
+        row = await self._save(
             batch_id=batch_id,
             receipt_id=receipt_of(batch_id),
             key_id=key.key_id,
@@ -127,30 +126,20 @@ class Batches:
             created_at=now,
             expires_at=now + WINDOWS_S[window],
         )
-        await self._run(self._save, row)
         self._begin(batch_id)
         return row
 
     async def get(self, batch_id: str, key_id: str | None = None) -> BatchRow:
         """Raises NotOffered."""
-        row = await self._run(self._get, batch_id)
+        row = await self._find(batch_id)
         if row is None or key_id not in (None, row.key_id):
             raise NotOffered(f"there is no batch '{batch_id[:64]}'", "this key has no such batch")
         return row
 
-    async def ls(
-        self, key_id: str | None = None, after: str | None = None, limit: int = 20
-    ) -> list[BatchRow]:
-        """Newest first; one more than `limit` when there are more."""
-        return await self._run(self._ls, key_id, after, limit)
-
     async def cancel(self, batch_id: str, key_id: str | None = None) -> BatchRow:
-        """Stop it; lines that are done are kept and paid. Raises NotOffered, NotDone when it has ended.
-
-        If another gateway runs it, that one stops it when it tidies up.
-        """
+        """Stop it, or have its gateway do so; finished lines cost. Raises NotOffered, NotDone."""
         await self.get(batch_id, key_id)
-        row = await self._run(self._ask_to_cancel, batch_id)
+        row = await self._ask_to_cancel(batch_id)
         if row.status not in RUNNING:
             raise NotDone(f"batch '{batch_id}' has ended", f"it is {row.status}")
         if row.status == "cancelling":
@@ -160,26 +149,18 @@ class Batches:
     async def heed_cancels(self) -> None:
         """Stop what runs here and was cancelled at another gateway."""
         running = list(self._stoppable)
-        for batch_id in await self._run(self._cancelling, running) if running else ():
+        for batch_id in await self._cancelling(running) if running else ():
             self._stop(batch_id)
-
-    async def end_abandoned(self) -> list[BatchRow]:
-        """End as expired what other gateways should have ended long ago: they are gone."""
-        return await self._run(self._end_abandoned)
 
     async def counts(self) -> dict[str, int]:
         """How many batches there are, by status."""
-        return dict.fromkeys((*RUNNING, *OVER), 0) | await self._run(self._counts)
+        return dict.fromkeys((*RUNNING, *OVER), 0) | await self._counts()
 
     async def wait(self, batch_id: str) -> None:
         """Until nothing is being done for it."""
         task = self._tasks.get(batch_id)
         if task is not None:
             await asyncio.wait({task})
-
-    async def answers(self, batch_id: str) -> list[BatchAnswerRow]:
-        """Finished answers, by line."""
-        return await self._run(self._answers, batch_id)
 
     # --- its life ---
 
@@ -234,15 +215,11 @@ class Batches:
             return
         key = await self.keys.get(row.key_id)
         lines = await self._read(row)
-        first = next(iter(lines.good), None)
-        if first is None:
-            await self._refuse(row, lines)
-            return
-        if key is not None:
-            check_model(key, first.wanted.model)
-        served = await self.catalogue.find(first.wanted.model)
-        default = self.settings.gateway.max_tokens
-        lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
+        if lines.good:
+            model = lines.good[0].wanted.model
+            if key is not None:
+                check_model(key, model)
+            served, lines = await self._with_prompts(lines, model)
         if not lines.good:
             await self._refuse(row, lines)
             return
@@ -252,10 +229,9 @@ class Batches:
             if row.status == "validating":
                 await self._reserve(row, served, lines, terms)
             else:
-                for answer in await self.offline.recover(
-                    row.batch_id, served.model, served.tokenizer
-                ):
-                    await self._run(self._keep, row.batch_id, answer)
+                of = row.batch_id, served.model, served.tokenizer
+                for answer in await self.offline.recover(*of):
+                    await self._keep(row.batch_id, answer)
             failures = await self._answer(row, served, lines, terms)
         await self._finish(row.batch_id, "completed", served, lines, failures, None)
 
@@ -267,6 +243,10 @@ class Batches:
         endpoint: Endpoint = next(known for known in ENDPOINTS if known == row.endpoint)
         return await asyncio.to_thread(batch_lines.read_lines, path, endpoint)
 
+    async def _with_prompts(self, lines: Lines, model: str) -> tuple[ServedModel, Lines]:
+        served, most = await self.catalogue.find(model), self.settings.gateway.max_tokens
+        return served, await asyncio.to_thread(batch_lines.with_prompts, lines, served, most)
+
     async def _reserve(
         self, row: BatchRow, served: ServedModel, lines: Lines, terms: AskTerms
     ) -> None:
@@ -276,12 +256,12 @@ class Batches:
         tokens_out = sum(prompt.sampling.max_new_tokens for prompt in prompts)
         priced = await self.prices.price(served.model, tokens_in, tokens_out, terms)
         check_price(self.settings, priced, terms)
-        await self._run(self._hold, row.batch_id, served.name, priced.most_units, lines)
+        await self._hold(row.batch_id, served.name, priced.most_units, lines)
 
     async def _answer(
         self, row: BatchRow, served: ServedModel, lines: Lines, terms: AskTerms
     ) -> dict[str, HeadraceError]:
-        """Order what is not there yet, as one order for as many as fit in one. Returns what could not be answered."""
+        """Order what is missing, in as few orders as can be. Returns what could not be answered."""
         known = {(a.line_number, a.answer_index) for a in await self.answers(row.batch_id)}
         todo = [
             prompt
@@ -293,16 +273,15 @@ class Batches:
         keeping = set[asyncio.Future[None]]()
 
         def keep(answer: LineAnswer) -> None:
-            kept = asyncio.ensure_future(self._run(self._keep, row.batch_id, answer))
+            kept = asyncio.ensure_future(self._keep(row.batch_id, answer))
             keeping.add(kept)
             kept.add_done_callback(keeping.discard)
 
         for start in range(0, len(todo), wire.MAX_REQUESTS):
             part: list[Prompt] = todo[start : start + wire.MAX_REQUESTS]
+            of = row.batch_id, served.model, served.tokenizer
             try:
-                failures |= await self.offline.run(
-                    row.batch_id, served.model, served.tokenizer, part, terms, keep
-                )
+                failures |= await self.offline.run(*of, part, terms, keep)
             finally:
                 await asyncio.gather(*keeping)
         return failures
@@ -312,29 +291,20 @@ class Batches:
     async def _refuse(self, row: BatchRow, lines: Lines) -> None:
         """No line can be run: say why of each, as validation does."""
         errors = [
-            {
-                "code": bad.error.api_code,
-                "message": f"{bad.error.what}: {bad.error.why}",
-                "line": bad.number,
-                "param": bad.error.details.get("param"),
-            }
+            _told(bad.error) | {"message": f"{bad.error.what}: {bad.error.why}", "line": bad.number}
             for bad in lines.bad[:100]
         ] or [
             {"code": "empty_file", "message": "the file has no lines", "line": None, "param": None}
         ]
-        await self._run(self._end, row.batch_id, "failed", lines, Bill(0, 0, 0), errors, {})
+        await self._end(row.batch_id, "failed", lines, Bill(0, 0, 0), errors, {})
 
     async def _end_early(self, batch_id: str, status: str, error: HeadraceError) -> None:
         """Write down what is done; the lines that are not get this error."""
         row = await self.get(batch_id)
         if row.status == "validating" or (row.status == "cancelling" and not row.in_progress_at):
-            errors = [_told(error)]
-            await self._run(self._end, batch_id, status, Lines(), Bill(0, 0, 0), errors, {})
+            await self._end(batch_id, status, Lines(), Bill(0, 0, 0), [_told(error)], {})
             return
-        lines = await self._read(row)
-        served = await self.catalogue.find(row.model)
-        default = self.settings.gateway.max_tokens
-        lines = await asyncio.to_thread(batch_lines.with_prompts, lines, served, default)
+        served, lines = await self._with_prompts(await self._read(row), row.model)
         await self._finish(batch_id, status, served, lines, {}, error)
 
     async def _finish(
@@ -350,7 +320,7 @@ class Batches:
         row = await self.get(batch_id)
         now = int(self.clock.now())
         if status == "completed":
-            await self._run(self._finalize, batch_id)
+            await self._finalize(batch_id)
         by_line: dict[int, list[BatchAnswerRow]] = {}
         for answer in await self.answers(batch_id):
             by_line.setdefault(answer.line_number, []).append(answer)
@@ -358,76 +328,38 @@ class Batches:
             line for line in lines.good if len(by_line.get(line.number, ())) == len(line.prompts)
         ]
         finished = {line.number for line in done}
-        bad = sorted(
-            [
-                *lines.bad,
-                *(
-                    BadLine(line.number, line.custom_id, _why(line, failures, error))
-                    for line in lines.good
-                    if line.number not in finished
-                ),
-            ],
-            key=lambda one: one.number,
-        )
+        unanswered = [
+            BadLine(line.number, line.custom_id, _why(line, failures, error))
+            for line in lines.good
+            if line.number not in finished
+        ]
+        bad = sorted([*lines.bad, *unanswered], key=lambda one: one.number)
         signed = await stage_receipts(
-            self.store,
-            {(a.job_id, a.job_request) for answers in by_line.values() for a in answers},
+            self.store, {(a.job_id, a.job_request) for answers in by_line.values() for a in answers}
         )
-        files = self.files
-        hexes = batch_id.removeprefix("batch_")
+        answered = [(line, by_line[line.number]) for line in done]
+        outputs = (batch_lines.output_line(batch_id, *one, served, now) for one in answered)
+        refusals = (batch_lines.error_line(batch_id, one) for one in bad)
+        receipts = (batch_lines.receipt_line(*one, signed) for one in answered)
         ids: dict[str, str | None] = {}
-
-        def outputs() -> Iterator[bytes]:
-            for line in done:
-                yield batch_lines.output_line(batch_id, line, by_line[line.number], served, now)
-
-        kinds: Sequence[tuple[str, str, Any]] = (
-            ("output", "out", outputs() if done else None),
-            (
-                "error",
-                "err",
-                (batch_lines.error_line(batch_id, one) for one in bad) if bad else None,
-            ),
-            (
-                "receipts",
-                "rcp",
-                (batch_lines.receipt_line(line, by_line[line.number], signed) for line in done)
-                if done
-                else None,
-            ),
-        )
-        for kind, mark, content in kinds:
-            if content is None:
-                continue
-            file_id = f"file-{hexes}{mark}"
-            name = f"{batch_id}_{kind}.jsonl"
-            await files.write(file_id, row.key_id, name, "batch_output", content)
-            ids[f"{kind}_file_id"] = file_id
+        for kind, mark, of, content in (
+            ("output", "out", done, outputs),
+            ("error", "err", bad, refusals),
+            ("receipts", "rcp", done, receipts),
+        ):
+            if of:
+                file_id = f"file-{batch_id.removeprefix('batch_')}{mark}"
+                name = f"{batch_id}_{kind}.jsonl"
+                await self.files.write(file_id, row.key_id, name, "batch_output", content)
+                ids[f"{kind}_file_id"] = file_id
         bill = await self.offline.bill(batch_id, served.model)
-        counted = Lines(done, bad)
-        errors = (
-            []
-            if error is None or status == "cancelled"
-            else [
-                {
-                    "code": error.api_code,
-                    "message": f"{error.what}: {error.why}",
-                    "line": None,
-                    "param": None,
-                }
-            ]
-        )
-        await self._run(self._end, batch_id, status, counted, bill, errors, ids)
-        numbers, model = self.numbers, served.name
-        numbers.tokens.labels(model, "in").inc(bill.tokens_in)
-        numbers.tokens.labels(model, "out").inc(bill.tokens_out)
-        numbers.cost.labels(model).inc(bill.cost_units)
+        errors = []
+        if error is not None and status != "cancelled":
+            errors = [_told(error) | {"message": f"{error.what}: {error.why}", "param": None}]
+        await self._end(batch_id, status, Lines(done, bad), bill, errors, ids)
+        self.metrics.paid(served.name, bill.tokens_in, bill.tokens_out, bill.cost_units)
 
-    # --- in the database's thread ---
-
-    async def _run(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self.database.run(call, *args, **kwargs)
-
+    @in_database
     def _take_left(self) -> list[BatchRow]:
         ours, files = self.gateway_id, self.files
         with self.database.session() as session:
@@ -444,6 +376,7 @@ class Batches:
                 session.add(row)
             return left
 
+    @in_database
     def _cancelling(self, batch_ids: Sequence[str]) -> list[str]:
         with self.database.session() as session:
             wanted = select(BatchRow.batch_id).where(
@@ -451,20 +384,29 @@ class Batches:
             )
             return list(session.exec(wanted).all())
 
+    @in_database
     def _counts(self) -> dict[str, int]:
         with self.database.session() as session:
             wanted = select(BatchRow.status, func.count()).group_by(col(BatchRow.status))
             return dict(session.exec(wanted).all())
 
-    def _save(self, row: BatchRow) -> None:
+    @in_database
+    def _save(self, **values: Any) -> BatchRow:
+        row = BatchRow(**values)
         with self.database.session() as session:
             session.add(row)
+        return row
 
-    def _get(self, batch_id: str) -> BatchRow | None:
+    @in_database
+    def _find(self, batch_id: str) -> BatchRow | None:
         with self.database.session() as session:
             return session.get(BatchRow, batch_id)
 
-    def _ls(self, key_id: str | None, after: str | None, limit: int) -> list[BatchRow]:
+    @in_database
+    def ls(
+        self, key_id: str | None = None, after: str | None = None, limit: int = 20
+    ) -> list[BatchRow]:
+        """Newest first; one more than `limit` when there are more."""
         with self.database.session() as session:
             wanted = select(BatchRow)
             if key_id is not None:
@@ -473,12 +415,15 @@ class Batches:
             rows = list(session.exec(wanted.order_by(*newest)).all())
         return page_after(rows, after, limit, lambda row: row.batch_id)
 
-    def _answers(self, batch_id: str) -> list[BatchAnswerRow]:
+    @in_database
+    def answers(self, batch_id: str) -> list[BatchAnswerRow]:
+        """Finished answers, by line."""
         with self.database.session() as session:
             wanted = select(BatchAnswerRow).where(BatchAnswerRow.batch_id == batch_id)
             order = (col(BatchAnswerRow.line_number), col(BatchAnswerRow.answer_index))
             return list(session.exec(wanted.order_by(*order)).all())
 
+    @in_database
     def _ask_to_cancel(self, batch_id: str) -> BatchRow:
         with self.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
@@ -487,6 +432,7 @@ class Batches:
             session.add(row)
             return row
 
+    @in_database
     def _finalize(self, batch_id: str) -> None:
         with self.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
@@ -494,6 +440,7 @@ class Batches:
                 row.status, row.finalizing_at = "finalizing", int(self.clock.now())
             session.add(row)
 
+    @in_database
     def _hold(self, batch_id: str, model: str, units: int, lines: Lines) -> None:
         with self.database.session() as session:
             row = session.get_one(BatchRow, batch_id)
@@ -505,6 +452,7 @@ class Batches:
             row.in_progress_at = int(self.clock.now())
             session.add(row)
 
+    @in_database
     def _keep(self, batch_id: str, answer: LineAnswer) -> None:
         number, choice = place_of(answer.custom_id)
         logprobs = answer.logprobs if any(answer.logprobs) else None
@@ -517,8 +465,8 @@ class Batches:
                     answer_index=choice,
                     job_id=answer.job_id,
                     job_request=answer.job_request,
-                    operators=json.dumps(list(answer.operators)),
-                    tokens=json.dumps(list(answer.tokens)),
+                    operators=json.dumps(answer.operators),
+                    tokens=json.dumps(answer.tokens),
                     logprobs=msgspec.json.encode(logprobs).decode(),
                     finish=answer.finish,
                     ended_at=int(self.clock.now()),
@@ -533,6 +481,7 @@ class Batches:
                 ).one()
                 session.add(row)
 
+    @in_database
     def _end(
         self,
         batch_id: str,
@@ -553,7 +502,9 @@ class Batches:
                 setattr(row, name, file_id)
             self._close(session, row, status, bill, errors)
 
-    def _end_abandoned(self) -> list[BatchRow]:
+    @in_database
+    def end_abandoned(self) -> list[BatchRow]:
+        """End as expired what other gateways should have ended long ago: they are gone."""
         error = DeadlinePassed(
             "the batch was not done in time",
             "the gateway that ran it is gone",

@@ -1,4 +1,4 @@
-"""Which files does the gateway keep? Uploaded ones and those that batches write, streamed to a folder of the owner's alone."""
+"""Which files does the gateway keep? Uploads and what batches write, in a private folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlmodel import col, select
 
 from client.gateway.errors import NotDone, NotOffered, TooLarge
+from client.gateway.records.database import in_database
 from client.gateway.records.tables import BatchRow, FileRow
 from core.runtime.folders import make_private
 
@@ -28,20 +29,17 @@ class Files:
     def __init__(
         self, database: Database, clock: Clock, folder: Path, max_bytes: int = MAX_FILE_BYTES
     ) -> None:
-        self._database, self._clock, self._folder = database, clock, make_private(folder)
+        self.database, self._clock, self._folder = database, clock, make_private(folder)
         self._max_bytes = max_bytes
 
     def path(self, file_id: str) -> Path:
         return self._folder / file_id
 
-    def new_id(self) -> str:
-        return f"file-{secrets.token_hex(12)}"
-
     async def save(
         self, key_id: str, filename: str, purpose: str, chunks: AsyncIterator[bytes]
     ) -> FileRow:
         """Keep what comes. Raises TooLarge; then nothing is kept."""
-        file_id, size = self.new_id(), 0
+        file_id, size = f"file-{secrets.token_hex(12)}", 0
         path = self.path(file_id)
         try:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
@@ -55,7 +53,7 @@ class Files:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return await self._add(file_id, key_id, filename, purpose, size)
+        return await self._keep(file_id, key_id, filename, purpose, size)
 
     async def write(
         self, file_id: str, key_id: str, filename: str, purpose: str, lines: Iterable[bytes]
@@ -67,17 +65,17 @@ class Files:
             for line in lines:
                 size += out.write(line)
         draft.replace(self.path(file_id))
-        return await self._add(file_id, key_id, filename, purpose, size)
+        return await self._keep(file_id, key_id, filename, purpose, size)
 
     async def get(self, file_id: str, key_id: str | None) -> FileRow:
         """A file of this key, or of any. Raises NotOffered."""
-        row = await self._database.run(self._get, file_id)
+        row = await self._find(file_id)
         if row is None or key_id not in (None, row.key_id):
             raise NotOffered(f"there is no file '{file_id[:64]}'", "this key has no such file")
         return row
 
     async def readable(self, file_id: str, key_id: str | None) -> tuple[FileRow, Path]:
-        """A file of this key, or of any, and where its bytes lie. Raises NotOffered, also where another gateway has them."""
+        """A file and where its bytes lie. Raises NotOffered, also if another gateway has them."""
         row, path = await self.get(file_id, key_id), self.path(file_id)
         if not path.is_file():
             raise NotOffered(
@@ -87,7 +85,33 @@ class Files:
             )
         return row, path
 
-    async def ls(
+    async def delete(self, file_id: str, key_id: str | None) -> None:
+        """Raises NotOffered, NotDone while a batch reads it."""
+        await self.get(file_id, key_id)
+        await self._drop(file_id)
+        self.path(file_id).unlink(missing_ok=True)
+
+    @in_database
+    def _keep(self, file_id: str, key_id: str, filename: str, purpose: str, size: int) -> FileRow:
+        row = FileRow(
+            file_id=file_id,
+            key_id=key_id,
+            filename=filename[:255],
+            purpose=purpose,
+            size_bytes=size,
+            created_at=int(self._clock.now()),
+        )
+        with self.database.session() as session:
+            session.merge(row)
+        return row
+
+    @in_database
+    def _find(self, file_id: str) -> FileRow | None:
+        with self.database.session() as session:
+            return session.get(FileRow, file_id)
+
+    @in_database
+    def ls(
         self,
         key_id: str | None,
         *,
@@ -97,47 +121,7 @@ class Files:
         oldest_first: bool = False,
     ) -> list[FileRow]:
         """Newest first; one more than `limit` when there are more."""
-        return await self._database.run(self._ls, key_id, purpose, after, limit, oldest_first)
-
-    async def delete(self, file_id: str, key_id: str | None) -> None:
-        """Raises NotOffered, NotDone while a batch reads it."""
-        await self.get(file_id, key_id)
-        await self._database.run(self._delete, file_id)
-        self.path(file_id).unlink(missing_ok=True)
-
-    # --- in the database's thread ---
-
-    async def _add(
-        self, file_id: str, key_id: str, filename: str, purpose: str, size: int
-    ) -> FileRow:
-        row = FileRow(
-            file_id=file_id,
-            key_id=key_id,
-            filename=filename[:255],
-            purpose=purpose,
-            size_bytes=size,
-            created_at=int(self._clock.now()),
-        )
-        await self._database.run(self._merge, row)
-        return row
-
-    def _merge(self, row: FileRow) -> None:
-        with self._database.session() as session:
-            session.merge(row)
-
-    def _get(self, file_id: str) -> FileRow | None:
-        with self._database.session() as session:
-            return session.get(FileRow, file_id)
-
-    def _ls(
-        self,
-        key_id: str | None,
-        purpose: str | None,
-        after: str | None,
-        limit: int,
-        oldest_first: bool,
-    ) -> list[FileRow]:
-        with self._database.session() as session:
+        with self.database.session() as session:
             wanted = select(FileRow)
             if key_id is not None:
                 wanted = wanted.where(FileRow.key_id == key_id)
@@ -148,8 +132,9 @@ class Files:
             rows = list(session.exec(wanted.order_by(*order)).all())
         return page_after(rows, after, limit, lambda row: row.file_id)
 
-    def _delete(self, file_id: str) -> None:
-        with self._database.session() as session:
+    @in_database
+    def _drop(self, file_id: str) -> None:
+        with self.database.session() as session:
             row = session.get(FileRow, file_id)
             reading = select(BatchRow.batch_id).where(
                 BatchRow.input_file_id == file_id, col(BatchRow.ended_at).is_(None)

@@ -1,11 +1,11 @@
-"""How is a batch bought: one order for all its lines, gone on with after a restart, and paid to the unit?"""
+"""How is a batch bought: one order for all lines, taken up after a restart, paid to the unit?"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from client.context import Context, Model
 from client.gateway.money.ledger import Bill
@@ -59,35 +59,8 @@ class LineAnswer:
 Keep = Callable[[LineAnswer], None]
 
 
-class Offline(Protocol):
-    """Whoever runs batches. `name` is the batch's, the same before and after a restart."""
-
-    async def run(
-        self,
-        name: str,
-        model: Model,
-        tokenizer: Tokenizer,
-        prompts: Sequence[Prompt],
-        terms: AskTerms,
-        keep: Keep,
-    ) -> dict[str, HeadraceError]:
-        """Answer these prompts under one order; `keep` is called for each as it ends. Returns those that could not be answered.
-
-        Raises what kept the first order from being made; nothing was spent then. Cancelled, it pays for what came.
-        """
-        ...
-
-    async def recover(self, name: str, model: Model, tokenizer: Tokenizer) -> list[LineAnswer]:
-        """What a former life of this program bought under this name, now paid for."""
-        ...
-
-    async def bill(self, name: str, model: Model) -> Bill:
-        """All that was or will be paid under this name."""
-        ...
-
-
-class NetworkOffline:
-    """Over the real network, from the owner's wallet."""
+class BatchRunner:
+    """Buys batches from the owner's wallet. `name` is the batch's, the same after a restart."""
 
     def __init__(
         self, context: Context, matcher: MatcherApi, store: ClientStore, signer: DigestSigner
@@ -104,6 +77,11 @@ class NetworkOffline:
         terms: AskTerms,
         keep: Keep,
     ) -> dict[str, HeadraceError]:
+        """Answer these prompts under one order, and call `keep` with each answer as it ends.
+
+        Returns why others could not be answered. Raises what kept the first order from being made;
+        nothing was spent then. Cancelled, it pays for what came.
+        """
         context, settings = self._context, self._context.settings
         wishes = await within_limits(context, model, wishes_with(settings, terms), Choices())
         prepared = Prepared(list(prompts), [])
@@ -125,20 +103,13 @@ class NetworkOffline:
         )
         operators = {m.job_id: _operators(m) for m in result.matches}
         for custom_id, done in result.finished.items():  # again, with what only the end knows
-            keep(
-                LineAnswer(
-                    custom_id,
-                    tuple(done.state.tokens),
-                    tuple(done.state.logprobs),
-                    done.state.finish,
-                    done.job_id,
-                    done.request_index,
-                    operators[done.job_id],
-                )
-            )
+            tokens, logprobs = tuple(done.state.tokens), tuple(done.state.logprobs)
+            place = done.job_id, done.request_index, operators[done.job_id]
+            keep(LineAnswer(custom_id, tokens, logprobs, done.state.finish, *place))
         return dict(result.unfinished)
 
     async def recover(self, name: str, model: Model, tokenizer: Tokenizer) -> list[LineAnswer]:
+        """What an earlier run of this program bought under this name, now paid for."""
         found, requester = [], self._requester(model, tokenizer)
         for job in self._jobs(name):
             match = match_of(job)
@@ -158,6 +129,7 @@ class NetworkOffline:
         return found
 
     async def bill(self, name: str, model: Model) -> Bill:
+        """All that was or will be paid under this name."""
         cost = tokens_in = tokens_out = 0
         for job in self._jobs(name):
             match = match_of(job)
@@ -165,15 +137,12 @@ class NetworkOffline:
             gross = pricing.split(
                 match.signed.order, match.plan, model.spec, counted_in, counted_out
             ).gross
-            cost, tokens_in, tokens_out = (
-                cost + sum(gross),
-                tokens_in + counted_in,
-                tokens_out + counted_out,
-            )
+            cost += sum(gross)
+            tokens_in, tokens_out = tokens_in + counted_in, tokens_out + counted_out
         return Bill(cost, tokens_in, tokens_out)
 
     async def _counts(self, job: JobRow) -> tuple[int, int]:
-        """Tokens that a job is paid for: as the chain says, or before it does as we acknowledged them."""
+        """Tokens that a job is paid for, by the chain, or before it by what we acknowledged."""
         on_chain = await self._context.chain.read("TaskRegistry", "jobOf", job.job_id)
         if JobState(on_chain["state"]) in PAID:
             return on_chain["tokensIn"], on_chain["tokensOut"]
@@ -200,7 +169,7 @@ class NetworkOffline:
 
 
 def demands_of(settings: Settings, terms: AskTerms) -> DemandedTerms | None:
-    """Whom an order under these terms may be served by, bound by its hash; None where anybody may."""
+    """The machines that may serve an order under these terms; None: any."""
     trusted = terms.trusted or frozenset(settings.client.trusted)
     avoided = terms.avoided | frozenset(settings.client.avoid)
     return demanded(limits_of(settings).in_flight, trusted, avoided, terms.audit_bps)
@@ -253,12 +222,5 @@ def _answer(row: RequestRow) -> RequestAnswer:
 
 def _line(row: RequestRow, match: Match) -> LineAnswer:
     tokens = tuple(json.loads(row.tokens))
-    return LineAnswer(
-        row.custom_id,
-        tokens,
-        (None,) * len(tokens),
-        row.finish,
-        match.job_id,
-        row.request_index,
-        _operators(match),
-    )
+    place = match.job_id, row.request_index, _operators(match)
+    return LineAnswer(row.custom_id, tokens, (None,) * len(tokens), row.finish, *place)

@@ -1,6 +1,6 @@
-"""Who may use the gateway, and within which limits? API keys: made, found again by their secret, listed, revoked.
+"""Who may use the gateway, and within which limits? API keys: made, found, listed, revoked.
 
-A secret is 32 random bytes that is shown once; what is kept is its SHA-256, which nobody can turn back.
+A secret is 32 random bytes, shown once; its SHA-256 is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sqlalchemy import bindparam, func
 from sqlalchemy import select as columns
 from sqlmodel import Session, col, select
 
-from client.gateway.records.tables import KeyRow, UsageRow
+from client.gateway.records.database import in_database
+from client.gateway.records.tables import KeyRow, UsageRow, copied
 from client.records.statements import Statement, Transaction
 from core.protocol import units
 from core.protocol.errors import AmountInvalid, IdInvalid, UsageError
@@ -37,8 +38,8 @@ _SPENT = columns(func.coalesce(func.sum(_USAGE.c.cost_units), 0).label("units"))
 )
 _SPENT_BY_ALL = Statement(_SPENT)
 _SPENT_BY_KEY = Statement(_SPENT.where(_USAGE.c.key_id == bindparam("key")))
-#: For so long a key counts as it was found. What is reserved for it looks again: one that is revoked by another process spends nothing,
-#: and may for that moment hear an answer that is kept for it.
+#: How long a key counts as it was found. A reservation looks again, so one that another process
+#: revoked spends nothing; until then it may still be told an answer that is kept for it.
 FRESH_S = 2.0
 MOST_KNOWN = 1024
 _PERIODS = {"day": 60 * 60 * 24}
@@ -74,7 +75,7 @@ class ApiKey:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is the owner's own of this machine, which sees everybody's files and records."""
+        """Whether it is this machine's own, which sees the files and records of all keys."""
         return self.key_id == LOCAL_KEY
 
     def state(self, now: float) -> str:
@@ -101,19 +102,11 @@ class Keyring:
     """The keys of one gateway."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        self._database, self._clock = database, clock
+        self.database, self._clock = database, clock
         self._known: dict[str, tuple[ApiKey, float]] = {}
 
-    async def new(self, name: str, limits: KeyLimits) -> tuple[ApiKey, str]:
-        """A new key, and its secret, which nothing will show again."""
-        return await self._database.run(self._new, name, limits)
-
-    async def find(self, secret: str) -> ApiKey | None:
-        """The key with this secret, whatever its state."""
-        return await self._database.run(self._find, secret)
-
     async def known(self, secret: str) -> ApiKey | None:
-        """The same as it was found a moment ago, for those who reserve before they give anything: it costs no look at the database."""
+        """The key as it was found up to `FRESH_S` ago: enough where a reservation looks again."""
         name, now_s = hash_of(secret), self._clock.monotonic()
         key, found_s = self._known.get(name, (None, 0.0))
         if key is not None and now_s - found_s <= FRESH_S:
@@ -125,32 +118,9 @@ class Keyring:
             self._known[name] = key, now_s
         return key
 
-    async def ls(self) -> list[ApiKey]:
-        """Newest first, revoked ones included."""
-        return await self._database.run(self._ls)
-
-    async def get(self, key_id: str) -> ApiKey | None:
-        return await self._database.run(self._get, key_id)
-
-    async def revoke(self, typed: str) -> ApiKey:
-        """End a key now, by its id or a unique prefix of it, or by its name. Raises IdInvalid."""
-        key = await self._database.run(self._revoke, typed)
-        self._known.clear()
-        return key
-
-    async def claim_local(self, secret: str) -> ApiKey:
-        """Give the owner's own key this secret; the one of an earlier start is worth nothing any more."""
-        key = await self._database.run(self._claim_local, secret)
-        self._known.clear()
-        return key
-
-    async def usage(self, key_id: str | None = None, days: int = 30) -> list[dict[str, Any]]:
-        """What was used per key, day and model, newest day first."""
-        return await self._database.run(self._usage, key_id, days)
-
-    # --- in the database's thread ---
-
-    def _new(self, name: str, limits: KeyLimits) -> tuple[ApiKey, str]:
+    @in_database
+    def new(self, name: str, limits: KeyLimits) -> tuple[ApiKey, str]:
+        """A new key, and its secret, which nothing will show again."""
         secret = SECRET_PREFIX + secrets.token_urlsafe(32)
         row = KeyRow(
             key_id=f"key_{secrets.token_hex(8)}",
@@ -158,14 +128,16 @@ class Keyring:
             secret_hash=hash_of(secret),
             hint=hint_of(secret),
             created_at=int(self._clock.now()),
-            **_columns(limits),
+            **vars(limits) | {"models": json.dumps(limits.models)},
         )
-        with self._database.session() as session:
+        with self.database.session() as session:
             session.add(row)
         return key_of(row), secret
 
-    def _find(self, secret: str) -> ApiKey | None:
-        with self._database.looking() as look:
+    @in_database
+    def find(self, secret: str) -> ApiKey | None:
+        """The key with this secret, whatever its state."""
+        with self.database.looking() as look:
             row = look.first(_BY_SECRET, {"wanted": hash_of(secret)})
             if row is None:
                 return None
@@ -173,18 +145,28 @@ class Keyring:
                 return key_of(row)
             return key_of(row, spent_on(look, day_of(self._clock.now()), row.key_id))
 
-    def _get(self, key_id: str) -> ApiKey | None:
-        with self._database.session() as session:
+    @in_database
+    def get(self, key_id: str) -> ApiKey | None:
+        with self.database.session() as session:
             row = session.get(KeyRow, key_id)
             return None if row is None else self._with_today(session, row)
 
-    def _ls(self) -> list[ApiKey]:
-        with self._database.session() as session:
+    @in_database
+    def ls(self) -> list[ApiKey]:
+        """Newest first, revoked ones included."""
+        with self.database.session() as session:
             rows = session.exec(select(KeyRow).order_by(col(KeyRow.created_at).desc()))
             return [self._with_today(session, row) for row in rows.all()]
 
+    async def revoke(self, typed: str) -> ApiKey:
+        """End a key now, by its id or a unique prefix of it, or by its name. Raises IdInvalid."""
+        key = await self._revoke(typed)
+        self._known.clear()
+        return key
+
+    @in_database
     def _revoke(self, typed: str) -> ApiKey:
-        with self._database.session() as session:
+        with self.database.session() as session:
             rows = session.exec(select(KeyRow).where(KeyRow.key_id != LOCAL_KEY)).all()
             fitting = [row for row in rows if typed in (row.key_id, row.name)] or [
                 row for row in rows if typed and row.key_id.startswith(typed)
@@ -201,8 +183,15 @@ class Keyring:
             session.add(row)
             return key_of(row)
 
+    async def claim_local(self, secret: str) -> ApiKey:
+        """Give this machine's own key this secret, in place of the one of an earlier start."""
+        key = await self._claim_local(secret)
+        self._known.clear()
+        return key
+
+    @in_database
     def _claim_local(self, secret: str) -> ApiKey:
-        with self._database.session() as session:
+        with self.database.session() as session:
             row = session.get(KeyRow, LOCAL_KEY) or KeyRow(
                 key_id=LOCAL_KEY,
                 name="this machine",
@@ -214,9 +203,11 @@ class Keyring:
             session.add(row)
             return key_of(row)
 
-    def _usage(self, key_id: str | None, days: int) -> list[dict[str, Any]]:
+    @in_database
+    def usage(self, key_id: str | None = None, days: int = 30) -> list[dict[str, Any]]:
+        """What was used per key, day and model, newest day first."""
         since = day_of(self._clock.now() - (days - 1) * _PERIODS["day"])
-        with self._database.session() as session:
+        with self.database.session() as session:
             wanted = select(UsageRow).where(col(UsageRow.day) >= since)
             if key_id is not None:
                 wanted = wanted.where(UsageRow.key_id == key_id)
@@ -237,26 +228,8 @@ def spent_on(look: Transaction, day: str, key_id: str | None = None) -> int:
 
 def key_of(row: Any, spent_today_units: int = 0) -> ApiKey:
     """A row of `KeyRow`, or of its table, as a value."""
-    limits = KeyLimits(
-        row.budget_units,
-        row.budget_period,
-        row.expires_at,
-        tuple(json.loads(row.models)),
-        row.requests_per_minute,
-        row.tokens_per_minute,
-    )
-    return ApiKey(
-        row.key_id,
-        row.name,
-        row.hint,
-        row.created_at,
-        limits,
-        row.revoked_at,
-        row.last_used_at,
-        row.spent_units,
-        row.reserved_units,
-        spent_today_units,
-    )
+    limits = copied(KeyLimits, row, models=tuple(json.loads(row.models)))
+    return copied(ApiKey, row, limits=limits, spent_today_units=spent_today_units)
 
 
 def hash_of(secret: str) -> str:
@@ -284,7 +257,7 @@ def limits_of(
     rate: str | None = None,
     token_rate: str | None = None,
 ) -> KeyLimits:
-    """Limits as people write them: `5usd` or `5usd/day`, `30d`, `60/m`. Raises UsageError, AmountInvalid."""
+    """Limits as typed: `5usd` or `5usd/day`, `30d`, `60/m`. Raises UsageError, AmountInvalid."""
     amount, _, period = (budget or "").partition("/")
     if period not in ("", *_PERIODS):
         raise AmountInvalid(
@@ -309,14 +282,3 @@ def _rate(text: str | None) -> int | None:
     if not count.isascii() or not count.isdigit() or int(count) < 1 or period not in _RATES:
         raise UsageError(f"'{text}' is not a rate", "it is such as 60/m or 2/s")
     return int(count) * _RATES[period]
-
-
-def _columns(limits: KeyLimits) -> dict[str, Any]:
-    return {
-        "budget_units": limits.budget_units,
-        "budget_period": limits.budget_period,
-        "expires_at": limits.expires_at,
-        "models": json.dumps(list(limits.models)),
-        "requests_per_minute": limits.requests_per_minute,
-        "tokens_per_minute": limits.tokens_per_minute,
-    }

@@ -1,7 +1,7 @@
-"""Where does every unit go? What is reserved before a request, what it cost after, and what a retry of it is told.
+"""What is reserved before a request, what did it cost after, and what is a retry of it told?
 
-A reservation is a running request's row and a sum on its key; both are written in one transaction, so a request that is not covered
-never starts and a process that dies leaves nothing reserved that the next start does not find.
+A reservation is a running request's row and a sum on its key, written in one transaction: a request
+that is not covered never starts, and the next start finds what a process that died had reserved.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from sqlalchemy import BigInteger, bindparam, func, insert, literal_column, null
 from sqlalchemy import select as columns
 from sqlmodel import col, select
 
-from client.gateway.errors import BudgetExceeded, KeyRefused, TwinRunning
+from client.gateway.errors import BudgetExceeded, DuplicateRunning, KeyRefused
 from client.gateway.money.keyring import day_of, spent_on
 from client.gateway.openai.terms import LONGEST_DEADLINE_S
-from client.gateway.records.database import Clash
+from client.gateway.records.database import Clash, in_database
 from client.gateway.records.tables import (
-    CANCELLED,
     DONE,
     FAILED,
     INTERRUPTED,
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
     from client.gateway.records.database import Database
     from core.runtime.clock import Clock
 
-#: How long an answer is kept for a retry: of a client that says nothing, and of one that named its request.
+#: How long an answer is kept for a retry: of a request without an Idempotency-Key, and with one.
 KEEP_S, KEEP_NAMED_S = 60, 24 * 3600
 FORGET_AT_ONCE = 100
-#: A request that has run for so long runs no more: the gateway that had it is gone. An hour is for what ends it and for their clocks.
+#: A request older than this runs no more: time for its ending and clocks that differ.
 GONE_AFTER_S = LONGEST_DEADLINE_S + 3600
 
 
@@ -68,7 +67,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class RequestEnding:
-    """What became of it. `answer` is what a retry is answered with, None: a retry is a new request."""
+    """What became of a request. `answer` is a retry's answer; None: a retry is a new request."""
 
     state: str
     answers: tuple[Answered, ...] = ()
@@ -132,21 +131,16 @@ _UNSAID = {
     for name, known in PaidRequestRow.model_fields.items()
     if not known.is_required()
 }
+_NEEDED = ("request_id", "key_id", "model", "state", "reserved_units", "idempotency_key")
 _REQUEST = Statement(
-    columns(
-        *(
-            _REQUESTS.c[name]
-            for name in (
-                "request_id", "key_id", "model", "state", "reserved_units", "idempotency_key",
-            )
-        )
-    ).where(_HAS_ID).with_for_update()
-)  # fmt: skip
+    columns(*(_REQUESTS.c[name] for name in _NEEDED)).where(_HAS_ID).with_for_update()
+)
 _BEGUN = Statement(update(_REQUESTS).where(_HAS_ID).values(begun_at=bindparam("now")))
 _ENDED = (
-    "state", "error_code", "ended_at", "reserved_units", "first_token_ms", "took_ms", "cost_units", "tokens_in",
-    "tokens_out", "answer", "answer_status", "keep_until", "idempotency_key",
-)  # fmt: skip
+    *("state", "error_code", "ended_at", "reserved_units", "first_token_ms", "took_ms"),
+    *("cost_units", "tokens_in", "tokens_out"),
+    *("answer", "answer_status", "keep_until", "idempotency_key"),
+)
 _END = Statement(
     update(_REQUESTS).where(_HAS_ID).values({n: bindparam(f"new_{n}") for n in _ENDED})
 )
@@ -182,89 +176,23 @@ class Ledger:
         daily_budget_units: int | None = None,
         show: Callable[[int], str] = str,
     ) -> None:
-        self._database, self._clock, self._gateway_id = database, clock, gateway_id
+        self.database, self._clock, self._gateway_id = database, clock, gateway_id
         self._daily_budget_units, self._show = daily_budget_units, show
 
-    async def reserve(self, opening: Reservation) -> None:
-        """Start a request. Raises BudgetExceeded, KeyRefused, TwinRunning; then nothing is written."""
-        await self._database.run(self._reserve, opening)
-
-    async def begun(self, request_id: str) -> None:
-        """Its first token is here: from now on it may have to be paid for."""
-        await self._database.run(self._begun, request_id)
-
-    async def end(self, request_id: str, ending: RequestEnding) -> None:
-        """Charge what it cost, release the rest, keep what a retry gets."""
-        await self._database.run(self._end, request_id, ending)
-
-    async def twin(
-        self, key_id: str, idempotency_key: str | None, body_hash: str
-    ) -> PaidRequestRow | None:
-        """An ended request that this one repeats: named alike, or without a name of the same body and not long ago."""
-        return await self._database.run(self._twin, key_id, idempotency_key, body_hash)
-
-    async def recover(
-        self, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None] = lambda _: None
-    ) -> list[PaidRequestRow]:
-        """At start: end what a former life left running (see `left`). `cost_of` knows what of one was paid for, None: nobody does.
-
-        What cost nothing may be asked for again under the same name; what did, or may have, may not. Where nobody knows, it may have
-        from its first token on.
-        """
-        return await self._database.run(self._recover, cost_of)
-
-    async def left(self) -> list[PaidRequestRow]:
-        """At start: what a former life of this gateway left running, and what somebody did before gateways had names."""
-        return await self._database.run(self._left)
-
-    async def end_abandoned(self) -> list[PaidRequestRow]:
-        """End what other gateways began longer ago than anything runs: they are gone, and what was paid went with their records."""
-        return await self._database.run(self._end_abandoned)
-
-    async def forget_answers(self) -> int:
-        """Drop answers that no retry may ask for any more; how many. A few at a time: requests come in between."""
-        total = count = await self._database.run(self._forget_answers)
-        while count == FORGET_AT_ONCE:
-            count = await self._database.run(self._forget_answers)
-            total += count
-        return total
-
-    async def requests(self, key_id: str | None = None, limit: int = 100) -> list[PaidRequestRow]:
-        """Newest first; of one key, or of all."""
-        return await self._database.run(self._requests, key_id, limit)
-
-    async def request(self, typed: str, key_id: str | None = None) -> PaidRequestRow | None:
-        """By its id or its receipt's, or by a prefix of the receipt's that only one has."""
-        return await self._database.run(self._request, typed, key_id)
-
-    async def answers(self, request_id: str) -> list[AnswerRow]:
-        """A request's answers, in order."""
-        return await self._database.run(self._answers, request_id)
-
-    async def of_job(self, job_id: str) -> list[AnswerRow]:
-        """Answers that a job gave."""
-        return await self._database.run(self._of_job, job_id)
-
-    async def totals(self) -> dict[str, int]:
-        """`reserved_units` now, `spent_today_units`, `spent_units` of all keys."""
-        return await self._database.run(self._totals)
-
-    # --- in the database's thread ---
-
-    def _reserve(self, opening: Reservation) -> None:
-        now = int(self._clock.now())
-        row = {
-            **_UNSAID, **vars(opening), "gateway_id": self._gateway_id, "created_at": now, "state": RUNNING,
-        }  # fmt: skip
+    @in_database
+    def reserve(self, opening: Reservation) -> None:
+        """Start a request, or raise BudgetExceeded, KeyRefused, DuplicateRunning."""
+        row = {**_UNSAID, **vars(opening), "gateway_id": self._gateway_id, "state": RUNNING}
+        row["created_at"] = int(self._clock.now())
         try:
-            with self._database.transaction() as writing:
+            with self.database.transaction() as writing:
                 self.take(writing, opening.key_id, opening.reserved_units)
                 writing.execute(_NEW_REQUEST, row)
         except Clash:  # another gateway over the same database was first
-            raise TwinRunning("the request is being answered already") from None
+            raise DuplicateRunning("the request is being answered already") from None
 
     def take(self, writing: Transaction, key_id: str, need: int) -> None:
-        """Reserve so much for a key, as part of a transaction. Raises BudgetExceeded, KeyRefused."""
+        """Reserve base units for a key in this transaction. Raises BudgetExceeded, KeyRefused."""
         values = {"wanted": key_id, "need": need, "now": int(self._clock.now())}
         if self._daily_budget_units is None and writing.execute(_TAKE_COVERED, values):
             return
@@ -281,14 +209,13 @@ class Ledger:
             spent = spent_on(look, day, key.key_id) if daily else key.spent_units
             have = max(0, key.budget_units - spent - key.reserved_units)
             if have < need:
+                wait = ", wait until tomorrow (UTC)" if daily else ""
                 raise BudgetExceeded(
                     f"the budget of key '{key.name}' does not cover this request",
                     have=have,
                     need=need,
                     address=key.key_id,
-                    fix="lower max_tokens, wait until tomorrow (UTC), or make a key with a higher budget"
-                    if daily
-                    else "lower max_tokens, or make a key with a higher budget: `client keys new`",
+                    fix=f"lower max_tokens{wait}, or `client keys new` with a higher budget",
                     show=self._show,
                 )
         if self._daily_budget_units is not None:
@@ -304,13 +231,17 @@ class Ledger:
                     show=self._show,
                 )
 
-    def _begun(self, request_id: str) -> None:
+    @in_database
+    def begun(self, request_id: str) -> None:
+        """Its first token is here: from now on it may have to be paid for."""
         values = {"wanted": request_id, "now": int(self._clock.now())}
-        with self._database.transaction() as writing:
+        with self.database.transaction() as writing:
             writing.execute(_BEGUN, values)
 
-    def _end(self, request_id: str, ending: RequestEnding) -> None:
-        with self._database.transaction() as writing:
+    @in_database
+    def end(self, request_id: str, ending: RequestEnding) -> None:
+        """Charge what it cost, release the rest, keep what a retry gets."""
+        with self.database.transaction() as writing:
             row = writing.first(_REQUEST, {"wanted": request_id})
             if row is not None and row.state == RUNNING:
                 self._close(writing, row, ending)
@@ -374,10 +305,12 @@ class Ledger:
         if not writing.execute(_USE_MORE, named | more):
             writing.execute(_USE_FIRST, place | counts)
 
-    def _twin(
+    @in_database
+    def twin(
         self, key_id: str, idempotency_key: str | None, body_hash: str
     ) -> PaidRequestRow | None:
-        with self._database.session() as session:
+        """An ended request with this Idempotency-Key, or without one a recent one of this body."""
+        with self.database.session() as session:
             wanted = select(PaidRequestRow).where(PaidRequestRow.key_id == key_id)
             if idempotency_key is not None:
                 wanted = wanted.where(PaidRequestRow.idempotency_key == idempotency_key)
@@ -395,17 +328,27 @@ class Ledger:
     def _ours(self) -> Any:
         return col(PaidRequestRow.gateway_id).in_((self._gateway_id, ""))
 
-    def _left(self) -> list[PaidRequestRow]:
-        with self._database.session() as session:
+    @in_database
+    def left(self) -> list[PaidRequestRow]:
+        """At start: requests that this gateway, or one before gateways had names, left running."""
+        with self.database.session() as session:
             wanted = select(PaidRequestRow).where(PaidRequestRow.state == RUNNING, self._ours)
             return list(session.exec(wanted).all())
 
-    def _recover(
-        self, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None]
+    @in_database
+    def recover(
+        self, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None] = lambda _: None
     ) -> list[PaidRequestRow]:
+        """At start: end what is `left`. `cost_of`: what of a request was paid for, None: unknown.
+
+        One that cost nothing may be sent again under the same Idempotency-Key. Where the cost is
+        unknown, it counts as paid from its first token on.
+        """
         return self._break_off(self._ours, cost_of, "gateway_stopped")
 
-    def _end_abandoned(self) -> list[PaidRequestRow]:
+    @in_database
+    def end_abandoned(self) -> list[PaidRequestRow]:
+        """End what other gateways began longer ago than anything runs: they are gone."""
         began_before = int(self._clock.now()) - GONE_AFTER_S
         gone = (PaidRequestRow.gateway_id != self._gateway_id) & (
             PaidRequestRow.created_at < began_before
@@ -415,7 +358,7 @@ class Ledger:
     def _break_off(
         self, which: Any, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None], why: str
     ) -> list[PaidRequestRow]:
-        with self._database.session() as session:
+        with self.database.session() as session:
             wanted = select(PaidRequestRow).where(PaidRequestRow.state == RUNNING, which)
             left = list(session.exec(wanted).all())
             for row in left:
@@ -426,20 +369,33 @@ class Ledger:
                 self._close(Transaction.of(session), row, ending)
             return left
 
-    def _forget_answers(self) -> int:
-        with self._database.transaction() as writing:
+    async def forget_answers(self) -> int:
+        """Drop answers too old for a retry, a few at a time so that requests come in between."""
+        total = count = await self._forget_some()
+        while count == FORGET_AT_ONCE:
+            count = await self._forget_some()
+            total += count
+        return total
+
+    @in_database
+    def _forget_some(self) -> int:
+        with self.database.transaction() as writing:
             return writing.execute(_FORGET, {"now": int(self._clock.now())})
 
-    def _requests(self, key_id: str | None, limit: int) -> list[PaidRequestRow]:
-        with self._database.session() as session:
+    @in_database
+    def requests(self, key_id: str | None = None, limit: int = 100) -> list[PaidRequestRow]:
+        """Newest first; of one key, or of all."""
+        with self.database.session() as session:
             wanted = select(PaidRequestRow)
             if key_id is not None:
                 wanted = wanted.where(PaidRequestRow.key_id == key_id)
             newest = (col(PaidRequestRow.created_at).desc(), col(PaidRequestRow.request_id).desc())
             return list(session.exec(wanted.order_by(*newest).limit(limit)).all())
 
-    def _request(self, typed: str, key_id: str | None) -> PaidRequestRow | None:
-        with self._database.session() as session:
+    @in_database
+    def request(self, typed: str, key_id: str | None = None) -> PaidRequestRow | None:
+        """By its id or its receipt's, or by a prefix of the receipt's that only one has."""
+        with self.database.session() as session:
             row = session.get(PaidRequestRow, typed)
             if row is None:
                 wanted = select(PaidRequestRow).where(
@@ -449,18 +405,24 @@ class Ledger:
                 row = found[0] if len(found) == 1 else None
             return row if row is None or key_id in (None, row.key_id) else None
 
-    def _answers(self, request_id: str) -> list[AnswerRow]:
-        with self._database.session() as session:
+    @in_database
+    def answers(self, request_id: str) -> list[AnswerRow]:
+        """A request's answers, in order."""
+        with self.database.session() as session:
             wanted = select(AnswerRow).where(AnswerRow.request_id == request_id)
             return list(session.exec(wanted.order_by(col(AnswerRow.answer_index))).all())
 
-    def _of_job(self, job_id: str) -> list[AnswerRow]:
-        with self._database.session() as session:
+    @in_database
+    def of_job(self, job_id: str) -> list[AnswerRow]:
+        """Answers that a job gave."""
+        with self.database.session() as session:
             wanted = select(AnswerRow).where(AnswerRow.job_id == job_id)
             return list(session.exec(wanted.order_by(col(AnswerRow.job_request))).all())
 
-    def _totals(self) -> dict[str, int]:
-        with self._database.session() as session:
+    @in_database
+    def totals(self) -> dict[str, int]:
+        """`reserved_units` now, `spent_today_units`, `spent_units` of all keys."""
+        with self.database.session() as session:
             keys = session.exec(select(KeyRow)).all()
             return {
                 "reserved_units": sum(key.reserved_units for key in keys),
@@ -476,7 +438,7 @@ def _answer_values(request_id: str, index: int, answer: Answered) -> dict[str, A
         "answer_index": index,
         "job_id": answer.job_id,
         "job_request": answer.request_index,
-        "operators": json.dumps(list(answer.operators)),
+        "operators": json.dumps(answer.operators),
         "tokens_in": answer.tokens_in,
         "tokens_out": answer.tokens_out,
         "cost_units": answer.cost_units,
@@ -490,17 +452,3 @@ def answer_json(row: AnswerRow) -> dict[str, Any]:
     return row.model_dump(exclude={"request_id", "operators"}) | {
         "operators": json.loads(row.operators)
     }
-
-
-__all__ = [
-    "CANCELLED",
-    "DONE",
-    "FAILED",
-    "INTERRUPTED",
-    "RUNNING",
-    "Bill",
-    "RequestEnding",
-    "Ledger",
-    "Reservation",
-    "answer_json",
-]

@@ -1,4 +1,4 @@
-"""May this key make another request now? Two buckets per key, of requests and of tokens, that refill evenly over a minute."""
+"""May this key make another request now? Buckets of requests and of tokens, refilled evenly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ class Limiter:
     def headers(self, key: ApiKey) -> dict[str, str]:
         """`x-ratelimit-…` as official clients know them; nothing for a key without limits."""
         shown: dict[str, str] = {}
-        for what, limit in _limits(key):
+        limits = key.limits
+        for what, limit in (
+            ("requests", limits.requests_per_minute),
+            ("tokens", limits.tokens_per_minute),
+        ):
             bucket = self._bucket(key, what, limit)
             if bucket is not None:
                 shown[f"x-ratelimit-limit-{what}"] = str(bucket.size)
@@ -72,7 +76,7 @@ class Limiter:
         if wait_s > 0:
             raise RateLimited(
                 f"too many {what} for key '{key.name}'",
-                f"it may have {bucket.size} a minute, {need} needed, {math.floor(bucket.level)} left",
+                f"{bucket.size} a minute, {need} needed, {math.floor(bucket.level)} left",
                 retry_after_s=math.ceil(wait_s),
             )
         bucket.level -= need
@@ -86,10 +90,3 @@ class Limiter:
             bucket = self._buckets[place] = Bucket(limit, float(limit), now_s)
         bucket.refill(now_s)
         return bucket
-
-
-def _limits(key: ApiKey) -> tuple[tuple[str, int | None], ...]:
-    return (
-        ("requests", key.limits.requests_per_minute),
-        ("tokens", key.limits.tokens_per_minute),
-    )

@@ -1,7 +1,7 @@
 """What may a request cost at most, without asking the matcher for each one?
 
-A price is asked for once in a while and remembered. Slots that are all taken are often our own sessions', which can still answer: then
-the last price counts, and whoever answers says whether there is room.
+A price is asked for once in a while and remembered. Where every slot is taken, often by our own
+sessions, which can still answer, the last price counts; the answerer says whether there is room.
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ class ModelPrices:
     async def price(
         self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
     ) -> PricedRequest:
-        """The price, and what so many tokens cost at most. Raises NoCapacity and what asking raises."""
+        """The price, and what this many tokens cost at most. Raises what asking raises."""
         place = (model.model_id, replace(terms, deadline_s=None))
         known, now_s = self._known.get(place), self._clock.monotonic()
         if known is None:
             known = _Known(await self._ask(place, model, tokens_in, tokens_out, terms), now_s)
         elif now_s - known.at_s > FRESH_S:
             try:
-                priced = await self._ask(place, model, tokens_in, tokens_out, terms)
-                known = _Known(priced, now_s)
+                known = _Known(await self._ask(place, model, tokens_in, tokens_out, terms), now_s)
             except (NoCapacity, Unreachable):
                 if now_s - known.at_s > USABLE_S:
                     raise
@@ -80,6 +79,6 @@ class ModelPrices:
 
 
 def _most(priced: PricedRequest, tokens_in: int, tokens_out: int) -> int:
-    """The shown prices are rounded down from the signed ones by less than one unit: with that unit, nothing can cost more."""
+    """Shown prices are the signed ones rounded down by less than one unit: one more is enough."""
     nano = tokens_in * (priced.price_in + 1) + tokens_out * (priced.price_out + 1)
     return -(-nano // TOKENS_PER_MTOK)

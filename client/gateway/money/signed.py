@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def stage_receipts(
     store: ClientStore | None, wanted: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """What stages signed for these requests of jobs, first stage first; nothing where there is no store."""
+    """What stages signed for these requests of jobs, first stage first; {} without a store."""
     if store is None or not wanted:
         return {}
     return await asyncio.to_thread(_stage_receipts, store, set(wanted))

@@ -1,7 +1,7 @@
-"""What does a request's body ask for? Every field is honoured, ignored with a warning, or refused by name.
+"""What does a request's body ask for? Each field is honoured, ignored with a warning, or refused.
 
-Official clients send more fields every year, so a field that nobody here knows is a warning; one that would change the answer and
-cannot be honoured is an error.
+Official clients send more fields every year, so an unknown field is a warning; one that would
+change the answer and cannot be honoured is an error.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ROLES = {"developer": "system", "function": "tool"}
 
 @dataclass(frozen=True)
 class RequestBody:
-    """A body as values: what the model is told, how tokens are drawn, and in which form the answer is sent."""
+    """A body as values: what the model is told, how tokens are drawn, and the answer's form."""
 
     endpoint: Endpoint
     model: str
@@ -76,7 +76,7 @@ class RequestBody:
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:  # what people say is private: keep it out of logs and tracebacks
-        return f"Wanted({self.endpoint}, {self.model!r}, n={self.n})"
+        return f"RequestBody({self.endpoint}, {self.model!r}, n={self.n})"
 
 
 def read_json(data: bytes) -> dict[str, Any]:

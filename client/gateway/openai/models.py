@@ -6,7 +6,7 @@ import asyncio
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from client.context import Model, model_name
 from core.protocol import signing, units
@@ -39,7 +39,7 @@ class ServedModel:
 
     @property
     def fingerprint(self) -> str:
-        """Which weights computed how: the same seed gives the same answer as long as this is the same."""
+        """Which weights computed how: while it stays, the same seed gives the same answer."""
         return fingerprint_of(self.model)
 
     def prompts(self, wanted: RequestBody) -> list[tuple[int, ...]]:
@@ -76,7 +76,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class OfferedModel:
-    """A model with what the market says of it now; prices are base units per million tokens, None: nobody serves all of it."""
+    """A model and its market; prices in base units per million tokens, None: not served whole."""
 
     model: Model
     price_in: int | None
@@ -85,23 +85,7 @@ class OfferedModel:
     is_covered: bool
 
 
-class Catalogue(Protocol):
-    """The models of a network."""
-
-    async def find(self, name: str) -> ServedModel:
-        """Raises ModelUnknown with the closest names, ModelMissing without its tokenizer here."""
-        ...
-
-    async def ls(self) -> Sequence[OfferedModel]:
-        """All that are known, by name."""
-        ...
-
-    async def operators(self) -> Collection[str]:
-        """Addresses of the machines that are there."""
-        ...
-
-
-class NetworkCatalogue:
+class Catalogue:
     """What the network file names, the chain has registered and the matcher sees."""
 
     def __init__(self, context: Context, matcher: MatcherApi, clock: Clock) -> None:
@@ -113,10 +97,12 @@ class NetworkCatalogue:
         self._operators: tuple[float, Collection[str]] = (float("-inf"), ())
 
     async def find(self, name: str) -> ServedModel:
+        """Raises ModelUnknown with the closest names, ModelMissing without its tokenizer here."""
         served = self._served.get(name)
         return served or await self._load(name)
 
     async def ls(self) -> Sequence[OfferedModel]:
+        """All that are known, by name."""
         read_at, known = self._offers
         if self._clock.monotonic() - read_at > FRESH_S:
             known = await self._look()
@@ -124,6 +110,7 @@ class NetworkCatalogue:
         return known
 
     async def operators(self) -> Collection[str]:
+        """Addresses of the machines that are there."""
         read_at, known = self._operators
         if self._clock.monotonic() - read_at > FRESH_S:
             known = [str(miner.get("operator")) for miner in await self._matcher.miners()]
@@ -196,7 +183,8 @@ def unknown(name: str, known: Collection[str]) -> ModelUnknown:
 
 
 def fingerprint_of(model: Model) -> str:
-    return f"{model.spec.weights_root[2:14]}-{_NAMES.get(model.spec.numerics_profile, model.spec.numerics_profile[2:10])}"
+    profile = model.spec.numerics_profile
+    return f"{model.spec.weights_root[2:14]}-{_NAMES.get(profile, profile[2:10])}"
 
 
 def precision_of(model: Model) -> str:

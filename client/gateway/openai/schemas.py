@@ -1,4 +1,4 @@
-"""What does the page `/openapi.json` say of bodies and answers? JSON schemas of what is honoured; other fields are ignored."""
+"""What does `/openapi.json` say of bodies and answers? JSON schemas of the fields we honour."""
 
 from __future__ import annotations
 
@@ -9,160 +9,119 @@ from client.gateway.openai.fields import ENDPOINTS, MOST_CHOICES
 Json = dict[str, Any]
 
 
+def _kind(name: str, *, nullable: bool = False, **more: Any) -> Json:
+    return {"type": [name, "null"] if nullable else name, **more}
+
+
 def _real(low: float, high: float) -> Json:
-    return {"type": ["number", "null"], "minimum": low, "maximum": high}
+    return _kind("number", nullable=True, minimum=low, maximum=high)
 
 
 def _whole(low: int, high: int) -> Json:
-    return {"type": ["integer", "null"], "minimum": low, "maximum": high}
+    return _kind("integer", nullable=True, minimum=low, maximum=high)
 
 
-_TEXTS: Json = {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": 16}
+def _object(*required: str, **properties: Json) -> Json:
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+_TEXT, _WORD = _kind("string"), _kind("string", minLength=1)
+_FLAG = _kind("boolean", nullable=True)
+_TEXTS = _kind("array", items=_WORD, maxItems=16)
+_BIASES: Json = {
+    "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+    "additionalProperties": _kind("number", minimum=-100, maximum=100),
+}
+_STREAM_OPTIONS = {
+    "include_usage": _kind("boolean"),
+    "continuous_usage_stats": _kind("boolean"),
+}
 _SAMPLING: Json = {
-    "model": {"type": "string", "minLength": 1},
+    "model": _WORD,
     "max_tokens": _whole(1, 2**20),
     "temperature": _real(0, 100),
-    "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
+    "top_p": _kind("number", nullable=True, exclusiveMinimum=0, maximum=1),
     "top_k": _whole(0, 2**31),
     "min_p": _real(0, 1),
     "seed": _whole(-(2**63), 2**63 - 1),
-    "stop": {"anyOf": [{"type": "string", "minLength": 1}, _TEXTS, {"type": "null"}]},
+    "stop": {"anyOf": [_WORD, _TEXTS, {"type": "null"}]},
     "n": _whole(1, MOST_CHOICES),
-    "stream": {"type": ["boolean", "null"]},
-    "stream_options": {
-        "type": ["object", "null"],
-        "properties": {
-            "include_usage": {"type": "boolean"},
-            "continuous_usage_stats": {"type": "boolean"},
-        },
-    },
-    "logit_bias": {
-        "type": ["object", "null"],
-        "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-    },
+    "stream": _FLAG,
+    "stream_options": _kind("object", nullable=True, properties=_STREAM_OPTIONS),
+    "logit_bias": _kind("object", nullable=True, **_BIASES),
     "presence_penalty": _real(-2, 2),
     "frequency_penalty": _real(-2, 2),
     "repetition_penalty": _real(0.1, 10),
     "min_tokens": _whole(0, 2**20),
-    "ignore_eos": {"type": ["boolean", "null"]},
-    "user": {"type": ["string", "null"]},
+    "ignore_eos": _FLAG,
+    "user": _kind("string", nullable=True),
 }
-_MESSAGE: Json = {
-    "type": "object",
-    "required": ["role", "content"],
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {
-                        "type": "object",
-                        "required": ["type", "text"],
-                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                    },
-                },
-            ]
-        },
-    },
-}
-CHAT_BODY: Json = {
-    "type": "object",
-    "required": ["model", "messages"],
-    "properties": {
-        **_SAMPLING,
-        "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
-        "max_completion_tokens": _whole(1, 2**20),
-        "logprobs": {"type": ["boolean", "null"]},
-        "top_logprobs": _whole(0, 20),
-    },
-}
-_IDS: Json = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-COMPLETION_BODY: Json = {
-    "type": "object",
-    "required": ["model", "prompt"],
-    "properties": {
-        **_SAMPLING,
-        "prompt": {
-            "anyOf": [
-                {"type": "string", "minLength": 1},
-                {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
-                _IDS,
-                {"type": "array", "minItems": 1, "items": _IDS},
-            ]
-        },
-        "logprobs": _whole(0, 5),
-    },
-}
-BATCH_BODY: Json = {
-    "type": "object",
-    "required": ["input_file_id", "endpoint", "completion_window"],
-    "properties": {
-        "input_file_id": {"type": "string"},
-        "endpoint": {"enum": list(ENDPOINTS)},
-        "completion_window": {"const": "24h"},
-        "metadata": {
-            "type": ["object", "null"],
-            "maxProperties": 16,
-            "additionalProperties": {"type": "string", "maxLength": 512},
-        },
-    },
-}
-FILE_BODY: Json = {
-    "type": "object",
-    "required": ["file", "purpose"],
-    "properties": {
-        "file": {"type": "string", "format": "binary"},
-        "purpose": {"enum": ["batch", "batch_output"]},
-    },
-}
-ERROR: Json = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": "string"},
-            },
-        }
-    },
-}
+_PART = _object("type", "text", type={"const": "text"}, text=_TEXT)
+_MESSAGE = _object(
+    "role",
+    "content",
+    role={"enum": ["system", "developer", "user", "assistant", "tool"]},
+    content={"anyOf": [_TEXT, _kind("array", minItems=1, items=_PART)]},
+)
+CHAT_BODY = _object(
+    "model",
+    "messages",
+    **_SAMPLING,
+    messages=_kind("array", minItems=1, items=_MESSAGE),
+    max_completion_tokens=_whole(1, 2**20),
+    logprobs=_FLAG,
+    top_logprobs=_whole(0, 20),
+)
+_IDS = _kind("array", minItems=1, items=_kind("integer", minimum=0))
+_LISTS = [_kind("array", minItems=1, items=items) for items in (_WORD, _IDS)]
+COMPLETION_BODY = _object(
+    "model",
+    "prompt",
+    **_SAMPLING,
+    prompt={"anyOf": [_WORD, _LISTS[0], _IDS, _LISTS[1]]},
+    logprobs=_whole(0, 5),
+)
+_METADATA: Json = {"maxProperties": 16, "additionalProperties": _kind("string", maxLength=512)}
+BATCH_BODY = _object(
+    "input_file_id",
+    "endpoint",
+    "completion_window",
+    input_file_id=_TEXT,
+    endpoint={"enum": list(ENDPOINTS)},
+    completion_window={"const": "24h"},
+    metadata=_kind("object", nullable=True, **_METADATA),
+)
+FILE_BODY = _object(
+    "file",
+    "purpose",
+    file=_kind("string", format="binary"),
+    purpose={"enum": ["batch", "batch_output"]},
+)
+_PARAM = _kind("string", nullable=True)
+ERROR = _object(
+    "error",
+    error=_object(
+        *("message", "type", "param", "code"),
+        **{"message": _TEXT, "type": _TEXT, "param": _PARAM, "code": _TEXT},
+    ),
+)
 _USAGE: Json = {
     "type": "object",
     "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
 }
-COMPLETION: Json = {
-    "type": "object",
-    "required": ["id", "object", "created", "model", "choices", "usage"],
-    "properties": {
-        "id": {"type": "string"},
-        "object": {"enum": ["chat.completion", "text_completion"]},
-        "choices": {"type": "array", "minItems": 1},
-        "usage": _USAGE,
-    },
-}
-LIST: Json = {
-    "type": "object",
-    "required": ["object", "data"],
-    "properties": {"object": {"const": "list"}, "data": {"type": "array"}},
-}
+COMPLETION = _object(
+    *("id", "object", "created", "model", "choices", "usage"),
+    id=_TEXT,
+    object={"enum": ["chat.completion", "text_completion"]},
+    choices=_kind("array", minItems=1),
+    usage=_USAGE,
+)
+LIST = _object("object", "data", object={"const": "list"}, data=_kind("array"))
 
 
 def object_of(kind: str) -> Json:
     """An object that says what it is."""
-    return {
-        "type": "object",
-        "required": ["id", "object"],
-        "properties": {"id": {"type": "string"}, "object": {"const": kind}},
-    }
+    return _object("id", "object", id=_TEXT, object={"const": kind})
 
 
 def body_of(schema: Json, content_type: str = "application/json") -> Json:

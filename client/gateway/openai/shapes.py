@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from client.gateway.openai.writing import TextPiece, TokenTold, chat_logprobs, t
 from core.protocol import ids
 
 if TYPE_CHECKING:
+    from client.gateway.openai.fields import RequestBody
+    from client.gateway.openai.models import ServedModel
     from core.engine.weights.tokenizer import Tokenizer
 
 DONE_EVENT = b"data: [DONE]\n\n"
@@ -125,6 +128,21 @@ class ResponseHead:
         return text_logprobs(tokens, self.tokenizer, offset)
 
 
+def head_of(
+    wanted: RequestBody, served: ServedModel, request_id: str, created: int
+) -> ResponseHead:
+    """The head of the response to a request of this model. `created`: seconds since 1970."""
+    return ResponseHead(
+        wanted.endpoint,
+        request_id,
+        created,
+        served.name,
+        served.fingerprint,
+        served.tokenizer,
+        wanted.sampling.n_logprobs is not None,
+    )
+
+
 def event(value: Any) -> bytes:
     """A value as one server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
@@ -132,8 +150,6 @@ def event(value: Any) -> bytes:
 
 def receipt_of(request_id: str) -> str:
     """The id of a request's receipt, known before there is one."""
-    import hashlib
-
     return ids.full(ids.Kind.RECEIPT, hashlib.sha256(request_id.encode()).digest())
 
 

@@ -1,4 +1,4 @@
-"""What does a request insist on beside its body? Headers of ours as terms of the order, so that they bind."""
+"""What does a request insist on beside its body? Our headers, as terms that bind the order."""
 
 from __future__ import annotations
 
@@ -16,22 +16,17 @@ if TYPE_CHECKING:
 
 #: A week. A request that says nothing has no more.
 LONGEST_DEADLINE_S = 7 * 86400
-HEADERS = (
-    "x-max-price",
-    "x-trusted-providers",
-    "x-avoid-providers",
-    "x-verify",
-    "x-deadline",
-)
+HEADERS = ("x-max-price", "x-trusted-providers", "x-avoid-providers", "x-verify", "x-deadline")
 
 
 def terms_of(
     headers: Mapping[str, str], settings: Settings, known: Collection[str] = ()
 ) -> AskTerms:
-    """The terms that these headers ask for. `known` are operators whose short ids may be used. Raises BadParameter.
+    """The terms that these headers ask for. Short ids may name `known` operators.
 
-    `X-Max-Price` is one price for both directions or `IN,OUT`, such as `0.5usd/Mtok`; providers are addresses or ids by comma;
-    `X-Verify` is none, sample, full or sample=0.05; `X-Deadline` is such as 30s, or seconds.
+    `X-Max-Price` is one price for both directions or `IN,OUT`, such as `0.5usd/Mtok`; providers are
+    addresses or ids by comma; `X-Verify` is none, sample, full or sample=0.05; `X-Deadline` is such
+    as 30s, or seconds. Raises BadParameter.
     """
     said = {name: headers.get(name, "").strip() for name in HEADERS}
     cap_in, cap_out = _caps(said["x-max-price"], settings)
@@ -48,25 +43,12 @@ def terms_of(
 
 def terms_json(terms: AskTerms) -> dict[str, Any]:
     """As kept with a batch. Twin of `terms_from`."""
-    return {
-        "cap_in": terms.cap_in,
-        "cap_out": terms.cap_out,
-        "trusted": sorted(terms.trusted),
-        "avoided": sorted(terms.avoided),
-        "deadline_s": terms.deadline_s,
-        "audit_bps": terms.audit_bps,
-    }
+    return vars(terms) | {"trusted": sorted(terms.trusted), "avoided": sorted(terms.avoided)}
 
 
 def terms_from(kept: Mapping[str, Any]) -> AskTerms:
-    return AskTerms(
-        kept["cap_in"],
-        kept["cap_out"],
-        frozenset(kept["trusted"]),
-        frozenset(kept["avoided"]),
-        kept["deadline_s"],
-        kept["audit_bps"],
-    )
+    lists = {name: frozenset(kept[name]) for name in ("trusted", "avoided")}
+    return AskTerms(**{**kept, **lists})
 
 
 def _caps(text: str, settings: Settings) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""How do tokens become text that may be sent: whole characters only, nothing of a stop string, each token's logprob beside it?"""
+"""How do tokens become text that may be sent: whole characters, and nothing of a stop string?"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Writer:
         self._stream, self._shown = self.tokenizer.stream(), ShownText(self.stops)
 
     def push(self, said: Said) -> TextPiece:
-        """What this token completes; nothing while a character or a stop string may still be going on."""
+        """What this token completes; nothing while a character or a stop string may go on."""
         self.tokens += 1
         text = self._stream.push(said.token)
         if self.stops:
@@ -94,12 +94,8 @@ def chat_logprobs(tokens: Sequence[TokenTold], tokenizer: Tokenizer) -> dict[str
 
 def text_logprobs(tokens: Sequence[TokenTold], tokenizer: Tokenizer, offset: int) -> dict[str, Any]:
     """`logprobs` of a text completion, whose text began at this offset."""
-    shown: dict[str, Any] = {
-        "tokens": [],
-        "token_logprobs": [],
-        "top_logprobs": [],
-        "text_offset": [],
-    }
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    shown: dict[str, Any] = {name: [] for name in names}
     for told in tokens:
         text = tokenizer.decode([told.token], keep_special=True)
         known = told.logprobs

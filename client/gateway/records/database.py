@@ -1,4 +1,4 @@
-"""How is the gateway's database opened and used: one file, one writer at a time, never on the event loop?
+"""How is the gateway's database opened, and used by one thread that is not the event loop's?
 
 SQLite in WAL mode by default, any SQLAlchemy URL otherwise. What is committed survives the process.
 """
@@ -6,13 +6,14 @@ SQLite in WAL mode by default, any SQLAlchemy URL otherwise. What is committed s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlmodel import Session
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MIGRATIONS = Path(__file__).with_name("migrations")
 P = ParamSpec("P")
 T = TypeVar("T")
+Owner = TypeVar("Owner", bound=Any)
 
 
 def database_url(settings: Settings) -> str:
@@ -52,7 +54,7 @@ class Clash(Exception):
 
 @dataclass(frozen=True)
 class _Call:
-    """What a coroutine waits for. An executor's future does the same with several locks, which every request would pay for thrice."""
+    """What a coroutine waits for. An executor's future has several locks, and costs more."""
 
     work: Callable[[], Any]
     loop: asyncio.AbstractEventLoop
@@ -76,7 +78,7 @@ class _Call:
 
 
 class Database:
-    """An engine, and one thread that does all its work: transactions follow one another in the order they are asked for."""
+    """An engine, and one thread that runs its transactions in the order they are asked for."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -106,7 +108,7 @@ class Database:
         self.engine.dispose()
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a blocking call in the database's thread, after those asked for before, to its end even if nobody waits for it."""
+        """Run a blocking call in the database's thread, to its end even if nobody waits for it."""
         if self._is_closed:
             raise RuntimeError("the database is closed")
         loop = asyncio.get_running_loop()
@@ -137,3 +139,16 @@ class Database:
         """One transaction; rows stay readable after it."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
+
+
+def in_database(
+    method: Callable[Concatenate[Owner, P], T],
+) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, T]]:
+    """Make a method a coroutine that runs in the thread of its object's `database`."""
+
+    @wraps(method)
+    async def called(self: Owner, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: T = await self.database.run(method, self, *args, **kwargs)
+        return found
+
+    return called

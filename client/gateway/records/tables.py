@@ -1,25 +1,22 @@
 """What does the gateway remember between two starts? One table per kind of fact.
 
-Money is an integer of base units (`_units`), time an integer of seconds since 1970 (`_at`) or of milliseconds (`_ms`), days are
-UTC (`2026-11-21`). Keys are kept as SHA-256 of their 32 random bytes. `migrations/` builds exactly these tables.
+Money is an integer of base units (`_units`), time an integer of seconds since 1970 (`_at`) or of
+milliseconds (`_ms`), days are UTC (`2026-11-21`). `migrations/` builds exactly these tables.
 """
 
 from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
+T = TypeVar("T")
 #: States of a request. Only `running` holds a reservation.
-RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = (
-    "running",
-    "done",
-    "failed",
-    "cancelled",
-    "interrupted",
-)
-
-
+RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
+INTERRUPTED = "interrupted"
 #: Few requests have an answer that is kept; only these are in its index.
 _KEPT = text("keep_until > 0")
 
@@ -45,7 +42,7 @@ def _short(length: int = 64, *, nullable: bool = False, index: bool | None = Non
 
 
 def _gateway() -> Column[str]:
-    """Whose work a row is: the gateway's name in its folder, "" of one that wrote before they had names."""
+    """The gateway that works on a row; "" where it was written before gateways had names."""
     return Column(String(80), nullable=False, server_default="")
 
 
@@ -96,8 +93,8 @@ class UsageRow(GatewayTable, table=True):
 class PaidRequestRow(GatewayTable, table=True):
     """One paid request, from its reservation to what it cost.
 
-    `answer` is what a retry is answered with, until `keep_until`, which is 0 where nothing is kept. `begun_at` is set with the first
-    token: from there on it may have cost something, whatever becomes of this process.
+    `answer` is a retry's answer until `keep_until`, which is 0 where nothing is kept. `begun_at` is
+    set with the first token: from there on the request may have cost something.
     """
 
     __tablename__ = "requests"
@@ -195,7 +192,7 @@ class BatchRow(GatewayTable, table=True):
 
 
 class BatchAnswerRow(GatewayTable, table=True):
-    """A finished answer of a batch, kept as soon as it is there: a restart does not ask for it again."""
+    """A finished answer of a batch, kept at once: a restart does not ask for it again."""
 
     __tablename__ = "batch_answers"
     batch_id: str = Field(sa_column=_part_of("batches", "batch_id"))
@@ -211,3 +208,10 @@ class BatchAnswerRow(GatewayTable, table=True):
 
 
 METADATA = GatewayTable.metadata
+
+
+def copied(kind: type[T], source: object, /, **given: Any) -> T:
+    """A dataclass of this kind with the given values, the others from the source by their names."""
+    known: Any = kind
+    names = {field.name for field in fields(known)} - given.keys()
+    return kind(**given, **{name: getattr(source, name) for name in names if hasattr(source, name)})

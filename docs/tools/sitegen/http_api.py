@@ -30,11 +30,11 @@ class _Unstarted:
 def gateway_description() -> Json:
     """The gateway's OpenAPI document."""
     from client.gateway.app import make_app
-    from core.runtime.metrics import Metrics
+    from client.gateway.metrics import GatewayMetrics
     from core.runtime.settings import GatewaySettings, Settings
 
     settings = Settings(gateway=GatewaySettings(dashboard=False))
-    return _described(make_app, gateway=_Unstarted(metrics=Metrics(), settings=settings))
+    return _described(make_app, gateway=_Unstarted(metrics=GatewayMetrics(), settings=settings))
 
 
 def matcher_description() -> Json:

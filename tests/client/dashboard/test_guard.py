@@ -1,4 +1,4 @@
-"""Who may look and who may change: sessions, other sites, other machines, other names for this one."""
+"""Who may read and who may change: sessions, other sites, machines and names for this one?"""
 
 from __future__ import annotations
 

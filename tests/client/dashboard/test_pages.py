@@ -1,4 +1,4 @@
-"""Pages over a running gateway: each with its twin, its age, its live part; and no change without the owner's session."""
+"""Has each page its JSON twin, its age and its live part, and does a change need a session?"""
 
 from __future__ import annotations
 
@@ -41,12 +41,25 @@ from tests.client.gateway.world import World
 JOB_ID = ids.full(ids.Kind.JOB, JOB)
 RECEIPT = f"rcpt_{1:032x}"
 PATHS = (
-    "/", "/models", f"/models/{MODEL_ID}", "/chat", "/jobs", f"/jobs/{JOB_ID}", f"/jobs/{OLD_JOB}",
-    f"/receipts/{RECEIPT}", "/keys", "/wallet", "/network", f"/miners/{MINERS[2]}", f"/earnings?owner={OWNER}",
-    "/earnings", "/planner", "/disputes", f"/disputes/{JURY_CASE}", f"/disputes/{GAME_CASE}", "/explorer",
-    "/explorer?name=Slashed", f"/addresses/{PAYER}", f"/transactions/{tx_of(12)}", "/blocks/12",
-    f"/things/{FOREIGN_JOB}", "/connect",
-)  # fmt: skip
+    *("/", "/models", f"/models/{MODEL_ID}", "/chat", "/jobs", f"/jobs/{JOB_ID}"),
+    *(f"/jobs/{OLD_JOB}", f"/receipts/{RECEIPT}", "/keys", "/wallet", "/network"),
+    *(f"/miners/{MINERS[2]}", f"/earnings?owner={OWNER}", "/earnings", "/planner", "/disputes"),
+    *(f"/disputes/{JURY_CASE}", f"/disputes/{GAME_CASE}", "/explorer", "/explorer?name=Slashed"),
+    *(f"/addresses/{PAYER}", f"/transactions/{tx_of(12)}", "/blocks/12"),
+    *(f"/things/{FOREIGN_JOB}", "/connect"),
+)
+NOWHERE = (
+    *("/jobs/job_ZZZZ", "/receipts/nope", "/miners/mnr_ZZZZ", "/disputes/disp_ZZZZ"),
+    *("/models/none", "/blocks/x", "/transactions/0x12", "/addresses/0x12", "/things/zz"),
+    *("/earnings?owner=zz", "/search?q=%3Cscript%3E", "/jobs/batch_none"),
+)
+CHANGES: dict[str, dict[str, str]] = {"/keys": {"name": "x"}, "/planner": {"methods": "even"}} | {
+    path: {}
+    for path in (
+        *(f"/receipts/{RECEIPT}/check", f"/jobs/{JOB_ID}/check", "/keys/key_local/revoke"),
+        *("/jobs/batch_1/cancel", "/api/v1/chat/completions", "/api/v1/files", "/api/v1/batches"),
+    )
+}
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +129,7 @@ def test_every_page_of_the_list_is_tried() -> None:
         assert any(pattern.fullmatch(path) for path in tried), page.path
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/jobs/job_ZZZZ", "/receipts/nope", "/miners/mnr_ZZZZ", "/disputes/disp_ZZZZ", "/models/none", "/blocks/x",
-     "/transactions/0x12", "/addresses/0x12", "/things/zz", "/earnings?owner=zz", "/search?q=%3Cscript%3E", "/jobs/batch_none"],
-)  # fmt: skip
+@pytest.mark.parametrize("path", NOWHERE)
 def test_what_is_not_there_is_said_in_words(stranger: httpx2.Client, path: str) -> None:
     page = stranger.get(path)
     assert page.status_code in (400, 404)
@@ -212,14 +221,7 @@ def test_the_link_opens_the_session_once_it_is_right(
     assert "session open" in page.text and world.gateway.local_token not in page.text
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/keys", {"name": "x"}), ("/keys/key_local/revoke", {}), ("/planner", {"methods": "even"}),
-        (f"/receipts/{RECEIPT}/check", {}), (f"/jobs/{JOB_ID}/check", {}), ("/jobs/batch_1/cancel", {}),
-        ("/api/v1/chat/completions", {}), ("/api/v1/files", {}), ("/api/v1/batches", {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "fields"), CHANGES.items())
 def test_no_change_without_session_token_and_our_own_page(
     world: PagesWorld,
     stranger: httpx2.Client,
@@ -312,11 +314,15 @@ def test_a_machine_whose_owner_was_slashed_says_so(stranger: httpx2.Client) -> N
 def test_lines_of_a_batch_that_failed_are_shown_to_the_owner_with_the_reason(
     world: PagesWorld, owner: httpx2.Client, stranger: httpx2.Client
 ) -> None:
-    good = {"custom_id": "good", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "toy", "max_tokens": 8, "messages": [{"role": "user", "content": "say:yes"}]}}  # fmt: skip
-    bad = {**good, "custom_id": "<b>bad</b>", "body": {"model": "toy", "max_tokens": 8}}
+    asked = {"model": "toy", "max_tokens": 8}
+    said = {"messages": [{"role": "user", "content": "say:yes"}]}
+    url = "/v1/chat/completions"
+    good = {"custom_id": "good", "method": "POST", "url": url, "body": asked | said}
+    bad = {**good, "custom_id": "<b>bad</b>", "body": asked}
     file = "".join(json.dumps(line) + "\n" for line in (good, bad)).encode()
-    sent = owner.post("/api/v1/files", data={"purpose": "batch"}, files={"file": ("lines.jsonl", file)}).json()  # fmt: skip
-    body = {"input_file_id": sent["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}  # fmt: skip
+    upload = {"data": {"purpose": "batch"}, "files": {"file": ("lines.jsonl", file)}}
+    sent = owner.post("/api/v1/files", **upload).json()  # type: ignore[arg-type]
+    body = {"input_file_id": sent["id"], "endpoint": url, "completion_window": "24h"}
     batch = owner.post("/api/v1/batches", json=body).json()["id"]
     path = f"/jobs/{batch}"
     world.until(lambda: owner.get(f"/api{path}").json()["batch"]["status"] == "completed")
@@ -398,13 +404,12 @@ def test_earnings_of_an_owner_are_what_the_chain_credited(stranger: httpx2.Clien
 
 
 def test_the_search_finds_every_kind_of_thing(stranger: httpx2.Client) -> None:
-    for typed, where in (
-        ("job_248", "/jobs/job_248"), ("12", "/blocks/12"), (PAYER, f"/addresses/{PAYER}"),
-        (tx_of(12), f"/transactions/{tx_of(12)}"), (FOREIGN_JOB, f"/jobs/{FOREIGN_JOB}"),
-        (JURY_CASE, f"/disputes/{JURY_CASE}"), ("toy", "/models/toy"),
-    ):  # fmt: skip
+    for room, typed in (
+        *(("jobs", "job_248"), ("blocks", "12"), ("addresses", PAYER), ("jobs", FOREIGN_JOB)),
+        *(("transactions", tx_of(12)), ("disputes", JURY_CASE), ("models", "toy")),
+    ):
         answer = stranger.get("/search", params={"q": typed})
-        assert (answer.status_code, answer.headers["location"]) == (303, where)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/{room}/{typed}")
 
 
 def test_the_export_is_every_movement(stranger: httpx2.Client) -> None:

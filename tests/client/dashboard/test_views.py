@@ -1,4 +1,4 @@
-"""From values to pages, without a page: what lasts how long, what is fast, whose clock runs, what a plan looks like."""
+"""Do views say what their values say: what lasts how long, what is fast, whose clock runs?"""
 
 from __future__ import annotations
 
@@ -171,17 +171,15 @@ def test_a_dispute_says_how_far_it_is_and_whose_clock_runs() -> None:
 
 def test_a_game_names_the_machine_the_place_and_the_number_on_trial_in_words() -> None:
     job, dispute = "0x" + "11" * 32, "0x" + "d2" * 32
-    opened = event(
-        "GameOpened", "ToleranceGame", id=dispute, job=job, stage=1, accused=A, accuser=B, bond=5,
-        model="0x" + "22" * 32,
-    )  # fmt: skip
+    who = {"accused": A, "accuser": B, "model": "0x" + "22" * 32}
+    opened = event("GameOpened", "ToleranceGame", id=dispute, job=job, stage=1, bond=5, **who)
     place = {"section": 11, "op": 3, "row": 0, "segment": 0, "index": 7}
     pointed = event("PointedAt", "ToleranceGame", id=dispute, place=place, endsAt=1)
     trial = OnTrial(Place(11, 3, 0, 0, 7), "linear", 16, None, 1, -0.25, -0.25, "holds")
+    state, more = {"phase": 9, "status": 2}, {"trial": trial, "operator": A}
     page = disputes.dispute_page(
-        opened, {"phase": 9, "status": 2}, [opened, pointed], (), trial=trial, operator=A,
-        chain_now_s=0, now_ms=NOW_MS,
-    )  # fmt: skip
+        opened, state, [opened, pointed], (), chain_now_s=0, now_ms=NOW_MS, **more
+    )
     assert dict(page.moves[1].detail) == {"place": "value 7 of row 0, operator 3, section 11"}
     assert dict(page.moves[0].detail)["model"] == "0x22222222…2222"
     assert dict(page.trial)["so the leaf"] == "holds" and "layer 16" in dict(page.trial)["on trial"]
@@ -201,11 +199,10 @@ def test_every_event_of_the_game_and_the_jury_reads_as_a_sentence() -> None:
 
 
 def test_plans_name_the_best_and_keep_the_errors() -> None:
-    plan = {
-        "pipelines": [{"stages": [["a", 0, 4], ["b", 4, 8]], "tokens_per_s": 5.0, "latency_ms": 3.0}],
-        "tokens_per_s": {"disjoint": 5.0, "at_most": 6.0}, "token_ms": {"best": 3.0}, "stages": 2, "k": 1,
-        "solve_s": 0.1, "gap": None, "bottleneck": ["b"], "explanation": ["because"],
-    }  # fmt: skip
+    chain = {"stages": [["a", 0, 4], ["b", 4, 8]], "tokens_per_s": 5.0, "latency_ms": 3.0}
+    rates = {"tokens_per_s": {"disjoint": 5.0, "at_most": 6.0}, "token_ms": {"best": 3.0}}
+    found_by = {"solve_s": 0.1, "gap": None, "bottleneck": ["b"], "explanation": ["because"]}
+    plan = {"pipelines": [chain], "stages": 2, "k": 1, **rates, **found_by}
     worse = {**plan, "tokens_per_s": {"paths": 2.0, "at_most": 6.0}}
     answers = [
         {"method": "x", "plan": worse},
@@ -224,7 +221,7 @@ def test_snippets_carry_the_base_url_and_the_model() -> None:
     assert sum("m2" in snippet.text for snippet in found.snippets) >= 6
 
 
-# --- pictures and numbers ---
+# --- pictures and figures ---
 
 NASTY = "<script>\"&'</script>"
 

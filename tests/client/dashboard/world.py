@@ -1,4 +1,4 @@
-"""A gateway over the toy with its pages: a real matcher's answers about a small fleet, and a chain whose past is written here."""
+"""A gateway over the toy with its pages, a real matcher's answers, and a chain written here."""
 
 from __future__ import annotations
 
@@ -44,29 +44,79 @@ JURY_CASE, GAME_CASE = "0x" + "d1" * 32, "0x" + "d2" * 32
 MINERS = {number: machine_key(number).address for number in (1, 2, 3, 4)}
 USD = 10**6
 FIRST_BLOCK = 10
-#: The past: (contract, event, arguments), one block each.
-PAST: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("ModelRegistry", "ModelRegistered", {"id": MODEL_ID, "registrar": OWNER, "layers": 30, "weightsRoot": "0x" + "22" * 32}),
-    ("MinerRegistry", "MinerRegistered", {"owner": OWNER, "operator": MINERS[2], "stake": 500 * USD}),
-    ("Escrow", "Deposited", {"account": PAYER, "payer": PAYER, "amount": 20 * USD}),
-    ("Escrow", "JobLocked", {"job": OLD_JOB, "requester": PAYER, "amount": 2 * USD}),
-    ("TaskRegistry", "JobMatched", {"job": OLD_JOB, "matcher": MATCHER.address, "planHash": "0x" + "aa" * 32, "plan": [{"operator": MINERS[1], "layerFrom": 0, "layerTo": 10}, {"operator": MINERS[2], "layerFrom": 10, "layerTo": 20}, {"operator": MINERS[3], "layerFrom": 20, "layerTo": 30}]}),
-    ("Escrow", "Credited", {"account": OWNER, "amount": 400_000, "source": OLD_JOB}),
-    ("Escrow", "JobReleased", {"job": OLD_JOB, "requester": PAYER, "refunded": 800_000, "paid": 1_200_000}),
-    ("TaskRegistry", "JobSettled", {"job": OLD_JOB, "paid": 1_200_000, "refunded": 800_000, "withheld": 0}),
-    ("Escrow", "JobLocked", {"job": JOB, "requester": PAYER, "amount": 3 * USD}),
-    ("TaskRegistry", "JobMatched", {"job": JOB, "matcher": MATCHER.address, "planHash": "0x" + "ab" * 32, "plan": [{"operator": MINERS[2], "layerFrom": 10, "layerTo": 20}]}),
-    ("TaskRegistry", "JobMatched", {"job": FOREIGN_JOB, "matcher": MATCHER.address, "planHash": "0x" + "ac" * 32, "plan": [{"operator": MINERS[1], "layerFrom": 0, "layerTo": 30}]}),
-    ("JuryArbitrator", "DisputeOpened", {"dispute": JURY_CASE, "job": OLD_JOB, "accused": OWNER, "stage": 1, "challenger": PAYER, "receiptHash": "0x" + "e1" * 32, "bond": 50 * USD, "drawBlock": 22}),
-    ("JuryArbitrator", "JurorDrawn", {"dispute": JURY_CASE, "juror": JUROR, "commitUntil": 1_800_000_500}),
-    ("JuryArbitrator", "VoteCommitted", {"dispute": JURY_CASE, "juror": JUROR, "commitment": "0x" + "c1" * 32}),
-    ("JuryArbitrator", "RevealStarted", {"dispute": JURY_CASE, "revealUntil": 1_800_000_600}),
-    ("ToleranceGame", "GameOpened", {"id": GAME_CASE, "job": FOREIGN_JOB, "accused": OWNER, "stage": 0, "accuser": PAYER, "requester": PAYER, "model": MODEL_ID, "receiptHash": "0x" + "e2" * 32, "requestsRoot": "0x" + "e3" * 32, "bond": 25 * USD}),
-    ("ToleranceGame", "Accused", {"id": GAME_CASE, "chunks": 4, "endsAt": 1_800_001_000}),
-    ("ToleranceGame", "NodeOpened", {"id": GAME_CASE, "endsAt": 1_800_001_100}),
-    ("ToleranceGame", "Picked", {"id": GAME_CASE, "child": 1, "endsAt": 1_800_001_200}),
-    ("MinerRegistry", "Slashed", {"owner": OWNER, "challenger": PAYER, "victim": PAYER, "amount": 100 * USD, "toChallenger": 50 * USD, "toVictim": 25 * USD, "burned": 25 * USD}),
-)  # fmt: skip
+_RULED = {"dispute": JURY_CASE}
+_GAME = {"id": GAME_CASE}
+
+
+def _word(byte: str) -> str:
+    return "0x" + byte * 32
+
+
+def _matched(job: str, plan_hash: str, *stages: tuple[int, int, int]) -> dict[str, Any]:
+    """`JobMatched` with these stages: machine, first layer, end."""
+    plan = [{"operator": MINERS[m], "layerFrom": a, "layerTo": b} for m, a, b in stages]
+    return {"job": job, "matcher": MATCHER.address, "planHash": plan_hash, "plan": plan}
+
+
+#: What happened, one block each: contract and event, arguments.
+_PAST: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "ModelRegistry.ModelRegistered",
+        {"id": MODEL_ID, "registrar": OWNER, "layers": 30, "weightsRoot": _word("22")},
+    ),
+    (
+        "MinerRegistry.MinerRegistered",
+        {"owner": OWNER, "operator": MINERS[2], "stake": 500 * USD},
+    ),
+    ("Escrow.Deposited", {"account": PAYER, "payer": PAYER, "amount": 20 * USD}),
+    ("Escrow.JobLocked", {"job": OLD_JOB, "requester": PAYER, "amount": 2 * USD}),
+    (
+        "TaskRegistry.JobMatched",
+        _matched(OLD_JOB, _word("aa"), (1, 0, 10), (2, 10, 20), (3, 20, 30)),
+    ),
+    ("Escrow.Credited", {"account": OWNER, "amount": 400_000, "source": OLD_JOB}),
+    (
+        "Escrow.JobReleased",
+        {"job": OLD_JOB, "requester": PAYER, "refunded": 800_000, "paid": 1_200_000},
+    ),
+    (
+        "TaskRegistry.JobSettled",
+        {"job": OLD_JOB, "paid": 1_200_000, "refunded": 800_000, "withheld": 0},
+    ),
+    ("Escrow.JobLocked", {"job": JOB, "requester": PAYER, "amount": 3 * USD}),
+    ("TaskRegistry.JobMatched", _matched(JOB, _word("ab"), (2, 10, 20))),
+    ("TaskRegistry.JobMatched", _matched(FOREIGN_JOB, _word("ac"), (1, 0, 30))),
+    (
+        "JuryArbitrator.DisputeOpened",
+        {
+            **{**_RULED, "job": OLD_JOB, "accused": OWNER, "stage": 1, "challenger": PAYER},
+            **{"receiptHash": _word("e1"), "bond": 50 * USD, "drawBlock": 22},
+        },
+    ),
+    ("JuryArbitrator.JurorDrawn", {**_RULED, "juror": JUROR, "commitUntil": 1_800_000_500}),
+    ("JuryArbitrator.VoteCommitted", {**_RULED, "juror": JUROR, "commitment": _word("c1")}),
+    ("JuryArbitrator.RevealStarted", {**_RULED, "revealUntil": 1_800_000_600}),
+    (
+        "ToleranceGame.GameOpened",
+        {
+            **{**_GAME, "job": FOREIGN_JOB, "accused": OWNER, "stage": 0, "accuser": PAYER},
+            **{"requester": PAYER, "model": MODEL_ID, "receiptHash": _word("e2")},
+            **{"requestsRoot": _word("e3"), "bond": 25 * USD},
+        },
+    ),
+    ("ToleranceGame.Accused", {**_GAME, "chunks": 4, "endsAt": 1_800_001_000}),
+    ("ToleranceGame.NodeOpened", {**_GAME, "endsAt": 1_800_001_100}),
+    ("ToleranceGame.Picked", {**_GAME, "child": 1, "endsAt": 1_800_001_200}),
+    (
+        "MinerRegistry.Slashed",
+        {
+            **{"owner": OWNER, "challenger": PAYER, "victim": PAYER, "amount": 100 * USD},
+            **{"toChallenger": 50 * USD, "toVictim": 25 * USD, "burned": 25 * USD},
+        },
+    ),
+)
+#: The past: (contract, event, arguments).
+PAST = tuple((*name.split("."), args) for name, args in _PAST)
 
 
 def tx_of(block: int) -> str:
@@ -77,12 +127,11 @@ class WrittenChain:
     """A chain with `PAST` behind it, for everything that pages ask of one."""
 
     chain_id = 31337
-    addresses = {
-        name: "0x" + f"{0xC0 + position:02x}" * 20
-        for position, name in enumerate(
-            ("TestUSD", "ModelRegistry", "MinerRegistry", "Escrow", "JuryArbitrator", "ToleranceGame", "TaskRegistry")
-        )
-    }  # fmt: skip
+    _contracts = (
+        *("TestUSD", "ModelRegistry", "MinerRegistry", "Escrow"),
+        *("JuryArbitrator", "ToleranceGame", "TaskRegistry"),
+    )
+    addresses = {n: "0x" + f"{0xC0 + place:02x}" * 20 for place, n in enumerate(_contracts)}
 
     def __init__(self, now_s: int) -> None:
         self.now_s = now_s
@@ -139,26 +188,27 @@ class WrittenChain:
             case "MinerRegistry", "ownerOf":
                 return OWNER if args[0] == MINERS[2] else t.ZERO_ADDRESS
             case "MinerRegistry", "minerOf":
-                return {
-                    "operator": MINERS[2], "stake": 400 * USD, "leaving": 0, "leaveAt": 0,
-                    "jailUntil": 0, "openDisputes": 1, "machines": 1, "strikes": 1, "state": 1,
-                }  # fmt: skip
+                ones = dict.fromkeys(("openDisputes", "machines", "strikes", "state"), 1)
+                none = dict.fromkeys(("leaving", "leaveAt", "jailUntil"), 0)
+                return {"operator": MINERS[2], "stake": 400 * USD} | ones | none
             case "ModelRegistry", "shapeOf":
                 return {"layers": 30, "embedUnits": 1, "headUnits": 8}
             case "JuryArbitrator", "disputeOf":
                 return {
-                    "job": OLD_JOB, "accused": OWNER, "stage": 1, "phase": 3, "status": 1,
-                    "drawBlock": 22, "challenger": PAYER, "phaseEndsAt": self.now_s + 90, "payoutAt": 0,
-                    "panel": 3, "commits": 1, "requester": PAYER, "bond": 50 * USD, "fee": USD,
-                    "snapshotBlock": 20, "reveals": 0, "votesFault": 0, "receiptHash": "0x" + "e1" * 32,
-                }  # fmt: skip
+                    **{"job": OLD_JOB, "accused": OWNER, "stage": 1, "phase": 3, "status": 1},
+                    **{"drawBlock": 22, "challenger": PAYER, "phaseEndsAt": self.now_s + 90},
+                    **{"payoutAt": 0, "panel": 3, "commits": 1, "requester": PAYER},
+                    **{"bond": 50 * USD, "fee": USD, "snapshotBlock": 20, "reveals": 0},
+                    **{"votesFault": 0, "receiptHash": _word("e1")},
+                }
             case "JuryArbitrator", "panelOf":
                 return [JUROR]
             case "ToleranceGame", "gameOf":
                 return {
-                    "accused": OWNER, "phase": 4, "status": 1, "endsAt": self.now_s + 45, "child": 1,
-                    "accuser": PAYER, "chunks": 4, "level": 3, "requester": PAYER, "index": 0,
-                }  # fmt: skip
+                    **{"accused": OWNER, "phase": 4, "status": 1, "endsAt": self.now_s + 45},
+                    **{"child": 1, "accuser": PAYER, "chunks": 4, "level": 3},
+                    **{"requester": PAYER, "index": 0},
+                }
             case "TaskRegistry", "params":
                 return {"protocolFeeBps": 0, "maxJobSeconds": 86400, "maxWindowSeconds": 604800}
             case _ if contract in self.addresses:
@@ -208,10 +258,10 @@ async def ask_a_matcher(folder: Path) -> dict[str, Any]:
         net.serve((3, 20, 30), tau_ms_per_layer=0.5, active_requests=3)
         net.announce(4)
         await net.tick(3)
-        app = make_matcher(
-            net.daemon.world, net.daemon.store, net.daemon.matchmaker, net.daemon.settler, net.daemon.reports, net.daemon.audits, Metrics(), net.clock,
-            {"matcher": MATCHER.address, "feeBps": 200, "swarm": net.swarm.addresses()},
-        )  # fmt: skip
+        d, swarm = net.daemon, net.swarm.addresses()
+        parts = d.world, d.store, d.matchmaker, d.settler, d.reports, d.audits
+        identity = {"matcher": MATCHER.address, "feeBps": 200, "swarm": swarm}
+        app = make_matcher(*parts, Metrics(), net.clock, identity)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as http:
             paths = (
@@ -290,9 +340,9 @@ class PagesWorld(World):
         limits = KeyLimits(budget_units=10_000, models=("toy",), requests_per_minute=60)
         key_, _ = await gateway.keys.new("laptop", limits)
         for number in range(6):
-            opening = Reservation(
-                f"req_{number:032x}", f"rcpt_{number:032x}", key_.key_id, "/v1/chat/completions", "toy", f"{number}", None, 100,
-            )  # fmt: skip
+            names = f"req_{number:032x}", f"rcpt_{number:032x}", key_.key_id
+            url = "/v1/chat/completions"
+            opening = Reservation(*names, url, "toy", f"{number}", None, reserved_units=100)
             await gateway.ledger.reserve(opening)
             answered = Answered(
                 JOB,
@@ -311,7 +361,7 @@ class PagesWorld(World):
 
 
 def _fill(store: ClientStore) -> None:
-    """The job that the toy works for, with two requests and their receipts, as if we had opened it."""
+    """The job that the toy works for, with two requests and receipts, as if we had opened it."""
     if any(row.job_id == JOB for row in store.jobs()):
         return
     batch = PromptBatch.of(prompts(2))
@@ -338,7 +388,7 @@ def write_chain(patch: pytest.MonkeyPatch, chain: Any) -> None:
 
 @contextmanager
 def filled_world(folder: Path, within_s: float = 60) -> Iterator[PagesWorld]:
-    """A gateway over the toy, a matcher's answers and a written chain, with something to see on every page."""
+    """A gateway over the toy, a matcher's answers and a written chain: no page is empty."""
     world = PagesWorld(folder)
     with pytest.MonkeyPatch.context() as patch:
         write_chain(patch, world.chain)

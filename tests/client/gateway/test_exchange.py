@@ -1,4 +1,4 @@
-"""Does everybody who reads an answer get all of it, in as few writes as it came in, and learn that it is still on its way?"""
+"""Does each reader of an answer get all of it, in as few writes as it came in, and pings before?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a retry ever paid twice: with a name, without one, side by side, through a proxy that drops answers, over a restart?"""
+"""Is a retry ever paid twice: with a name, without one, side by side, over drops and restarts?"""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_killed_in_the_middle_it_is_not_paid_a_second_time(world: World) -> None
 async def test_what_the_requesters_records_hold_is_charged_at_the_next_start_and_nothing_else(
     world: World, tmp_path: Path
 ) -> None:
-    """The process may have died before it noted the first token: the records, which know what was acknowledged, decide."""
+    """The process may have died before it noted the first token: the requester's records decide."""
     ledger, key_id = world.gateway.ledger, world.key(world.new_key()).key_id
     stages, store = Stages(), ClientStore(tmp_path / "client.sqlite")
     batch = PromptBatch.of(
@@ -385,7 +385,7 @@ def _until_begun(world: World) -> None:
 
 
 class DroppingProxy:
-    """Passes connections on; from the first few the answer never comes back: dropped when it is there, or cut after a time."""
+    """Passes connections on; the first few answers are dropped once there, or cut after a time."""
 
     def __init__(self, upstream_port: int, drops: int, after_s: float | None = None) -> None:
         self._upstream, self._drops, self._after_s = upstream_port, drops, after_s

@@ -1,4 +1,4 @@
-"""Do several gateways over one database leave one another's work alone, pass cancels on, and clear up after one that is gone?"""
+"""Do gateways over one database leave each other's work alone, and end what a lost one left?"""
 
 from __future__ import annotations
 

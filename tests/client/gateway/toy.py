@@ -1,7 +1,8 @@
-"""An integer toy model behind the answerer's interface: deterministic, priced to the unit, with faults on demand.
+"""An integer toy model behind the answerer's interface, deterministic and with faults on demand.
 
-A token costs 20 base units to read and 80 to say. A prompt with `say:TEXT` is answered with TEXT; any other with words that its
-ids, its seed and its choice decide. `fail-first` has no capacity, `fail-at:N` breaks after N tokens, `forever` does not stop.
+A token costs 20 base units to read and 80 to say. A prompt with `say:TEXT` is answered with TEXT;
+any other with words that its ids, its seed and its choice decide. `fail-first` has no capacity,
+`fail-at:N` breaks after N tokens, `forever` does not stop.
 """
 
 from __future__ import annotations
@@ -42,10 +43,8 @@ def spec() -> ModelSpec:
     def name(text: str) -> str:
         return signing.name_hash(text)
 
-    return ModelSpec(
-        name("llama"), 12, 64, 4, 2, 128, 272, CONTEXT, 1, 1,
-        name("float32"), name("fp32"), name("weights"), name("manifest"),
-    )  # fmt: skip
+    hashes = map(name, ("float32", "fp32", "weights", "manifest"))
+    return ModelSpec(name("llama"), 12, 64, 4, 2, 128, 272, CONTEXT, 1, 1, *hashes)
 
 
 MODEL = Model(NAME, "0x" + "77" * 32, spec())
@@ -141,9 +140,12 @@ class ToyAnswerer:
         most = cost(len(ask.prompt.ids), ask.prompt.sampling.max_new_tokens)
         if self.have_units is not None and self.have_units < most:
             raise DepositShort(
-                "the prepaid balance is too small", have=self.have_units, need=most,
-                address="0x" + "01" * 20, fix="client wallet deposit 5usd",
-            )  # fmt: skip
+                "the prepaid balance is too small",
+                have=self.have_units,
+                need=most,
+                address="0x" + "01" * 20,
+                fix="client wallet deposit 5usd",
+            )
         fails_at = re.search(r"fail-at:(\d+)", text)
         said, finish = 0, ""
         self.running += 1
@@ -171,9 +173,8 @@ class ToyAnswerer:
     def _end(self, ask: Ask, said: int, finish: str) -> Answered:
         """Paid once, for what was said."""
         units = cost(len(ask.prompt.ids), said) if said else 0
-        answered = Answered(
-            "0x" + "11" * 32, len(self.asked), OPERATORS, len(ask.prompt.ids), said, finish, units, not finish
-        )  # fmt: skip
+        counts, place = (len(ask.prompt.ids), said), ("0x" + "11" * 32, len(self.asked))
+        answered = Answered(*place, OPERATORS, *counts, finish, units, not finish)
         if said and ask.request_id not in self._told:
             self._told.add(ask.request_id)
             self.bank.pay(ask.request_id, units)
@@ -183,7 +184,7 @@ class ToyAnswerer:
 
 
 class ToyOffline:
-    """Runs batches line by line; stops after `stop_after` lines, as a killed process would, until `go_on` is set."""
+    """Runs batches line by line; waits after `stop_after` lines until `go_on` is set."""
 
     def __init__(self, tokenizer: Tokenizer, bank: Bank) -> None:
         self._tokenizer, self.bank = tokenizer, bank
@@ -212,10 +213,9 @@ class ToyOffline:
                 continue
             pairs = list(spoken(tokenizer, prompt))
             tokens = tuple(token for token, _ in pairs)
-            answer = LineAnswer(
-                prompt.custom_id, tokens, tuple(told(prompt.sampling, t) for t in tokens),
-                pairs[-1][1], "0x" + "22" * 32, number, OPERATORS,
-            )  # fmt: skip
+            logprobs = tuple(told(prompt.sampling, t) for t in tokens)
+            place = "0x" + "22" * 32, number, OPERATORS
+            answer = LineAnswer(prompt.custom_id, tokens, logprobs, pairs[-1][1], *place)
             self.bank.pay(f"{name}/{prompt.custom_id}", cost(len(prompt.ids), len(tokens)), answer)
             keep(answer)
         return failures

@@ -1,4 +1,4 @@
-"""A whole gateway over the toy, on loopback, in a thread of its own, so that any client can talk to it; started again at will."""
+"""A gateway over the toy, on loopback and in a thread, for any client; started again at will."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ async def test_a_quote_is_shown_and_refused_for_what_a_submission_would_be(
             assert (contract, function) == ("TaskRegistry", "params")
             return {"maxJobSeconds": 7200, "maxWindowSeconds": 7200}
 
-    async def bargain(*_: Any) -> submit.Bargain:
-        return submit.Bargain(MODEL, tokenizer, prepared, AllowedMiners(1), [offer])
+    async def quoted(*_: Any) -> submit.FileQuote:
+        return submit.FileQuote(MODEL, tokenizer, prepared, AllowedMiners(1), [offer])
 
     async def arbitrator_of(*_: Any) -> str:
         return ARBITRATOR
@@ -124,7 +124,7 @@ async def test_a_quote_is_shown_and_refused_for_what_a_submission_would_be(
     async def open_context(settings: Settings) -> AsyncIterator[Any]:
         yield SimpleNamespace(chain=Chain(), settings=settings)
 
-    monkeypatch.setattr(submit, "_bargain", bargain)
+    monkeypatch.setattr(submit, "_quote_file", quoted)
     monkeypatch.setattr(submit, "open_context", open_context)
     monkeypatch.setattr(submission, "arbitrator_of", arbitrator_of)
     run = Run("client", "quote", GlobalOptions(json=True), folders=Folders.at(tmp_path))

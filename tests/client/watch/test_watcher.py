@@ -14,7 +14,7 @@ import pytest
 
 from client.audit.audit_rate import NEWCOMER_BPS, NEWCOMER_JOBS, rate_for
 from client.audit.rerun import RequestFinding, StageFinding
-from client.commands.judge.watch_service import WatchNumbers, _Work
+from client.commands.judge.watch_service import WatchMetrics, _Work
 from client.context import Context
 from client.disputes.bonds import AtStake, BondLimits
 from client.watch import watcher as watching
@@ -451,9 +451,9 @@ def test_times_of_faults_and_of_withheld_rows_are_kept_apart(world: World) -> No
 
 
 def test_metrics_count_verdicts(world: World) -> None:
-    numbers = WatchNumbers()
-    numbers.judged(StageVerdict(JOB, 0, AUDITOR, AuditEnd.FAULT, 2, 1, 2.0, 1.0, "off"))
-    text = numbers.metrics.render()[0].decode()
+    metrics = WatchMetrics()
+    metrics.judged(StageVerdict(JOB, 0, AUDITOR, AuditEnd.FAULT, 2, 1, 2.0, 1.0, "off"))
+    text = metrics.registry.render()[0].decode()
     assert 'headrace_audit_checks_total{result="fault"} 1.0' in text
     assert "headrace_audit_float64_requests_total 1.0" in text
 

@@ -1,4 +1,4 @@
-"""What a person sees of a running batch: each text once, in whole lines, and nothing that repaints the terminal."""
+"""Does a running batch show each text once, in whole lines, and never repaint the terminal?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is, and what may be called when a clock has run out, is said before anything is sent."""
+"""Whose turn is it, and which call moves a dispute on, is said before anything is sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.client.world import key
 
 OURS, THEIRS = key(1).address, key(2).address
 DISPUTE = "0x" + "ab" * 32
-GAME = Opened(DISPUTE, "0x" + "cd" * 32, 1, OURS, OURS, THEIRS, "0x" + "11" * 32, "0x", "0x" + "22" * 32, 5, 1)  # fmt: skip
+JOB, MODEL, ROOT = ("0x" + byte * 32 for byte in ("cd", "11", "22"))
+GAME = Opened(DISPUTE, JOB, 1, OURS, OURS, THEIRS, MODEL, "0x", ROOT, 5, 1)
 OPENED = Standing(DISPUTE, GAME, Phase.OPENED, "none", ends_at=130, now=100)
 
 
@@ -112,8 +113,8 @@ async def test_a_jury_is_moved_on_by_the_calls_that_anybody_may_make(
 )
 async def test_one_move_is_made_and_where_it_leads_is_told(
     made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
-    """What the move is, `client.commands.judge.play_dispute.next_move` says; `tests/game` has whole games of them."""
+) -> None:
+    """Which move it is, `play_dispute.next_move` says; `tests/game` has whole games of them."""
     stood, asked = [at(Phase.OPENING), at(Phase.PICKING)], []
 
     async def standing(context: Any, typed: str) -> Standing:

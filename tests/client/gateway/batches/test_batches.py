@@ -1,4 +1,4 @@
-"""Do files and batches work exactly as the official client uses them, over bad lines, restarts, cancelling and expiry?"""
+"""Do files and batches work as the official client uses them, over errors, restarts and expiry?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what every request asks of the database done whole, in turn and by name, and off the event loop?"""
+"""Is what requests ask of the database done whole, in turn and by name, and off the event loop?"""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NEW_FILE = Statement(insert(FILES))
 FILE = Statement(select(FILES).where(FILES.c.file_id == bindparam("wanted")))
 COUNT = Statement(select(func.count().label("files")).select_from(FILES))
 ROW = {
-    "file_id": "file_1", "key_id": "key_1", "filename": "100%.txt", "purpose": "batch", "size_bytes": 2**40, "created_at": 5,
-    "expires_at": None,
-}  # fmt: skip
+    **{"file_id": "file_1", "key_id": "key_1", "filename": "100%.txt", "purpose": "batch"},
+    **{"size_bytes": 2**40, "created_at": 5, "expires_at": None},
+}
 
 
 @pytest.fixture
@@ -109,11 +109,10 @@ def test_a_session_and_its_statements_are_one_transaction(database: Database) ->
     with database.transaction() as writing:
         keys = METADATA.tables["api_keys"]
         blank = {column.name: None for column in keys.columns}
-        given = {
-            "key_id": "key_1", "name": "k", "secret_hash": "h", "hint": "", "created_at": 0, "budget_period": "total",
-            "models": "[]", "spent_units": 0, "reserved_units": 0,
-        }  # fmt: skip
-        writing.execute(Statement(insert(keys)), blank | given)
+        texts = {"key_id": "key_1", "name": "k", "secret_hash": "h", "hint": "", "models": "[]"}
+        counts = dict.fromkeys(("created_at", "spent_units", "reserved_units"), 0)
+        given = blank | texts | counts | {"budget_period": "total"}
+        writing.execute(Statement(insert(keys)), given)
     with contextlib.suppress(ValueError), database.session() as session:
         session.add(usage)
         session.flush()
@@ -175,8 +174,8 @@ def test_a_database_of_the_time_before_gateways_had_names_keeps_all_its_rows(
         config = migration_config(connection, MIGRATIONS)
         command.upgrade(config, "0002")
         connection.exec_driver_sql(
-            "INSERT INTO requests VALUES ('req_1', 'rcpt_1', 'k', 5, '/v1', 'toy', 'running', 'h', NULL, 7, NULL, NULL, 0, 0, 0,"
-            " NULL, NULL, '', NULL, NULL, 0, 0)"
+            "INSERT INTO requests VALUES ('req_1', 'rcpt_1', 'k', 5, '/v1', 'toy', 'running', 'h', "
+            "NULL, 7, NULL, NULL, 0, 0, 0, NULL, NULL, '', NULL, NULL, 0, 0)"
         )
         connection.exec_driver_sql(
             "INSERT INTO answers VALUES ('req_1', 0, 'job', 0, '[]', 1, 2, 3, 'stop', 0)"

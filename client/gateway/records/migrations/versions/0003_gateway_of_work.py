@@ -8,8 +8,7 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-# Not in batch mode: SQLite does this much itself, and batch mode would make `requests` anew to drop a column. With the old table
-# all answers would go, which belong to its rows.
+# Not in batch mode, which makes `requests` anew: with the old table all its answers would go.
 
 
 def upgrade() -> None:

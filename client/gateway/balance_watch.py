@@ -1,4 +1,4 @@
-"""What can still be spent, how long does it last, and who is told before it runs out?"""
+"""How much can still be spent, how long does it last, and is its owner told before it runs out?"""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from client.gateway.batches.batches import Batches
+    from client.gateway.metrics import GatewayMetrics
     from client.gateway.money.keyring import ApiKey, Keyring
     from client.gateway.money.ledger import Ledger
-    from client.gateway.numbers import Numbers
     from core.chain.chain import Chain
     from core.runtime.alerts import Alerts
     from core.runtime.clock import Clock
@@ -32,8 +32,8 @@ EVENTS = (LOW_FUNDS, KEY_BUDGET)
 
 
 @dataclass(frozen=True)
-class SeenHoldings:
-    """The payer's holdings as they were last read."""
+class SeenBalances:
+    """The payer's balances as they were last read."""
 
     balances: Balances
     at: float
@@ -44,8 +44,8 @@ class SeenHoldings:
 
 
 @dataclass
-class Funds:
-    """Looks at the chain every few seconds and tells the owner in time."""
+class BalanceWatch:
+    """Reads the payer's balances every few seconds and tells the owner before they run out."""
 
     settings: Settings
     clock: Clock
@@ -56,10 +56,10 @@ class Funds:
     keys: Keyring
     batches: Batches
     alerts: Alerts
-    numbers: Numbers
+    metrics: GatewayMetrics
     #: Below this the owner is told.
     low_units: int = 0
-    seen: SeenHoldings | None = None
+    seen: SeenBalances | None = None
     problem: str = ""
     lasts_s: float | None = None
     _spent: deque[tuple[float, int]] = field(default_factory=deque)
@@ -74,7 +74,7 @@ class Funds:
                 log.exception("the money was not looked at")
             await self.clock.sleep(LOOK_EVERY_S)
 
-    async def look(self) -> SeenHoldings | None:
+    async def look(self) -> SeenBalances | None:
         """Read the balances now; the last known when the chain does not answer."""
         if self.chain is None:
             return None
@@ -83,26 +83,23 @@ class Funds:
         except HeadraceError as error:
             self.problem = f"{error.what}: {error.why}"
             return self.seen
-        self.problem, self.seen = "", SeenHoldings(found, self.clock.now())
-        numbers = self.numbers
-        for account, units in (
-            ("wallet", found.wallet),
-            ("prepaid", found.deposited),
-            ("credit", found.credit),
-        ):
-            numbers.balance.labels(account).set(units)
+        self.problem, self.seen = "", SeenBalances(found, self.clock.now())
+        metrics = self.metrics
+        metrics.balance.labels("wallet").set(found.wallet)
+        metrics.balance.labels("prepaid").set(found.deposited)
+        metrics.balance.labels("credit").set(found.credit)
         totals = await self.ledger.totals()
-        numbers.locked.set(totals["reserved_units"])
+        metrics.locked.set(totals["reserved_units"])
         self._look_at_rate(self.seen, totals["spent_units"])
         return self.seen
 
-    def _look_at_rate(self, seen: SeenHoldings, spent_units: int) -> None:
+    def _look_at_rate(self, seen: SeenBalances, spent_units: int) -> None:
         show = self.settings.show_token
         self._spent.append((seen.at, spent_units))
         while seen.at - self._spent[0][0] > RATE_OVER_S:
             self._spent.popleft()
         self.lasts_s = lasts_s(self._spent, seen.spendable_units)
-        self.numbers.lasts.set(float("inf") if self.lasts_s is None else self.lasts_s)
+        self.metrics.lasts.set(float("inf") if self.lasts_s is None else self.lasts_s)
         left, why = show(seen.spendable_units), []
         if seen.spendable_units < self.low_units:
             why.append(f"{left} are left, less than gateway.low_balance, {show(self.low_units)}")
@@ -122,13 +119,13 @@ class Funds:
         self.alerts.tell(LOW_FUNDS, [trouble] if why else [])
 
     async def _look_at_keys(self) -> None:
-        keys, now = await self.keys.ls(), self.clock.now()
+        keys, now, show = await self.keys.ls(), self.clock.now(), self.settings.show_token
         self.alerts.tell(
             KEY_BUDGET,
             [
                 Trouble(
                     f"the budget of key '{key.name}' runs out",
-                    f"{self.settings.show_token(left)} of {self.settings.show_token(budget)} are left",
+                    f"{show(left)} of {show(budget)} are left",
                     "`client keys new` makes one with a higher budget",
                     subject=key.key_id,
                     values={"left_units": str(left), "budget_units": str(budget)},
@@ -137,11 +134,11 @@ class Funds:
             ],
         )
         for status, count in (await self.batches.counts()).items():
-            self.numbers.batches.labels(status).set(count)
+            self.metrics.batches.labels(status).set(count)
 
 
 def lasts_s(spent: Sequence[tuple[float, int]], left_units: int) -> float | None:
-    """How long money lasts at the rate at which `(time, spent so far)` grew; None while nobody knows, or nothing is spent."""
+    """How long money lasts at the rate of `(time, spent so far)`; None where that is not known."""
     if not spent or spent[-1][0] - spent[0][0] < RATE_LEAST_S:
         return None
     gone = spent[-1][1] - spent[0][1]

@@ -1,11 +1,8 @@
-"""What does the gateway count for Prometheus? The names of the design; models are few, and nothing else is a label."""
+"""What does the gateway count for Prometheus? Models are few; no other free text is a label."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from core.runtime.metrics import Metrics
+from core.runtime.metrics import Metrics
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -16,10 +13,11 @@ REROUTED = ("lost", "distrusted", "other")
 CHECKED = {True: "match", False: "mismatch", None: "unknown"}
 
 
-class Numbers:
+class GatewayMetrics:
     """The gateway's metrics."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self) -> None:
+        metrics = self.registry = Metrics()
         self.requests = metrics.counter(
             "headrace_requests_total", "Requests by how they ended.", ["model", "outcome"]
         )
@@ -61,6 +59,16 @@ class Numbers:
             self.reroutes.labels(reason)
         for result in CHECKED.values():
             self.audits.labels(result)
+
+    def rerouted(self, reason: str) -> None:
+        """Count an answer that went on in another pipeline: `lost`, `distrusted` or `other`."""
+        self.reroutes.labels(reason).inc()
+
+    def paid(self, model: str, tokens_in: int, tokens_out: int, cost_units: int) -> None:
+        """Count what answers of a model came to."""
+        self.tokens.labels(model, "in").inc(tokens_in)
+        self.tokens.labels(model, "out").inc(tokens_out)
+        self.cost.labels(model).inc(cost_units)
 
     def meet(self, model: str) -> None:
         """Count a model's outcomes from zero, so that the first failure is seen as one more."""
