@@ -4,4 +4,5 @@
 `planning`    `POST /v1/plan`: what the scheduler would do with a fleet
 `plan_child`  the process of its own that plans for one question
 `plan_file`   a fleet that exists only in a file
+`models_file` several models and GPU types that exist only in a file
 """

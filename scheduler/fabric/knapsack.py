@@ -44,11 +44,8 @@ class Knapsack:
 
 @dataclass(frozen=True)
 class Picked:
-    """Indices of the chosen columns, their value, a bound that no choice of these columns beats,
-    and who found them.
-    """
+    """Indices of the chosen columns, their value, and a bound that no choice of these beats."""
 
     chosen: tuple[int, ...]
     value: float
     bound: float
-    method: str

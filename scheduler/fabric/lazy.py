@@ -13,7 +13,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from scheduler.fabric.columns import Choice, Column, Options, Table, evaluate
+from scheduler.fabric.columns import Choice, Column, ColumnTable, Options, evaluate
 from scheduler.fabric.objective import Pieces
 from scheduler.fleet.arrays import Floats
 
@@ -21,7 +21,7 @@ SPREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 GRID = 400
 
 
-def first_columns(options: Options, most_degrees: int) -> Table:
+def first_columns(options: Options, most_degrees: int) -> ColumnTable:
     """Every column over one or two types, and the same part of every type for a few parts."""
     types = len(options.types)
     per_type = [options.choices(n, most_degrees) for n in range(types)]

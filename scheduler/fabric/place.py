@@ -23,7 +23,7 @@ from scheduler.fabric.columns import (
 from scheduler.fabric.knapsack import Knapsack, Picked
 from scheduler.fabric.lazy import first_columns
 from scheduler.fabric.objective import Objective, pieces_of
-from scheduler.fabric.pool import IMPROVES, Effort, Pool
+from scheduler.fabric.pool import IMPROVES, ColumnPool, PlacementEffort
 from scheduler.fabric.sharing import shared_columns
 from scheduler.fabric.solver import pick
 from scheduler.fabric.switching import Switch
@@ -92,7 +92,7 @@ def place(
     efficiency: Efficiency = Efficiency(),
     switch: Switch = Switch(),
     sharing: bool = False,
-    effort: Effort = Effort(),
+    effort: PlacementEffort = PlacementEffort(),
 ) -> FabricPlan:
     """The best placement found and its bound. Deterministic, independent of the order of types.
 
@@ -112,7 +112,7 @@ def place(
     complete = len(types) <= effort.exact_types and all(
         _combinations(of) <= effort.combinations for of in options
     )
-    pool = Pool(options, pieces, objective == "minmax", switch, effort)
+    pool = ColumnPool(options, pieces, objective == "minmax", switch, effort)
     for of in options:
         pool.add(of, every_combination(of) if complete else first_columns(of, effort.degrees))
     bound = -math.inf
@@ -121,7 +121,7 @@ def place(
     if sharing:
         pool.columns += shared_columns(options, efficiency)
     knapsack = pool.knapsack()
-    picked = pick(knapsack, mip_nodes=effort.mip_nodes, states=effort.states)
+    picked = pick(knapsack, effort.mip_nodes)
     if picked is None:
         raise _overloaded(options, effort, complete)
     bound = picked.bound if complete else bound
@@ -141,12 +141,12 @@ def place(
         value,
         bound,
         len(pool.columns),
-        f"{'every column' if complete else 'generated columns'}, {picked.method}",
+        "every column" if complete else "generated columns",
     )
 
 
 def _settled(
-    picked: Picked, knapsack: Knapsack, objective: Objective, effort: Effort
+    picked: Picked, knapsack: Knapsack, objective: Objective, effort: PlacementEffort
 ) -> tuple[Picked, Knapsack]:
     """Among placements of the same value: the least sum for "minmax", the fewest GPUs for "slo"
     where limits hold.
@@ -164,7 +164,7 @@ def _settled(
     else:
         costs = rest.costs
     again = Knapsack(rest.counts, rest.models, rest.columns, costs)
-    found = pick(again, mip_nodes=effort.mip_nodes, states=effort.states)
+    found = pick(again, effort.mip_nodes)
     return (picked, knapsack) if found is None else (found, again)
 
 
@@ -190,7 +190,7 @@ def _too_big(demand: Demand, types: Sequence[GpuType], efficiency: Efficiency) -
     )
 
 
-def _overloaded(options: Sequence[Options], effort: Effort, complete: bool) -> Overloaded:
+def _overloaded(options: Sequence[Options], effort: PlacementEffort, complete: bool) -> Overloaded:
     """How much of the load could be served: the placement whose busiest model is least busy."""
     columns, costs = list[Column](), list[tuple[float, ...]]()
     for of in options:
@@ -200,7 +200,7 @@ def _overloaded(options: Sequence[Options], effort: Effort, complete: bool) -> O
         costs += [(float(busy),) for busy in kept.utilisation]
     counts = tuple(gpu.count for gpu in options[0].types)
     knapsack = Knapsack(counts, len(options), tuple(columns), tuple(costs), worst=True)
-    found = pick(knapsack, mip_nodes=effort.mip_nodes, states=effort.states)
+    found = pick(knapsack, effort.mip_nodes)
     if found is None:
         least = [
             min(sum(c.gpus) for c in columns if c.parts[0].model == of.model) for of in options

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.fabric.columns import Column, Options, Part, Table, columns_of, evaluate, undominated
+from scheduler.fabric.columns import (
+    Column,
+    ColumnTable,
+    Options,
+    Part,
+    columns_of,
+    evaluate,
+    undominated,
+)
 from scheduler.fabric.knapsack import Knapsack
 from scheduler.fabric.lazy import PriceBound, neighbours
 from scheduler.fabric.objective import Pieces, cost
@@ -19,11 +27,10 @@ IMPROVES = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How hard to try, in counts. Up to ``exact_types`` types and ``combinations`` a model, every
-    column is built.
+class PlacementEffort:
+    """How hard to try, in counts.
 
-    Otherwise columns are generated for ``rounds`` rounds from the ``parents`` best of each model,
+    Up to ``exact_types`` types and ``combinations`` a model, every column is built. Otherwise columns are generated for ``rounds`` rounds from the ``parents`` best of each model,
     with ψ_DP thinned to ``degrees`` values.
     """
 
@@ -33,10 +40,9 @@ class Effort:
     rounds: int = 12
     parents: int = 12
     mip_nodes: int = 20_000
-    states: int = 4_000
 
 
-class Pool:
+class ColumnPool:
     """The columns in play and what each costs."""
 
     def __init__(
@@ -45,7 +51,7 @@ class Pool:
         pieces: Sequence[Pieces],
         worst: bool,
         switch: Switch,
-        effort: Effort,
+        effort: PlacementEffort,
     ) -> None:
         self.options, self.pieces, self.worst = options, pieces, worst
         self.switch, self.effort = switch, effort
@@ -53,7 +59,7 @@ class Pool:
         self.columns: list[Column] = []
         self.penalties: dict[Column, float] = {}
 
-    def add(self, of: Options, table: Table) -> None:
+    def add(self, of: Options, table: ColumnTable) -> None:
         """Take over the undominated columns of a table."""
         penalty = penalty_ms(of, table, self.switch)
         kept = undominated(table, table.latency_ms + penalty)
@@ -87,10 +93,7 @@ class Pool:
         bound = limit.at(free, ones)
         for _ in range(self.effort.rounds):
             knapsack = self._with_way_out()
-            try:
-                relaxed = relax(knapsack)
-            except ImportError:
-                return bound
+            relaxed = relax(knapsack)
             if relaxed is None:
                 return bound
             weights, prices = relaxed.multipliers, relaxed.prices
@@ -125,7 +128,7 @@ class Pool:
         near = {c for column in parents for c in neighbours(of, column, self.effort.degrees)}
         if not near:
             return
-        fresh = Pool(self.options, self.pieces, self.worst, self.switch, self.effort)
+        fresh = ColumnPool(self.options, self.pieces, self.worst, self.switch, self.effort)
         fresh.add(of, evaluate(of, sorted(near)))
         best = reduced(own[0])
         known = set(own)

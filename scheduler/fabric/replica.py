@@ -36,7 +36,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ModelReplica:
     """One copy of a model over `tensor` GPUs. ``most_running`` is the mean batch that fills it."""
 
     tensor: int
@@ -141,7 +141,7 @@ def replica(
     demand: Demand,
     efficiency: Efficiency,
     memory_bytes: float | None = None,
-) -> Replica | None:
+) -> ModelReplica | None:
     """One copy over `tensor` GPUs, or None where it breaks C2: Σ mem_n ≥ M_m, weights and KV cache
     (§3.3, equation 3).
 
@@ -162,7 +162,7 @@ def replica(
     )  # reserved to its end, so that nothing is ever preempted
     if room < held:
         return None
-    return Replica(
+    return ModelReplica(
         tensor,
         demand,
         efficiency.token_budget,

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from scheduler.fabric.columns import Column, Options, Part
-from scheduler.fabric.replica import Replica, replica
+from scheduler.fabric.replica import ModelReplica, replica
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group
 from scheduler.fleet.arrays import Floats
 
@@ -35,7 +35,7 @@ def shared_columns(options: Sequence[Options], efficiency: Efficiency) -> list[C
 
 def shared_replicas(
     one: Demand, other: Demand, gpu: GpuType, tensor: int, efficiency: Efficiency
-) -> tuple[Replica, Replica] | None:
+) -> tuple[ModelReplica, ModelReplica] | None:
     """Both models on one group: weights of both, the rest split by how many KV bytes each asks for;
     None if too small.
     """
@@ -62,7 +62,7 @@ def shared_replicas(
 
 
 def shared_latency_ms(
-    both: tuple[Replica, Replica], loads_per_s: tuple[Floats, Floats]
+    both: tuple[ModelReplica, ModelReplica], loads_per_s: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
     """Mean latency of each model at elementwise loads on one group; infinite where the two together
     are too much.
@@ -95,7 +95,7 @@ def shared_latency_ms(
 
 
 def _columns(
-    one: Options, other: Options, n: int, tensor: int, both: tuple[Replica, Replica]
+    one: Options, other: Options, n: int, tensor: int, both: tuple[ModelReplica, ModelReplica]
 ) -> list[Column]:
     gpu = one.types[n]
     replicas = np.arange(1, gpu.count // tensor + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler.fabric.columns import Options, Table
+from scheduler.fabric.columns import ColumnTable, Options
 from scheduler.fabric.world import Group
 from scheduler.fleet.arrays import Floats
 
@@ -24,7 +24,7 @@ class Switch:
     ms_per_gpu: float = 0.0
 
 
-def penalty_ms(options: Options, table: Table, switch: Switch) -> Floats:
+def penalty_ms(options: Options, table: ColumnTable, switch: Switch) -> Floats:
     """What each column adds to its model's latency in the objective: GPUs that load × ms_per_gpu.
 
     A GPU loads where its replica is new on its type, or is split otherwise than before.

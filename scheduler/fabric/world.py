@@ -142,21 +142,6 @@ class Demand:
         shape = self.shape
         return shape.layers * shape.layer_bytes + end_bytes(shape, Position.BOTH)
 
-    def scaled(self, factor: float) -> Demand:
-        """The same model at `factor` times its rate."""
-        work = Workload(
-            self.workload.input_tokens, self.workload.output_tokens, self.requests_per_s * factor
-        )
-        return Demand(
-            self.name,
-            self.shape,
-            work,
-            self.bytes_per_parameter,
-            self.kv_heads,
-            self.slo_ms,
-            self.weight,
-        )
-
 
 class Group(NamedTuple):
     """⟨ψ_DP, ψ_TP⟩ of one model on one GPU type: ``replicas`` copies over ``tensor`` GPUs each."""
