@@ -13,8 +13,8 @@ import time
 from dataclasses import replace
 from statistics import fmean
 
-from benchmarks.scheduler.fabric_proportional import evaluate_allocation, memory_proportional
-from benchmarks.scheduler.fabric_replay import replay_plan
+from benchmarks.scheduler.measure.replay import replay_plan
+from benchmarks.scheduler.peers.memory_proportional import evaluate_allocation, memory_proportional
 from benchmarks.scheduler.worlds import DATA, median_ms
 from benchmarks.table import Row
 from matcher.planning.models_file import read_models

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from benchmarks.scheduler.entries import entries
-from benchmarks.scheduler.filled import serving_placement
+from benchmarks.scheduler.measure.entries import entries
+from benchmarks.scheduler.measure.filled import serving_placement
 from benchmarks.scheduler.worlds import median_ms, mixed
 from benchmarks.table import Row
 from scheduler.flow.flow_lp import solve_flow_lp

@@ -31,8 +31,8 @@ from typing import NamedTuple
 from benchmarks.engine.rig.chain import DOMAIN, signer
 from benchmarks.engine.rig.rig import Load, Rig
 from benchmarks.engine.rig.steps import Step
-from benchmarks.scheduler.fit import FittedCost, PassSample, fit
-from benchmarks.scheduler.fixed_router import FixedRouter
+from benchmarks.scheduler.measure.fit import FittedCost, PassSample, fit
+from benchmarks.scheduler.routers.fixed import FixedRouter
 from benchmarks.table import Row
 from client.pipeline.streams import Streams
 from core.protocol.types import LayerRange
@@ -52,7 +52,7 @@ from scheduler.fleet.workload import Arrival
 from scheduler.flow.max_flow import max_flow
 from scheduler.simulate.dispatch.estimate import KvEstimate
 from scheduler.simulate.dispatch.iwrr import IwrrRouter
-from scheduler.simulate.dispatch.router import Route, Router
+from scheduler.simulate.dispatch.router import RequestRoute, Router
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate
@@ -544,16 +544,16 @@ class Replay:
         self.kv = KvEstimate(world.fleet, world.model, world.placement, high_water=1.0)
         self._routes, self._placement = iter(list(routes)), world.placement
 
-    def choose(self, prompt_tokens: int) -> Route | None:
-        route = Route(prompt_tokens)
+    def choose(self, prompt_tokens: int) -> RequestRoute | None:
+        route = RequestRoute(prompt_tokens)
         route.stages = [self._placement[i] for i in next(self._routes)]
         self.kv.add(route.stages, prompt_tokens)
         return route
 
-    def note_step(self, route: Route) -> None:
+    def note_step(self, route: RequestRoute) -> None:
         pass
 
-    def finish(self, route: Route) -> None:
+    def finish(self, route: RequestRoute) -> None:
         self.kv.remove(route.stages, route.prompt_tokens)
 
     def set_present(self, machine_id: str, is_present: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from core.batching import KvLedger, RequestStep, StepBatch
 from core.protocol.types import LayerRange
-from scheduler.simulate.dispatch.router import Route
+from scheduler.simulate.dispatch.router import RequestRoute
 from scheduler.simulate.pass_cost import PassCost
 
 
@@ -92,8 +92,9 @@ class SimLink:
 
 
 class Line(Protocol):
-    """What waits at a worker: a `BatchFormer`, or a miner's line-up."""
+    """What waits at a worker: a `BatchFormer`, or a miner's line-up. Its length is in steps."""
 
+    def __len__(self) -> int: ...
     def add_decodes(self, steps: Iterable[Visit]) -> None: ...
     def add_prefill(self, step: Visit) -> None: ...
     def form(self) -> StepBatch[Visit] | None: ...
@@ -198,7 +199,7 @@ class RunningRequest:
         self.epoch = 0
         self.in_time = True
         self.has_token = False
-        self.route: Route | None = None
+        self.route: RequestRoute | None = None
         self.visits: list[Visit] = []
         self.home: SimLink | None = None
 

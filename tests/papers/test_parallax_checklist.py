@@ -30,7 +30,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.scheduler.fixed_router import FixedRouter
+from benchmarks.scheduler.routers.fixed import FixedRouter
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import Position, capacity, kv_tokens, position_of
 from scheduler.fleet.fleet import Fleet, Links, Machine, ModelShape

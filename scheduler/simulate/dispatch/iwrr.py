@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.simulate.dispatch.estimate import KvEstimate
-from scheduler.simulate.dispatch.router import Route
+from scheduler.simulate.dispatch.router import RequestRoute
 from scheduler.simulate.dispatch.topology import HOME, Hop, Topology
 
 #: Links that carry less of what leaves a vertex are not used (as shipped).
@@ -81,7 +81,7 @@ class IwrrRouter:
         total = sum(self._weights[hop.id] for hop in out)
         return tuple(hop for hop in out if 0 < self._weights[hop.id] >= LEAST_SHARE * total)
 
-    def choose(self, prompt_tokens: int) -> Route | None:
+    def choose(self, prompt_tokens: int) -> RequestRoute | None:
         hops: list[Hop] = []
         before: list[float] = []
         vertex = HOME
@@ -95,7 +95,7 @@ class IwrrRouter:
             self._loads[hop.id] += (prompt_tokens if self.by_load else 1) / self._weights[hop.id]
             hops.append(hop)
             vertex = hop.target
-        route = Route(prompt_tokens)
+        route = RequestRoute(prompt_tokens)
         route.hops = [hop.id for hop in hops]
         route.stages = [hop.stage for hop in hops if hop.stage is not None]
         self.kv.add(route.stages, prompt_tokens)
@@ -116,7 +116,7 @@ class IwrrRouter:
             hop.target_id not in self._absent and self.kv.fits(hop.target_id, prompt_tokens)
         )
 
-    def finish(self, route: Route) -> None:
+    def finish(self, route: RequestRoute) -> None:
         """Free the estimate of what the route had booked."""
         self.kv.remove(route.stages, route.prompt_tokens)
 
@@ -127,7 +127,7 @@ class IwrrRouter:
         else:
             self._absent.add(machine_id)
 
-    def note_step(self, route: Route) -> None:
+    def note_step(self, route: RequestRoute) -> None:
         """A decode step adds one token to the load of every link of its route."""
         if self.by_load:
             loads, weights = self._loads, self._weights

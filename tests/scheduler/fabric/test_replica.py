@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.fabric_replay import replay
+from benchmarks.scheduler.measure.replay import replay
 from scheduler.fabric.replica import ModelReplica, replica
 from scheduler.fabric.world import Demand, Efficiency
 from scheduler.fleet.workload import Arrival

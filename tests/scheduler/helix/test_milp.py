@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
+from benchmarks.scheduler.peers.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from scheduler.fleet.errors import PlanError
 from scheduler.fleet.fleet import Coordinator, Fleet, Link, Links, ModelShape, Placement

@@ -16,7 +16,7 @@ from scheduler.search.chain_search import ChainOptions, chain_search
 from scheduler.search.starts import one_chain
 from scheduler.stages.stages import Pool
 from scheduler.stages.table import table_of
-from tests.scheduler.placement.worlds import (
+from tests.scheduler.search.worlds import (
     all_placements,
     clusters,
     flow_by_coverage,

@@ -27,7 +27,7 @@ from scheduler.fleet.profile import Curve
 from scheduler.flow.max_flow import Flow, max_flow
 from scheduler.search.even_flow import KEPT, PROMPT_TOKENS, even_flow
 from scheduler.stages.narrow import narrowed
-from tests.scheduler.placement.worlds import clusters, machine
+from tests.scheduler.search.worlds import clusters, machine
 
 MODEL = ModelShape(2, 100, 0, 0, False, 8, 1e9, activation_bytes_per_token=10_000)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.fit import FittedCost
-from benchmarks.scheduler.fixed_router import FixedRouter
+from benchmarks.scheduler.measure.fit import FittedCost
+from benchmarks.scheduler.routers.fixed import FixedRouter
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Fleet, Links
 from scheduler.fleet.workload import Arrival

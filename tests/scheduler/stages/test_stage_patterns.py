@@ -13,7 +13,7 @@ from scheduler.flow.valid import validate_placement
 from scheduler.stages.stage_patterns import stage_patterns
 from scheduler.stages.stages import Pool
 from scheduler.stages.table import table_of
-from tests.scheduler.placement.worlds import clusters
+from tests.scheduler.search.worlds import clusters
 
 
 def partitions(members: list[int]) -> list[list[list[int]]]:

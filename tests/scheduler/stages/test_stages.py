@@ -13,7 +13,7 @@ from scheduler.flow.max_flow import max_flow
 from scheduler.stages.chains import chains_of, placement_of
 from scheduler.stages.stages import Pool
 from scheduler.stages.table import table_of
-from tests.scheduler.placement.worlds import clusters, machine, toy_model
+from tests.scheduler.search.worlds import clusters, machine, toy_model
 
 
 @st.composite
