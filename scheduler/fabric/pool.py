@@ -30,8 +30,9 @@ IMPROVES = 1e-9
 class PlacementEffort:
     """How hard to try, in counts.
 
-    Up to ``exact_types`` types and ``combinations`` a model, every column is built. Otherwise columns are generated for ``rounds`` rounds from the ``parents`` best of each model,
-    with ψ_DP thinned to ``degrees`` values.
+    Up to ``exact_types`` types and ``combinations`` a model, every column is built. Otherwise
+    columns are generated for ``rounds`` rounds from the ``parents`` best of each model, with ψ_DP
+    thinned to ``degrees`` values.
     """
 
     exact_types: int = 3

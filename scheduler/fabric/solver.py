@@ -24,7 +24,7 @@ class KnapsackPrices:
 
 
 def pick(knapsack: Knapsack, mip_nodes: int) -> Picked | None:
-    """The best choice of columns, None when there is none. Past `mip_nodes` the first one will do."""
+    """The best choice of columns, None when there is none; past `mip_nodes` the best so far."""
     api, solver = _loaded(knapsack, integer=True)
     solver.setOptionValue("mip_max_nodes", mip_nodes)
     solver.run()

@@ -49,10 +49,6 @@ class MilpProgram:
     cond1: dict[Pair, int] = field(default_factory=dict)
     cond2: dict[Pair, int] = field(default_factory=dict)
 
-    @property
-    def nonzeros(self) -> int:
-        return sum(len(columns) for _, _, columns, _ in self.rows)
-
     def column(self, upper: float, whole: bool) -> int:
         self.upper.append(upper)
         self.whole.append(whole)

@@ -19,10 +19,6 @@ from scheduler.fleet.fleet import (
     in_layer_order,
 )
 
-#: How far Helix overfilled its machines for the 70B separate pipelines (7 layers on a T4 that
-#: should hold 4).
-OVERFULL_AS_PUBLISHED = 1.75
-
 
 def separate_pipelines(
     fleet: Fleet, model: ModelShape, *, mixed: bool = False, overfull: float = 1.0

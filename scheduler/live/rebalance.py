@@ -131,13 +131,6 @@ def join(
     return LayerRange(*min(runs, key=lambda run: (run[0] - run[1], sum(ram[slice(*run)]), run)))
 
 
-def leave(shards: Iterable[Shard], machine_id: str) -> tuple[Shard, ...]:
-    """What is left when a machine goes (§3.4 ii): everything it held is de-allocated, whether or
-    not it held anything.
-    """
-    return tuple(shard for shard in shards if shard.machine_id != machine_id)
-
-
 def _present(fleet: Fleet, shards: Iterable[Shard]) -> tuple[Shard, ...]:
     return tuple(sorted({shard for shard in shards if shard.machine_id in fleet.by_id}))
 

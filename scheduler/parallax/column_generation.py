@@ -171,7 +171,7 @@ def enumerate_patterns(pool: Pool, limit: int) -> list[Pattern] | None:
     return found if grow((), [], 0) else None
 
 
-class Curve:
+class StageCurve:
     """The relaxation's stages by k, as far as it was asked for: lines below it, and its corners.
 
     The first line is that of a price at which any further pipeline pays: its corner is the most
@@ -234,7 +234,7 @@ def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits
     """k̂ = arg max Z(k) with a proven bound over every k; among equal scores the larger k."""
     every = enumerate_patterns(pool, limits.patterns)
     columns = Columns(every or [], len(pool.kinds), complete=every is not None)
-    curve = Curve(pool, columns, limits)
+    curve = StageCurve(pool, columns, limits)
     method = "patterns" if columns.complete else "column generation"
     if curve.k_top < 1:
         return Cover((), 0.0, 0.0, (), "patterns")

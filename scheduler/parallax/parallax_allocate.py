@@ -2,8 +2,8 @@
 
 `fewest_stages` is dp₁ itself; `Objective.z` is Z(k); `allocate_by_dp` picks k̂ = arg max Z(k) and
 reconstructs. dp₁ enumerates multisets of residuals, so its states grow exponentially with k:
-`allocate_by_dp` gives up at a state limit and `scheduler.parallax.column_generation` solves the same problem for any
-N.
+`allocate_by_dp` gives up at a state limit. `scheduler.parallax.column_generation` solves the same
+problem for any N.
 """
 
 from __future__ import annotations

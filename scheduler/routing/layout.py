@@ -20,7 +20,7 @@ State = tuple[int, int, tuple[tuple[int, float], ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class RoutingLayout:
     """States by segment. ``segments[i]`` is (layers, states); ``first[i]`` the grid's segment where
     it starts.
 
@@ -45,7 +45,7 @@ def layout_of(
     lengths: Sequence[int],
     hops: Hops,
     open_at: Sequence[frozenset[int] | None],
-) -> Layout:
+) -> RoutingLayout:
     """The layout of these machines by segment.
 
     `open_at[s]` are the machines between which a hand-over just before segment s can be optimal:
@@ -79,7 +79,7 @@ def layout_of(
             segments.append((lengths[s], tuple(rows)))
             first.append(s)
         before = on
-    return Layout(tuple(numbers), tuple(segments), tuple(first), len(states), tuple(touches))
+    return RoutingLayout(tuple(numbers), tuple(segments), tuple(first), len(states), tuple(touches))
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Sweep:
 
 
 def sweep(
-    layout: Layout,
+    layout: RoutingLayout,
     tau: Sequence[float],
     enter: Sequence[float] | None,
     kept: Sweep | None = None,
@@ -129,7 +129,7 @@ def sweep(
     return Sweep(costs, parents)
 
 
-def best_end(layout: Layout, swept: Sweep, after: Sequence[float]) -> tuple[float, int]:
+def best_end(layout: RoutingLayout, swept: Sweep, after: Sequence[float]) -> tuple[float, int]:
     """Least total cost and the position of its last state; `after` by k is what follows the last
     layer.
     """
@@ -141,7 +141,7 @@ def best_end(layout: Layout, swept: Sweep, after: Sequence[float]) -> tuple[floa
     return best, at
 
 
-def trace(layout: Layout, swept: Sweep, at: int) -> list[Run]:
+def trace(layout: RoutingLayout, swept: Sweep, at: int) -> list[Run]:
     """The chain that ends at this position, as (g, first, end) in grid segments."""
     runs: list[Run] = []
     end = layout.grid_segments

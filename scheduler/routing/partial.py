@@ -16,7 +16,7 @@ from core.protocol.types import LayerRange
 from scheduler.fleet.arrays import Floats
 from scheduler.routing import sweep as arrays
 from scheduler.routing.bounds import Bounds, Subset
-from scheduler.routing.layout import Layout, best_end, sweep, trace
+from scheduler.routing.layout import RoutingLayout, best_end, sweep, trace
 from scheduler.routing.routing_table import RoutingTable
 from scheduler.routing.sweep import Run
 
@@ -86,7 +86,9 @@ def edges_within(table: RoutingTable, span: LayerRange) -> tuple[int, ...]:
     return tuple(sorted(inner))
 
 
-def among_states(layout: Layout, prices: Prices, has_edges: bool) -> tuple[list[Run], float] | None:
+def among_states(
+    layout: RoutingLayout, prices: Prices, has_edges: bool
+) -> tuple[list[Run], float] | None:
     """The best chain over the states of a layout, and its cost."""
     weights = [prices.one(g) for g in layout.machines]
     tau = [weight[0] for weight in weights]

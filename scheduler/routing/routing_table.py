@@ -14,7 +14,7 @@ from scheduler.fleet.costs import CONTEXT_TOKENS, kv_tokens
 from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Shard, in_layer_order
 from scheduler.routing.bounds import Bounds
 from scheduler.routing.hops import Hops, hops_of, localities_of
-from scheduler.routing.layout import Layout, layout_of
+from scheduler.routing.layout import RoutingLayout, layout_of
 from scheduler.routing.paces import Paces
 
 #: Up to this many machines every state is looked at, without bounds.
@@ -128,7 +128,7 @@ class RoutingTable:
         return 1 if self.every_state is not None else self.bounds.states_within(cost_ms)
 
     @cached_property
-    def every_state(self) -> Layout | None:
+    def every_state(self) -> RoutingLayout | None:
         """The layout of all states, for fleets of few machines; None where a segment has none."""
         if len(self.machines) > FEW_MACHINES or not all(on.size for on in self.holders):
             return None

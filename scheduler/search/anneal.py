@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from scheduler.stages.moves import MOVES, Chain
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Cooling:
 
 
 def anneal(
-    pool: Pool,
+    pool: Machines,
     start: Sequence[Chain],
     idle: Sequence[int],
     *,

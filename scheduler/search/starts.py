@@ -6,11 +6,11 @@ import random
 from collections.abc import Sequence
 
 from scheduler.stages.moves import Chain
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 from scheduler.stages.table import region_order
 
 
-def one_chain(pool: Pool, seed: int) -> Chain:
+def one_chain(pool: Machines, seed: int) -> Chain:
     """All machines in one chain, region after region, one stage each while there are layers for so
     many.
     """
@@ -26,7 +26,7 @@ def one_chain(pool: Pool, seed: int) -> Chain:
 
 
 def many_chains(
-    pool: Pool, seed: int, groups: Sequence[Sequence[int]]
+    pool: Machines, seed: int, groups: Sequence[Sequence[int]]
 ) -> tuple[list[Chain], list[int]]:
     """As many chains as each group of machines gives, then as many as the leftovers give together,
     and who is left.
@@ -52,7 +52,9 @@ def many_chains(
     return chains + made, idle
 
 
-def _fill(pool: Pool, group: Sequence[int], draw: random.Random) -> tuple[list[Chain], list[int]]:
+def _fill(
+    pool: Machines, group: Sequence[int], draw: random.Random
+) -> tuple[list[Chain], list[int]]:
     table, total = pool.table, pool.table.model.layers
 
     def size(machine: int) -> int:

@@ -21,9 +21,6 @@ from scheduler.simulate.world import Visit
 LOOK_EVERY = 16
 MAX_ROWS = 256
 
-Ring = tuple[str, ...]
-"""The machines of a pipeline, in order."""
-
 
 class Chooser(Protocol):
     """Says how many microbatches suit the requests that go round a ring."""

@@ -66,11 +66,6 @@ class SimReport:
     events: int
     messages: int
 
-    @property
-    def mean_utilisation(self) -> float:
-        """Mean over machines of the share of time they computed."""
-        return sum(node.utilisation for node in self.nodes) / len(self.nodes) if self.nodes else 0.0
-
 
 def node_use(worker: Worker, window_s: float) -> NodeUse:
     """What a worker did since counting began."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Placement, Shard, in_layer_order
-from scheduler.stages.table import Kind, Table, fits_at
+from scheduler.stages.table import StageKind, StageTable, fits_at
 
 #: Temperature at the start and the end of `raise_coverage`, in layers at the target.
 HOT, COLD = 0.3, 0.02
@@ -23,7 +23,7 @@ RAISE = 1 + 1e-6
 Ranges = list[tuple[int, int] | None]
 
 
-def ranges_of(table: Table, placement: Placement) -> Ranges:
+def ranges_of(table: StageTable, placement: Placement) -> Ranges:
     """The ranges of a placement; machines that are not in the table are left out."""
     index = {machine.id: i for i, machine in enumerate(table.machines)}
     ranges: Ranges = [None] * len(table.machines)
@@ -33,7 +33,7 @@ def ranges_of(table: Table, placement: Placement) -> Ranges:
     return ranges
 
 
-def as_placement(table: Table, ranges: Ranges) -> Placement:
+def as_placement(table: StageTable, ranges: Ranges) -> Placement:
     """Shards in order of layers."""
     shards = [
         Shard(table.machines[i].id, LayerRange(held[0], held[0] + held[1]))
@@ -43,7 +43,7 @@ def as_placement(table: Table, ranges: Ranges) -> Placement:
     return in_layer_order(shards)
 
 
-def coverage(table: Table, ranges: Ranges) -> list[float]:
+def coverage(table: StageTable, ranges: Ranges) -> list[float]:
     """Tokens per second through each layer."""
     covered = [0.0] * table.model.layers
     for i, held in enumerate(ranges):
@@ -55,7 +55,7 @@ def coverage(table: Table, ranges: Ranges) -> list[float]:
 
 
 def neighbour(
-    kind: Kind, held: tuple[int, int] | None, total: int, draw: Callable[[], float]
+    kind: StageKind, held: tuple[int, int] | None, total: int, draw: Callable[[], float]
 ) -> tuple[int, int] | None:
     """Another range for a machine: an end or both moved a little, or anywhere; None when it would
     not fit.
@@ -81,7 +81,7 @@ def neighbour(
 
 
 def raise_coverage(
-    table: Table,
+    table: StageTable,
     ranges: Ranges,
     *,
     seed: int,

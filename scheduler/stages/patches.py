@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.stages.coverage import Ranges, as_placement, coverage, ranges_of
-from scheduler.stages.table import Table, fits_at, table_of
+from scheduler.stages.table import StageTable, fits_at, table_of
 
 #: Flows aimed at, as shares of the capped bound.
 TARGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -62,7 +62,7 @@ def patches(
 
 
 def best_step(
-    table: Table, ranges: Ranges, target: float, allowed: Iterable[int]
+    table: StageTable, ranges: Ranges, target: float, allowed: Iterable[int]
 ) -> tuple[int, int, int] | None:
     """(machine, first layer, layers): the one change that most lowers what is lacking per layer to
     load.

@@ -16,7 +16,7 @@ from scheduler.stages.coverage import (
     raise_coverage,
     ranges_of,
 )
-from scheduler.stages.table import Table, table_of
+from scheduler.stages.table import StageTable, table_of
 
 #: Share of the draws that are for a machine in the minimum cut, the only ones that can help at
 #: once.
@@ -62,7 +62,7 @@ def polish(
 
 
 def _climb(
-    table: Table,
+    table: StageTable,
     placement: Placement,
     flow: Flow,
     draw: Callable[[], float],

@@ -17,8 +17,8 @@ from scheduler.fleet.workload import Workload
 from scheduler.stages.chains import placement_of
 from scheduler.stages.solver import LpColumn, maximise
 from scheduler.stages.stage_patterns import hand_out, patterns_at
-from scheduler.stages.stages import Pool
-from scheduler.stages.table import Table, table_of
+from scheduler.stages.stages import Machines
+from scheduler.stages.table import StageTable, table_of
 
 #: Layers fewer than a pattern could hold at T, so that lengths can add up to L exactly.
 FEWER = 1
@@ -58,10 +58,12 @@ def quick_patterns(
         for members, many in zip(stages, answer.values, strict=True)
         for _ in range(round(many))
     ]
-    return placement_of(Pool(table), [hand_out(table, chosen)])
+    return placement_of(Machines(table), [hand_out(table, chosen)])
 
 
-def _prompt_ms(table: Table, model: ModelShape, members: tuple[int, ...], layers: int) -> float:
+def _prompt_ms(
+    table: StageTable, model: ModelShape, members: tuple[int, ...], layers: int
+) -> float:
     """What a mean prompt takes in a stage, each kind as often as it passes tokens; the first of a
     kind stands for all.
     """

@@ -16,8 +16,8 @@ from scheduler.fleet.errors import PlanError
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.stages.chains import placement_of
 from scheduler.stages.solver import LpColumn, maximise
-from scheduler.stages.stages import Pool
-from scheduler.stages.table import Table, table_of
+from scheduler.stages.stages import Machines
+from scheduler.stages.table import StageTable, table_of
 
 #: Most machines in one stage, and most patterns that one target may have.
 MOST_MEMBERS = 8
@@ -55,7 +55,7 @@ def stage_patterns(
     ``over`` may end the bisection early. Raises PlanError when no such pipeline exists.
     """
     table = table_of(fleet, model)
-    pool = Pool(table)
+    pool = Machines(table)
     limit = min(most_stages or model.layers, model.layers)
     low, high, best = 0.0, table.capped_bound, None
     proven = high
@@ -81,7 +81,7 @@ def stage_patterns(
 
 
 def _stages_at(
-    table: Table, target: float, most_stages: int, node_limit: int
+    table: StageTable, target: float, most_stages: int, node_limit: int
 ) -> tuple[list[list[int]], bool]:
     """Stages that hold L layers at the target, [] if none were found, and whether there are
     none.
@@ -111,13 +111,13 @@ def _stages_at(
     return hand_out(table, chosen), False
 
 
-def hand_out(table: Table, stages: Sequence[tuple[int, ...]]) -> list[list[int]]:
+def hand_out(table: StageTable, stages: Sequence[tuple[int, ...]]) -> list[list[int]]:
     """Machines by index for stages of kinds, the first of each kind first."""
     left = [list(reversed(kind.members)) for kind in table.kinds]
     return [[left[kind].pop() for kind in members] for members in stages]
 
 
-def patterns_at(table: Table, target: float) -> list[tuple[tuple[int, ...], int]]:
+def patterns_at(table: StageTable, target: float) -> list[tuple[tuple[int, ...], int]]:
     """Multisets of kinds with the most layers they hold at the target, without those where a
     machine is of no use.
     """

@@ -14,7 +14,7 @@ from heapq import heapify, heapreplace
 from itertools import repeat
 
 from scheduler.flow.arc_flow import largest
-from scheduler.stages.table import Table
+from scheduler.stages.table import StageTable
 
 #: Curves kept before the pool of stages starts afresh, so that a long search stays small.
 MOST_STAGES = 200_000
@@ -26,7 +26,7 @@ LINK_PRICE = 5.0
 NOT_YET: dict[tuple[int, int], float] = {}
 
 
-class Stage:
+class PlannedStage:
     """Machines that hold the same layers. Curves are −R(k), rising, so that a bisection counts
     layers.
 
@@ -50,17 +50,17 @@ class Stage:
         self.last = last
         self.both = both
         #: Limits towards the next stage by both layer counts; None where the link never binds.
-        self.next: dict[Stage, dict[tuple[int, int], float] | None] = {}
+        self.next: dict[PlannedStage, dict[tuple[int, int], float] | None] = {}
 
 
-class Pool:
+class Machines:
     """Every stage that a search has met, made once.
 
     With ``headroom`` h a link counts as 1/h of what it carries: prompts come in bursts, and a link
     that is just wide enough for the mean makes them wait.
     """
 
-    def __init__(self, table: Table, headroom: float = 1.0) -> None:
+    def __init__(self, table: StageTable, headroom: float = 1.0) -> None:
         self.table = table
         self.links = tuple(tuple(limit / headroom for limit in row) for row in table.links)
         self.links_bind = headroom > 1.0 or table.links_bind
@@ -69,10 +69,10 @@ class Pool:
         capacity = sum(max(kind.fits) * len(kind.members) for kind in table.kinds)
         #: May the machines hold the model more than once?
         self.several = capacity >= 2 * table.model.layers
-        self._stages: dict[tuple[int, ...], Stage] = {}
+        self._stages: dict[tuple[int, ...], PlannedStage] = {}
         self._curves: dict[tuple[int, ...], tuple[list[float], ...]] = {}
 
-    def stage(self, machines: Sequence[int]) -> Stage:
+    def stage(self, machines: Sequence[int]) -> PlannedStage:
         """The stage of these machines."""
         key = tuple(sorted(machines))
         stage = self._stages.get(key)
@@ -84,7 +84,7 @@ class Pool:
             curves = self._curves.get(kinds)
             if curves is None:
                 curves = self._curves[kinds] = self._curves_of(kinds)
-            stage = self._stages[key] = Stage(key, *curves)
+            stage = self._stages[key] = PlannedStage(key, *curves)
         return stage
 
     def _curves_of(self, kinds: tuple[int, ...]) -> tuple[list[float], ...]:
@@ -99,7 +99,7 @@ class Pool:
             curves.append(curve[::-1])
         return tuple(curves)
 
-    def link(self, a: Stage, b: Stage, k: int, j: int) -> float:
+    def link(self, a: PlannedStage, b: PlannedStage, k: int, j: int) -> float:
         """Tokens per second from stage a with k layers to stage b with j; the capped bound where
         links do not bind.
 
@@ -118,7 +118,7 @@ class Pool:
             found = limits[k, j] = self._link(a, b, k, j)
         return found
 
-    def _link(self, a: Stage, b: Stage, k: int, j: int) -> float:
+    def _link(self, a: PlannedStage, b: PlannedStage, k: int, j: int) -> float:
         rows, rate = self.links, self._rate
         out = sum(min(rate(m, k), sum(rows[m][n] for n in b.machines)) for m in a.machines)
         into = sum(min(rate(n, j), sum(rows[m][n] for m in a.machines)) for n in b.machines)
@@ -127,7 +127,7 @@ class Pool:
     def _rate(self, machine: int, k: int) -> float:
         return max(self.table.kinds[self.table.kind_of[machine]].rates[k - 1 :], default=0.0)
 
-    def links_allow(self, chain: Sequence[Stage], counts: Sequence[int]) -> list[float]:
+    def links_allow(self, chain: Sequence[PlannedStage], counts: Sequence[int]) -> list[float]:
         """The limits along a chain that are below the capped bound, with the coordinator at both
         ends.
         """
@@ -145,7 +145,7 @@ class Pool:
             before, k = stage, j
         return [limit for limit in found if limit < cap]
 
-    def curves(self, chain: Sequence[Stage]) -> list[list[float]]:
+    def curves(self, chain: Sequence[PlannedStage]) -> list[list[float]]:
         """The curve of each stage in its position."""
         found = [stage.plain for stage in chain]
         if self.ends_matter:
@@ -154,7 +154,7 @@ class Pool:
             found[0], found[-1] = chain[0].first, chain[-1].last
         return found
 
-    def flow(self, chain: Sequence[Stage], enough: float) -> float:
+    def flow(self, chain: Sequence[PlannedStage], enough: float) -> float:
         """The chain's flow if that is at least ``enough``, else a negative number (also when it
         cannot hold L).
         """
@@ -173,7 +173,7 @@ class Pool:
                 flow = min(flow, self.exact(chain, counts))
         return flow if flow >= enough else -1.0
 
-    def exact(self, chain: Sequence[Stage], counts: Sequence[int]) -> float:
+    def exact(self, chain: Sequence[PlannedStage], counts: Sequence[int]) -> float:
         """Max flow along a chain, machine by machine and link by link."""
         table, rate = self.table, self._rate
         arcs = list[tuple[int, int, int]]()
@@ -200,7 +200,7 @@ class Pool:
         ]
         return largest(vertex, arcs, 0, 1).value / UNITS_PER_TOKEN
 
-    def lacks(self, chain: Sequence[Stage], target: float, enough: float) -> float:
+    def lacks(self, chain: Sequence[PlannedStage], target: float, enough: float) -> float:
         """What a chain misses for a flow of ``target``: layers, and link capacity at LINK_PRICE; 0
         when nothing.
 
@@ -219,7 +219,7 @@ class Pool:
                     lack += LINK_PRICE * (1.0 - flow / target)
         return lack
 
-    def layer_counts(self, chain: Sequence[Stage]) -> list[int]:
+    def layer_counts(self, chain: Sequence[PlannedStage]) -> list[int]:
         """Layers of each stage, L in all, for the largest flow. The chain must be able to hold the
         model.
         """

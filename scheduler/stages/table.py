@@ -15,7 +15,7 @@ from scheduler.flow.bounds import capped_bound
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StageKind:
     """Machines that a planner need not tell apart: same rates T(k), capacities and region."""
 
     rates: tuple[float, ...]
@@ -25,7 +25,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Table:
+class StageTable:
     """A fleet in numbers. Machines are their index in order of id; those that hold no layer are
     left out.
 
@@ -34,7 +34,7 @@ class Table:
 
     model: ModelShape
     machines: tuple[Machine, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[StageKind, ...]
     kind_of: tuple[int, ...]
     fleet: Fleet
 
@@ -91,7 +91,7 @@ class Table:
         return any(min(kind.fits) < kind.fits.plain for kind in self.kinds)
 
 
-def table_of(fleet: Fleet, model: ModelShape) -> Table:
+def table_of(fleet: Fleet, model: ModelShape) -> StageTable:
     """The table of a fleet. Rates are T(k) of `costs`, for every k that fits in the best
     position.
     """
@@ -117,20 +117,20 @@ def table_of(fleet: Fleet, model: ModelShape) -> Table:
             rates_of[same] = rates
         found.setdefault((rates, fits, machine.region), []).append(len(machines))
         machines.append(machine)
-    kinds = tuple(Kind(*key, tuple(members)) for key, members in found.items())
+    kinds = tuple(StageKind(*key, tuple(members)) for key, members in found.items())
     kind_of = [0] * len(machines)
     for index, kind in enumerate(kinds):
         for member in kind.members:
             kind_of[member] = index
-    return Table(model, tuple(machines), kinds, tuple(kind_of), fleet)
+    return StageTable(model, tuple(machines), kinds, tuple(kind_of), fleet)
 
 
-def fits_at(kind: Kind, start: int, layers: int, total: int) -> bool:
+def fits_at(kind: StageKind, start: int, layers: int, total: int) -> bool:
     """May a machine of this kind hold [start, start + layers) of a model of `total` layers?"""
     return 0 < layers <= kind.fits.at(start, start + layers, total)
 
 
-def region_order(table: Table, regions: Sequence[str]) -> list[int]:
+def region_order(table: StageTable, regions: Sequence[str]) -> list[int]:
     """Machines region by region, inside a region the fastest kinds first."""
     rank = {region: i for i, region in enumerate(regions)}
     return sorted(

@@ -17,11 +17,11 @@ from scheduler.fleet.kinds import most_layers_of_any
 from scheduler.utility.coarse import coarsened
 from scheduler.utility.hand_out import hand_out
 from scheduler.utility.hops import TokenHops
-from scheduler.utility.kinds import Kind, group
+from scheduler.utility.kinds import MachineKind, group
 from scheduler.utility.scope import Effort, Solved, solve
 from scheduler.utility.score import utility
 from scheduler.utility.split import Built, EndChoices, build, build_in_order
-from scheduler.utility.table import Table
+from scheduler.utility.table import PatternTable
 
 WHOLE_FLEET = "all localities"
 #: Machines of a place whose hops stand for all of its.
@@ -115,10 +115,10 @@ class World:
         self.places, self.links, self.model, self.options = places, links, model, options
         self.usable = usable
         self.hops = TokenHops(links, model)
-        self.known: dict[tuple[Kind, ...], EndChoices] = {}
+        self.known: dict[tuple[MachineKind, ...], EndChoices] = {}
         self.solved: dict[tuple[bytes, float, float], Solved] = {}
         exact = group(usable, model)
-        self.kind_of: dict[str, Kind] = {m: exact.kinds[t] for m, t in exact.kind_of.items()}
+        self.kind_of: dict[str, MachineKind] = {m: exact.kinds[t] for m, t in exact.kind_of.items()}
         self.grouped, best = coarsened(exact, max(options.kinds, FEW if len(usable) <= FEW else 0))
         self.rate_bound = sum(self.kind_of[m.id].best_rate for m in usable) / model.layers
         self.place_of = {m.id: p for p, inside in enumerate(places) for m in inside}
@@ -129,10 +129,10 @@ class World:
             for m in usable:
                 by_place[self.place_of[m.id]][self.grouped.kind_of[m.id]] += 1
             most = [max(counts) for counts in zip(*by_place, strict=True)]
-        self.table = Table(self.grouped, most, options.effort.rows) if usable else None
+        self.table = PatternTable(self.grouped, most, options.effort.rows) if usable else None
         twin = replace(self.grouped, kinds=best)
         coarse = usable and best != self.grouped.kinds
-        self.twin = Table(twin, most, options.effort.rows) if coarse else None
+        self.twin = PatternTable(twin, most, options.effort.rows) if coarse else None
         # What coarse kinds give away is more than further searches would find.
         searches = options.effort.searches[: 1 if coarse else None]
         self.effort = replace(options.effort, searches=searches)
@@ -220,7 +220,7 @@ class World:
         return [m for m in machines if m.id not in used]
 
     def _groups(
-        self, table: Table, solved: Solved, members: list[list[Machine]]
+        self, table: PatternTable, solved: Solved, members: list[list[Machine]]
     ) -> list[list[Machine]]:
         order = sorted(
             range(len(solved.rows)),

@@ -27,7 +27,7 @@ from scheduler.fleet.fleet import Machine, ModelShape
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class MachineKind:
     """What the plan sees of a machine. ``rates`` is T(1), T(2), … up to its capacity, times its
     stability.
 
@@ -61,12 +61,12 @@ class Grouped:
     """Kinds in order of per-token time, fastest first, and the machines of each, in order of id."""
 
     layers: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MachineKind, ...]
     members: tuple[tuple[Machine, ...], ...]
     kind_of: dict[str, int]
 
 
-def kind_of(machine: Machine, model: ModelShape) -> Kind:
+def kind_of(machine: Machine, model: ModelShape) -> MachineKind:
     """The kind of one machine that holds at least one layer."""
     caps = capacities(machine, model)
     if machine.profile is None or machine.profile.tokens_per_s_by_layers is None:
@@ -77,14 +77,16 @@ def kind_of(machine: Machine, model: ModelShape) -> Kind:
         # A table that rises again is cut to what fewer layers reach: then fewer layers never serve
         # less.
         rates = [rate * machine.stability for rate in accumulate(listed, min)]
-    return Kind(caps, tuple(rates), tau_ms_per_layer(machine, model), head_ms(machine, model))
+    return MachineKind(
+        caps, tuple(rates), tau_ms_per_layer(machine, model), head_ms(machine, model)
+    )
 
 
 def group(machines: Sequence[Machine], model: ModelShape) -> Grouped:
     """The kinds of these machines; those that hold no layer are left out."""
-    alike: dict[tuple[float | None, ...], Kind | None] = {}
-    one_of: dict[tuple[object, ...], Kind] = {}
-    members: dict[Kind, list[Machine]] = {}
+    alike: dict[tuple[float | None, ...], MachineKind | None] = {}
+    one_of: dict[tuple[object, ...], MachineKind] = {}
+    members: dict[MachineKind, list[Machine]] = {}
     for machine in machines:
         key = (
             machine.memory_bytes,
@@ -142,7 +144,7 @@ class Steps:
     head_ms: Floats
 
 
-def steps_of(kinds: Sequence[Kind], layers: int) -> Steps:
+def steps_of(kinds: Sequence[MachineKind], layers: int) -> Steps:
     """Tables of all steps of these kinds."""
     rates = np.unique(np.concatenate([np.array(kind.rates) for kind in kinds]))
     shape = (len(kinds), len(rates))

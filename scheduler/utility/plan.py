@@ -60,10 +60,6 @@ class UtilityPlan:
         shards = [shard for pipeline in self.pipelines for shard in pipeline]
         return in_layer_order(shards)
 
-    @property
-    def mean_latency_ms(self) -> float:
-        return sum(self.latencies_ms) / len(self.latencies_ms) if self.latencies_ms else 0.0
-
 
 DEFAULTS = UtilityOptions()
 #: Of the β asked for, what is tried in turn until the throughput is enough.

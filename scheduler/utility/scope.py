@@ -10,7 +10,7 @@ from scheduler.covering.simplex import maximise
 from scheduler.covering.whole import Search, best_whole
 from scheduler.fleet.arrays import Ints
 from scheduler.fleet.gap import relative_gap
-from scheduler.utility.table import Table
+from scheduler.utility.table import PatternTable
 
 #: Of the bound, what a first search may waste beyond what every plan wastes.
 FIRST = 0.005
@@ -45,7 +45,12 @@ class Solved:
 
 
 def solve(
-    table: Table, supply: Ints, beta: float, hop_ms: float, effort: Effort, above_all: float = 0.0
+    table: PatternTable,
+    supply: Ints,
+    beta: float,
+    hop_ms: float,
+    effort: Effort,
+    above_all: float = 0.0,
 ) -> Solved:
     """Maximise Σ u_p x_p within the supply, over the patterns of the table; nothing when
     `above_all` is out of reach.

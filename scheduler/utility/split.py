@@ -18,7 +18,7 @@ import numpy as np
 from scheduler.fleet.arrays import Floats, Ints
 from scheduler.fleet.fleet import Machine, Pipeline, consecutive
 from scheduler.utility.hops import TokenHops
-from scheduler.utility.kinds import Kind
+from scheduler.utility.kinds import MachineKind
 from scheduler.utility.score import utility
 
 ALL_ORDERS = 6
@@ -48,9 +48,9 @@ class Built:
     latency_ms: float
 
 
-def choices(kinds: Sequence[Kind], layers: int) -> EndChoices:
+def choices(kinds: Sequence[MachineKind], layers: int) -> EndChoices:
     """Every legal choice of first and last stage, one per pair of kinds, by index into `kinds`."""
-    members: dict[Kind, list[int]] = {}
+    members: dict[MachineKind, list[int]] = {}
     for i, kind in enumerate(kinds):
         members.setdefault(kind, []).append(i)
     if len(kinds) == 1:
@@ -65,7 +65,7 @@ def choices(kinds: Sequence[Kind], layers: int) -> EndChoices:
     return split(kinds, ends[:, 0], ends[:, 1], layers)
 
 
-def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> EndChoices:
+def split(kinds: Sequence[MachineKind], first: Ints, last: Ints, layers: int) -> EndChoices:
     """What these choices of ends reach, without those that hold no model.
 
     θ is the maximum over integer splits of the minimum over stages of T(layers): of the rates that
@@ -101,11 +101,11 @@ def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> EndCho
 
 def build(
     machines: Sequence[Machine],
-    kinds: Sequence[Kind],
+    kinds: Sequence[MachineKind],
     layers: int,
     hops: TokenHops,
     beta: float,
-    known: dict[tuple[Kind, ...], EndChoices],
+    known: dict[tuple[MachineKind, ...], EndChoices],
 ) -> Built | None:
     """The pipeline of most utility that these machines form, None when they hold no model or are
     not connected.
@@ -137,7 +137,7 @@ def build(
 
 
 def build_in_order(
-    order: Sequence[Machine], kinds: Sequence[Kind], layers: int, hops: TokenHops
+    order: Sequence[Machine], kinds: Sequence[MachineKind], layers: int, hops: TokenHops
 ) -> Built | None:
     """The pipeline of these machines in exactly this order, None when that holds no model or is not
     connected.

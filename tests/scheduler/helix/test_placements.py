@@ -19,7 +19,6 @@ from scheduler.flow.max_flow import max_flow
 from scheduler.flow.valid import validate_placement
 from scheduler.helix.petals import petals
 from scheduler.helix.separate import (
-    OVERFULL_AS_PUBLISHED,
     as_placement,
     chain,
     separate_pipelines,
@@ -29,6 +28,10 @@ from tests.scheduler.helix.worlds import clusters, measured, model_of
 from tests.scheduler.worlds import fleets, models, shard
 
 Method = Callable[[Fleet, ModelShape], Placement]
+
+#: How far Helix overfilled its machines for the 70B separate pipelines (7 layers on a T4 that
+#: should hold 4).
+OVERFULL_AS_PUBLISHED = 1.75
 
 
 @pytest.mark.parametrize("method", [swarm, petals])
