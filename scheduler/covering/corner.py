@@ -41,9 +41,7 @@ class Corner:
         return found
 
     def waste_after(self, classes: Ints, columns: Ints) -> Floats:
-        """[class, column]: the least waste of what a column of the given class leaves of each
-        class.
-        """
+        """[class, column]: the least waste of what a column of that class leaves of each."""
         flat = np.zeros((classes.shape[1], columns.shape[1]), dtype=np.int64)
         for i, part in zip(self.kept.tolist(), self.parts.tolist(), strict=True):
             after = (classes[i] % part)[:, None] - columns[i] % part

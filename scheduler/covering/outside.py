@@ -27,9 +27,7 @@ PLACES = 1 << 16
 
 @dataclass(frozen=True)
 class Found:
-    """Columns outside the basis, one for each use, and how often each pattern of the basis fills
-    the rest.
-    """
+    """Columns outside the basis, one a use, and how often each basis pattern fills the rest."""
 
     columns: Ints
     basis: Ints
@@ -143,9 +141,7 @@ class _Seen:
         self.multiples = np.zeros((0, kinds))
 
     def first(self, ids: Ints, classes: Ints, spent: Floats, multiples: Floats) -> Flags:
-        """Which of these states, in order of what they spent, no remembered one makes useless; they
-        are remembered.
-        """
+        """The states, in order of what they spent, that no remembered one makes useless."""
         place = ids % PLACES
         useful = ~self._useless(self.place[place], classes, spent, multiples)
         kept = np.flatnonzero(useful)

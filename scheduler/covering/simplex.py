@@ -21,9 +21,7 @@ STALLED = 20
 
 @dataclass(frozen=True)
 class Mix:
-    """``basis`` lists columns, or -1 - t for the slack of row t, with their ``amounts``; ``prices``
-    are not negative.
-    """
+    """``basis`` lists columns, or -1 - t for the slack of row t; ``prices`` are not negative."""
 
     value: float
     prices: Floats

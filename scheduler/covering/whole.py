@@ -21,9 +21,7 @@ from scheduler.fleet.gap import relative_gap
 
 @dataclass(frozen=True)
 class Whole:
-    """How often each column is used, what that is worth, and what no choice of these columns
-    passes.
-    """
+    """How often each column is used, what that is worth, and what no choice of them passes."""
 
     times: Ints
     value: float

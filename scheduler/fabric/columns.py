@@ -24,9 +24,7 @@ Choice = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one model gets from a column: its replicas, its mean latency, and the share φ of their
-    capacity in use.
-    """
+    """A model's replicas, its mean latency, and the share φ of their capacity in use."""
 
     model: int
     groups: tuple[Group, ...]
@@ -36,9 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One way to serve a model, or several that share GPUs. ``gpus`` is a_{m,n} over the types in
-    order.
-    """
+    """A way to serve a model, or several that share. ``gpus`` is a_{m,n}, types in order."""
 
     gpus: tuple[int, ...]
     parts: tuple[Part, ...]
@@ -63,9 +59,7 @@ class Options:
     kinds: tuple[ReplicaKind, ...]
 
     def choices(self, gpu: int, most_degrees: int | None = None) -> list[Choice]:
-        """Nothing, or each ⟨ψ_TP, ψ_DP⟩ that the type's GPUs allow; with a limit, large ψ_DP get
-        sparser.
-        """
+        """Nothing, or each ⟨ψ_TP, ψ_DP⟩ that the type allows, large ψ_DP thinned by the limit."""
         found: list[Choice] = [(-1, 0)]
         for k, kind in enumerate(self.kinds):
             if kind.gpu == gpu:

@@ -1,6 +1,4 @@
-"""Which columns, one for each model, cost least under the GPU counts (a multiple-choice
-knapsack)?
-"""
+"""Which columns, one a model, cost least under the GPU counts (a multiple-choice knapsack)?"""
 
 from __future__ import annotations
 

@@ -93,9 +93,7 @@ class PriceBound:
             )
 
     def at(self, prices: Floats, multipliers: Floats) -> float:
-        """A value that no placement whose models share no GPU beats: C1 relaxed at prices ≥ 0
-        (Lagrange).
-        """
+        """A value that no placement without shared GPUs beats: C1 at prices ≥ 0 (Lagrange)."""
         bound = -float(sum(p * gpu.count for p, gpu in zip(prices, self.types, strict=True)))
         for own, weight, latency, gpus in zip(
             self.pieces, multipliers, self.latency_ms, self.gpus, strict=True

@@ -58,9 +58,7 @@ class FabricPlan:
 
     @property
     def gap(self) -> float:
-        """Distance to the bound as a share of the value; 0 when proven best, 1 when nothing is
-        known.
-        """
+        """Distance to the bound as a share of the value; 0 when proven, 1 when nothing is known."""
         if self.value - self.bound <= IMPROVES * max(1.0, abs(self.value)):
             return 0.0
         return 1.0 if math.isinf(self.bound) else min(1.0, (self.value - self.bound) / self.value)

@@ -107,9 +107,7 @@ class ColumnPool:
         return bound
 
     def _with_way_out(self) -> Knapsack:
-        """The knapsack with a column that uses nothing, at a price nobody would pay, for each
-        model.
-        """
+        """The knapsack with a column for each model that uses nothing, at a forbidding price."""
         real = self.knapsack()
         dear = 1e3 * max((c for costs in real.costs for c in costs), default=1.0) + 1e3
         nothing = tuple(

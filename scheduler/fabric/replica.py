@@ -25,9 +25,7 @@ BISECTIONS = 45
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Mean times of a request, elementwise: waiting for room, until the first token, per further
-    token, in all.
-    """
+    """Mean times of a request: waiting for room, until the first token, per further one, in all."""
 
     queue_ms: Floats
     first_token_ms: Floats
@@ -48,9 +46,7 @@ class ModelReplica:
 
     @property
     def context(self) -> float:
-        """Tokens that a running request has behind it on average: its prompt and half of its
-        answer.
-        """
+        """Tokens behind a running request on average: its prompt and half of its answer."""
         return self.demand.workload.input_tokens + self.demand.workload.output_tokens / 2
 
     def _step_ms(self, running: Floats, prompt_tokens: Floats) -> Floats:
@@ -62,9 +58,7 @@ class ModelReplica:
         )
 
     def _prompts(self, running: Floats) -> tuple[Floats, Floats, Floats]:
-        """p, an iteration without prompts, and what each prompt adds to one; several share one when
-        p is above 1.
-        """
+        """p, an iteration without prompts, what each prompt adds; several share one above p = 1."""
         work = self.demand.workload
         prompts: Floats = running / work.output_tokens
         at_once = np.maximum(1.0, prompts)

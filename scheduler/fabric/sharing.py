@@ -36,9 +36,7 @@ def shared_columns(options: Sequence[Options], efficiency: Efficiency) -> list[C
 def shared_replicas(
     one: Demand, other: Demand, gpu: GpuType, tensor: int, efficiency: Efficiency
 ) -> tuple[ModelReplica, ModelReplica] | None:
-    """Both models on one group: weights of both, the rest split by how many KV bytes each asks for;
-    None if too small.
-    """
+    """Both models on one group, KV room split by what each asks for; None if it is too small."""
     usable = gpu.memory_bytes * efficiency.memory
     room = usable - (one.weight_bytes + other.weight_bytes) / tensor
     wanted = []

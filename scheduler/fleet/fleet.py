@@ -216,9 +216,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a connection: ρ and, where known, its bandwidth. Infinite latency means no
-    connection.
-    """
+    """One direction of a connection: ρ and any known bandwidth. Infinite latency: none at all."""
 
     latency_ms: float
     bandwidth_mbit_s: float | None = None

@@ -83,9 +83,7 @@ def most_layers(stages: Sequence[Capacities]) -> int:
 
 
 def most_layers_of_any(machines: Sequence[Capacities], layers: int) -> int:
-    """Most layers that some pipeline of these machines holds: one of them alone, or all
-    together.
-    """
+    """Most layers that a pipeline of these machines holds: one alone, or all together."""
     alone = max((machine.both for machine in machines), default=0)
     return max(alone, most_layers(machines)) if layers > 1 and len(machines) > 1 else alone
 
@@ -104,9 +102,7 @@ def minimal(pattern: Pattern, pool: Pool) -> Pattern:
 
 
 def fewest_stages_at_least(pool: Pool, k: int) -> int:
-    """A lower bound on s*(k) without any solver: the largest machines must together hold k L
-    layers.
-    """
+    """A bound on s*(k) without a solver: the largest machines together must hold k L layers."""
     need, stages = k * pool.layers, 0
     for kind, count in zip(pool.kinds, pool.counts, strict=True):
         if kind.plain * count >= need:

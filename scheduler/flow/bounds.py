@@ -23,9 +23,7 @@ def rate_table(machine: Machine, model: ModelShape) -> tuple[float, ...]:
 
 
 def trivial_bound(fleet: Fleet, model: ModelShape) -> float:
-    """Σ_i max_k k T_i(k) / L: the early stop of Helix §4.5, never attained where k = 1 is best for
-    all machines.
-    """
+    """Σ_i max_k k T_i(k) / L: the early stop of Helix §4.5, hardly ever attained."""
     tables = _tables(fleet, model)
     return sum(many * _most_work(rates, math.inf) for rates, many in tables.items()) / model.layers
 

@@ -49,9 +49,7 @@ class FlowGraph:
 
     @cached_property
     def latency_ms(self) -> tuple[float, ...]:
-        """What one token pays on each arc: the hop, and on its way in the layers that it still
-        needs there.
-        """
+        """What a token pays on each arc: the hop, and on its way in the layers it needs there."""
         return self._paid_ms(tau_ms_per_layer, 1)
 
     def prompt_ms(self, tokens: int) -> tuple[float, ...]:

@@ -56,9 +56,7 @@ class MilpResult:
 
     @property
     def gap(self) -> float:
-        """How far the bound is above the result, relative to the result; infinite when nothing
-        flows.
-        """
+        """How far the bound is above the result, relative to it; infinite when nothing flows."""
         if self.tokens_per_s <= 0:
             return 0.0 if self.bound <= 0 else math.inf
         return max(0.0, self.bound / self.tokens_per_s - 1)
@@ -106,9 +104,7 @@ def solve_milp(
 def start_columns(
     program: MilpProgram, model: ModelShape, placement: Placement, flow: Flow
 ) -> Floats:
-    """The value of every variable for a placement with its flow; machines it leaves out hold one
-    layer and pass nothing.
-    """
+    """Every variable for a placement with its flow; idle machines hold a layer and pass nothing."""
     number = {machine.id: i for i, machine in enumerate(program.machines)}
     values = np.zeros(program.columns)
     ranges: dict[int, LayerRange] = {}

@@ -45,9 +45,7 @@ def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
 
 
 def _intervals(machine: Machine, model: ModelShape) -> list[LayerRange]:
-    """From every first layer on, as many layers as the machine holds there, without those that
-    another contains.
-    """
+    """From each first layer, as many as the machine holds there, without ranges inside others."""
     plain, first, last, both = capacities(machine, model)
     if both >= model.layers:
         return [LayerRange(0, model.layers)]

@@ -59,8 +59,6 @@ def prune_links(
 def _used(
     fleet: Fleet, model: ModelShape, placement: Placement, partial: bool
 ) -> list[tuple[str, str]]:
-    """All connections valid in a placement, not only those of one flow: then its value
-    cannot fall.
-    """
+    """All connections valid in a placement, not only those of one flow: its value cannot fall."""
     graph = flow_graph(fleet, model, placement, partial=partial)
     return [(a, b) for a, b in graph.ends if a != b and graph.coordinator_id not in (a, b)]

@@ -1,6 +1,4 @@
-"""Which placement gives every type of machine a replica of its own? (separate pipelines SP, and
-SP+: Helix §6.2, §6.5)
-"""
+"""Which placement gives each type of machine a replica of its own? (SP, SP+: Helix §6.2, §6.5)"""
 
 from __future__ import annotations
 

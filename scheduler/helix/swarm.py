@@ -1,6 +1,4 @@
-"""Which placement does SWARM make? (Ryabinin et al., ICML 2023; as Helix §6.2 adapts it to
-serving)
-"""
+"""Which placement does SWARM make? (Ryabinin et al. 2023; as Helix §6.2 adapts it)"""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What changes when a machine joins or leaves, and when is a whole new plan worth it (Parallax
-§3.4)?
-"""
+"""What changes when a machine joins, and when is a new plan worth it (Parallax §3.4)?"""
 
 from __future__ import annotations
 

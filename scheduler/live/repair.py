@@ -96,9 +96,7 @@ def _weighed(
     rules: Rules,
     budget: Budget,
 ) -> tuple[Cluster, Migration | None]:
-    """The next turn of a migration under way once those told have loaded, or a new one, looked for
-    after each rest.
-    """
+    """The next turn of a migration once the last has loaded, or a new one after each rest."""
     model, serving = cluster.model, dict(cluster.serving)
     if cluster.next_moves:
         if _is_loading(cluster):
@@ -148,9 +146,7 @@ def _reason(
 
 
 def _without_misfits(cluster: Cluster) -> Cluster:
-    """Assignments that a machine which came back smaller cannot hold are void; what it serves, it
-    holds.
-    """
+    """Assignments that a machine can no longer hold are void; what it serves, it holds."""
     misfits = {
         i: replace(member, told=None, serves=None)
         for i, member in cluster.members.items()

@@ -1,6 +1,4 @@
-"""Why does a plan carry what it carries: what binds, how far from the best it is, what each machine
-is worth?
-"""
+"""Why does a plan carry what it does: what binds, the gap, the worth of each machine?"""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class Explained:
 
 
 def explain_plan(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> Explained:
-    """The plan in sentences: what binds, how far from the best it is, who stands by; and what each
-    machine is worth.
-    """
+    """The plan in sentences: what binds, the gap, who stands by; and the worth of each machine."""
     if fleet.coordinator is not None:
         flow, binding, machines, sentences = _behind_coordinator(plan, fleet, model)
     else:

@@ -34,9 +34,7 @@ TRACE_REQUESTS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long to look: until `clock` says `deadline_s`, or as long as the method's own counts
-    last.
-    """
+    """How long to look: until `clock` says `deadline_s`, or for the method's own counts."""
 
     clock: Callable[[], float] | None = None
     deadline_s: float = math.inf
@@ -212,9 +210,7 @@ def _search(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
 
 
 def _serve(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
-    """Candidates of different depth, ranked by what they serve in simulation with prompts cut into
-    chunks.
-    """
+    """Candidates of different depth, ranked by what they serve in simulation, prompts in chunks."""
     from scheduler.search.serve_plan import plan_to_serve
     from scheduler.simulate.traces import poisson
     from scheduler.simulate.work import ClosedLoop

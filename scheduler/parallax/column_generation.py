@@ -293,9 +293,7 @@ def solve_for_k(
 
 
 def _dived(pool: Pool, columns: Columns, k: int, limits: PatternLimits) -> Ints | None:
-    """How often each pattern is used: the mix rounded down, priced anew for what is left, and so
-    on.
-    """
+    """How often each pattern is used: the mix rounded down, then priced anew for the rest."""
     left, dear = np.array(pool.counts), float(sum(pool.counts) + 1)
     times = list[int]()
     while k:

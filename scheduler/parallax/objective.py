@@ -34,9 +34,7 @@ def objective_for(
 
 
 def mean_rho_ms(machines: Sequence[Machine], links: Links) -> float:
-    """Mean one-way latency over ordered reachable pairs: of measured pairs if any, else by region.
-    0 without pairs.
-    """
+    """Mean one-way latency over reachable pairs, measured ones if any; 0 without pairs."""
     ids = {machine.id for machine in machines}
     measured = [
         link.latency_ms

@@ -29,9 +29,7 @@ LOOKED_THROUGH = 4
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Machines with a state that matters, the factored hops and lengths over them, and who matters
-    in each segment.
-    """
+    """Machines with a state that matters, hops and lengths over them, those of each segment."""
 
     machines: Ints
     hops: Factored
@@ -94,9 +92,7 @@ class Bounds:
         return size
 
     def layout(self, size: int) -> RoutingLayout | None:
-        """The layout of the first `size` states; None when they leave a segment empty or are too
-        many for lists.
-        """
+        """The layout of the first `size` states; None if a segment is empty or it is too big."""
         if size not in self._layouts:
             self._layouts[size] = self._built(size)
         return self._layouts[size]

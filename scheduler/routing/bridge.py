@@ -17,9 +17,7 @@ from scheduler.routing.whole import sweep_whole
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """What machines cost between two neighbours that stay; None: the client, who is as near
-    to any.
-    """
+    """What machines cost between two neighbours that stay; None: the client, near to any."""
 
     live: LiveRouter
     before: str | None

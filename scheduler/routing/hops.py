@@ -32,9 +32,7 @@ LOW_SHARE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """base[l, l′] + access[g] + access[g′] for g in l, g′ in l′: the hop itself, or less where it
-    is a bound.
-    """
+    """base[l, l′] + access[g] + access[g′] for g in l, g′ in l′: the hop, or less as a bound."""
 
     locality: Ints  # [g], ascending
     starts: Ints  # [l] first machine of each locality
@@ -140,9 +138,7 @@ class Hops(Factored):
 
 
 def localities_of(machines: Sequence[Machine], links: Links) -> list[str]:
-    """A locality for each machine: its region, or where nearly all pairs are measured and regions
-    say nothing, clusters.
-    """
+    """A locality for each machine: its region, or a cluster where nearly all pairs are measured."""
     regions = [machine.region for machine in machines]
     n = len(machines)
     if not (24 <= n <= MATRIX_MACHINES) or len(links.pairs) < MEASURED_SHARE * n * (n - 1) / 2:
@@ -174,9 +170,7 @@ def hops_of(
     model: ModelShape,
     tokens: int = 1,
 ) -> Hops:
-    """Hops between machines, which come in order of locality; `tokens` activations cross each hop
-    at once.
-    """
+    """Hops between machines in order of locality; `tokens` activations cross each at once."""
     bits = tokens * model.activation_bytes_per_token * 8
 
     def time_ms(link: Link) -> float:

@@ -84,9 +84,7 @@ def layout_of(
 
 @dataclass(slots=True)
 class Sweep:
-    """The costs and parents of one pass over a layout, kept so that a later pass may begin in the
-    middle.
-    """
+    """Costs and parents of a pass over a layout, so that a later one may begin in the middle."""
 
     costs: list[list[float]]
     parents: list[list[int]]
@@ -99,9 +97,7 @@ def sweep(
     kept: Sweep | None = None,
     start: int = 0,
 ) -> Sweep:
-    """Least cost of every state, from segment `start` on (what `kept` has before it is taken over).
-    By k: τ and entry.
-    """
+    """Least cost of every state from segment `start` on; `kept` has the rest. By k: τ and entry."""
     costs = kept.costs[:start] if kept is not None else []
     parents = kept.parents[:start] if kept is not None else []
     if not costs:
@@ -130,9 +126,7 @@ def sweep(
 
 
 def best_end(layout: RoutingLayout, swept: Sweep, after: Sequence[float]) -> tuple[float, int]:
-    """Least total cost and the position of its last state; `after` by k is what follows the last
-    layer.
-    """
+    """Least total cost and its last state's position; `after` by k is what follows layer L."""
     best, at = inf, -1
     for p, (cost, state) in enumerate(zip(swept.costs[-1], layout.segments[-1][1], strict=True)):
         total = cost + after[state[0]]

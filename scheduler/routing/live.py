@@ -118,9 +118,7 @@ class LiveRouter:
         self._changed(g, before)
 
     def route(self, kv_needed_tokens: int = 0, excluded: Collection[str] = ()) -> Answer:
-        """The best chain of machines that are not excluded and have a slot and this much KV room
-        each.
-        """
+        """The best chain of machines not excluded that have a slot and this much KV room each."""
         best = self._best(kv_needed_tokens)
         if isinstance(best, NoRoute) or best.machine_ids.isdisjoint(excluded):
             return best  # without machines that it does not use, it is still the best
@@ -131,9 +129,7 @@ class LiveRouter:
     def backups(
         self, n: int, kv_needed_tokens: int = 0, excluded: Collection[str] = ()
     ) -> tuple[Route, ...]:
-        """Up to n further chains, each the best that shares no machine with the answer or an
-        earlier backup.
-        """
+        """Up to n further chains, each the best that shares no machine with those before it."""
         first = self.route(kv_needed_tokens, excluded)
         self.can_hold(kv_needed_tokens)
         found: list[Route] = []
@@ -310,9 +306,7 @@ class LiveRouter:
         return runs if isinstance(runs, int) else self._layers(runs)
 
     def _resumed(self) -> list[Run] | None:
-        """The answer by going on with the last pass from the first segment that a change
-        touches.
-        """
+        """The answer by going on with the last pass from the first segment that changed."""
         kept = self._kept
         if kept is None:
             return None

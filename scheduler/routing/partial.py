@@ -106,9 +106,7 @@ def among_states(
 def _among_machines(
     table: RoutingTable, subset: Subset, prices: Prices
 ) -> tuple[list[Run], float] | None:
-    """`among_states` in arrays: factored over all states of these machines, else over exactly these
-    states.
-    """
+    """`among_states` in arrays: factored over all states of the machines, or over these exactly."""
     chosen = subset.machines
     listed = chosen.tolist()
     weights = np.array([prices.one(g) + prices.edge_ms(g) for g in listed]).reshape(-1, 4)

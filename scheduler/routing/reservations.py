@@ -93,9 +93,7 @@ class Reservations:
     _touched: set[str] = field(default_factory=set)
 
     def announce(self, machine_id: str, slots: int, kv_tokens: int = MOST) -> None:
-        """A machine has this much in all. It may be less than is held: then it takes nothing new
-        until enough ended.
-        """
+        """A machine has this much in all; where more is held, it takes nothing new meanwhile."""
         _check(Need(slots, kv_tokens))
         machine = self._machines.get(machine_id)
         if machine is None:
@@ -161,9 +159,7 @@ class Reservations:
         return True
 
     def release(self, name: str, now_ms: int) -> bool:
-        """The work is over, or never began, or nobody waits any more. Safe to call twice; whether
-        there was anything.
-        """
+        """The work is over, or never began; whether there was anything. Safe to call twice."""
         waited = self._queue.pop(name, None) is not None
         if waited:
             self.version += 1  # the next in line may be smaller
@@ -190,9 +186,7 @@ class Reservations:
         return list(self._queue).index(name)
 
     def due(self) -> str | None:
-        """Who may try now: the first whom nobody earlier holds up, if room has appeared since they
-        last found none.
-        """
+        """Who may try now: the first that nobody earlier holds up, if room appeared since."""
         earlier: set[str] = set()
         for place, (name, waiting) in enumerate(self._queue.items()):
             among = waiting.among

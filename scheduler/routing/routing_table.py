@@ -73,9 +73,7 @@ class RoutingTable:
         return self.lengths_over(self.grid)
 
     def lengths_over(self, edges: Sequence[int]) -> Floats:
-        """`lengths` over other edges; every shard boundary between the first and the last must be
-        one.
-        """
+        """`lengths` over other edges; every shard boundary between the outermost must be one."""
         table: Floats = np.full((len(edges) - 1, len(self.machines)), np.inf)
         at: Ints = np.array(edges, dtype=np.int64)
         spans: Ints = np.diff(at)
@@ -122,9 +120,7 @@ class RoutingTable:
         return Bounds(self.hops, self.lengths, self.layers, tau, head, lambda: self.open_at)
 
     def states_within(self, cost_ms: float) -> int:
-        """How many states may lie on a chain of at most this cost; 1 where all are looked at
-        anyway.
-        """
+        """How many states may lie on a chain of at most this cost; 1 where all are looked at."""
         return 1 if self.every_state is not None else self.bounds.states_within(cost_ms)
 
     @cached_property

@@ -19,9 +19,7 @@ from scheduler.stages.stages import Machines
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Chains, each an ordered list of stages (machines by index), and their worth: Σ flow / depth^β
-    over the chains.
-    """
+    """Chains, each a list of stages (machines by index), and their worth: Σ flow / depth^β."""
 
     chains: tuple[tuple[tuple[int, ...], ...], ...]
     worth: float

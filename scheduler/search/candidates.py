@@ -79,9 +79,7 @@ def candidates(
 def reordered(
     fleet: Fleet, model: ModelShape, candidate: Candidate, many: int, seed: int = 0
 ) -> tuple[Candidate, ...]:
-    """The same stages in other orders that pass as much, over narrow links too: what differs is how
-    batches meet.
-    """
+    """The same stages in other orders that pass as much: what differs is how batches meet."""
     table = table_of(fleet, model)
     pool = Machines(table, 1 / NARROW if table.links_bind else 1.0)
     chains, _ = chains_of(pool, candidate.placement)

@@ -70,9 +70,7 @@ def even_flow(
 
 
 def _rooms(fleet: Fleet, model: ModelShape, graph: FlowGraph) -> list[list[float]]:
-    """What an arc's flow is measured against: of a machine its rate and its share of KV room, of a
-    link its width.
-    """
+    """What an arc's flow is measured against: rate and KV room of a machine, width of a link."""
     of, coordinator, placement = fleet.by_id, fleet.coordinator, graph.placement
     rates = [capacity for _, _, capacity in graph.arcs[: len(placement)]]
     kv = [kv_tokens(of[machine_id], model, len(layers)) for machine_id, layers in placement]

@@ -79,9 +79,7 @@ def plan_to_serve(
             met.extend(play(fleet, model, ways, work, ranking, first, router=router, over=over))
 
     def finalists() -> list[Ranked]:
-        """The best way of each of the best few candidates, those nearly within the limits among
-        them.
-        """
+        """The best way of each of the best candidates, also of those nearly within the limits."""
         best = dict[Placement, Ranked]()
         nearly = limits.times(1 + options.slack)
         for pair in zip(best_first(met, limits), best_first(met, nearly), strict=True):

@@ -11,9 +11,7 @@ from scheduler.stages.table import region_order
 
 
 def one_chain(pool: Machines, seed: int) -> Chain:
-    """All machines in one chain, region after region, one stage each while there are layers for so
-    many.
-    """
+    """All machines in one chain, region after region, one stage each while there are layers."""
     table = pool.table
     regions = sorted({machine.region for machine in table.machines})
     random.Random(seed).shuffle(regions)

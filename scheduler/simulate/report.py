@@ -10,9 +10,7 @@ from scheduler.simulate.world import SimLink, Worker
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """One machine over the counted window; ``kv_peak`` is the largest share of its cache
-    ever held.
-    """
+    """A machine over the counted window; ``kv_peak`` is the largest share of its cache held."""
 
     machine_id: str
     utilisation: float

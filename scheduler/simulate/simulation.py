@@ -126,9 +126,7 @@ class Simulation:
         return self._report(end_s)
 
     def _start_pass(self, worker: Worker, now: float) -> None:
-        """Take up what has arrived and run the next batch; with nothing to run, sleep until the
-        next arrival.
-        """
+        """Take up what has arrived and run the next batch; with nothing to run, sleep."""
         former = worker.former
         inbox = worker.decodes_in
         if inbox:

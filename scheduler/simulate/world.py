@@ -75,9 +75,7 @@ class SimLink:
         return start + self.latency_s
 
     def close_run(self, now: float, free_at: float, wait_s: float, sent: int) -> None:
-        """Decode messages were sent in a row; the last has left at `free_at` and waited
-        longest.
-        """
+        """Decode messages were sent in a row; the last left at `free_at` and waited longest."""
         self.decodes += sent
         self.wait_s += wait_s
         self.max_wait_s = max(self.max_wait_s, free_at - self.decode_s - now)
@@ -102,9 +100,7 @@ class Line(Protocol):
 
 
 class Worker:
-    """One machine with its slice: the product's batch former and KV ledger, and messages on their
-    way to it.
-    """
+    """A machine with its slice: batch former, KV ledger, and messages on their way to it."""
 
     __slots__ = (
         "batch",
@@ -205,9 +201,7 @@ class RunningRequest:
 
 
 class Visit(RequestStep):
-    """A request's step at one stage. ``base`` is the decode visit of the same stage (itself for a
-    decode step).
-    """
+    """A request's step at a stage. ``base`` is the decode visit of that stage, maybe itself."""
 
     __slots__ = ("base", "is_dead", "link", "next", "running", "worker")
 

@@ -22,9 +22,7 @@ NODE_LIMIT = 2_000
 
 @dataclass(frozen=True)
 class CompactPlan:
-    """A placement, the flow it has while no link binds, and the proven limit of every placement of
-    this form.
-    """
+    """A placement, its flow while no link binds, and the proven limit of this form."""
 
     placement: Placement
     tokens_per_s: float

@@ -57,9 +57,7 @@ def coverage(table: StageTable, ranges: Ranges) -> list[float]:
 def neighbour(
     kind: StageKind, held: tuple[int, int] | None, total: int, draw: Callable[[], float]
 ) -> tuple[int, int] | None:
-    """Another range for a machine: an end or both moved a little, or anywhere; None when it would
-    not fit.
-    """
+    """Another range for a machine: ends moved a little, or anywhere; None when it does not fit."""
     way = draw()
     if held is None or way < 0.1:
         k = 1 + int(draw() * min(len(kind.rates), total))
@@ -88,9 +86,7 @@ def raise_coverage(
     evaluations: int,
     stop: Callable[[], bool] | None = None,
 ) -> Ranges:
-    """Ranges with the largest least coverage found by annealing what layers lack of a target; never
-    worse.
-    """
+    """Ranges of most least coverage, by annealing what layers lack of a target; never worse."""
     draw = random.Random(seed).random
     total = table.model.layers
     kinds = [table.kinds[kind] for kind in table.kind_of]

@@ -72,9 +72,7 @@ def swap(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -
 
 
 def split(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
-    """One machine leaves its stage and makes one of its own; a lone one only moves along
-    the chain.
-    """
+    """A machine leaves its stage for one of its own; a lone one only moves along the chain."""
     c = _pick(chains, draw)
     chain = chains[c]
     i = int(draw() * len(chain))

@@ -64,9 +64,7 @@ def quick_patterns(
 def _prompt_ms(
     table: StageTable, model: ModelShape, members: tuple[int, ...], layers: int
 ) -> float:
-    """What a mean prompt takes in a stage, each kind as often as it passes tokens; the first of a
-    kind stands for all.
-    """
+    """What a mean prompt takes in a stage, each kind as often as it passes tokens."""
     prompt_tokens = round(Workload().input_tokens)
     rates = [table.kinds[kind].rates[layers - 1] for kind in members]
     times = [

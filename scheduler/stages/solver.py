@@ -17,9 +17,7 @@ from scheduler.fleet.highs import open_highs
 
 @dataclass(frozen=True)
 class LpColumn:
-    """One variable ≥ 0: its bound, whether it is whole, its share in the objective and its entries
-    (row, value).
-    """
+    """A variable ≥ 0: bound, whether it is whole, share in the objective, entries (row, value)."""
 
     upper: float
     whole: bool

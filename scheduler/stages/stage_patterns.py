@@ -83,9 +83,7 @@ def stage_patterns(
 def _stages_at(
     table: StageTable, target: float, most_stages: int, node_limit: int
 ) -> tuple[list[list[int]], bool]:
-    """Stages that hold L layers at the target, [] if none were found, and whether there are
-    none.
-    """
+    """Stages that hold L layers at the target, [] if none was found; whether there are none."""
     patterns = patterns_at(table, target)
     if not patterns:
         return [], True
@@ -118,9 +116,7 @@ def hand_out(table: StageTable, stages: Sequence[tuple[int, ...]]) -> list[list[
 
 
 def patterns_at(table: StageTable, target: float) -> list[tuple[tuple[int, ...], int]]:
-    """Multisets of kinds with the most layers they hold at the target, without those where a
-    machine is of no use.
-    """
+    """Multisets of kinds with the layers they hold at the target, without useless machines."""
     curves = [[-rate for rate in _falling(kind.rates)] for kind in table.kinds]
     most = [kind.fits.plain for kind in table.kinds]
     counts = [len(kind.members) for kind in table.kinds]

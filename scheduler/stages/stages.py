@@ -128,9 +128,7 @@ class Machines:
         return max(self.table.kinds[self.table.kind_of[machine]].rates[k - 1 :], default=0.0)
 
     def links_allow(self, chain: Sequence[PlannedStage], counts: Sequence[int]) -> list[float]:
-        """The limits along a chain that are below the capped bound, with the coordinator at both
-        ends.
-        """
+        """Limits along a chain below the capped bound, with the coordinator at both ends."""
         table, cap, link = self.table, self.cap, self.link
         found = [
             sum([table.entry[m] for m in chain[0].machines]),
@@ -155,9 +153,7 @@ class Machines:
         return found
 
     def flow(self, chain: Sequence[PlannedStage], enough: float) -> float:
-        """The chain's flow if that is at least ``enough``, else a negative number (also when it
-        cannot hold L).
-        """
+        """The chain's flow if at least ``enough``, else negative (also when it cannot hold L)."""
         total = self.table.model.layers
         if not chain or len(chain) > total:
             return -1.0
@@ -220,9 +216,7 @@ class Machines:
         return lack
 
     def layer_counts(self, chain: Sequence[PlannedStage]) -> list[int]:
-        """Layers of each stage, L in all, for the largest flow. The chain must be able to hold the
-        model.
-        """
+        """Layers of each stage, L in all, for the largest flow. The chain must hold the model."""
         curves = self.curves(chain)
         counts = [len(curve) for curve in curves]
         _trim(curves, counts, sum(counts) - self.table.model.layers)
@@ -230,9 +224,7 @@ class Machines:
 
 
 def _trim(curves: list[list[float]], counts: list[int], spare: int) -> float:
-    """Take ``spare`` layers from the slowest stages, in place; the flow that is left. Every count
-    ends at 1 or more.
-    """
+    """Take ``spare`` layers from the slowest stages, in place, to 1 each; the flow that is left."""
     heap = [(-curve[k - 1], i) for i, (curve, k) in enumerate(zip(curves, counts, strict=True))]
     heapify(heap)
     stuck = None

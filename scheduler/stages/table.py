@@ -1,6 +1,4 @@
-"""What do the searches read about a fleet: rates by layer count, interchangeable machines, links
-that can bind?
-"""
+"""What do searches read about a fleet: rates by layers, alike machines, links that bind?"""
 
 from __future__ import annotations
 
@@ -65,16 +63,12 @@ class StageTable:
 
     @cached_property
     def capped_bound(self) -> float:
-        """No placement passes more, whatever the links; 0 when the machines together cannot hold
-        the model.
-        """
+        """No placement passes more; 0 when the machines together cannot hold the model."""
         return capped_bound(self.fleet, self.model)
 
     @cached_property
     def links_bind(self) -> bool:
-        """Can any link, on its own, hold back what its two machines could pass at one layer
-        each?
-        """
+        """Can any link hold back what its two machines could pass at one layer each?"""
         best = [kind.rates[0] for kind in self.kinds]
         cap = self.capped_bound
         for a, row in enumerate(self.links):
@@ -92,9 +86,7 @@ class StageTable:
 
 
 def table_of(fleet: Fleet, model: ModelShape) -> StageTable:
-    """The table of a fleet. Rates are T(k) of `costs`, for every k that fits in the best
-    position.
-    """
+    """The table of a fleet. Rates are T(k) of `costs`, for each k that fits anywhere."""
     found: dict[tuple[tuple[float, ...], Capacities, str], list[int]] = {}
     rates_of: dict[tuple[object, ...], tuple[float, ...]] = {}
     machines: list[Machine] = []

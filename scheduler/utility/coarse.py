@@ -23,9 +23,7 @@ PAIRWISE, STEP = 64, 0.05
 
 
 def coarsened(grouped: Grouped, most: int) -> tuple[Grouped, tuple[MachineKind, ...]]:
-    """At most `most` kinds, fastest first, and the best twin of each. Unchanged when there are few
-    enough.
-    """
+    """At most `most` kinds, fastest first, and the best twin of each; unchanged if they are few."""
     if len(grouped.kinds) <= most:
         return grouped, grouped.kinds
     points = [

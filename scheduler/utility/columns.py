@@ -59,9 +59,7 @@ def _longest(room: Ints, most: Sequence[int], layers: int, top: int, limit: int)
 
 
 def _up_to(room: Ints, most: Sequence[int], stages: int, layers: int) -> Ints:
-    """Every pattern of at most `stages` stages, kind by kind; a beginning that cannot reach all
-    layers is left out.
-    """
+    """Every pattern of at most `stages` stages, kind by kind, that can still reach all layers."""
     kinds = len(most)
     counts = np.zeros((kinds, 1), dtype=np.int64)
     used, held = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -81,9 +79,7 @@ def _up_to(room: Ints, most: Sequence[int], stages: int, layers: int) -> Ints:
 def _of_two(
     room: Ints, most: Sequence[int], t: int, u: int, beyond: int, layers: int, top: int
 ) -> Ints:
-    """Patterns of the kinds t and u alone with more than `beyond` stages, up to LONG above the
-    fewest they need.
-    """
+    """Patterns of kinds t and u alone with more than `beyond` stages, up to LONG above need."""
     slow = max(1, int(min(room[t], room[u])))
     together = most[t] + (most[u] if t != u else 0)
     top = min(top, min(-(-layers // slow), together) + LONG)

@@ -1,6 +1,4 @@
-"""Which pipelines does one way of going about it give: by locality with leftovers pooled, or the
-fleet at once?
-"""
+"""Which pipelines does one draft give: by locality with leftovers pooled, or all at once?"""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class UtilityOptions:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one scope was solved to: Σ u of its patterns and the bound of its relaxation over the
-    patterns listed.
-    """
+    """A scope's Σ u of its patterns, and the bound of its relaxation over those listed."""
 
     name: str
     machines: int
@@ -100,9 +96,7 @@ class Draft:
 
 
 class World:
-    """What all drafts of one plan share: kinds, the pattern table, localities and the latencies
-    between them.
-    """
+    """What all drafts of a plan share: kinds, patterns, localities and latencies between them."""
 
     def __init__(
         self,
@@ -138,9 +132,7 @@ class World:
         self.effort = replace(options.effort, searches=searches)
 
     def draft(self, beta: float, at_once: bool, to_beat: float = 0.0) -> Draft:
-        """One plan: all at once (empty where it cannot beat a utility), or by locality with
-        leftovers pooled by distance.
-        """
+        """One plan: all at once, or by locality with leftovers pooled; empty if out of reach."""
         made = Draft([], [], "patterns", beta, self.options.beta)
         if at_once or len(self.places) < 2:
             self._extend(made, WHOLE_FLEET, range(len(self.places)), list(self.usable), to_beat)
@@ -167,9 +159,7 @@ class World:
         return min(self.between[i][j] for i in a for j in b)
 
     def _hop_ms(self, places: Sequence[int], machines: Sequence[Machine]) -> float:
-        """A hop as expected inside a scope: half of them inside one place, half between its
-        places.
-        """
+        """A hop as expected in a scope: half of them inside one place, half between places."""
         count = dict.fromkeys(places, 0)
         for m in machines:
             count[self.place_of[m.id]] += 1
@@ -235,9 +225,7 @@ class World:
         return hand_out(patterns, members, speed, self.place_of, self.between)
 
     def _connect(self, made: Draft) -> None:
-        """Where links are missing, or no pattern was found, still one pipeline if any chain of
-        machines holds it.
-        """
+        """Where links or patterns are missing, still one pipeline if any chain holds the model."""
         if made.built:
             return
         order = search_connected(list(self.usable), self.model, self.links)
@@ -251,9 +239,7 @@ class World:
 
 
 def _between_ms(places: Sequence[Sequence[Machine]], hops: TokenHops) -> list[list[float]]:
-    """Mean hop between machines of two places, over a few of each; infinite where none is
-    connected.
-    """
+    """Mean hop between a few machines of two places; infinite where none is connected."""
     few = [inside[:: -(-len(inside) // SAMPLE)] for inside in places]
     rows = []
     for i, a in enumerate(few):

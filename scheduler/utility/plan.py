@@ -74,9 +74,7 @@ def plan(
     clock: Callable[[], float] | None = None,
     deadline: float = math.inf,
 ) -> UtilityPlan:
-    """The pipelines of most utility. With a `clock`, no further variant is begun past the
-    `deadline`.
-    """
+    """The pipelines of most utility. Past the `deadline` of a `clock`, no variant is begun."""
     usable = [m for m in fleet.machines if capacities(m, model).plain >= 1 and m.stability > 0]
     ignored = tuple(
         (m.id, too_small(m, model) if m.stability > 0 else "its stability is 0")
@@ -106,9 +104,7 @@ def plan(
 
 
 def _rank(draft: Draft, ub: float, options: UtilityOptions) -> tuple[bool, float]:
-    """A draft that reaches the floor goes before one that does not, then the one of more utility at
-    the β asked for.
-    """
+    """A draft that reaches the floor goes first, then the one of more utility at β."""
     return draft.throughput >= options.floor * ub, draft.utility
 
 

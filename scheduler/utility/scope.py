@@ -30,9 +30,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Solved:
-    """Patterns (rows of the table) and how often, their utility, and an upper bound of what the
-    scope can reach.
-    """
+    """Patterns (rows of the table), how often, their utility, and what the scope cannot pass."""
 
     rows: Ints
     times: Ints
@@ -52,9 +50,7 @@ def solve(
     effort: Effort,
     above_all: float = 0.0,
 ) -> Solved:
-    """Maximise Σ u_p x_p within the supply, over the patterns of the table; nothing when
-    `above_all` is out of reach.
-    """
+    """Maximise Σ u_p x_p within the supply; nothing when `above_all` is out of reach."""
     rows = table.within(supply)
     nothing = np.zeros(0, dtype=np.int64)
     if not rows.size:

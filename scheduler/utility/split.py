@@ -107,9 +107,7 @@ def build(
     beta: float,
     known: dict[tuple[MachineKind, ...], EndChoices],
 ) -> Built | None:
-    """The pipeline of most utility that these machines form, None when they hold no model or are
-    not connected.
-    """
+    """The pipeline of most utility of these machines, None if they hold no model or are apart."""
     order = sorted(range(len(machines)), key=lambda i: (kinds[i].tau_ms, machines[i].id))
     machines, kinds = [machines[i] for i in order], [kinds[i] for i in order]
     ends = known.get(tuple(kinds))
@@ -139,9 +137,7 @@ def build(
 def build_in_order(
     order: Sequence[Machine], kinds: Sequence[MachineKind], layers: int, hops: TokenHops
 ) -> Built | None:
-    """The pipeline of these machines in exactly this order, None when that holds no model or is not
-    connected.
-    """
+    """The pipeline of these machines in this order, None if it holds no model or is cut."""
     path = list(range(len(order)))
     way_ms = hops.matrix(order)
     way = float(way_ms[path[:-1], path[1:]].sum())
@@ -153,9 +149,7 @@ def build_in_order(
 
 
 def _of_path(path: Sequence[int], ends: EndChoices, choice: int, group: Sequence[int]) -> list[int]:
-    """The layers of each stage of the path: those of its own kind, the ends with those reckoned for
-    ends.
-    """
+    """Layers of each stage: those of its own kind, of the ends those reckoned for ends."""
     taken = ends.layers[choice].tolist()
     i, j = int(ends.first[choice]), int(ends.last[choice])
     if i == j:
@@ -173,9 +167,7 @@ def _orders(n: int) -> Ints:
 
 
 def _of_all(way_ms: Floats, group: Ints, first: Ints, last: Ints) -> tuple[Ints, Floats]:
-    """(the shortest path, its length) from a machine of each kind `first` to one of `last`, of all
-    there are.
-    """
+    """(the shortest path, its length) from a machine of kind `first` to one of `last`, over all."""
     orders = _orders(len(group))
     ways = way_ms[orders[:, :-1], orders[:, 1:]].sum(axis=1)
     begins, ends = group[orders[:, 0]], group[orders[:, -1]]

@@ -55,9 +55,7 @@ class IwrrRouter:
         output_tokens: int = 240,
         by_load: bool = True,
     ) -> IwrrRouter:
-        """The router of a placement whose max flow puts these tokens/s on each (machine, machine)
-        link.
-        """
+        """The router of a placement with these tokens/s on each (machine, machine) link."""
         kv = KvEstimate(fleet, model, placement, high_water=high_water, output_tokens=output_tokens)
         return cls(Topology.of(fleet, model, placement, partial=True), kv, flow, by_load=by_load)
 
