@@ -28,11 +28,7 @@ EXAMPLE = read_models(DATA / "models" / "llmfabric.json")
 WRITTEN_SCALE = 0.1
 TYPES = EXAMPLE.gpus
 #: Table 1, row "Ours" of the paper.
-PAPER = {
-    "13B": {"A100": 6},
-    "34B": {"GH200": 16, "A100": 10},
-    "70B": {"GH200": 16, "A100": 8},
-}
+PAPER = {"13B": {"A100": 6}, "34B": {"GH200": 16, "A100": 10}, "70B": {"GH200": 16, "A100": 8}}
 REPLAY_S = 60.0
 LOADS = (("requests a minute", 1 / 60), ("a tenth", 0.1), ("15 %", 0.15))
 QUICK = {
@@ -47,8 +43,7 @@ def models(scale: float) -> tuple[Demand, ...]:
     at = scale / WRITTEN_SCALE
     return tuple(
         replace(
-            demand,
-            workload=replace(demand.workload, requests_per_s=demand.requests_per_s * at),
+            demand, workload=replace(demand.workload, requests_per_s=demand.requests_per_s * at)
         )
         for demand in EXAMPLE.demands
     )

@@ -27,14 +27,7 @@ from scheduler.fabric.pool import IMPROVES, ColumnPool, PlacementEffort
 from scheduler.fabric.sharing import shared_columns
 from scheduler.fabric.solver import pick
 from scheduler.fabric.switching import Switch
-from scheduler.fabric.world import (
-    Demand,
-    Efficiency,
-    GpuType,
-    NeedsChain,
-    Overloaded,
-    check_world,
-)
+from scheduler.fabric.world import Demand, Efficiency, GpuType, NeedsChain, Overloaded, check_world
 
 
 @dataclass(frozen=True, slots=True)

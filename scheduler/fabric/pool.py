@@ -72,10 +72,7 @@ class ColumnPool:
     def costs(self, column: Column) -> tuple[float, ...]:
         """What each part of a column costs, switching included."""
         return tuple(
-            cost(
-                self.pieces[part.model],
-                part.latency_ms + self.penalties.get(column, 0.0),
-            )
+            cost(self.pieces[part.model], part.latency_ms + self.penalties.get(column, 0.0))
             for part in column.parts
         )
 

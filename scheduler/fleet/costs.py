@@ -13,15 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from core.protocol.types import LayerRange
-from scheduler.fleet.fleet import (
-    Coordinator,
-    Fleet,
-    Links,
-    Located,
-    Machine,
-    ModelShape,
-    Pipeline,
-)
+from scheduler.fleet.fleet import Coordinator, Fleet, Links, Located, Machine, ModelShape, Pipeline
 
 PPM = 1_000_000
 #: Context assumed where the caller has no better number; the reference figures use the same.

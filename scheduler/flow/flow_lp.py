@@ -48,11 +48,7 @@ def rate_of(machine: Machine, model: ModelShape, layers: int) -> float:
     return layers * tokens_per_s(machine, model, layers) * machine.stability
 
 
-def solve_flow_lp(
-    fleet: Fleet,
-    model: ModelShape,
-    placement: Placement,
-) -> FlowLp:
+def solve_flow_lp(fleet: Fleet, model: ModelShape, placement: Placement) -> FlowLp:
     """The largest T, and shares that serve it.
 
     Raises PlanError for a shard of an unknown machine or beyond the model. T is 0 while a layer has

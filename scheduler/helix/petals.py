@@ -7,14 +7,7 @@ import random
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import capacities, tokens_per_s
 from scheduler.fleet.errors import PlanError
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Placement,
-    Shard,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 
 
 def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:

@@ -7,14 +7,7 @@ import math
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import capacities, tokens_per_s
 from scheduler.fleet.errors import PlanError
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Placement,
-    Shard,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 
 
 def swarm(fleet: Fleet, model: ModelShape, stages: int | None = None) -> Placement:

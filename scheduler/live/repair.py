@@ -89,12 +89,7 @@ def decide(
 
 
 def _weighed(
-    cluster: Cluster,
-    fleet: Fleet,
-    holding: Holding,
-    now_ms: int,
-    rules: Rules,
-    budget: Budget,
+    cluster: Cluster, fleet: Fleet, holding: Holding, now_ms: int, rules: Rules, budget: Budget
 ) -> tuple[Cluster, Migration | None]:
     """The next turn of a migration once the last has loaded, or a new one after each rest."""
     model, serving = cluster.model, dict(cluster.serving)

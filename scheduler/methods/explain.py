@@ -90,8 +90,7 @@ def _advice(
     if not others:
         return f"{slowest.machine_id} serves alone: only a faster machine would help"
     fastest = min(
-        others,
-        key=lambda r: (tau_ms_per_layer(fleet.by_id[r.machine_id], model), r.machine_id),
+        others, key=lambda r: (tau_ms_per_layer(fleet.by_id[r.machine_id], model), r.machine_id)
     )
     if fastest.spare_layers == 0 and len(slowest.layers) > 1:
         return (

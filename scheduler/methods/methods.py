@@ -14,14 +14,7 @@ from types import MappingProxyType
 
 from scheduler.fleet.costs import capacities
 from scheduler.fleet.errors import FleetError, PlanError
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Pipeline,
-    Placement,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
 from scheduler.fleet.gap import relative_gap
 from scheduler.fleet.shortage import shortage, too_small
 from scheduler.flow.max_flow import Flow

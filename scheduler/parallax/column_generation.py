@@ -20,14 +20,7 @@ from scheduler.covering.simplex import Mix, maximise
 from scheduler.covering.whole import Search, best_whole
 from scheduler.fleet.arrays import Floats, Ints
 from scheduler.fleet.costs import Capacities
-from scheduler.fleet.kinds import (
-    NO_WAY,
-    Pattern,
-    Pool,
-    covers,
-    fewest_stages_at_least,
-    minimal,
-)
+from scheduler.fleet.kinds import NO_WAY, Pattern, Pool, covers, fewest_stages_at_least, minimal
 from scheduler.parallax.parallax_allocate import Cover, Objective, ScoredK
 from scheduler.parallax.pricing import cheapest_pattern
 

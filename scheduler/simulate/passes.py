@@ -103,7 +103,7 @@ def pass_seconds(worker: Worker, batch: StepBatch[Visit], copy_s_per_token: floa
     decodes, prefill = len(batch.decodes), batch.prefill_tokens
     if worker.mixed:
         seconds = _mixed_seconds(worker, batch)
-    elif worker.context_matters:
+    elif worker.cost.needs_context:
         context, attended = _contexts(batch.decodes, batch.prefills)
         seconds = worker.cost.seconds(worker.many_layers, prefill, decodes, context, attended)
     else:

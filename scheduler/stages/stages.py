@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import repeat
 
@@ -26,6 +27,7 @@ LINK_PRICE = 5.0
 NOT_YET: dict[tuple[int, int], float] = {}
 
 
+@dataclass(slots=True, eq=False)
 class PlannedStage:
     """Machines that hold the same layers. Curves are −R(k), rising, so that a bisection counts
     layers.
@@ -34,23 +36,15 @@ class PlannedStage:
     no use for.
     """
 
-    __slots__ = ("both", "first", "last", "machines", "next", "plain")
-
-    def __init__(
-        self,
-        machines: tuple[int, ...],
-        plain: list[float],
-        first: list[float],
-        last: list[float],
-        both: list[float],
-    ) -> None:
-        self.machines = machines
-        self.plain = plain
-        self.first = first
-        self.last = last
-        self.both = both
-        #: Limits towards the next stage by both layer counts; None where the link never binds.
-        self.next: dict[PlannedStage, dict[tuple[int, int], float] | None] = {}
+    machines: tuple[int, ...]
+    plain: list[float]
+    first: list[float]
+    last: list[float]
+    both: list[float]
+    #: Limits towards the next stage by both layer counts; None where the link never binds.
+    next: dict[PlannedStage, dict[tuple[int, int], float] | None] = field(
+        init=False, default_factory=dict
+    )
 
 
 class Machines:

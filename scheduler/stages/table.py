@@ -127,9 +127,5 @@ def region_order(table: StageTable, regions: Sequence[str]) -> list[int]:
     rank = {region: i for i, region in enumerate(regions)}
     return sorted(
         range(len(table.machines)),
-        key=lambda m: (
-            rank[table.machines[m].region],
-            -table.kinds[table.kind_of[m]].rates[0],
-            m,
-        ),
+        key=lambda m: (rank[table.machines[m].region], -table.kinds[table.kind_of[m]].rates[0], m),
     )

@@ -213,8 +213,7 @@ class World:
         self, table: PatternTable, solved: Solved, members: list[list[Machine]]
     ) -> list[list[Machine]]:
         order = sorted(
-            range(len(solved.rows)),
-            key=lambda r: (-table.theta[solved.rows[r]], solved.rows[r]),
+            range(len(solved.rows)), key=lambda r: (-table.theta[solved.rows[r]], solved.rows[r])
         )
         patterns = []
         for r in order:

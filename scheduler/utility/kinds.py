@@ -16,13 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from scheduler.fleet.arrays import Floats, Ints
-from scheduler.fleet.costs import (
-    Capacities,
-    capacities,
-    head_ms,
-    tau_ms_per_layer,
-    tokens_per_s,
-)
+from scheduler.fleet.costs import Capacities, capacities, head_ms, tau_ms_per_layer, tokens_per_s
 from scheduler.fleet.fleet import Machine, ModelShape
 
 

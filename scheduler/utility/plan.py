@@ -13,14 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scheduler.fleet.costs import capacities
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Pipeline,
-    Placement,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
 from scheduler.fleet.shortage import shortage, too_small
 from scheduler.fleet.validate import validate_pipelines
 from scheduler.utility.draft import Draft, Scope, UtilityOptions, World

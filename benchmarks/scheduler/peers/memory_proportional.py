@@ -107,7 +107,6 @@ def _best(options: Options, per_type: Sequence[Sequence[Choice]]) -> Part:
     if not len(table.utilisation):
         return Part(options.model, (), math.inf, math.inf)
     fastest = min(
-        range(len(table.utilisation)),
-        key=lambda c: (table.latency_ms[c], table.utilisation[c], c),
+        range(len(table.utilisation)), key=lambda c: (table.latency_ms[c], table.utilisation[c], c)
     )
     return columns_of(options, table.rows([fastest]))[0].parts[0]

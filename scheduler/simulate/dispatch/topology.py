@@ -34,12 +34,7 @@ class Topology:
 
     @classmethod
     def of(
-        cls,
-        fleet: Fleet,
-        model: ModelShape,
-        placement: Placement,
-        *,
-        partial: bool = False,
+        cls, fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
     ) -> Topology:
         """The hops of a placement between machines that reach each other.
 

@@ -17,14 +17,7 @@ from scheduler.fabric.place import FabricPlan, place
 from scheduler.fabric.pool import PlacementEffort
 from scheduler.fabric.replica import replica
 from scheduler.fabric.solver import pick
-from scheduler.fabric.world import (
-    Demand,
-    Efficiency,
-    GpuType,
-    Group,
-    NeedsChain,
-    Overloaded,
-)
+from scheduler.fabric.world import Demand, Efficiency, GpuType, Group, NeedsChain, Overloaded
 from scheduler.fleet.errors import FleetError, PlanError
 from tests.scheduler.fabric.checking import check_plan
 from tests.scheduler.fabric.merging import merge

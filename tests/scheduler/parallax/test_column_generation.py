@@ -88,8 +88,7 @@ def test_a_whole_plan_is_found_or_refuted_as_branch_and_bound_says(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "name", "k", "score"),
-    [(256, "32b", 84, 28.683), (1024, "70b", 144, 23.753)],
+    ("nodes", "name", "k", "score"), [(256, "32b", 84, 28.683), (1024, "70b", 144, 23.753)]
 )
 def test_the_known_optima_of_the_mixed_fleets_are_proven(
     nodes: int, name: str, k: int, score: float

@@ -43,9 +43,7 @@ def test_plans_are_valid_below_the_bound_and_pass_what_they_say(
 
 @given(clusters(most_machines=3, most_layers=4))
 @settings(max_examples=20, deadline=None)
-def test_no_placement_of_a_small_cluster_is_missed_by_far(
-    world: tuple[Fleet, ModelShape],
-) -> None:
+def test_no_placement_of_a_small_cluster_is_missed_by_far(world: tuple[Fleet, ModelShape]) -> None:
     """Chains are not every placement: ranges may overlap in part. Half of the best is a promise
     they keep here.
     """

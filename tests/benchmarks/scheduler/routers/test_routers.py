@@ -189,10 +189,7 @@ def test_routers_that_choose_hop_by_hop_serve_everything(kind, frames, chunk_tok
 def test_a_router_that_knows_the_whole_route_is_served_as_the_product_serves_it():
     world = fleet_of(*(machine(n, decode_ms=0.5, prefill_ms=0.01) for n in "abcd"))
     reports = []
-    for run in (
-        simulate,
-        lambda *asked: StepwiseSimulation(*asked).run(),
-    ):
+    for run in (simulate, lambda *asked: StepwiseSimulation(*asked).run()):
         kv = KvEstimate(world, MODEL, PLACED)
         r = PetalsRouter(Topology.of(world, MODEL, PLACED), kv, world, MODEL)
         work = poisson(3, 40, requests_per_s=5.0)
