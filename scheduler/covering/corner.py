@@ -1,5 +1,4 @@
-"""How much must every whole plan waste, because no whole number of the relaxation's own patterns
-uses the supply up?
+"""What must every whole plan waste that the relaxation's own patterns alone cannot avoid?
 
 Gomory's relaxation (1965, 1969): with the basis B of the relaxation, only the class of what is left
 modulo the lattice that B spans is watched, not whether B would have to be used less than never.
@@ -53,8 +52,7 @@ class Corner:
 
 
 def corner(basis: Ints, columns: Ints, waste: Floats, limit: float, most: int) -> Corner:
-    """The least waste of every class, up to `limit`, by the `columns` [kind, column] that are not
-    in the `basis`.
+    """The least waste of each class, up to `limit`, by `columns` [kind, column] not in the `basis`.
 
     At most `most` classes are told apart, by the coordinates of lowest order first: they belong to
     the machines of which few make a pipeline, and tell most apart for their number.
@@ -74,8 +72,7 @@ def corner(basis: Ints, columns: Ints, waste: Floats, limit: float, most: int) -
 
 
 def diagonal(square: Ints) -> tuple[Ints, list[int]]:
-    """(rows, orders) such that v is a whole combination of the columns exactly when rows · v ≡ 0
-    mod orders.
+    """(rows, orders): v is a whole combination of the columns just when rows · v ≡ 0 mod orders.
 
     By whole row and column operations down to a diagonal (Smith's, without its divisibility);
     orders of 1 are left out, but for a last one.

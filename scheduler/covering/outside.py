@@ -35,8 +35,7 @@ class Found:
 
 
 class Outside:
-    """The `columns` [kind, column] outside the basis, each with its `waste`, in order of what using
-    it entails.
+    """The `columns` [kind, column] outside the basis, each with its `waste`, by what each entails.
 
     ``least`` is what every whole plan wastes. `limit` is a waste that is of no interest; `classes`
     are told apart at most.
@@ -58,8 +57,7 @@ class Outside:
         self.weights = np.cumprod(np.append(1, self.corner.orders[:-1]))
 
     def search(self, limit: float, width: int) -> tuple[Found | None, float]:
-        """(the best plan seen that wastes less than `limit`, what every plan but it wastes if less
-        than that).
+        """(the best plan seen within `limit`, what every other plan wastes if that is less).
 
         With `width` states a level; where none had to be dropped the plan is the best there is.
         """

@@ -11,8 +11,7 @@ from scheduler.fabric.columns import Column
 
 @dataclass(frozen=True)
 class Knapsack:
-    """C1: Σ_m a_{m,n} ≤ d_n for all n (§3.3, equation 2), and every model served by exactly one
-    column.
+    """C1: Σ_m a_{m,n} ≤ d_n for all n (§3.3, equation 2), and one column for each model.
 
     ``costs`` has one number per part of each column; the value is their sum, or their largest with
     ``worst``.

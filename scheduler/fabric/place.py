@@ -32,8 +32,7 @@ from scheduler.fabric.world import Demand, Efficiency, GpuType, NeedsChain, Over
 
 @dataclass(frozen=True, slots=True)
 class FabricPlan:
-    """A placement: one part for each model in order, GPUs of each type that stay idle, and the
-    proof.
+    """A placement: one part for each model in order, idle GPUs of each type, and the proof.
 
     ``value`` is the objective with what switching adds, ``bound`` one that no placement beats;
     ``columns`` were in play. ``shared`` are pairs of models on the same GPUs.

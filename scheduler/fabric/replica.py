@@ -1,5 +1,4 @@
-"""How long does a request take on one replica at a given load (LLMFabric §3.3, simulator stage 2,
-in closed form)?
+"""How long does a request take on a replica under load (LLMFabric §3.3, stage 2)?
 
 Continuous batching in steady state. With B requests decoding on average, a request sees B + 1 of
 them, and p = B / μ_out prompts per iteration (as many begin as end). Prompts come whole, so most
@@ -136,8 +135,7 @@ def replica(
     efficiency: Efficiency,
     memory_bytes: float | None = None,
 ) -> ModelReplica | None:
-    """One copy over `tensor` GPUs, or None where it breaks C2: Σ mem_n ≥ M_m, weights and KV cache
-    (§3.3, equation 3).
+    """One copy over `tensor` GPUs, or None where it breaks C2: Σ mem_n ≥ M_m (§3.3, equation 3).
 
     Stricter than printed: every replica must hold the weights and one request of mean length at its
     end, not only all GPUs of the type together. ``memory_bytes`` is what it may use of each GPU, by

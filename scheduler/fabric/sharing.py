@@ -62,8 +62,7 @@ def shared_replicas(
 def shared_latency_ms(
     both: tuple[ModelReplica, ModelReplica], loads_per_s: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
-    """Mean latency of each model at elementwise loads on one group; infinite where the two together
-    are too much.
+    """Mean latency of each model at elementwise loads on one group; infinite where overloaded.
 
     The least fixed point of T_a = f_a(B_a) + (1 − exp(−B_b)) f_b(B_b), B_a = λ_a μ_out T_a, and the
     same for b, from below.

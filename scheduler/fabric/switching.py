@@ -14,8 +14,7 @@ from scheduler.fleet.arrays import Floats
 
 @dataclass(frozen=True)
 class Switch:
-    """What serves now, by model, and how many ms of its mean latency one GPU that must load weights
-    is worth.
+    """What serves now, by model, and what a GPU that must load is worth in ms of mean latency.
 
     Not in the paper, whose placements start from nothing.
     """

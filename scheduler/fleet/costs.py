@@ -179,8 +179,7 @@ def tau_ms_per_layer(
 
 
 def tokens_per_s(machine: Machine, model: ModelShape, layers: int) -> float:
-    """T(k): tokens a machine that holds `layers` layers passes per second; a planner's table where
-    it has one.
+    """T(k): tokens/s of a machine with `layers` layers; a planner's table where it has one.
 
     Otherwise τ at a batch of RATE_BATCH. Not proportional to 1/k in measured tables: fewer layers
     leave more KV room.

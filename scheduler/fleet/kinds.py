@@ -1,5 +1,4 @@
-"""Which machines are interchangeable in phase 1, and can a given handful of them hold the whole
-model?
+"""Which machines are alike in phase 1, and can a handful of them hold the model?
 
 Phase 1 sees a machine only through its four capacities. Machines with equal capacities form a
 *kind*; a *pattern* is a multiset of kinds (indices, largest kind first) that together hold one
@@ -68,8 +67,7 @@ def pool_of(machines: Sequence[Machine], model: ModelShape) -> Pool:
 
 
 def most_layers(stages: Sequence[Capacities]) -> int:
-    """Layers a pipeline of these machines holds with the best choice of its two ends; 0 when no
-    choice is legal.
+    """Layers a pipeline of these machines holds with its best two ends; 0 when none is legal.
 
     The first stage also holds the embedding and the last the head, and each must still hold a
     layer.

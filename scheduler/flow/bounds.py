@@ -29,8 +29,7 @@ def trivial_bound(fleet: Fleet, model: ModelShape) -> float:
 
 
 def capped_bound(fleet: Fleet, model: ModelShape) -> float:
-    """Largest F with Σ_i max_k k min(T_i(k), F) ≥ L F: a rate above the flow itself is of no use to
-    it.
+    """Largest F with Σ_i max_k k min(T_i(k), F) ≥ L F: no rate above the flow is of use.
 
     A flow of F needs L F layer-tokens a second, and a machine with k layers passes at most
     min(T(k), F) tokens through each. Σ_i max_k k min(T_i(k) / F, 1) falls with F, so bisection down

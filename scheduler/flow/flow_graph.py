@@ -80,8 +80,7 @@ class FlowGraph:
 def flow_graph(
     fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
 ) -> FlowGraph:
-    """The flow graph of a placement; its maximum flow is the serving throughput that Helix plans
-    for.
+    """The flow graph of a placement; its maximum flow is the throughput that Helix plans for.
 
     A connection is valid from the coordinator to a machine with layer 0, from a machine with layer
     L − 1 to the coordinator, and from c_i to c_j where c_j's first layer is the one after c_i's

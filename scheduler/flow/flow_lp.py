@@ -1,5 +1,4 @@
-"""How many tokens per second can a placement pass when every machine may serve any part of its
-slice, and how shared out?
+"""How many tokens/s can a placement pass when machines may serve any part of a slice?
 
 Over the segments between slice boundaries, y(m, g) tokens/s of machine m on segment g: Σ_m y(m, g)
 = T for every segment, Σ_g layers(g) y(m, g) ≤ rate of m. Slices are intervals, so the largest T is

@@ -1,5 +1,4 @@
-"""What is the largest flow over machines that each serve an interval of segments, and who serves
-what?
+"""What is the largest flow over machines that serve intervals, and which serves what?
 
 Slices are intervals, so the largest T is a minimum cut found by Newton's method (Dinkelbach 1967),
 and its shares come from serving each segment from the slice that ends first (Glover 1967). Both are

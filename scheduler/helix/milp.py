@@ -39,8 +39,7 @@ class MilpOptions:
 
 @dataclass(frozen=True, slots=True)
 class MilpResult:
-    """What HiGHS found. ``tokens_per_s`` is the max flow of ``placement``, computed anew; empty
-    placement and 0 if none.
+    """What HiGHS found. ``tokens_per_s`` is the max flow of ``placement``, both empty if none.
 
     ``bound`` is the smaller of HiGHS's dual bound and the capped bound; ``start_tokens_per_s`` what
     the best warm start is worth on the links given. ``proven`` says that nothing better exists

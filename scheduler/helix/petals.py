@@ -11,8 +11,7 @@ from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Placement, Shard, 
 
 
 def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
-    """Machines join one after the other, each with as many layers as it holds, where the swarm is
-    weakest.
+    """Machines join in turn, each with as many layers as it holds, where the swarm is weakest.
 
     A joining machine compares intervals by the throughput already there, its layers sorted from
     weakest to strongest, and takes the first of the smallest. The order of joining is the world's,

@@ -39,8 +39,7 @@ def plan_helix(
     options: MilpOptions = MilpOptions(),
     degree: int | None = DEGREE,
 ) -> MilpResult:
-    """Helix's placement: the program on the pruned cluster (``degree`` None: unpruned), started
-    from the best heuristic.
+    """Helix's placement: the program on the cluster pruned to ``degree``, started from the best.
 
     Pruning keeps every link that a start uses, so none of them loses its worth as in the shipped
     runs. Deterministic unless a time limit is given.

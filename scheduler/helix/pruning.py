@@ -21,8 +21,7 @@ def prune_links(
     *,
     partial: bool = False,
 ) -> Fleet:
-    """The fleet with only the ``degree`` fastest connections of each machine, and those that the
-    placements kept use.
+    """The fleet with the ``degree`` fastest links of each machine, and those of the placements.
 
     A connection stays when either end wants it, both directions together; links to and from the
     coordinator all stay (there are only 2 N, and without one a machine cannot hold the first

@@ -55,8 +55,7 @@ def as_placement(pipelines: Sequence[Pipeline]) -> Placement:
 
 
 def chain(machines: Sequence[Machine], model: ModelShape) -> Pipeline | None:
-    """One stage for each machine, so that the slowest stage is as fast as it can be; None when they
-    cannot hold L.
+    """One stage a machine, the slowest as fast as can be; None when they cannot hold L.
 
     Every stage starts with all it can hold, then the slowest gives up one layer at a time until L
     are left. Optimal for the order (region, id) where T falls with k.

@@ -11,8 +11,7 @@ from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Placement, Shard, 
 
 
 def swarm(fleet: Fleet, model: ModelShape, stages: int | None = None) -> Placement:
-    """Equal stages; the fastest machine that is left joins the stage with the least throughput so
-    far.
+    """Equal stages; the fastest machine left joins the stage of least throughput so far.
 
     ``stages`` defaults to the fewest with which the weakest machine can hold any of them. Where it
     does not divide L the first stages take a layer more (Helix asks for a divisor of L, the paper

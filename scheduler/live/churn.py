@@ -78,8 +78,7 @@ Event: TypeAlias = Joined | Left | Reported | Ticked
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A machine that is there: ``told`` is its assignment (None: standby), ``serves`` what it
-    answers for already.
+    """A machine: ``told`` is its assignment (None: standby), ``serves`` what it answers for.
 
     One that is ``fixed`` serves what its owner told it: it counts, and nobody else tells it
     anything.

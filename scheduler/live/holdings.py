@@ -58,8 +58,7 @@ def uncovered(holding: Mapping[str, LayerRange], layers: int) -> list[LayerRange
 def missing(
     holding: Mapping[str, LayerRange], layers: int, partial: bool = True
 ) -> list[LayerRange]:
-    """The fewest layers that a machine must hold besides, so that a chain covers the model; as
-    ranges from left to right.
+    """The fewest layers to hold besides for a chain over the model; ranges, left to right.
 
     Without ``partial`` slices only count whole, and their ends must meet.
     """

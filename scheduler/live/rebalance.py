@@ -72,8 +72,7 @@ def should_rebalance(
     alpha: float = 0.5,
     partial: bool = False,
 ) -> Decision:
-    """Re-run phase 1 when no chain covers [0, L) or when the loads' coefficient of variation
-    exceeds the threshold.
+    """Re-run phase 1 when no chain covers [0, L) or loads vary by more than the threshold.
 
     ``partial`` tells whether chains may use parts of shards, as in `RouteQuery`. Shards of machines
     that are not in the fleet any more count as gone.
@@ -97,8 +96,7 @@ def join(
     shards: Iterable[Shard],
     partial: bool = False,
 ) -> LayerRange | None:
-    """The layers a newcomer should take (§3.4 i): from the bottleneck layer ℓ*, the one with least
-    RAM capacity.
+    """The layers for a newcomer (§3.4 i): from ℓ* on, the layer with least RAM capacity.
 
     With ``partial`` routing, [ℓ*, ℓ_end) as far as its capacity reaches. Without it such a slice
     may fit no chain, so the newcomer takes the longest run between existing shard boundaries that

@@ -20,8 +20,7 @@ NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """One machine of a plan: the tokens/s it passes with its layers, the share of them in use, and
-    its price.
+    """A machine of a plan: the tokens/s it passes, the share of them in use, and its price.
 
     The price is what a token/s of its rate is worth in tokens/s of the whole plan, 0 where it is
     not short. Behind a coordinator: what one less would cost. In a fleet, where layers can be

@@ -17,8 +17,7 @@ def objective_for(
     t_comp_ms: float | None = None,
     r_rtt_ms: float | None = None,
 ) -> Objective:
-    """T_comp is the capacity-weighted mean time of all L layers and the head, r_RTT the mean ρ of
-    reachable pairs.
+    """T_comp is the capacity-weighted mean time of L layers and head, r_RTT the mean ρ of pairs.
 
     Both can be overridden.
     """

@@ -1,5 +1,4 @@
-"""What does a hop cost, and what does it cost at least when written as locality to locality plus
-both ends' access?
+"""What does a hop cost, and at least between two localities with both ends' access?
 
 The factored form lets a minimum over all predecessors go through the localities: O(R) instead of
 R². Latencies given by region have it exactly. Measured pairs need not: then the form is a lower
@@ -116,8 +115,7 @@ class Hops(Factored):
 
     @cached_property
     def is_metric(self) -> bool:
-        """Whether no relay is nearer than the direct hop, so that an optimal switch lies on a
-        shard's boundary.
+        """Whether no relay beats the direct hop, so that optimal switches lie on boundaries.
 
         Checked exactly for factored hops and small fleets; otherwise False, which only costs time.
         """

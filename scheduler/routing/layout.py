@@ -21,8 +21,7 @@ State = tuple[int, int, tuple[tuple[int, float], ...]]
 
 @dataclass(frozen=True, eq=False)
 class RoutingLayout:
-    """States by segment. ``segments[i]`` is (layers, states); ``first[i]`` the grid's segment where
-    it starts.
+    """States by segment. ``segments[i]`` is (layers, states), ``first[i]`` where it starts.
 
     Grid segments over which nobody can hand over are one here. ``touches[k]`` is where machine k
     first appears.

@@ -124,8 +124,7 @@ class Reservations:
         *,
         agreed: bool = False,
     ) -> bool:
-        """Take all of this at once, in place of what the name holds; False, and nothing changes,
-        where it does not fit.
+        """Take all of this at once, in place of what the name holds; False where it does not fit.
 
         ``agreed`` counts it even so: the machines themselves have accepted. A name that waits stops
         waiting. A machine that an earlier request waits for has no room for a later one.
@@ -216,8 +215,7 @@ class Reservations:
     def observe(
         self, machine_id: str, slots: int, kv_tokens: int, sent_ms: int, now_ms: int
     ) -> bool:
-        """A machine says what of it is in use. Beyond what was held here when it said so, others
-        use it.
+        """A machine says what of it is in use. What was not held here then, others use.
 
         Late, absurd and unknown reports change nothing and are counted.
         """

@@ -23,8 +23,7 @@ FEW_MACHINES = 16
 
 @dataclass(frozen=True, eq=False)
 class RoutingTable:
-    """Arrays over the machines that hold a shard (g, in order of locality and id) and over shards
-    (s, by layers, id).
+    """Arrays over machines with a shard (g, by locality and id) and shards (s, by layers, id).
 
     Values that queries share are worked out when first asked for and kept; nothing a query says is
     kept.
@@ -90,8 +89,7 @@ class RoutingTable:
 
     @cached_property
     def open_at(self) -> tuple[frozenset[int] | None, ...]:
-        """[segment]: whose shard starts or ends where it begins: one of them takes part in any
-        optimal hand-over there.
+        """[segment]: whose shard starts or ends there: one of them is in any optimal hand-over.
 
         None where anybody may: next to the model's ends, and everywhere if hops are not metric.
         """

@@ -19,8 +19,7 @@ Run = tuple[int, int, int]
 
 
 def forward(hops: Factored, lengths: Floats, tau: Floats, enter: Floats) -> Floats:
-    """[segment, g]: least cost to have done all segments so far, this one on g, plus g's access, by
-    the factored form.
+    """[segment, g]: least cost of all segments so far, this one on g, plus g's access.
 
     `lengths` [segment, g] are its layers, infinite where not held.
     """

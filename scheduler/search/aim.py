@@ -36,8 +36,7 @@ def aim(
     floor: float = 0.0,
     stop: Callable[[], bool] | None = None,
 ) -> Arrangement | None:
-    """The chain of the largest flow / depth^β met in `evaluations` looks, None if none was worth
-    more than ``floor``.
+    """The chain of the largest flow / depth^β met, None if none was worth more than ``floor``.
 
     Deterministic by ``seed`` unless ``stop`` ends it early.
     """

@@ -30,8 +30,7 @@ SWAPS = 3
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """What to sweep. Where links do not bind, one headroom and one seed do: other orders of the
-    stages are as good.
+    """What to sweep. Where links do not bind, one headroom and one seed do.
 
     Of ``stage_shares`` of the stages of the largest flow, the pipelines of most flow, and with
     ``quick_shares`` of that flow those whose prompts take the least time.
@@ -56,8 +55,7 @@ def candidates(
     warm: Sequence[Placement] = (),
     over: Callable[[], bool] | None = None,
 ) -> tuple[Candidate, ...]:
-    """Placements by every method that applies, no two alike, those that let nothing through left
-    out.
+    """Placements by every method that applies, no two alike, all of which let something through.
 
     ``over`` may end the gathering early, once there is one. Raises PlanError when there is none at
     all.

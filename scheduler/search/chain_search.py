@@ -1,5 +1,4 @@
-"""Which chains of stages pass the most? Many short seeded runs, the best of which is kept (HELIX
-§3's chain search).
+"""Which chains of stages pass the most? The best of many short seeded runs (HELIX §3).
 
 Deterministic: limits are restarts and evaluations. A caller with a clock may give a deadline; the
 search then goes on with further restarts until it, and ends with the best so far.

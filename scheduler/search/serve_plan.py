@@ -28,8 +28,7 @@ from scheduler.simulate.work import Work
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Each of the ``finalists`` is tried with these ``hastes``, then in that number of other
-    ``orders`` of its stages.
+    """Each of the ``finalists`` is tried with these ``hastes``, then in other ``orders``.
 
     Every second finalist may be over the latency limits by a share of ``slack``: haste brings
     latencies down.

@@ -26,8 +26,7 @@ def one_chain(pool: Machines, seed: int) -> Chain:
 def many_chains(
     pool: Machines, seed: int, groups: Sequence[Sequence[int]]
 ) -> tuple[list[Chain], list[int]]:
-    """As many chains as each group of machines gives, then as many as the leftovers give together,
-    and who is left.
+    """As many chains as each group gives, then as the leftovers give together, and the rest.
 
     A chain takes the largest machines while it must grow and at last the smallest that suffices;
     those without work in the end make one stage more in the chains of their own group, in turn.

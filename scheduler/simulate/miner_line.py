@@ -1,5 +1,4 @@
-"""How does a simulated stage queue its steps when it is a miner's? By the miner's own line-up and
-tickets.
+"""How does a simulated stage queue its steps as a miner does? By its line-up and tickets.
 
 What is added is what happens around them in a miner: a request's next chunk joins the line when the
 one before has run, and the first stage of a ring looks, now and then, at how many microbatches its

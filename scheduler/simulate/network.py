@@ -22,8 +22,7 @@ Event: TypeAlias = tuple[float, int, int, Any, Any]
 
 
 class Network:
-    """The calendar of events and the links. Messages to a worker go straight to its inbox; one
-    event wakes it.
+    """The calendar of events, and the links. Messages go to a worker's inbox; one event wakes it.
 
     A busy worker needs no event for what arrives meanwhile: it looks at its inbox when its pass is
     done, so there is one event per pass instead of one per message.

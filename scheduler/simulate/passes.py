@@ -67,8 +67,7 @@ def _former(machine: Machine, many: int, options: SimOptions) -> BatchFormer[Vis
 
 
 def microbatches(visits: Iterable[Visit]) -> MicrobatchChoice:
-    """How many microbatches the requests of a ring should be (`core.batching.ring`), by what its
-    stages really take.
+    """How many microbatches a ring's requests should be (`core.batching.ring`), as measured.
 
     One where the ring is a single stage: its next batch need not wait for anybody.
     """

@@ -1,5 +1,4 @@
-"""How much passes every layer of a placement, where no link binds and ranges may be entered
-anywhere?
+"""How much passes every layer of a placement if no link binds and ranges open anywhere?
 
 With partial inference the only cuts are the machines that hold one layer, so the max flow is the
 least coverage: min over layers of Σ T of the machines that hold it (HELIX: coverage form).

@@ -20,8 +20,7 @@ def patches(
     at_least: float = 0.0,
     fixed: Collection[str] = (),
 ) -> Iterator[Placement]:
-    """Placements that differ from the one held in ever more machines, aimed at ever smaller flows,
-    without repeats.
+    """Placements that differ from that held in ever more machines, aimed at ever less flow.
 
     Only those whose every layer passes `at_least`. Links are not looked at: the caller, which
     chooses among them measures the flow. Shards that their machines cannot hold are left out.
@@ -64,8 +63,7 @@ def patches(
 def best_step(
     table: StageTable, ranges: Ranges, target: float, allowed: Iterable[int]
 ) -> tuple[int, int, int] | None:
-    """(machine, first layer, layers): the one change that most lowers what is lacking per layer to
-    load.
+    """(machine, first layer, layers): the change that most lowers what lacks per layer loaded.
 
     None when nothing lacks or no change lowers it.
     """

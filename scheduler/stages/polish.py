@@ -40,8 +40,7 @@ def polish(
     evaluations: int = 200,
     stop: Callable[[], bool] | None = None,
 ) -> Polished:
-    """A placement with at least the max flow (partial inference) of the one given; deterministic by
-    ``seed``.
+    """A placement of no less max flow (partial inference) than given; the same by ``seed``.
 
     ``evaluations`` counts max flows. Where no link binds the max flow is the least coverage, which
     is annealed instead, two hundred times as often.

@@ -29,8 +29,7 @@ NODE_LIMIT = 2000
 def quick_patterns(
     fleet: Fleet, model: ModelShape, tokens_per_s: float, *, most_stages: int | None = None
 ) -> Placement:
-    """A pipeline of at most ``most_stages`` stages that each pass ``tokens_per_s`` or more, while
-    no link binds.
+    """A pipeline of at most ``most_stages`` stages of ``tokens_per_s`` or more; no link binds.
 
     Its prompts take the least time that the node limit finds. Raises PlanError when there is no
     such pipeline.

@@ -45,8 +45,7 @@ def maximise(
     gap: float = 0.0,
     enough: float = math.inf,
 ) -> Solution:
-    """Maximise Σ cost·x under ``rows`` (low, high). ``start`` is a first point, ``gap`` the
-    relative gap to stop at.
+    """Maximise Σ cost·x under ``rows`` (low, high), from ``start``, to a relative ``gap``.
 
     A point worth ``enough`` ends the search.
     """

@@ -49,8 +49,7 @@ def stage_patterns(
     node_limit: int = NODE_LIMIT,
     over: Callable[[], bool] | None = None,
 ) -> PatternPlan:
-    """The pipeline with the largest T, to a relative ``tolerance``, of at most ``most_stages``
-    stages.
+    """The pipeline of the largest T, to ``tolerance``, of at most ``most_stages`` stages.
 
     ``over`` may end the bisection early. Raises PlanError when no such pipeline exists.
     """

@@ -29,8 +29,7 @@ NOT_YET: dict[tuple[int, int], float] = {}
 
 @dataclass(slots=True, eq=False)
 class PlannedStage:
-    """Machines that hold the same layers. Curves are −R(k), rising, so that a bisection counts
-    layers.
+    """Machines that hold the same layers. Curves are −R(k), rising: a bisection counts layers.
 
     R(k) is the most that the stage passes with k layers or more: a machine may hold layers it has
     no use for.
@@ -94,8 +93,7 @@ class Machines:
         return tuple(curves)
 
     def link(self, a: PlannedStage, b: PlannedStage, k: int, j: int) -> float:
-        """Tokens per second from stage a with k layers to stage b with j; the capped bound where
-        links do not bind.
+        """Tokens/s from stage a with k layers to b with j; the capped bound if no link binds.
 
         What the machines at either end pass counts: a wide link to a slow machine is of no use.
         Exact when one of the stages is one machine, otherwise at most too high.
@@ -191,8 +189,7 @@ class Machines:
         return largest(vertex, arcs, 0, 1).value / UNITS_PER_TOKEN
 
     def lacks(self, chain: Sequence[PlannedStage], target: float, enough: float) -> float:
-        """What a chain misses for a flow of ``target``: layers, and link capacity at LINK_PRICE; 0
-        when nothing.
+        """What a chain misses for ``target``: layers, and link capacity at LINK_PRICE.
 
         Above ``enough`` the figure may be cut short. The chain has one to L stages.
         """

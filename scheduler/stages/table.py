@@ -24,8 +24,7 @@ class StageKind:
 
 @dataclass(frozen=True)
 class StageTable:
-    """A fleet in numbers. Machines are their index in order of id; those that hold no layer are
-    left out.
+    """A fleet in numbers. Machines are indices in order of id; those that hold nothing are out.
 
     ``links[a][b]`` and the coordinator's ``entry`` and ``exit`` are in tokens per second.
     """

@@ -16,8 +16,7 @@ HORIZON = 16
 
 
 def every_pattern(steps: Steps, most: Sequence[int], limit: int) -> Ints:
-    """Counts [kind, pattern]: every choice of at most most[t] machines of kind t and S stages with
-    enough room.
+    """Counts [kind, pattern]: every choice of at most most[t] of kind t and S stages with room.
 
     S is as large as `limit` rows allow; no patterns when not even the shortest ones fit below it.
     Patterns of at most two kinds, which slow machines among themselves need, follow beyond S.

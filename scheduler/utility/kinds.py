@@ -1,5 +1,4 @@
-"""Which machines are interchangeable for throughput and latency, and what can each kind do at a
-wanted rate?
+"""Which machines are alike for throughput and latency, and what can each kind do?
 
 A kind is equal capacities, equal decode rates and equal per-token times. θ of a pipeline is the
 rate of one of its stages, so only finitely many rates matter: the *steps*, and for each of them the
@@ -22,8 +21,7 @@ from scheduler.fleet.fleet import Machine, ModelShape
 
 @dataclass(frozen=True, eq=False)
 class MachineKind:
-    """What the plan sees of a machine. ``rates`` is T(1), T(2), … up to its capacity, times its
-    stability.
+    """What the plan sees of a machine. ``rates`` is T(1), T(2), …, times its stability.
 
     ``tau_ms`` and ``head_ms`` are per-token times at batch 1. Kinds are compared by identity:
     `group` makes one of each.
@@ -116,8 +114,7 @@ NEVER = 1 << 20
 
 @dataclass(frozen=True)
 class Steps:
-    """The rates that θ can take, ascending, and [kind, step]: the most layers of a stage in each
-    position.
+    """The rates that θ can take, ascending, and [kind, step]: most layers in each position.
 
     ``plain_or_none`` is far below 0 where a machine reaches the step with no layer at all;
     ``first_loss`` and ``last_loss`` are the layers that being an end costs, NEVER where no layer is

@@ -46,8 +46,7 @@ def localities(machines: Sequence[Machine], links: Links) -> tuple[tuple[Machine
 
 
 def distances(machines: Sequence[Machine], links: Links) -> Floats:
-    """Symmetric latencies [ms] of all pairs: measured, else by region, else the default with the
-    region as prior.
+    """Symmetric latencies [ms] of all pairs: measured, else by region, else the default.
 
     Infinite between machines that both have measured peers but not each other.
     """

@@ -116,8 +116,7 @@ def _least_of_both(counts: Ints, step: Ints, steps: Steps) -> Ints:
 
 
 def _fastest_of_several(counts: Ints, step: Ints, steps: Steps) -> Floats:
-    """Fast stages are filled first, for each pair of kinds at the ends; where both ends lose alike,
-    in the better order.
+    """Fast stages are filled first, for each pair of end kinds in their better order.
 
     The pair of least head comes first: no later one is faster where nothing was lost at the ends.
     """

@@ -1,5 +1,4 @@
-"""Which two machines are the ends of a pipeline, in which order do the others stand, and who takes
-how many layers?
+"""Which machines end a pipeline, in which order are the others, with how many layers each?
 
 For every choice of two ends: θ by the exact integer split, then the split of least time at θ,
 fastest first. The order is the one of most utility: over all orders up to ALL_ORDERS stages, above

@@ -60,8 +60,7 @@ class IwrrRouter:
         return cls(Topology.of(fleet, model, placement, partial=True), kv, flow, by_load=by_load)
 
     def reweigh(self, flow: Mapping[tuple[str, str], float]) -> None:
-        """Follow another flow from now on, as after a machine has left; requests keep the routes
-        they have.
+        """Follow another flow from now on, as after a departure; requests keep their routes.
 
         All loads begin at zero. Raises FleetError for flow over a hop that the placement does not
         allow.
