@@ -75,7 +75,8 @@ async def start(
         await asyncio.Event().wait()
 
 
-Nodes = Annotated[Path, typer.Option(help="JSON file: fleet/1, cluster/1 or machines by hand.")]
+_NODES = typer.Option(help="JSON file: fleet/1, cluster/1 or machines by hand.")
+Nodes = Annotated[Path, _NODES]
 Model = Annotated[str | None, typer.Option(help="Which of the file's models.")]
 Profiles = Annotated[
     Path | None, typer.Option(help="gpu_profiles/1 file of a cluster; found beside it if there.")
@@ -85,7 +86,10 @@ Profiles = Annotated[
 @app.command()
 def plan(
     run: Run,
-    nodes: Nodes,
+    nodes: Annotated[Path | None, _NODES] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="JSON file of several models and GPU types: models/1.")
+    ] = None,
     model: Model = None,
     method: Annotated[str, typer.Option(help="See `matcher methods`.")] = "auto",
     profiles: Profiles = None,
@@ -99,9 +103,10 @@ def plan(
         bool, typer.Option("--explain", help="Say why: bottleneck, gap, price of each machine.")
     ] = False,
 ) -> None:
-    """Who would hold which layers? Needs no network."""
+    """Who would hold which layers, or which GPUs would serve which model? Needs no network."""
     import time
 
+    from core.protocol.errors import UsageError
     from core.protocol.units import parse_duration
     from matcher.planning.plan_file import (
         machine_rows,
@@ -113,6 +118,16 @@ def plan(
         read_what_if,
     )
 
+    if models is not None:
+        others = [nodes, model, profiles, time_limit, explain, form is PlanForm.DOT]
+        _place(run, models, [*others, method != "auto"])
+        return
+    if nodes is None:
+        raise UsageError(
+            "no file to plan",
+            why="neither --nodes nor --models names one",
+            next_step="pass --nodes FILE for one model, --models FILE for several",
+        )
     asked = read_what_if(nodes, model, profiles)
     limit_s = None if time_limit is None else parse_duration(time_limit)
     result = plan_what_if(asked, method, time.monotonic, limit_s)
@@ -130,6 +145,23 @@ def plan(
     if not explain:
         for ignored in result.ignored:
             run.note(f"{ignored['machine']} is ignored: {ignored['why']}")
+
+
+def _place(run: Run, models: Path, others: list[object]) -> None:
+    from core.protocol.errors import UsageError
+    from matcher.planning.models_file import model_rows, models_summary, place_models, read_models
+
+    if any(others):
+        raise UsageError(
+            "--models goes with no other option of `plan`",
+            why="the file states models, GPUs and what is asked for",
+            next_step="leave the others out",
+        )
+    result = place_models(read_models(models))
+    run.emit(result if run.options.json else model_rows(result))
+    if not run.options.json:
+        for line in models_summary(result):
+            run.note(line)
 
 
 @app.command()
@@ -355,11 +387,11 @@ def _results() -> Results:
     from matcher.commands import audit_lists, compare
     from matcher.commands import pay_audits as paying
     from matcher.daemon import start
-    from matcher.planning import plan_file
+    from matcher.planning import models_file, plan_file
 
     return {
         "start": (start.Started,),
-        "plan": (plan_file.Plan,),
+        "plan": (plan_file.Plan, models_file.PlacedModels),
         "methods": (list[plan_file.Method],),
         "route": (plan_file.Routed,),
         "registry ls": (list[compare.MachineRow],),

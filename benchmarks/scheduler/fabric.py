@@ -13,26 +13,22 @@ import time
 from dataclasses import replace
 from statistics import fmean
 
-from benchmarks.scheduler.fabric_proportional import evaluate_allocation, memory_proportional
-from benchmarks.scheduler.fabric_replay import replay_plan
-from benchmarks.scheduler.worlds import median_ms
+from benchmarks.scheduler.measure.replay import replay_plan
+from benchmarks.scheduler.peers.memory_proportional import evaluate_allocation, memory_proportional
+from benchmarks.scheduler.worlds import DATA, median_ms
 from benchmarks.table import Row
+from matcher.planning.models_file import read_models
 from scheduler.fabric.columns import every_combination, options_of, undominated
 from scheduler.fabric.place import FabricPlan, place
-from scheduler.fabric.world import Demand, Efficiency, GpuType, Overloaded
-from scheduler.fleet.fleet import ModelShape
-from scheduler.fleet.workload import Arrival, Workload
+from scheduler.fabric.world import Demand, Efficiency, Overloaded
+from scheduler.fleet.workload import Arrival
 
-TYPES = (
-    GpuType("A100", 24, 80 * 10**9, 312.0, 2039.0, 300.0, 8),
-    GpuType("GH200", 32, 96 * 10**9, 989.0, 4000.0, 450.0, 4),
-)
+EXAMPLE = read_models(DATA / "models" / "llmfabric.json")
+#: The rates in that file over the printed ones.
+WRITTEN_SCALE = 0.1
+TYPES = EXAMPLE.gpus
 #: Table 1, row "Ours" of the paper.
-PAPER = {
-    "13B": {"A100": 6},
-    "34B": {"GH200": 16, "A100": 10},
-    "70B": {"GH200": 16, "A100": 8},
-}
+PAPER = {"13B": {"A100": 6}, "34B": {"GH200": 16, "A100": 10}, "70B": {"GH200": 16, "A100": 8}}
 REPLAY_S = 60.0
 LOADS = (("requests a minute", 1 / 60), ("a tenth", 0.1), ("15 %", 0.15))
 QUICK = {
@@ -44,27 +40,12 @@ QUICK = {
 
 def models(scale: float) -> tuple[Demand, ...]:
     """The example's three models at `scale` times the printed rates."""
-    shapes = (
-        ("13B", 40, 5120, 13824, 40, 40, 32000, (600.0, 64.0), 110.0),
-        ("34B", 48, 8192, 22016, 64, 8, 32000, (885.0, 297.0), 185.5),
-        ("70B", 80, 8192, 28672, 64, 8, 128256, (1170.0, 530.0), 221.0),
-    )
+    at = scale / WRITTEN_SCALE
     return tuple(
-        Demand(
-            name,
-            ModelShape.dense(
-                layers=layers,
-                hidden=hidden,
-                intermediate=intermediate,
-                heads=heads,
-                kv_heads=kv_heads,
-                vocab=vocab,
-                tied=False,
-            ),
-            Workload(*tokens, rate * scale),
-            kv_heads=kv_heads,
+        replace(
+            demand, workload=replace(demand.workload, requests_per_s=demand.requests_per_s * at)
         )
-        for name, layers, hidden, intermediate, heads, kv_heads, vocab, tokens, rate in shapes
+        for demand in EXAMPLE.demands
     )
 
 

@@ -3,15 +3,16 @@ of the KV caches?
 
 Max flow is not it: the placements, and the flows that requests follow, are chosen by simulating
 candidates with another seed, and then measured like Helix's own. Both are charged by the rules of
-Helix's simulator.
+Helix's simulator. Beside Helix's router stand the others of its §6.7 on the same placement.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.scheduler.preflow import links_of
-from benchmarks.scheduler.traces import lengths
+from benchmarks.scheduler.measure.traces import lengths
+from benchmarks.scheduler.peers.preflow import links_of
+from benchmarks.scheduler.routers.others import others
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
 from scheduler.fleet.fleet import Fleet, ModelShape
@@ -78,13 +79,16 @@ def _case(case: Case, trace: list[Arrival]) -> list[Row]:
     theirs = helix(case, fleet, model, trace)
     limits = limits_of(case, fleet, model, trace)
     pool = candidates(fleet, model, POOL)
+    on_theirs = other_routers(case, fleet, model, trace)
     found = list[Row]()
     for chunk, reach in ((None, case.whole), (CHUNK_TOKENS, case.chunked)):
         options = window(case, chunk)
         chosen = choose(case, fleet, model, trace, pool, limits, options)
         report = _serve(fleet, model, chosen, trace, options)
         how = "whole prompts" if chunk is None else f"chunks of {chunk}"
-        found.append(_row(f"served by {case.name}, 70B, {how}", reach, chosen, report, theirs))
+        found.append(
+            _row(f"served by {case.name}, 70B, {how}", reach, chosen, report, theirs, on_theirs)
+        )
     if case.name == "single24":
         found.append(_deepest(fleet, model, pool, trace, window(case, CHUNK_TOKENS), chosen))
     return found
@@ -108,6 +112,16 @@ def helix(
     router = IwrrRouter.of(fleet, model, placement, links_of(fleet, model, placement))
     options = replace(window(case, None), decode_first=False, seed=seed)
     return simulate(fleet, model, placement, router, ClosedLoop(trace), options)
+
+
+def other_routers(
+    case: Case, fleet: Fleet, model: ModelShape, trace: list[Arrival]
+) -> dict[str, float]:
+    """Decode tokens/s of other routers on Helix's placement, fed and measured as Helix's own."""
+    placement, _ = shipped_placement(case.name, "helix", model)
+    options = replace(window(case, None), decode_first=False)
+    served = others(fleet, model, placement, ClosedLoop(trace), options)
+    return {router: report.decode_tokens_per_s for router, report in served.items()}
 
 
 def limits_of(case: Case, fleet: Fleet, model: ModelShape, trace: list[Arrival]) -> Limits:
@@ -142,7 +156,14 @@ def _serve(
     return simulate(fleet, model, placement, router, ClosedLoop(trace), options)
 
 
-def _row(item: str, reach: float, way: RankedWay, report: SimReport, theirs: SimReport) -> Row:
+def _row(
+    item: str,
+    reach: float,
+    way: RankedWay,
+    report: SimReport,
+    theirs: SimReport,
+    on_theirs: dict[str, float],
+) -> Row:
     chosen = way.candidate
     no_worse = (
         report.prompt.mean_s <= theirs.prompt.mean_s
@@ -156,9 +177,10 @@ def _row(item: str, reach: float, way: RankedWay, report: SimReport, theirs: Sim
         "stages, "
         f"{chosen.source}, haste {way.haste:g})",
         f"{theirs.decode_tokens_per_s:.0f} (Helix: {theirs.prompt.mean_s:.2f} s, "
-        f"{theirs.decode.mean_s:.2f} s)",
+        f"{theirs.decode.mean_s:.2f} s); other routers on its placement: "
+        + ", ".join(f"{router} {rate:.0f}" for router, rate in on_theirs.items()),
         f"flow bound {chosen.bound:.0f}",
-        report.decode_tokens_per_s >= reach and no_worse,
+        report.decode_tokens_per_s >= max(reach, *on_theirs.values()) and no_worse,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks.scheduler.token_steps import CONTEXT, Chooser, Served, World, run
+from benchmarks.scheduler.measure.token_steps import CONTEXT, Chooser, Served, World, run
 from benchmarks.scheduler.worlds import mixed
 from benchmarks.table import Row
 from scheduler.fleet.costs import RATE_BATCH, tau_ms_per_layer

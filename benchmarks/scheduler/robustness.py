@@ -9,6 +9,7 @@ import random
 import time
 from dataclasses import dataclass
 
+from benchmarks.scheduler.measure.events import apply
 from benchmarks.table import Row
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import capacities
@@ -16,7 +17,6 @@ from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
 from scheduler.fleet.validate import validate_pipelines
 from scheduler.live.churn import Cluster, Event, Joined, Left, Reported, Ticked
 from scheduler.live.holdings import all_linked, fits, is_whole
-from scheduler.live.repair import apply
 from scheduler.live.standby import Rules
 from scheduler.parallax.allocate import allocate
 from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route

@@ -20,10 +20,7 @@ PARTIAL = RouteQuery(partial=True)
 STATES = 9
 BACKUPS = 3
 #: (machines, most ms, the peer's)
-SIZES = (
-    (256, 0.5, "6.63 ms claimed, 116 ms as shipped"),
-    (1024, 1.0, "2.7 s as shipped"),
-)
+SIZES = ((256, 0.5, "6.63 ms claimed, 116 ms as shipped"), (1024, 1.0, "2.7 s as shipped"))
 MOST_NODES = 10_000
 QUICK = {"SIZES": SIZES[:1], "MOST_NODES": 256}
 
@@ -114,8 +111,7 @@ def rows() -> list[Row]:
             first = route(found, PARTIAL)
             assert isinstance(first, Route)
             taken = median_ms(
-                lambda t=found, p=first: disjoint_backups(t, p, BACKUPS, PARTIAL),
-                25,
+                lambda t=found, p=first: disjoint_backups(t, p, BACKUPS, PARTIAL), 25
             )[0]
             backups.append(f"{nodes} {name} {middle + taken:.2f} ms")
             slowest_backup = max(slowest_backup, middle + taken)

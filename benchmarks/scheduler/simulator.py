@@ -14,8 +14,8 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from benchmarks.scheduler.preflow import links_of
-from benchmarks.scheduler.traces import lengths
+from benchmarks.scheduler.measure.traces import lengths
+from benchmarks.scheduler.peers.preflow import links_of
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
 from scheduler.simulate.dispatch.iwrr import IwrrRouter

@@ -5,9 +5,10 @@ does a request visit?
 from __future__ import annotations
 
 from functools import cache
+from statistics import fmean
 
-from benchmarks.scheduler.entries import entries
-from benchmarks.scheduler.filled import serving_placement
+from benchmarks.scheduler.measure.entries import entries
+from benchmarks.scheduler.measure.filled import serving_placement
 from benchmarks.scheduler.worlds import median_ms, mixed
 from benchmarks.table import Row
 from scheduler.flow.flow_lp import solve_flow_lp
@@ -57,7 +58,7 @@ def _planned(nodes: int, name: str) -> Row:
     return Row(
         f"utility plan, {nodes} nodes, {name}",
         f"≤ {REACH_MS[nodes]:g} ms, gap ≤ {GAP:.0%}",
-        f"{taken_ms:.0f} ms, gap {made.gap:.2%}, {made.mean_latency_ms:.0f} ms per token",
+        f"{taken_ms:.0f} ms, gap {made.gap:.2%}, {fmean(made.latencies_ms):.0f} ms per token",
         "Helix 600–4,400 s at 24–42 nodes",
         "gap 0",
         taken_ms <= REACH_MS[nodes] and made.gap <= GAP,
@@ -74,7 +75,7 @@ def _throughput(nodes: int, name: str) -> list[Row]:
         Row(
             f"throughput, disjoint pipelines, {nodes} nodes, {name}",
             f"≥ {DISJOINT:.0%} of the bound",
-            f"{made.throughput / made.ub:.1%}, {made.mean_latency_ms:.0f} ms (k "
+            f"{made.throughput / made.ub:.1%}, {fmean(made.latencies_ms):.0f} ms (k "
             f"{len(made.pipelines)})",
             peer,
             limit,

@@ -31,8 +31,8 @@ from typing import NamedTuple
 from benchmarks.engine.rig.chain import DOMAIN, signer
 from benchmarks.engine.rig.rig import Load, Rig
 from benchmarks.engine.rig.steps import Step
-from benchmarks.scheduler.fit import FittedCost, PassSample, fit
-from benchmarks.scheduler.fixed_router import FixedRouter
+from benchmarks.scheduler.measure.fit import FittedCost, PassSample, fit
+from benchmarks.scheduler.routers.fixed import FixedRouter
 from benchmarks.table import Row
 from client.pipeline.streams import Streams
 from core.protocol.types import LayerRange
@@ -52,7 +52,7 @@ from scheduler.fleet.workload import Arrival
 from scheduler.flow.max_flow import max_flow
 from scheduler.simulate.dispatch.estimate import KvEstimate
 from scheduler.simulate.dispatch.iwrr import IwrrRouter
-from scheduler.simulate.dispatch.router import Route, Router
+from scheduler.simulate.dispatch.router import RequestRoute, Router
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
 from scheduler.simulate.simulation import simulate
@@ -133,22 +133,6 @@ CONFIGS = (
     # pass has begun.
     Config("one stage, Poisson", ((0, 12),), (ALL,), requests_per_s=0.6),
 )
-QUICK = {
-    "CONFIGS": (
-        Config(
-            "one stage",
-            ((0, 12),),
-            ((2.0, 0.01, 0.1, 0.0),),
-            prompt_tokens=(8, 16),
-            new_tokens=(4, 8),
-        ),
-    ),
-    "WARMUP_S": 0.2,
-    "WINDOW_S": 0.5,
-    "CALIBRATION_S": 0.5,
-    "ALONE_S": 0.3,
-    "SEEDS": (1,),
-}
 
 
 @dataclass
@@ -544,16 +528,16 @@ class Replay:
         self.kv = KvEstimate(world.fleet, world.model, world.placement, high_water=1.0)
         self._routes, self._placement = iter(list(routes)), world.placement
 
-    def choose(self, prompt_tokens: int) -> Route | None:
-        route = Route(prompt_tokens)
+    def choose(self, prompt_tokens: int) -> RequestRoute | None:
+        route = RequestRoute(prompt_tokens)
         route.stages = [self._placement[i] for i in next(self._routes)]
         self.kv.add(route.stages, prompt_tokens)
         return route
 
-    def note_step(self, route: Route) -> None:
+    def note_step(self, route: RequestRoute) -> None:
         pass
 
-    def finish(self, route: Route) -> None:
+    def finish(self, route: RequestRoute) -> None:
         self.kv.remove(route.stages, route.prompt_tokens)
 
     def set_present(self, machine_id: str, is_present: bool) -> None:
@@ -569,3 +553,51 @@ def _real(served: Sequence[Served]) -> Figures:
             prompts.append(one.times[0] - one.at_s)
         gaps += [b - a for a, b in pairwise(one.times) if WARMUP_S <= b < end_s]
     return Figures(len(gaps) / WINDOW_S, mean(prompts), mean(gaps))
+
+
+async def rehearse(config: Config) -> tuple[list[Outcome], float]:
+    """As `measure` over made-up passes: one request at a time, at the stages' paces, no engine."""
+    world, draw, now = World(config), random.Random(0), 0.0
+    served, steps = list[Served](), [list[Step]() for _ in config.layers]
+    for number in range(REHEARSED):
+        prompt, new = draw.randint(*config.prompt_tokens), draw.randint(*config.new_tokens)
+        route = config.routes[number % len(config.routes)]
+        one = Served(now, prompt, new, route, str(number), now)
+        served.append(one)
+        now += MESSAGE_S
+        for token in range(new):
+            rows, prompts = (1, 0) if token else (prompt, 1)
+            read = prompt + token if token else 0
+            for i in route:
+                base, a_row, a_decode, a_read = config.pace_ms[i]
+                took_ms = base + (a_decode + a_read * read if token else a_row * rows)
+                now += took_ms / 1e3
+                decodes = 1 - prompts
+                done = Step(now, took_ms / 1e3, 0.0, rows, prompts, one.order_hash, decodes, read)
+                steps[i].append(done)
+                now += MESSAGE_S
+            one.times.append(now)
+        now += PAUSE_S
+    held_out = world.learn_passes(steps)
+    world.learn_messages(steps)
+    world.learn_opening(served, steps)
+    return [world.compare(served)], held_out
+
+
+REHEARSED, MESSAGE_S, PAUSE_S = 60, 1e-3, 0.1
+#: Fitting, simulating and comparing without processes: those take longer than a test may.
+QUICK = {
+    "CONFIGS": tuple(
+        Config(
+            name,
+            layers,
+            ((20.0, 0.3, 1.5, 0.003),) * len(layers),
+            prompt_tokens=(32, 120),
+            new_tokens=(4, 8),
+        )
+        for name, layers in (("one stage", ((0, 12),)), ("three stages", THIRDS))
+    ),
+    "WARMUP_S": 1.0,
+    "WINDOW_S": 5.0,
+    "measure": rehearse,
+}

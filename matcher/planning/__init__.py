@@ -1,7 +1,8 @@
 """Who should hold which layers.
 
-`planner`     what the swarm shows as the planner takes it, and its answer for the swarm
-`planning`    `POST /v1/plan`: what the scheduler would do with a fleet
-`plan_child`  the process of its own that plans for one question
-`plan_file`   a fleet that exists only in a file
+`planner`      what the swarm shows as the planner takes it, and its answer for the swarm
+`planning`     `POST /v1/plan`: what the scheduler would do with a fleet
+`plan_child`   the process of its own that plans for one question
+`plan_file`    a fleet that exists only in a file
+`models_file`  several models and GPU types that exist only in a file
 """

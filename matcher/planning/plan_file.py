@@ -13,7 +13,8 @@ Reads `fleet/1`, `cluster/1` (with a `gpu_profiles/1` file) and machines listed 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -43,7 +44,7 @@ PROFILES_FILE = "gpu_profiles.json"
 NARROW, SHOWN = 0.01, 3
 _MACHINE_KEYS = {item.name for item in fields(Machine)} - {"profile"} | {"memory"}
 _SHAPE_KEYS = {item.name for item in fields(ModelShape)}
-_MODEL_KEYS = {
+MODEL_KEYS = {
     "layers",
     "hidden",
     "intermediate",
@@ -112,10 +113,10 @@ class WhatIf:
 
 def read_what_if(path: Path, model: str | None = None, profiles: Path | None = None) -> WhatIf:
     """The world in a file. Raises UsageError naming the entry that is wrong."""
-    content = _json(path)
+    content = read_document(path)
     measured = None
     if isinstance(content, Mapping) and content.get("schema") == "cluster/1":
-        measured = _json(profiles or _profiles_beside(path))
+        measured = read_document(profiles or _profiles_beside(path))
     return what_if_of(content, str(path), model, measured)
 
 
@@ -124,7 +125,7 @@ def what_if_of(content: Any, name: str, model: str | None = None, measured: Any 
 
     Raises UsageError naming the entry that is wrong.
     """
-    try:
+    with saying_where(name):
         schema = content.get("schema") if isinstance(content, Mapping) else None
         if schema == "fleet/1":
             fleet, shape = read_fleet(content, _only_model(content, model))
@@ -137,13 +138,21 @@ def what_if_of(content: Any, name: str, model: str | None = None, measured: Any 
         else:
             raise FleetError(f"schema {schema!r} is not fleet/1 or cluster/1")
         return WhatIf(str(content.get("id", Path(name).stem)), fleet, shape)
+
+
+@contextmanager
+def saying_where(name: str) -> Iterator[None]:
+    """What is wrong with a document becomes a UsageError that says which one."""
+    try:
+        yield
     except KeyError as error:
         raise UsageError(f"{name} is incomplete", why=f"{error} is missing") from None
     except (FleetError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
         raise UsageError(f"{name} cannot be planned", why=str(error)) from None
 
 
-def _json(path: Path) -> Any:
+def read_document(path: Path) -> Any:
+    """The JSON in a file. Raises UsageError where there is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -173,18 +182,19 @@ def _profiles_beside(path: Path) -> Path:
 def _by_hand(content: Any, wanted: str | None) -> tuple[Fleet, ModelShape]:
     if wanted is not None:
         raise FleetError("it describes its one model itself: leave out --model")
-    document = _table(content, "the file", {"id", "model", "shape", "machines", "links"})
+    document = checked_table(content, "the file", {"id", "model", "shape", "machines", "links"})
     if "shape" in document:  # bytes and flops already counted
-        shape = ModelShape(**_table(document["shape"], "shape", _SHAPE_KEYS))
+        shape = ModelShape(**checked_table(document["shape"], "shape", _SHAPE_KEYS))
     else:
-        shape = ModelShape.dense(**_table(document["model"], "model", _MODEL_KEYS))
+        shape = ModelShape.dense(**checked_table(document["model"], "model", MODEL_KEYS))
     machines = tuple(
         _machine(entry, f"machines[{i}]") for i, entry in enumerate(document["machines"])
     )
     return Fleet(machines, _links(document.get("links", {}))), shape
 
 
-def _table(value: Any, name: str, known: set[str]) -> dict[str, Any]:
+def checked_table(value: Any, name: str, known: set[str]) -> dict[str, Any]:
+    """A copy of a table. Raises TypeError naming it where it is none or has unknown keys."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is not a table")
     unknown = sorted(set(value) - known)
@@ -194,7 +204,7 @@ def _table(value: Any, name: str, known: set[str]) -> dict[str, Any]:
 
 
 def _machine(entry: Any, name: str) -> Machine:
-    values = _table(entry, name, _MACHINE_KEYS)
+    values = checked_table(entry, name, _MACHINE_KEYS)
     try:
         if "memory" in values:
             values["memory_bytes"] = parse_bytes(str(values.pop("memory")))
@@ -204,7 +214,7 @@ def _machine(entry: Any, name: str) -> Machine:
 
 
 def _links(entry: Any) -> Links:
-    values = _table(entry, "links", {"rho_ms", "default_ms"})
+    values = checked_table(entry, "links", {"rho_ms", "default_ms"})
     pairs = {
         (a, b): float(ms)
         for a, to in dict(values.get("rho_ms", {})).items()
@@ -429,7 +439,7 @@ def read_what_if_placement(path: Path, asked: WhatIf, name: str | None) -> Place
     """Who holds what: the JSON of `matcher plan`, or a `placements/1` file with the name of one of
     its placements.
     """
-    content = _json(path)
+    content = read_document(path)
     try:
         if not isinstance(content, Mapping):
             raise FleetError("the file is not a table")

@@ -1,5 +1,4 @@
-"""How much must every whole plan waste, because no whole number of the relaxation's own patterns
-uses the supply up?
+"""What must every whole plan waste that the relaxation's own patterns alone cannot avoid?
 
 Gomory's relaxation (1965, 1969): with the basis B of the relaxation, only the class of what is left
 modulo the lattice that B spans is watched, not whether B would have to be used less than never.
@@ -41,9 +40,7 @@ class Corner:
         return found
 
     def waste_after(self, classes: Ints, columns: Ints) -> Floats:
-        """[class, column]: the least waste of what a column of the given class leaves of each
-        class.
-        """
+        """[class, column]: the least waste of what a column of that class leaves of each."""
         flat = np.zeros((classes.shape[1], columns.shape[1]), dtype=np.int64)
         for i, part in zip(self.kept.tolist(), self.parts.tolist(), strict=True):
             after = (classes[i] % part)[:, None] - columns[i] % part
@@ -55,8 +52,7 @@ class Corner:
 
 
 def corner(basis: Ints, columns: Ints, waste: Floats, limit: float, most: int) -> Corner:
-    """The least waste of every class, up to `limit`, by the `columns` [kind, column] that are not
-    in the `basis`.
+    """The least waste of each class, up to `limit`, by `columns` [kind, column] not in the `basis`.
 
     At most `most` classes are told apart, by the coordinates of lowest order first: they belong to
     the machines of which few make a pipeline, and tell most apart for their number.
@@ -76,8 +72,7 @@ def corner(basis: Ints, columns: Ints, waste: Floats, limit: float, most: int) -
 
 
 def diagonal(square: Ints) -> tuple[Ints, list[int]]:
-    """(rows, orders) such that v is a whole combination of the columns exactly when rows · v ≡ 0
-    mod orders.
+    """(rows, orders): v is a whole combination of the columns just when rows · v ≡ 0 mod orders.
 
     By whole row and column operations down to a diagonal (Smith's, without its divisibility);
     orders of 1 are left out, but for a last one.

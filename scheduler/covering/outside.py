@@ -27,9 +27,7 @@ PLACES = 1 << 16
 
 @dataclass(frozen=True)
 class Found:
-    """Columns outside the basis, one for each use, and how often each pattern of the basis fills
-    the rest.
-    """
+    """Columns outside the basis, one a use, and how often each basis pattern fills the rest."""
 
     columns: Ints
     basis: Ints
@@ -37,8 +35,7 @@ class Found:
 
 
 class Outside:
-    """The `columns` [kind, column] outside the basis, each with its `waste`, in order of what using
-    it entails.
+    """The `columns` [kind, column] outside the basis, each with its `waste`, by what each entails.
 
     ``least`` is what every whole plan wastes. `limit` is a waste that is of no interest; `classes`
     are told apart at most.
@@ -60,8 +57,7 @@ class Outside:
         self.weights = np.cumprod(np.append(1, self.corner.orders[:-1]))
 
     def search(self, limit: float, width: int) -> tuple[Found | None, float]:
-        """(the best plan seen that wastes less than `limit`, what every plan but it wastes if less
-        than that).
+        """(the best plan seen within `limit`, what every other plan wastes if that is less).
 
         With `width` states a level; where none had to be dropped the plan is the best there is.
         """
@@ -143,9 +139,7 @@ class _Seen:
         self.multiples = np.zeros((0, kinds))
 
     def first(self, ids: Ints, classes: Ints, spent: Floats, multiples: Floats) -> Flags:
-        """Which of these states, in order of what they spent, no remembered one makes useless; they
-        are remembered.
-        """
+        """The states, in order of what they spent, that no remembered one makes useless."""
         place = ids % PLACES
         useful = ~self._useless(self.place[place], classes, spent, multiples)
         kept = np.flatnonzero(useful)

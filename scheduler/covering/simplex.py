@@ -1,5 +1,4 @@
-"""What is the best fractional mix of columns within a supply, and what is each kind of machine
-worth?
+"""What is the best fractional mix of columns within a supply, and each machine's worth?
 
 max Σ u_p x_p, Σ_p m_{tp} x_p ≤ n_t, x ≥ 0 by the revised simplex: few rows, any number of columns.
 No solver needed.
@@ -21,9 +20,7 @@ STALLED = 20
 
 @dataclass(frozen=True)
 class Mix:
-    """``basis`` lists columns, or -1 - t for the slack of row t, with their ``amounts``; ``prices``
-    are not negative.
-    """
+    """``basis`` lists columns, or -1 - t for the slack of row t; ``prices`` are not negative."""
 
     value: float
     prices: Floats
@@ -34,8 +31,7 @@ class Mix:
 def maximise(
     counts: Floats, worth: Floats, supply: Floats, basis: Ints | None = None, pivots: int = 400
 ) -> Mix:
-    """The relaxation over `counts` [row, column]. A `basis` from an earlier answer with fewer
-    columns starts it warm.
+    """The relaxation over `counts` [row, column], started warm by an earlier `basis` if given.
 
     Should the pivots run out, the mix is feasible and the prices are those of the last basis.
     """

@@ -21,9 +21,7 @@ from scheduler.fleet.gap import relative_gap
 
 @dataclass(frozen=True)
 class Whole:
-    """How often each column is used, what that is worth, and what no choice of these columns
-    passes.
-    """
+    """How often each column is used, what that is worth, and what no choice of them passes."""
 
     times: Ints
     value: float
@@ -48,8 +46,7 @@ def best_whole(
     classes: int,
     first: float,
 ) -> Whole:
-    """The best whole plan of the columns of `counts` [kind, column] that the searches, in order,
-    find.
+    """The best whole plan of the columns of `counts` [kind, column] that the searches find.
 
     Every column must fit the supply. `bound` is that of the mix, its prices times the supply; other
     prices make it and the bound of the plan looser. The less waste is allowed the fewer are the

@@ -8,13 +8,13 @@ the mean of theirs at φ.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from scheduler.fabric.replica import Replica, replica
+from scheduler.fabric.replica import ModelReplica, replica
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group
 from scheduler.fleet.arrays import Floats, Ints
 
@@ -24,9 +24,7 @@ Choice = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one model gets from a column: its replicas, its mean latency, and the share φ of their
-    capacity in use.
-    """
+    """A model's replicas, its mean latency, and the share φ of their capacity in use."""
 
     model: int
     groups: tuple[Group, ...]
@@ -36,20 +34,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One way to serve a model, or several that share GPUs. ``gpus`` is a_{m,n} over the types in
-    order.
-    """
+    """A way to serve a model, or several that share. ``gpus`` is a_{m,n}, types in order."""
 
     gpus: tuple[int, ...]
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ReplicaKind:
     """Replicas of one model on one type with one ψ_TP."""
 
     gpu: int
-    replica: Replica
+    replica: ModelReplica
     capacity_per_s: float
 
 
@@ -60,12 +56,10 @@ class Options:
     model: int
     demand: Demand
     types: tuple[GpuType, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ReplicaKind, ...]
 
     def choices(self, gpu: int, most_degrees: int | None = None) -> list[Choice]:
-        """Nothing, or each ⟨ψ_TP, ψ_DP⟩ that the type's GPUs allow; with a limit, large ψ_DP get
-        sparser.
-        """
+        """Nothing, or each ⟨ψ_TP, ψ_DP⟩ that the type allows, large ψ_DP thinned by the limit."""
         found: list[Choice] = [(-1, 0)]
         for k, kind in enumerate(self.kinds):
             if kind.gpu == gpu:
@@ -83,7 +77,7 @@ def options_of(
         for tensor in gpu.tensor_degrees:
             found = replica(gpu, tensor, demand, efficiency)
             if found is not None:
-                kinds.append(Kind(n, found, found.capacity_per_s))
+                kinds.append(ReplicaKind(n, found, found.capacity_per_s))
     return Options(model, demand, tuple(types), tuple(kinds))
 
 
@@ -98,7 +92,7 @@ def degrees(most: int, limit: int | None = None) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """Many columns of one model as arrays: choices by type, GPUs by type, φ and latency."""
 
     kinds: Ints  # [c, n], −1 for none
@@ -107,10 +101,10 @@ class Table:
     utilisation: Floats  # [c]
     latency_ms: Floats  # [c], infinite when overloaded
 
-    def rows(self, kept: Sequence[int] | Ints) -> Table:
+    def rows(self, kept: Sequence[int] | Ints) -> ColumnTable:
         """Some of the columns."""
         at = np.asarray(kept, dtype=np.int64)
-        return Table(
+        return ColumnTable(
             self.kinds[at],
             self.replicas[at],
             self.gpus[at],
@@ -119,13 +113,13 @@ class Table:
         )
 
 
-def every_combination(options: Options, most_degrees: int | None = None) -> Table:
+def every_combination(options: Options) -> ColumnTable:
     """All columns over all types."""
-    per_type = [options.choices(n, most_degrees) for n in range(len(options.types))]
+    per_type = [options.choices(n) for n in range(len(options.types))]
     return evaluate(options, list(product(*per_type)))
 
 
-def evaluate(options: Options, combinations: Iterable[Sequence[Choice]]) -> Table:
+def evaluate(options: Options, combinations: Iterable[Sequence[Choice]]) -> ColumnTable:
     """Times of the given combinations, one choice per type; the empty combination is left out."""
     types, kinds = len(options.types), options.kinds
     listed = np.array(list(combinations), dtype=np.int64).reshape(-1, types, 2)
@@ -145,10 +139,10 @@ def evaluate(options: Options, combinations: Iterable[Sequence[Choice]]) -> Tabl
             alone = kind.replica.times(busy * kind.capacity_per_s).total_ms[where]
             latency[rows] += shares[rows, at] / total[rows] * alone
     latency[~served] = math.inf
-    return Table(chosen, replicas, replicas * tensor[chosen], utilisation, latency)
+    return ColumnTable(chosen, replicas, replicas * tensor[chosen], utilisation, latency)
 
 
-def undominated(table: Table, score: Floats) -> Table:
+def undominated(table: ColumnTable, score: Floats) -> ColumnTable:
     """The columns that no other one matches with as few GPUs of every type and as low a score.
 
     Every objective grows with latency and every limit with GPUs, so an optimum over these is one
@@ -166,7 +160,7 @@ def undominated(table: Table, score: Floats) -> Table:
     return table.rows(rows)
 
 
-def columns_of(options: Options, table: Table) -> list[Column]:
+def columns_of(options: Options, table: ColumnTable) -> list[Column]:
     """The columns of a table as objects."""
     found = []
     for c in range(len(table.utilisation)):
@@ -177,18 +171,4 @@ def columns_of(options: Options, table: Table) -> list[Column]:
         )
         part = Part(options.model, groups, float(table.latency_ms[c]), float(table.utilisation[c]))
         found.append(Column(tuple(int(a) for a in table.gpus[c]), (part,)))
-    return found
-
-
-def combination(options: Options, groups: Mapping[str, Group]) -> list[Choice]:
-    """Groups by GPU type as a combination for `evaluate`."""
-    found: list[Choice] = []
-    for n, gpu in enumerate(options.types):
-        group = groups.get(gpu.name)
-        kinds = [
-            k
-            for k, kind in enumerate(options.kinds)
-            if group is not None and kind.gpu == n and kind.replica.tensor == group.tensor
-        ]
-        found.append((kinds[0], group.replicas) if kinds and group is not None else (-1, 0))
     return found

@@ -1,6 +1,4 @@
-"""Which columns, one for each model, cost least under the GPU counts (a multiple-choice
-knapsack)?
-"""
+"""Which columns, one a model, cost least under the GPU counts (a multiple-choice knapsack)?"""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from scheduler.fabric.columns import Column
 
 @dataclass(frozen=True)
 class Knapsack:
-    """C1: Σ_m a_{m,n} ≤ d_n for all n (§3.3, equation 2), and every model served by exactly one
-    column.
+    """C1: Σ_m a_{m,n} ≤ d_n for all n (§3.3, equation 2), and one column for each model.
 
     ``costs`` has one number per part of each column; the value is their sum, or their largest with
     ``worst``.
@@ -44,11 +41,8 @@ class Knapsack:
 
 @dataclass(frozen=True)
 class Picked:
-    """Indices of the chosen columns, their value, a bound that no choice of these columns beats,
-    and who found them.
-    """
+    """Indices of the chosen columns, their value, and a bound that no choice of these beats."""
 
     chosen: tuple[int, ...]
     value: float
     bound: float
-    method: str

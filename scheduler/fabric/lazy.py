@@ -13,7 +13,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from scheduler.fabric.columns import Choice, Column, Options, Table, evaluate
+from scheduler.fabric.columns import Choice, Column, ColumnTable, Options, evaluate
 from scheduler.fabric.objective import Pieces
 from scheduler.fleet.arrays import Floats
 
@@ -21,7 +21,7 @@ SPREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 GRID = 400
 
 
-def first_columns(options: Options, most_degrees: int) -> Table:
+def first_columns(options: Options, most_degrees: int) -> ColumnTable:
     """Every column over one or two types, and the same part of every type for a few parts."""
     types = len(options.types)
     per_type = [options.choices(n, most_degrees) for n in range(types)]
@@ -93,9 +93,7 @@ class PriceBound:
             )
 
     def at(self, prices: Floats, multipliers: Floats) -> float:
-        """A value that no placement whose models share no GPU beats: C1 relaxed at prices ≥ 0
-        (Lagrange).
-        """
+        """A value that no placement without shared GPUs beats: C1 at prices ≥ 0 (Lagrange)."""
         bound = -float(sum(p * gpu.count for p, gpu in zip(prices, self.types, strict=True)))
         for own, weight, latency, gpus in zip(
             self.pieces, multipliers, self.latency_ms, self.gpus, strict=True

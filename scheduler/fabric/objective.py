@@ -40,8 +40,3 @@ def pieces_of(objective: Objective, demands: Sequence[Demand]) -> tuple[Pieces, 
 def cost(pieces: Pieces, latency_ms: float) -> float:
     """The cost of one latency."""
     return max(slope * latency_ms + offset for slope, offset in pieces)
-
-
-def total(objective: Objective, costs: Sequence[float]) -> float:
-    """The objective of a placement from its models' costs."""
-    return max(costs, default=0.0) if objective == "minmax" else sum(costs)

@@ -23,24 +23,16 @@ from scheduler.fabric.columns import (
 from scheduler.fabric.knapsack import Knapsack, Picked
 from scheduler.fabric.lazy import first_columns
 from scheduler.fabric.objective import Objective, pieces_of
-from scheduler.fabric.pool import IMPROVES, Effort, Pool
+from scheduler.fabric.pool import IMPROVES, ColumnPool, PlacementEffort
 from scheduler.fabric.sharing import shared_columns
 from scheduler.fabric.solver import pick
 from scheduler.fabric.switching import Switch
-from scheduler.fabric.world import (
-    Demand,
-    Efficiency,
-    GpuType,
-    NeedsChain,
-    Overloaded,
-    check_world,
-)
+from scheduler.fabric.world import Demand, Efficiency, GpuType, NeedsChain, Overloaded, check_world
 
 
 @dataclass(frozen=True, slots=True)
 class FabricPlan:
-    """A placement: one part for each model in order, GPUs of each type that stay idle, and the
-    proof.
+    """A placement: one part for each model in order, idle GPUs of each type, and the proof.
 
     ``value`` is the objective with what switching adds, ``bound`` one that no placement beats;
     ``columns`` were in play. ``shared`` are pairs of models on the same GPUs.
@@ -58,9 +50,7 @@ class FabricPlan:
 
     @property
     def gap(self) -> float:
-        """Distance to the bound as a share of the value; 0 when proven best, 1 when nothing is
-        known.
-        """
+        """Distance to the bound as a share of the value; 0 when proven, 1 when nothing is known."""
         if self.value - self.bound <= IMPROVES * max(1.0, abs(self.value)):
             return 0.0
         return 1.0 if math.isinf(self.bound) else min(1.0, (self.value - self.bound) / self.value)
@@ -92,7 +82,7 @@ def place(
     efficiency: Efficiency = Efficiency(),
     switch: Switch = Switch(),
     sharing: bool = False,
-    effort: Effort = Effort(),
+    effort: PlacementEffort = PlacementEffort(),
 ) -> FabricPlan:
     """The best placement found and its bound. Deterministic, independent of the order of types.
 
@@ -112,7 +102,7 @@ def place(
     complete = len(types) <= effort.exact_types and all(
         _combinations(of) <= effort.combinations for of in options
     )
-    pool = Pool(options, pieces, objective == "minmax", switch, effort)
+    pool = ColumnPool(options, pieces, objective == "minmax", switch, effort)
     for of in options:
         pool.add(of, every_combination(of) if complete else first_columns(of, effort.degrees))
     bound = -math.inf
@@ -121,7 +111,7 @@ def place(
     if sharing:
         pool.columns += shared_columns(options, efficiency)
     knapsack = pool.knapsack()
-    picked = pick(knapsack, mip_nodes=effort.mip_nodes, states=effort.states)
+    picked = pick(knapsack, effort.mip_nodes)
     if picked is None:
         raise _overloaded(options, effort, complete)
     bound = picked.bound if complete else bound
@@ -141,12 +131,12 @@ def place(
         value,
         bound,
         len(pool.columns),
-        f"{'every column' if complete else 'generated columns'}, {picked.method}",
+        "every column" if complete else "generated columns",
     )
 
 
 def _settled(
-    picked: Picked, knapsack: Knapsack, objective: Objective, effort: Effort
+    picked: Picked, knapsack: Knapsack, objective: Objective, effort: PlacementEffort
 ) -> tuple[Picked, Knapsack]:
     """Among placements of the same value: the least sum for "minmax", the fewest GPUs for "slo"
     where limits hold.
@@ -164,7 +154,7 @@ def _settled(
     else:
         costs = rest.costs
     again = Knapsack(rest.counts, rest.models, rest.columns, costs)
-    found = pick(again, mip_nodes=effort.mip_nodes, states=effort.states)
+    found = pick(again, effort.mip_nodes)
     return (picked, knapsack) if found is None else (found, again)
 
 
@@ -190,7 +180,7 @@ def _too_big(demand: Demand, types: Sequence[GpuType], efficiency: Efficiency) -
     )
 
 
-def _overloaded(options: Sequence[Options], effort: Effort, complete: bool) -> Overloaded:
+def _overloaded(options: Sequence[Options], effort: PlacementEffort, complete: bool) -> Overloaded:
     """How much of the load could be served: the placement whose busiest model is least busy."""
     columns, costs = list[Column](), list[tuple[float, ...]]()
     for of in options:
@@ -200,7 +190,7 @@ def _overloaded(options: Sequence[Options], effort: Effort, complete: bool) -> O
         costs += [(float(busy),) for busy in kept.utilisation]
     counts = tuple(gpu.count for gpu in options[0].types)
     knapsack = Knapsack(counts, len(options), tuple(columns), tuple(costs), worst=True)
-    found = pick(knapsack, mip_nodes=effort.mip_nodes, states=effort.states)
+    found = pick(knapsack, effort.mip_nodes)
     if found is None:
         least = [
             min(sum(c.gpus) for c in columns if c.parts[0].model == of.model) for of in options

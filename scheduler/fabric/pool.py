@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.fabric.columns import Column, Options, Part, Table, columns_of, evaluate, undominated
+from scheduler.fabric.columns import (
+    Column,
+    ColumnTable,
+    Options,
+    Part,
+    columns_of,
+    evaluate,
+    undominated,
+)
 from scheduler.fabric.knapsack import Knapsack
 from scheduler.fabric.lazy import PriceBound, neighbours
 from scheduler.fabric.objective import Pieces, cost
@@ -19,12 +27,12 @@ IMPROVES = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How hard to try, in counts. Up to ``exact_types`` types and ``combinations`` a model, every
-    column is built.
+class PlacementEffort:
+    """How hard to try, in counts.
 
-    Otherwise columns are generated for ``rounds`` rounds from the ``parents`` best of each model,
-    with ψ_DP thinned to ``degrees`` values.
+    Up to ``exact_types`` types and ``combinations`` a model, every column is built. Otherwise
+    columns are generated for ``rounds`` rounds from the ``parents`` best of each model, with ψ_DP
+    thinned to ``degrees`` values.
     """
 
     exact_types: int = 3
@@ -33,10 +41,9 @@ class Effort:
     rounds: int = 12
     parents: int = 12
     mip_nodes: int = 20_000
-    states: int = 4_000
 
 
-class Pool:
+class ColumnPool:
     """The columns in play and what each costs."""
 
     def __init__(
@@ -45,7 +52,7 @@ class Pool:
         pieces: Sequence[Pieces],
         worst: bool,
         switch: Switch,
-        effort: Effort,
+        effort: PlacementEffort,
     ) -> None:
         self.options, self.pieces, self.worst = options, pieces, worst
         self.switch, self.effort = switch, effort
@@ -53,7 +60,7 @@ class Pool:
         self.columns: list[Column] = []
         self.penalties: dict[Column, float] = {}
 
-    def add(self, of: Options, table: Table) -> None:
+    def add(self, of: Options, table: ColumnTable) -> None:
         """Take over the undominated columns of a table."""
         penalty = penalty_ms(of, table, self.switch)
         kept = undominated(table, table.latency_ms + penalty)
@@ -65,10 +72,7 @@ class Pool:
     def costs(self, column: Column) -> tuple[float, ...]:
         """What each part of a column costs, switching included."""
         return tuple(
-            cost(
-                self.pieces[part.model],
-                part.latency_ms + self.penalties.get(column, 0.0),
-            )
+            cost(self.pieces[part.model], part.latency_ms + self.penalties.get(column, 0.0))
             for part in column.parts
         )
 
@@ -87,10 +91,7 @@ class Pool:
         bound = limit.at(free, ones)
         for _ in range(self.effort.rounds):
             knapsack = self._with_way_out()
-            try:
-                relaxed = relax(knapsack)
-            except ImportError:
-                return bound
+            relaxed = relax(knapsack)
             if relaxed is None:
                 return bound
             weights, prices = relaxed.multipliers, relaxed.prices
@@ -103,9 +104,7 @@ class Pool:
         return bound
 
     def _with_way_out(self) -> Knapsack:
-        """The knapsack with a column that uses nothing, at a price nobody would pay, for each
-        model.
-        """
+        """The knapsack with a column for each model that uses nothing, at a forbidding price."""
         real = self.knapsack()
         dear = 1e3 * max((c for costs in real.costs for c in costs), default=1.0) + 1e3
         nothing = tuple(
@@ -125,7 +124,7 @@ class Pool:
         near = {c for column in parents for c in neighbours(of, column, self.effort.degrees)}
         if not near:
             return
-        fresh = Pool(self.options, self.pieces, self.worst, self.switch, self.effort)
+        fresh = ColumnPool(self.options, self.pieces, self.worst, self.switch, self.effort)
         fresh.add(of, evaluate(of, sorted(near)))
         best = reduced(own[0])
         known = set(own)

@@ -1,5 +1,4 @@
-"""How long does a request take on one replica at a given load (LLMFabric §3.3, simulator stage 2,
-in closed form)?
+"""How long does a request take on a replica under load (LLMFabric §3.3, stage 2)?
 
 Continuous batching in steady state. With B requests decoding on average, a request sees B + 1 of
 them, and p = B / μ_out prompts per iteration (as many begin as end). Prompts come whole, so most
@@ -25,9 +24,7 @@ BISECTIONS = 45
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Mean times of a request, elementwise: waiting for room, until the first token, per further
-    token, in all.
-    """
+    """Mean times of a request: waiting for room, until the first token, per further one, in all."""
 
     queue_ms: Floats
     first_token_ms: Floats
@@ -36,7 +33,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ModelReplica:
     """One copy of a model over `tensor` GPUs. ``most_running`` is the mean batch that fills it."""
 
     tensor: int
@@ -48,9 +45,7 @@ class Replica:
 
     @property
     def context(self) -> float:
-        """Tokens that a running request has behind it on average: its prompt and half of its
-        answer.
-        """
+        """Tokens behind a running request on average: its prompt and half of its answer."""
         return self.demand.workload.input_tokens + self.demand.workload.output_tokens / 2
 
     def _step_ms(self, running: Floats, prompt_tokens: Floats) -> Floats:
@@ -62,9 +57,7 @@ class Replica:
         )
 
     def _prompts(self, running: Floats) -> tuple[Floats, Floats, Floats]:
-        """p, an iteration without prompts, and what each prompt adds to one; several share one when
-        p is above 1.
-        """
+        """p, an iteration without prompts, what each prompt adds; several share one above p = 1."""
         work = self.demand.workload
         prompts: Floats = running / work.output_tokens
         at_once = np.maximum(1.0, prompts)
@@ -141,9 +134,8 @@ def replica(
     demand: Demand,
     efficiency: Efficiency,
     memory_bytes: float | None = None,
-) -> Replica | None:
-    """One copy over `tensor` GPUs, or None where it breaks C2: Σ mem_n ≥ M_m, weights and KV cache
-    (§3.3, equation 3).
+) -> ModelReplica | None:
+    """One copy over `tensor` GPUs, or None where it breaks C2: Σ mem_n ≥ M_m (§3.3, equation 3).
 
     Stricter than printed: every replica must hold the weights and one request of mean length at its
     end, not only all GPUs of the type together. ``memory_bytes`` is what it may use of each GPU, by
@@ -162,7 +154,7 @@ def replica(
     )  # reserved to its end, so that nothing is ever preempted
     if room < held:
         return None
-    return Replica(
+    return ModelReplica(
         tensor,
         demand,
         efficiency.token_budget,

@@ -1,5 +1,4 @@
-"""How long does one iteration of a serving engine take on a tensor-parallel group (LLMFabric §3.3,
-simulator stage 1)?
+"""How long does an iteration take on a tensor-parallel group (LLMFabric §3.3, stage 1)?
 
 Operator by operator max(compute, memory), as LLM-Viewer does, with a share of peak, an overhead per
 kernel and the all-reduces of tensor parallelism. All dense projections of a layer have the same
@@ -44,8 +43,7 @@ class Operators:
     def iteration_ms(
         self, decodes: Floats, prompt_tokens: Floats, context: Floats, prompt_length: float
     ) -> Floats:
-        """Time of one iteration of `decodes` running requests with `context` tokens each and so
-        many prompt tokens.
+        """Time of an iteration of `decodes` requests of `context` tokens, with these prompt tokens.
 
         Prompts are `prompt_length` tokens long, so a prompt token sees half of that on average.
         Arrays go elementwise.

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from scheduler.fabric.columns import Column, Options, Part
-from scheduler.fabric.replica import Replica, replica
+from scheduler.fabric.replica import ModelReplica, replica
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group
 from scheduler.fleet.arrays import Floats
 
@@ -35,10 +35,8 @@ def shared_columns(options: Sequence[Options], efficiency: Efficiency) -> list[C
 
 def shared_replicas(
     one: Demand, other: Demand, gpu: GpuType, tensor: int, efficiency: Efficiency
-) -> tuple[Replica, Replica] | None:
-    """Both models on one group: weights of both, the rest split by how many KV bytes each asks for;
-    None if too small.
-    """
+) -> tuple[ModelReplica, ModelReplica] | None:
+    """Both models on one group, KV room split by what each asks for; None if it is too small."""
     usable = gpu.memory_bytes * efficiency.memory
     room = usable - (one.weight_bytes + other.weight_bytes) / tensor
     wanted = []
@@ -62,10 +60,9 @@ def shared_replicas(
 
 
 def shared_latency_ms(
-    both: tuple[Replica, Replica], loads_per_s: tuple[Floats, Floats]
+    both: tuple[ModelReplica, ModelReplica], loads_per_s: tuple[Floats, Floats]
 ) -> tuple[Floats, Floats]:
-    """Mean latency of each model at elementwise loads on one group; infinite where the two together
-    are too much.
+    """Mean latency of each model at elementwise loads on one group; infinite where overloaded.
 
     The least fixed point of T_a = f_a(B_a) + (1 − exp(−B_b)) f_b(B_b), B_a = λ_a μ_out T_a, and the
     same for b, from below.
@@ -95,7 +92,7 @@ def shared_latency_ms(
 
 
 def _columns(
-    one: Options, other: Options, n: int, tensor: int, both: tuple[Replica, Replica]
+    one: Options, other: Options, n: int, tensor: int, both: tuple[ModelReplica, ModelReplica]
 ) -> list[Column]:
     gpu = one.types[n]
     replicas = np.arange(1, gpu.count // tensor + 1)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from scheduler.fabric.knapsack import Knapsack, Picked
-from scheduler.fabric.merge import merge
 from scheduler.fleet.arrays import Floats
 from scheduler.fleet.highs import open_highs
 
@@ -17,41 +16,37 @@ HAS_POINT = 2  # HiGHS: a feasible point is there
 
 
 @dataclass(frozen=True)
-class Relaxed:
-    """The linear relaxation: its value, a price ≥ 0 for a GPU of each type, and what a unit of each
-    model's cost weighs.
-    """
+class KnapsackPrices:
+    """A price ≥ 0 for a GPU of each type, and what a unit of each model's cost weighs."""
 
-    value: float
     prices: Floats
     multipliers: Floats
 
 
-def pick(knapsack: Knapsack, *, mip_nodes: int, states: int) -> Picked | None:
-    """The best choice of columns, None when there is none; by `merge` where HiGHS is missing or its
-    nodes ran out.
-    """
-    try:
-        api, solver = _loaded(knapsack, integer=True)
-    except ImportError:
-        return merge(knapsack, states)
+def pick(knapsack: Knapsack, mip_nodes: int) -> Picked | None:
+    """The best choice of columns, None when there is none; past `mip_nodes` the best so far."""
+    api, solver = _loaded(knapsack, integer=True)
     solver.setOptionValue("mip_max_nodes", mip_nodes)
     solver.run()
-    info, status, states_of = solver.getInfo(), solver.getModelStatus(), api.HighsModelStatus
-    if info.primal_solution_status != HAS_POINT:
-        impossible = status in (states_of.kInfeasible, states_of.kUnboundedOrInfeasible)
-        return None if impossible else merge(knapsack, states)
+    if solver.getModelStatus() == api.HighsModelStatus.kSolutionLimit and not _has_point(solver):
+        solver.setOptionValue("mip_max_nodes", 2**31 - 1)
+        solver.setOptionValue("mip_max_improving_sols", 1)
+        solver.run()
+    if not _has_point(solver):
+        return None
     values = solver.getSolution().col_value[: len(knapsack.columns)]
     chosen = tuple(c for c, x in enumerate(values) if x > 0.5)
     value = knapsack.value(chosen)
-    optimal = status == states_of.kOptimal
-    return Picked(chosen, value, value if optimal else info.mip_dual_bound, "highs")
+    optimal = solver.getModelStatus() == api.HighsModelStatus.kOptimal
+    return Picked(chosen, value, value if optimal else solver.getInfo().mip_dual_bound)
 
 
-def relax(knapsack: Knapsack) -> Relaxed | None:
-    """The relaxation with its prices, None when even that is impossible. Raises ImportError without
-    HiGHS.
-    """
+def _has_point(solver: Any) -> bool:
+    return bool(solver.getInfo().primal_solution_status == HAS_POINT)
+
+
+def relax(knapsack: Knapsack) -> KnapsackPrices | None:
+    """The prices of the linear relaxation, None when even that is impossible."""
     api, solver = _loaded(knapsack, integer=False)
     solver.run()
     if solver.getModelStatus() != api.HighsModelStatus.kOptimal:
@@ -59,9 +54,7 @@ def relax(knapsack: Knapsack) -> Relaxed | None:
     types, models = len(knapsack.counts), knapsack.models
     duals = np.array(solver.getSolution().row_dual)
     weights = np.maximum(0.0, -duals[types + models :]) if knapsack.worst else np.ones(models)
-    return Relaxed(
-        float(solver.getInfo().objective_function_value), np.maximum(0.0, -duals[:types]), weights
-    )
+    return KnapsackPrices(np.maximum(0.0, -duals[:types]), weights)
 
 
 def _loaded(knapsack: Knapsack, *, integer: bool) -> tuple[Any, Any]:

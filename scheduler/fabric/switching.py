@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler.fabric.columns import Options, Table
+from scheduler.fabric.columns import ColumnTable, Options
 from scheduler.fabric.world import Group
 from scheduler.fleet.arrays import Floats
 
 
 @dataclass(frozen=True)
 class Switch:
-    """What serves now, by model, and how many ms of its mean latency one GPU that must load weights
-    is worth.
+    """What serves now, by model, and what a GPU that must load is worth in ms of mean latency.
 
     Not in the paper, whose placements start from nothing.
     """
@@ -24,7 +23,7 @@ class Switch:
     ms_per_gpu: float = 0.0
 
 
-def penalty_ms(options: Options, table: Table, switch: Switch) -> Floats:
+def penalty_ms(options: Options, table: ColumnTable, switch: Switch) -> Floats:
     """What each column adds to its model's latency in the objective: GPUs that load × ms_per_gpu.
 
     A GPU loads where its replica is new on its type, or is split otherwise than before.

@@ -1,6 +1,4 @@
-"""Which types of GPU are there, and what do the models that they must serve ask for (LLMFabric
-§3.3)?
-"""
+"""Which types of GPU are there, and what do the models on them ask for (LLMFabric §3.3)?"""
 
 from __future__ import annotations
 
@@ -20,15 +18,11 @@ TENSOR_DEGREES = (1, 2, 4, 8)
 
 
 class NeedsChain(FleetError):
-    """A model that no single node holds: it must be cut into a pipeline over several, which is not
-    placed here.
-    """
+    """A model that no node holds: it needs a pipeline over several, which is not placed here."""
 
 
 class Overloaded(FleetError):
-    """No placement under C1–C3 serves this load; ``load_factor`` is the share of it that one could,
-    0 if none fits.
-    """
+    """No placement under C1–C3 serves the load; one serves its share ``load_factor``."""
 
     def __init__(self, text: str, load_factor: float) -> None:
         super().__init__(text)
@@ -70,9 +64,7 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """d_n GPUs of one type n with peak figures; ``interconnect_gb_s`` is one GPU's, one way, inside
-    its node.
-    """
+    """d_n GPUs of type n with peak figures; ``interconnect_gb_s`` is one GPU's, one way."""
 
     name: str
     count: int
@@ -141,21 +133,6 @@ class Demand:
         """All weights, tables included."""
         shape = self.shape
         return shape.layers * shape.layer_bytes + end_bytes(shape, Position.BOTH)
-
-    def scaled(self, factor: float) -> Demand:
-        """The same model at `factor` times its rate."""
-        work = Workload(
-            self.workload.input_tokens, self.workload.output_tokens, self.requests_per_s * factor
-        )
-        return Demand(
-            self.name,
-            self.shape,
-            work,
-            self.bytes_per_parameter,
-            self.kv_heads,
-            self.slo_ms,
-            self.weight,
-        )
 
 
 class Group(NamedTuple):

@@ -13,15 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from core.protocol.types import LayerRange
-from scheduler.fleet.fleet import (
-    Coordinator,
-    Fleet,
-    Links,
-    Located,
-    Machine,
-    ModelShape,
-    Pipeline,
-)
+from scheduler.fleet.fleet import Coordinator, Fleet, Links, Located, Machine, ModelShape, Pipeline
 
 PPM = 1_000_000
 #: Context assumed where the caller has no better number; the reference figures use the same.
@@ -76,9 +68,7 @@ def end_bytes(model: ModelShape, position: Position) -> int:
 
 
 def weight_bytes(machine: Machine) -> int:
-    """Memory for weights: the weight share, or what KV reserve and overhead leave if that
-    is less.
-    """
+    """Memory for weights: their share, or what KV reserve and overhead leave if that is less."""
     by_share = machine.memory_bytes * round(machine.weight_fraction * PPM) // PPM
     return max(0, min(by_share, machine.memory_bytes - kv_bytes(machine) - machine.overhead_bytes))
 
@@ -89,9 +79,7 @@ def kv_bytes(machine: Machine) -> int:
 
 
 def capacity(machine: Machine, model: ModelShape, position: Position) -> int:
-    """c_i: how many layers fit in this position (Parallax §3.2), from 0 to L; what was measured
-    comes first.
-    """
+    """c_i: how many layers fit in this position (Parallax §3.2), 0 to L, measured values first."""
     if machine.profile is not None:
         return min(model.layers, machine.profile.max_layers)
     room = weight_bytes(machine) - end_bytes(model, position)
@@ -116,9 +104,7 @@ def _capacities_of_room(room_bytes: int, model: ModelShape) -> Capacities:
 
 
 def kv_tokens(machine: Machine, model: ModelShape, layers: int) -> int:
-    """Tokens of KV cache that fit when the machine holds this many layers (RAM capacity, Parallax
-    §3.3).
-    """
+    """Tokens of KV cache that fit beside this many layers (RAM capacity, Parallax §3.3)."""
     if machine.kv_tokens is not None:
         return machine.kv_tokens
     if machine.profile is not None:
@@ -129,9 +115,7 @@ def kv_tokens(machine: Machine, model: ModelShape, layers: int) -> int:
 
 
 def weights_read_bytes(model: ModelShape, tokens: float) -> float:
-    """Bytes of one layer's weights that a pass over `tokens` tokens reads: of experts, the expected
-    distinct ones.
-    """
+    """Bytes of a layer's weights that `tokens` tokens read; of experts the expected ones."""
     if not model.experts:
         return model.layer_bytes
     missed = math.pow(1 - model.experts_per_token / model.experts, max(1.0, tokens))
@@ -141,9 +125,7 @@ def weights_read_bytes(model: ModelShape, tokens: float) -> float:
 def roofline_ms_per_layer(
     machine: Machine, model: ModelShape, batch: int = 1, context_tokens: int = CONTEXT_TOKENS
 ) -> float:
-    """Time of one layer for one decode step of `batch` sequences: the larger of compute and memory
-    time.
-    """
+    """Time of a layer for a decode step of `batch` sequences: compute or memory, the larger."""
     flops = (
         model.flops_per_layer_per_token + model.attention_flops_per_context_token * context_tokens
     )
@@ -166,9 +148,7 @@ def prior_ms_per_layer(
 def prefill_ms_per_layer(
     machine: Machine, model: ModelShape, tokens: int, context_tokens: int = 0
 ) -> float:
-    """Time of one layer for `tokens` prompt tokens that follow `context_tokens` others; scaled by
-    measured τ.
-    """
+    """Time of a layer for `tokens` prompt tokens after `context_tokens` others, scaled by τ."""
     if machine.profile is not None:
         prior_ms = machine.profile.prefill_ms_per_layer(tokens)
     else:
@@ -193,16 +173,13 @@ def correction(machine: Machine, model: ModelShape, context_tokens: int = CONTEX
 def tau_ms_per_layer(
     machine: Machine, model: ModelShape, batch: int = 1, context_tokens: int = CONTEXT_TOKENS
 ) -> float:
-    """τ(g, ℓ): the prior, scaled so that it passes through the measured point where there
-    is one.
-    """
+    """τ(g, ℓ): the prior, scaled to pass through the measured point where there is one."""
     prior = prior_ms_per_layer(machine, model, batch, context_tokens)
     return correction(machine, model, context_tokens) * prior
 
 
 def tokens_per_s(machine: Machine, model: ModelShape, layers: int) -> float:
-    """T(k): tokens a machine that holds `layers` layers passes per second; a planner's table where
-    it has one.
+    """T(k): tokens/s of a machine with `layers` layers; a planner's table where it has one.
 
     Otherwise τ at a batch of RATE_BATCH. Not proportional to 1/k in measured tables: fewer layers
     leave more KV room.
@@ -234,9 +211,7 @@ def stage_ms(
     batch: int = 1,
     context_tokens: int = CONTEXT_TOKENS,
 ) -> float:
-    """Time of a stage for one decode step: τ × layers, and the head where the range ends
-    the model.
-    """
+    """Time of a stage for a decode step: τ × layers, and the head where the model ends."""
     time_ms = tau_ms_per_layer(machine, model, batch, context_tokens) * len(layers)
     return time_ms + (
         head_ms(machine, model, batch, context_tokens) if layers.end == model.layers else 0.0
@@ -244,9 +219,7 @@ def stage_ms(
 
 
 def link_bytes_per_token(a: Located, b: Located, model: ModelShape) -> int:
-    """Bytes of one token between two places: an activation, or a token id to and from the
-    coordinator.
-    """
+    """Bytes of a token between two places: an activation, or an id to and from the coordinator."""
     ends = isinstance(a, Coordinator) or isinstance(b, Coordinator)
     return model.token_bytes if ends else model.activation_bytes_per_token
 
@@ -263,9 +236,7 @@ def hop_ms(links: Links, a: Located, b: Located, model: ModelShape, tokens: int 
 
 
 def link_tokens_per_s(links: Links, a: Located, b: Located, model: ModelShape) -> float:
-    """Tokens per second that a → b can carry: 0 when unreachable, infinite where no bandwidth is
-    known.
-    """
+    """Tokens per second that a → b carries: 0 when unreachable, infinite where unknown."""
     link = links.between(a, b)
     if link is None:
         return 0.0

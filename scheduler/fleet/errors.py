@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 class FleetError(ValueError):
-    """A machine, link or model description that no plan can be made from; the text has the
-    numbers.
-    """
+    """A machine, link or model that no plan can be made from; the text has the numbers."""
 
 
 class PlanError(ValueError):

@@ -180,9 +180,7 @@ def _profile(values: Mapping[str, Any], rates: str) -> Profile:
 
 
 def read_placement(layers_of: Mapping[str, Sequence[int]], model: ModelShape) -> Placement:
-    """Shards from `{machine: [first, end)}`, in order of layers. Refuses ranges beyond the
-    model.
-    """
+    """Shards from `{machine: [first, end)}`, in layer order. Refuses ranges beyond the model."""
     shards = []
     for machine_id, listed in sorted(layers_of.items()):
         if len(listed) != 2 or not 0 <= listed[0] < listed[1] <= model.layers:

@@ -184,8 +184,7 @@ class ModelShape:
         experts_per_token: int = 0,
         expert_intermediate: int = 0,
     ) -> ModelShape:
-        """Shape of a decoder with gated MLPs; ``layer_bytes`` overrides the count from the
-        dimensions.
+        """Shape of a decoder with gated MLPs; ``layer_bytes`` overrides what is counted.
 
         With ``experts``, ``intermediate`` is the MLP every token visits (0 if none) and
         ``expert_intermediate`` that of one expert.
@@ -216,9 +215,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a connection: ρ and, where known, its bandwidth. Infinite latency means no
-    connection.
-    """
+    """One direction of a connection: ρ and any known bandwidth. Infinite latency: none at all."""
 
     latency_ms: float
     bandwidth_mbit_s: float | None = None
@@ -275,8 +272,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The machines G and their links. Machines are kept in order of id, so input order never
-    matters.
+    """The machines G, kept in order of id so that input order never matters, and their links.
 
     ``coordinator`` is where a flow starts and ends; None where requests come from everywhere.
     """

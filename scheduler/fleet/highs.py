@@ -6,9 +6,7 @@ from typing import Any
 
 
 def open_highs(**options: Any) -> tuple[Any, Any]:
-    """(highspy, an empty solver): silent, one thread, a fixed seed, then the given HiGHS
-    options.
-    """
+    """(highspy, an empty solver): silent, one thread, a fixed seed, then the given options."""
     import highspy  # here, so that commands that plan nothing start without it
 
     solver: Any = highspy._core._Highs()

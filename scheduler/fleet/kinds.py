@@ -1,5 +1,4 @@
-"""Which machines are interchangeable in phase 1, and can a given handful of them hold the whole
-model?
+"""Which machines are alike in phase 1, and can a handful of them hold the model?
 
 Phase 1 sees a machine only through its four capacities. Machines with equal capacities form a
 *kind*; a *pattern* is a multiset of kinds (indices, largest kind first) that together hold one
@@ -68,8 +67,7 @@ def pool_of(machines: Sequence[Machine], model: ModelShape) -> Pool:
 
 
 def most_layers(stages: Sequence[Capacities]) -> int:
-    """Layers a pipeline of these machines holds with the best choice of its two ends; 0 when no
-    choice is legal.
+    """Layers a pipeline of these machines holds with its best two ends; 0 when none is legal.
 
     The first stage also holds the embedding and the last the head, and each must still hold a
     layer.
@@ -83,9 +81,7 @@ def most_layers(stages: Sequence[Capacities]) -> int:
 
 
 def most_layers_of_any(machines: Sequence[Capacities], layers: int) -> int:
-    """Most layers that some pipeline of these machines holds: one of them alone, or all
-    together.
-    """
+    """Most layers that a pipeline of these machines holds: one alone, or all together."""
     alone = max((machine.both for machine in machines), default=0)
     return max(alone, most_layers(machines)) if layers > 1 and len(machines) > 1 else alone
 
@@ -104,9 +100,7 @@ def minimal(pattern: Pattern, pool: Pool) -> Pattern:
 
 
 def fewest_stages_at_least(pool: Pool, k: int) -> int:
-    """A lower bound on s*(k) without any solver: the largest machines must together hold k L
-    layers.
-    """
+    """A bound on s*(k) without a solver: the largest machines together must hold k L layers."""
     need, stages = k * pool.layers, 0
     for kind, count in zip(pool.kinds, pool.counts, strict=True):
         if kind.plain * count >= need:

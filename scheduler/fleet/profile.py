@@ -17,9 +17,7 @@ from scheduler.fleet.errors import FleetError
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured curve: linear between its points, flat before the first, on with the last slope
-    after the end.
-    """
+    """A measured curve: linear, flat before the first point, straight on after the last."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]

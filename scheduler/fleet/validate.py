@@ -10,9 +10,7 @@ from scheduler.fleet.fleet import Fleet, ModelShape, Pipeline
 
 
 def validate_pipeline(pipeline: Pipeline, fleet: Fleet, model: ModelShape) -> None:
-    """Raise PlanError unless the stages tile [0, L) once and in order, fit their machines, and can
-    reach each other.
-    """
+    """Raise PlanError unless the stages tile [0, L) in order, fit, and reach each other."""
     if not pipeline:
         raise PlanError("empty", "a pipeline without stages")
     cursor = 0

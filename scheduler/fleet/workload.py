@@ -19,9 +19,7 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Mean lengths and rate of the requests to plan for. ``requests_per_s`` None means as many as
-    can be served.
-    """
+    """Mean lengths and rate of requests; ``requests_per_s`` None: as many as can be served."""
 
     input_tokens: float = 763.1
     output_tokens: float = 232.4

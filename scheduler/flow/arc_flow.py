@@ -1,5 +1,4 @@
-"""How much flow fits through a network, along which arcs, and along which of them at the least
-cost?
+"""How much flow fits through a network, over which arcs, and over which at least cost?
 
 scipy's Dinic finds the largest flow, HiGHS's simplex the cheapest. Both answer in whole numbers, so
 that a flow conserves exactly: the corners of a network's linear program are whole.

@@ -23,16 +23,13 @@ def rate_table(machine: Machine, model: ModelShape) -> tuple[float, ...]:
 
 
 def trivial_bound(fleet: Fleet, model: ModelShape) -> float:
-    """Σ_i max_k k T_i(k) / L: the early stop of Helix §4.5, never attained where k = 1 is best for
-    all machines.
-    """
+    """Σ_i max_k k T_i(k) / L: the early stop of Helix §4.5, hardly ever attained."""
     tables = _tables(fleet, model)
     return sum(many * _most_work(rates, math.inf) for rates, many in tables.items()) / model.layers
 
 
 def capped_bound(fleet: Fleet, model: ModelShape) -> float:
-    """Largest F with Σ_i max_k k min(T_i(k), F) ≥ L F: a rate above the flow itself is of no use to
-    it.
+    """Largest F with Σ_i max_k k min(T_i(k), F) ≥ L F: no rate above the flow is of use.
 
     A flow of F needs L F layer-tokens a second, and a machine with k layers passes at most
     min(T(k), F) tokens through each. Σ_i max_k k min(T_i(k) / F, 1) falls with F, so bisection down

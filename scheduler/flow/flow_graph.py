@@ -49,9 +49,7 @@ class FlowGraph:
 
     @cached_property
     def latency_ms(self) -> tuple[float, ...]:
-        """What one token pays on each arc: the hop, and on its way in the layers that it still
-        needs there.
-        """
+        """What a token pays on each arc: the hop, and on its way in the layers it needs there."""
         return self._paid_ms(tau_ms_per_layer, 1)
 
     def prompt_ms(self, tokens: int) -> tuple[float, ...]:
@@ -82,8 +80,7 @@ class FlowGraph:
 def flow_graph(
     fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
 ) -> FlowGraph:
-    """The flow graph of a placement; its maximum flow is the serving throughput that Helix plans
-    for.
+    """The flow graph of a placement; its maximum flow is the throughput that Helix plans for.
 
     A connection is valid from the coordinator to a machine with layer 0, from a machine with layer
     L − 1 to the coordinator, and from c_i to c_j where c_j's first layer is the one after c_i's

@@ -1,5 +1,4 @@
-"""How many tokens per second can a placement pass when every machine may serve any part of its
-slice, and how shared out?
+"""How many tokens/s can a placement pass when machines may serve any part of a slice?
 
 Over the segments between slice boundaries, y(m, g) tokens/s of machine m on segment g: Σ_m y(m, g)
 = T for every segment, Σ_g layers(g) y(m, g) ≤ rate of m. Slices are intervals, so the largest T is
@@ -48,11 +47,7 @@ def rate_of(machine: Machine, model: ModelShape, layers: int) -> float:
     return layers * tokens_per_s(machine, model, layers) * machine.stability
 
 
-def solve_flow_lp(
-    fleet: Fleet,
-    model: ModelShape,
-    placement: Placement,
-) -> FlowLp:
+def solve_flow_lp(fleet: Fleet, model: ModelShape, placement: Placement) -> FlowLp:
     """The largest T, and shares that serve it.
 
     Raises PlanError for a shard of an unknown machine or beyond the model. T is 0 while a layer has
@@ -77,9 +72,7 @@ def solve_flow_lp(
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Machines by slice, and slices as spans of segments: those of one slice are one for
-    the flow.
-    """
+    """Machines by slice, and slices as spans of segments: a slice is one for the flow."""
 
     by_slice: Mapping[LayerRange, Sequence[str]]
     rates: Mapping[str, float]
@@ -91,9 +84,7 @@ class Slices:
 
 
 def slices_of(fleet: Fleet, model: ModelShape, placement: Placement) -> Slices:
-    """A placement by slice. Raises PlanError for a shard of an unknown machine, beyond the model,
-    or a second one.
-    """
+    """A placement by slice. Raises PlanError for unknown machines, second shards, false layers."""
     by_slice: dict[LayerRange, list[str]] = {}
     rates: dict[str, float] = {}
     for machine_id, layers in placement:
@@ -131,9 +122,7 @@ def _by_machine(
     rates: Mapping[str, float],
     segments: Sequence[LayerRange],
 ) -> dict[tuple[str, LayerRange], float]:
-    """A slice's share goes to its machines by their rates, which changes neither flow nor
-    entries.
-    """
+    """A slice's share goes to its machines by rate, which changes neither flow nor entries."""
     result = {}
     for i, layers in enumerate(slices):
         whole = sum(rates[m] for m in by_slice[layers])
@@ -147,9 +136,7 @@ def _by_machine(
 def layer_prices(
     short: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], widths: Floats
 ) -> tuple[float, ...]:
-    """What one more layer·token/s would add to the flow, layer by layer; the prices of all layers
-    sum to 1.
-    """
+    """What one more layer·token/s adds to the flow, layer by layer; the prices sum to 1."""
     price = 1.0 / float(widths[short].sum())
     return tuple(
         price if is_short else 0.0

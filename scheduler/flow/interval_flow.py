@@ -1,5 +1,4 @@
-"""What is the largest flow over machines that each serve an interval of segments, and who serves
-what?
+"""What is the largest flow over machines that serve intervals, and which serves what?
 
 Slices are intervals, so the largest T is a minimum cut found by Newton's method (Dinkelbach 1967),
 and its shares come from serving each segment from the slice that ends first (Glover 1967). Both are
@@ -20,9 +19,7 @@ TINY = 1e-9
 def largest_flow(
     spans: Sequence[tuple[int, int]], rates: Sequence[float], widths: Floats
 ) -> tuple[float, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
-    """(largest T, which segments are short together): T = min over sets S of Σ rates that touch S /
-    layers of S.
-    """
+    """(largest T, segments short together): T is the least Σ rates that touch S / layers of S."""
     many = len(widths)
     inside = np.zeros((many + 1, many + 1))  # [a, b]: rates of slices within segments a … b - 1
     for (a, b), rate in zip(spans, rates, strict=True):
@@ -49,9 +46,7 @@ def largest_flow(
 
 
 def _left_out(inside: Floats, before: Floats, flow: float) -> list[tuple[int, int]]:
-    """Disjoint runs of segments that have most rate of their own beyond what `flow` asks of
-    them.
-    """
+    """Disjoint runs of segments with most rate of their own beyond what `flow` asks of them."""
     many = len(before) - 1
     best = np.zeros(many + 1)
     start = np.full(many + 1, -1)
@@ -74,9 +69,7 @@ def _left_out(inside: Floats, before: Floats, flow: float) -> list[tuple[int, in
 def share_out(
     spans: Sequence[tuple[int, int]], rates: Sequence[float], widths: Floats, flow: float
 ) -> Floats:
-    """[slice, segment] tokens/s that serve `flow` everywhere: each segment from the slice that ends
-    first.
-    """
+    """[slice, segment] tokens/s that serve `flow` everywhere, by the slice that ends first."""
     shares = np.zeros((len(spans), len(widths)))
     left = [float(rate) for rate in rates]
     order = sorted(range(len(spans)), key=lambda i: (spans[i][1], spans[i][0]))

@@ -52,8 +52,7 @@ def max_flow(
 def least_latency_flow(
     fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
 ) -> Flow:
-    """Among the maximum flows, one whose tokens spend the least time on their way: hops and layers
-    at batch 1.
+    """The maximum flow whose tokens spend the least time on their way: hops, layers at batch 1.
 
     Many flows have the same value and serve differently: with partial inference a plain maximum
     flow may wander through more machines than it needs. Times are compared in whole microseconds;

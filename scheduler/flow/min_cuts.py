@@ -34,9 +34,7 @@ class Short:
 def short_of(
     fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
 ) -> Short:
-    """What is short for the maximum flow of a placement; nothing when nothing can flow. Raises
-    PlanError as that does.
-    """
+    """What is short for the maximum flow, if anything flows. Raises PlanError as that does."""
     graph = flow_graph(fleet, model, placement, partial=partial)
     found = largest(graph.vertices, graph.arcs, SOURCE, SINK)
     if not found.value:

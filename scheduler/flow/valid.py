@@ -1,6 +1,4 @@
-"""May these shards be a placement: known machines, one shard each, within the model and their
-memory?
-"""
+"""May these shards be a placement: known machines, one shard each, within model and memory?"""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 
 
 def check_shards(placement: Placement, fleet: Fleet, model: ModelShape) -> None:
-    """Raise PlanError on a machine that is unknown or has two shards, or on layers outside the
-    model.
-    """
+    """Raise PlanError on machines that are unknown or have two shards, and layers beyond L."""
     seen: set[str] = set()
     for machine_id, layers in placement:
         if machine_id not in fleet.by_id:
@@ -27,9 +23,7 @@ def check_shards(placement: Placement, fleet: Fleet, model: ModelShape) -> None:
 
 
 def validate_placement(placement: Placement, fleet: Fleet, model: ModelShape) -> None:
-    """`check_shards`, and raise PlanError where a machine cannot hold its layers or a layer is held
-    by nobody.
-    """
+    """`check_shards`, and raise PlanError where layers do not fit or nobody holds one."""
     check_shards(placement, fleet, model)
     held = [False] * model.layers
     for machine_id, layers in placement:

@@ -39,8 +39,7 @@ class MilpOptions:
 
 @dataclass(frozen=True, slots=True)
 class MilpResult:
-    """What HiGHS found. ``tokens_per_s`` is the max flow of ``placement``, computed anew; empty
-    placement and 0 if none.
+    """What HiGHS found. ``tokens_per_s`` is the max flow of ``placement``, both empty if none.
 
     ``bound`` is the smaller of HiGHS's dual bound and the capped bound; ``start_tokens_per_s`` what
     the best warm start is worth on the links given. ``proven`` says that nothing better exists
@@ -56,9 +55,7 @@ class MilpResult:
 
     @property
     def gap(self) -> float:
-        """How far the bound is above the result, relative to the result; infinite when nothing
-        flows.
-        """
+        """How far the bound is above the result, relative to it; infinite when nothing flows."""
         if self.tokens_per_s <= 0:
             return 0.0 if self.bound <= 0 else math.inf
         return max(0.0, self.bound / self.tokens_per_s - 1)
@@ -106,9 +103,7 @@ def solve_milp(
 def start_columns(
     program: MilpProgram, model: ModelShape, placement: Placement, flow: Flow
 ) -> Floats:
-    """The value of every variable for a placement with its flow; machines it leaves out hold one
-    layer and pass nothing.
-    """
+    """Every variable for a placement with its flow; idle machines hold a layer and pass nothing."""
     number = {machine.id: i for i, machine in enumerate(program.machines)}
     values = np.zeros(program.columns)
     ranges: dict[int, LayerRange] = {}

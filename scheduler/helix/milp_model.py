@@ -49,10 +49,6 @@ class MilpProgram:
     cond1: dict[Pair, int] = field(default_factory=dict)
     cond2: dict[Pair, int] = field(default_factory=dict)
 
-    @property
-    def nonzeros(self) -> int:
-        return sum(len(columns) for _, _, columns, _ in self.rows)
-
     def column(self, upper: float, whole: bool) -> int:
         self.upper.append(upper)
         self.whole.append(whole)
@@ -110,9 +106,7 @@ def some_layer(fits: Capacities, layers: int) -> LayerRange | None:
 def _connections(
     fleet: Fleet, model: ModelShape, machines: tuple[Machine, ...], most: float
 ) -> Mapping[Pair, float]:
-    """S_{i,j} of every connection that can carry anything; the best T of a machine where no
-    bandwidth is known.
-    """
+    """S_{i,j} of every usable connection; the best T of a machine where no bandwidth is known."""
     coordinator, links = fleet.coordinator, fleet.links
     best = [max(rate_table(machine, model)) for machine in machines]
     found: dict[Pair, float] = {}

@@ -7,19 +7,11 @@ import random
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import capacities, tokens_per_s
 from scheduler.fleet.errors import PlanError
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Placement,
-    Shard,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 
 
 def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
-    """Machines join one after the other, each with as many layers as it holds, where the swarm is
-    weakest.
+    """Machines join in turn, each with as many layers as it holds, where the swarm is weakest.
 
     A joining machine compares intervals by the throughput already there, its layers sorted from
     weakest to strongest, and takes the first of the smallest. The order of joining is the world's,
@@ -45,9 +37,7 @@ def petals(fleet: Fleet, model: ModelShape, seed: int = 0) -> Placement:
 
 
 def _intervals(machine: Machine, model: ModelShape) -> list[LayerRange]:
-    """From every first layer on, as many layers as the machine holds there, without those that
-    another contains.
-    """
+    """From each first layer, as many as the machine holds there, without ranges inside others."""
     plain, first, last, both = capacities(machine, model)
     if both >= model.layers:
         return [LayerRange(0, model.layers)]

@@ -1,6 +1,4 @@
-"""How does Helix plan a cluster from beginning to end? (§4.5 and §6.2: heuristics, pruning,
-program)
-"""
+"""How does Helix plan a cluster? (§4.5 and §6.2: heuristics, pruning, program)"""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from scheduler.helix.swarm import swarm
 
 
 def warm_starts(fleet: Fleet, model: ModelShape) -> Mapping[str, Placement]:
-    """What Petals, Swarm and separate pipelines (SP, SP+) make of a cluster, by name, where they
-    cover the model.
-    """
+    """Placements of Petals, Swarm, SP and SP+ by name, where they cover the model."""
     methods: Mapping[str, Callable[[], Placement]] = {
         "petals": lambda: petals(fleet, model),
         "swarm": lambda: swarm(fleet, model),
@@ -43,8 +39,7 @@ def plan_helix(
     options: MilpOptions = MilpOptions(),
     degree: int | None = DEGREE,
 ) -> MilpResult:
-    """Helix's placement: the program on the pruned cluster (``degree`` None: unpruned), started
-    from the best heuristic.
+    """Helix's placement: the program on the cluster pruned to ``degree``, started from the best.
 
     Pruning keeps every link that a start uses, so none of them loses its worth as in the shipped
     runs. Deterministic unless a time limit is given.

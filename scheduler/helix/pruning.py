@@ -21,8 +21,7 @@ def prune_links(
     *,
     partial: bool = False,
 ) -> Fleet:
-    """The fleet with only the ``degree`` fastest connections of each machine, and those that the
-    placements kept use.
+    """The fleet with the ``degree`` fastest links of each machine, and those of the placements.
 
     A connection stays when either end wants it, both directions together; links to and from the
     coordinator all stay (there are only 2 N, and without one a machine cannot hold the first
@@ -59,8 +58,6 @@ def prune_links(
 def _used(
     fleet: Fleet, model: ModelShape, placement: Placement, partial: bool
 ) -> list[tuple[str, str]]:
-    """All connections valid in a placement, not only those of one flow: then its value
-    cannot fall.
-    """
+    """All connections valid in a placement, not only those of one flow: its value cannot fall."""
     graph = flow_graph(fleet, model, placement, partial=partial)
     return [(a, b) for a, b in graph.ends if a != b and graph.coordinator_id not in (a, b)]

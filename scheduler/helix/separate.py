@@ -1,6 +1,4 @@
-"""Which placement gives every type of machine a replica of its own? (separate pipelines SP, and
-SP+: Helix §6.2, §6.5)
-"""
+"""Which placement gives each type of machine a replica of its own? (SP, SP+: Helix §6.2, §6.5)"""
 
 from __future__ import annotations
 
@@ -18,10 +16,6 @@ from scheduler.fleet.fleet import (
     consecutive,
     in_layer_order,
 )
-
-#: How far Helix overfilled its machines for the 70B separate pipelines (7 layers on a T4 that
-#: should hold 4).
-OVERFULL_AS_PUBLISHED = 1.75
 
 
 def separate_pipelines(
@@ -61,8 +55,7 @@ def as_placement(pipelines: Sequence[Pipeline]) -> Placement:
 
 
 def chain(machines: Sequence[Machine], model: ModelShape) -> Pipeline | None:
-    """One stage for each machine, so that the slowest stage is as fast as it can be; None when they
-    cannot hold L.
+    """One stage a machine, the slowest as fast as can be; None when they cannot hold L.
 
     Every stage starts with all it can hold, then the slowest gives up one layer at a time until L
     are left. Optimal for the order (region, id) where T falls with k.

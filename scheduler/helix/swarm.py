@@ -1,6 +1,4 @@
-"""Which placement does SWARM make? (Ryabinin et al., ICML 2023; as Helix §6.2 adapts it to
-serving)
-"""
+"""Which placement does SWARM make? (Ryabinin et al. 2023; as Helix §6.2 adapts it)"""
 
 from __future__ import annotations
 
@@ -9,19 +7,11 @@ import math
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import capacities, tokens_per_s
 from scheduler.fleet.errors import PlanError
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Placement,
-    Shard,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 
 
 def swarm(fleet: Fleet, model: ModelShape, stages: int | None = None) -> Placement:
-    """Equal stages; the fastest machine that is left joins the stage with the least throughput so
-    far.
+    """Equal stages; the fastest machine left joins the stage of least throughput so far.
 
     ``stages`` defaults to the fewest with which the weakest machine can hold any of them. Where it
     does not divide L the first stages take a layer more (Helix asks for a divisor of L, the paper

@@ -55,9 +55,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A machine says what it serves and how fast a layer is. ``fixed``: its owner chose the layers,
-    it follows nobody.
-    """
+    """A machine says what it serves and how fast. ``fixed``: its owner chose the layers."""
 
     machine_id: str
     incarnation: int
@@ -80,8 +78,7 @@ Event: TypeAlias = Joined | Left | Reported | Ticked
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A machine that is there: ``told`` is its assignment (None: standby), ``serves`` what it
-    answers for already.
+    """A machine: ``told`` is its assignment (None: standby), ``serves`` what it answers for.
 
     One that is ``fixed`` serves what its owner told it: it counts, and nobody else tells it
     anything.
@@ -99,9 +96,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Everybody who is there. ``gone`` remembers the last incarnation of those who left,
-    and when.
-    """
+    """Every machine that is there. ``gone``: the last incarnation of those that left, and when."""
 
     model: ModelShape
     links: Links
@@ -232,9 +227,7 @@ def _both(a: LayerRange | None, b: LayerRange | None) -> LayerRange | None:
 
 
 def told(cluster: Cluster, machine_id: str, layers: LayerRange | None, now_ms: int) -> Cluster:
-    """The cluster after a machine was told to hold these layers; of what it serves it keeps what it
-    still holds.
-    """
+    """The cluster after a machine was told these layers; it keeps those that it still holds."""
     member = cluster.members[machine_id]
     changed = replace(member, told=layers, serves=_both(member.serves, layers), told_ms=now_ms)
     return replace(

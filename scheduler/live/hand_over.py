@@ -17,8 +17,7 @@ NEVER = 1e9
 def least_moved(
     fleet: Fleet, model: ModelShape, planned: Layers, holding: Layers, fixed: Collection[str] = ()
 ) -> Holding:
-    """The planned slices, each given to a machine like the one it was planned for, with the fewest
-    layers to load.
+    """The planned slices, each to a machine like the one planned for that loads least.
 
     Like: as fast within `ALIKE`, so that stages stay even, and with room for it. An exact
     assignment. Nobody healthy goes to standby: who gets no planned slice stays where it was.

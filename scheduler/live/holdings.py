@@ -22,9 +22,7 @@ Holding: TypeAlias = dict[str, LayerRange]
 def is_whole(
     fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange], partial: bool = True
 ) -> bool:
-    """Whether some chain covers the model: of parts of slices, or of whole ones without
-    ``partial``.
-    """
+    """Whether a chain covers the model: of parts of slices, or whole ones without ``partial``."""
     if missing(holding, model.layers, partial):
         return False
     if all_linked(fleet):
@@ -34,9 +32,7 @@ def is_whole(
 
 
 def all_linked(fleet: Fleet) -> bool:
-    """Whether every machine reaches every other, as far as can be told without looking at all
-    pairs.
-    """
+    """Whether all machines reach each other, as far as can be told without all pairs."""
     links = fleet.links
     if any(link.latency_ms == inf for link in (*links.pairs.values(), *links.regions.values())):
         return False
@@ -62,8 +58,7 @@ def uncovered(holding: Mapping[str, LayerRange], layers: int) -> list[LayerRange
 def missing(
     holding: Mapping[str, LayerRange], layers: int, partial: bool = True
 ) -> list[LayerRange]:
-    """The fewest layers that a machine must hold besides, so that a chain covers the model; as
-    ranges from left to right.
+    """The fewest layers to hold besides for a chain over the model; ranges, left to right.
 
     Without ``partial`` slices only count whole, and their ends must meet.
     """
@@ -93,9 +88,7 @@ def missing(
 
 
 def whole_flow(fleet: Fleet, model: ModelShape, holding: Mapping[str, LayerRange]) -> float:
-    """Tokens per second over chains of whole slices: a maximum flow from layer 0 to L, machines of
-    one slice together.
-    """
+    """Tokens per second over chains of whole slices: a maximum flow from layer 0 to L."""
     rates: dict[LayerRange, float] = {}
     for machine_id, layers in sorted(holding.items()):
         machine = fleet.by_id[machine_id]
@@ -137,9 +130,7 @@ def dearest_slice(
     holding: Mapping[str, LayerRange],
     must: LayerRange | None = None,
 ) -> LayerRange | None:
-    """The slice whose layers are dearest in all: a layer's price is high where its supply is low.
-    None where none fits.
-    """
+    """The slice whose layers are dearest in all, that is in least supply. None where none fits."""
     supply = layer_supply(fleet, model, holding)
     least = min((s for s in supply if s > 0), default=1.0)
     prices = [(least / max(s, least / 2)) ** 4 for s in supply]

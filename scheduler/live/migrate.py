@@ -74,9 +74,7 @@ class Judge:
         return cls(fleet, model, holding, serving, rules, now)
 
     def judged(self, target: Layers, more_than: float = 0.0) -> Migration | None:
-        """What a target is worth; None if it is no better by the rules, brings no more tokens than
-        that, or stops too much.
-        """
+        """What a target is worth; None if it is no better, brings too little, or stops too much."""
         rules = self.rules
         after = throughput(self.fleet, self.model, target, rules.partial)
         stay = self.now * rules.horizon_s

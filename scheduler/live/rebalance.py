@@ -1,6 +1,4 @@
-"""What changes when a machine joins or leaves, and when is a whole new plan worth it (Parallax
-§3.4)?
-"""
+"""What changes when a machine joins, and when is a new plan worth it (Parallax §3.4)?"""
 
 from __future__ import annotations
 
@@ -74,8 +72,7 @@ def should_rebalance(
     alpha: float = 0.5,
     partial: bool = False,
 ) -> Decision:
-    """Re-run phase 1 when no chain covers [0, L) or when the loads' coefficient of variation
-    exceeds the threshold.
+    """Re-run phase 1 when no chain covers [0, L) or loads vary by more than the threshold.
 
     ``partial`` tells whether chains may use parts of shards, as in `RouteQuery`. Shards of machines
     that are not in the fleet any more count as gone.
@@ -99,8 +96,7 @@ def join(
     shards: Iterable[Shard],
     partial: bool = False,
 ) -> LayerRange | None:
-    """The layers a newcomer should take (§3.4 i): from the bottleneck layer ℓ*, the one with least
-    RAM capacity.
+    """The layers for a newcomer (§3.4 i): from ℓ* on, the layer with least RAM capacity.
 
     With ``partial`` routing, [ℓ*, ℓ_end) as far as its capacity reaches. Without it such a slice
     may fit no chain, so the newcomer takes the longest run between existing shard boundaries that
@@ -129,13 +125,6 @@ def join(
     if not runs:
         return None
     return LayerRange(*min(runs, key=lambda run: (run[0] - run[1], sum(ram[slice(*run)]), run)))
-
-
-def leave(shards: Iterable[Shard], machine_id: str) -> tuple[Shard, ...]:
-    """What is left when a machine goes (§3.4 ii): everything it held is de-allocated, whether or
-    not it held anything.
-    """
-    return tuple(shard for shard in shards if shard.machine_id != machine_id)
 
 
 def _present(fleet: Fleet, shards: Iterable[Shard]) -> tuple[Shard, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Fleet
-from scheduler.live.churn import Cluster, Event, observe, told
+from scheduler.live.churn import Cluster, told
 from scheduler.live.holdings import Holding, fits, is_whole, loaded_bytes, missing
 from scheduler.live.migrate import Judge, Migration, migration
 from scheduler.live.repair_steps import restored
@@ -46,19 +46,6 @@ class Change:
     version: int
     reason: str = ""
     why: tuple[str, ...] = ()
-
-
-def apply(
-    cluster: Cluster, event: Event, now_ms: int, rules: Rules = Rules(), budget: Budget = Budget()
-) -> tuple[Cluster, Change]:
-    """The cluster after an event, and what it takes to serve on. Deterministic; never raises for
-    what strangers say.
-    """
-    cluster, ignored = observe(cluster, event, now_ms)
-    if ignored:
-        covered = _covers(cluster, rules.partial)
-        return cluster, Change((), f"ignored: {ignored}", covered, cluster.version)
-    return decide(cluster, now_ms, rules, budget)
 
 
 def decide(
@@ -102,16 +89,9 @@ def decide(
 
 
 def _weighed(
-    cluster: Cluster,
-    fleet: Fleet,
-    holding: Holding,
-    now_ms: int,
-    rules: Rules,
-    budget: Budget,
+    cluster: Cluster, fleet: Fleet, holding: Holding, now_ms: int, rules: Rules, budget: Budget
 ) -> tuple[Cluster, Migration | None]:
-    """The next turn of a migration under way once those told have loaded, or a new one, looked for
-    after each rest.
-    """
+    """The next turn of a migration once the last has loaded, or a new one after each rest."""
     model, serving = cluster.model, dict(cluster.serving)
     if cluster.next_moves:
         if _is_loading(cluster):
@@ -160,15 +140,8 @@ def _reason(
     return f"planned anew: {lack}" if step == "anew" else f"repaired: {lack}"
 
 
-def _covers(cluster: Cluster, partial: bool) -> bool:
-    holding = dict(cluster.placement)
-    return bool(holding) and is_whole(cluster.fleet, cluster.model, holding, partial)
-
-
 def _without_misfits(cluster: Cluster) -> Cluster:
-    """Assignments that a machine which came back smaller cannot hold are void; what it serves, it
-    holds.
-    """
+    """Assignments that a machine can no longer hold are void; what it serves, it holds."""
     misfits = {
         i: replace(member, told=None, serves=None)
         for i, member in cluster.members.items()

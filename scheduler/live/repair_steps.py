@@ -29,9 +29,7 @@ from scheduler.methods.methods import Budget
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Who holds what after the mildest step that gives coverage (see `Change.step`), and why it is
-    the way it is.
-    """
+    """Who holds what after the mildest step that gives coverage (see `Change.step`), and why."""
 
     step: str
     holding: Holding
@@ -89,9 +87,7 @@ def restored(
 
 
 def _filled_by_one(work: Work, holding: Holding) -> Iterator[Holding]:
-    """One standby machine takes the whole hole, and, where slices may be used in parts, as many
-    layers around it as fit.
-    """
+    """One standby machine takes the whole hole and, with partial slices, what fits around it."""
     holes = work.missing(holding)
     if not holes:
         yield from _any_free(work, holding)
@@ -108,9 +104,7 @@ def _filled_by_one(work: Work, holding: Holding) -> Iterator[Holding]:
 
 
 def _any_free(work: Work, holding: Holding) -> Iterator[Holding]:
-    """Every layer is held but no chain connects: standby machines that hold much may join the
-    parts.
-    """
+    """All layers are held but no chain connects: standby machines that hold much may join it."""
     added = dict(holding)
     for machine in work.free(holding):
         layers = dearest_slice(machine, work.fleet, work.model, added)
@@ -121,9 +115,7 @@ def _any_free(work: Work, holding: Holding) -> Iterator[Holding]:
 
 
 def _filled(work: Work, holding: Holding) -> Iterator[Holding]:
-    """Holes from left to right, each by the standby machine that reaches furthest, smallest
-    first if it is enough.
-    """
+    """Holes from left to right, each by the standby machine that reaches furthest with least."""
     for hole in work.missing(holding):
         start = hole.start
         while start < hole.end:
@@ -154,9 +146,7 @@ def _furthest(
 
 
 def _extended(work: Work, holding: Holding) -> Iterator[Holding]:
-    """One serving machine takes the whole hole beside what only it holds; those with the fewest
-    bytes to load first.
-    """
+    """One serving machine takes the whole hole beside what only it holds; least to load first."""
     model = work.model
     holes = work.missing(holding)
     if not holes:
@@ -181,9 +171,7 @@ def _extended(work: Work, holding: Holding) -> Iterator[Holding]:
 
 
 def _filled_after_release(work: Work, holding: Holding) -> Iterator[Holding]:
-    """The same with machines whose every layer others hold too, those with the least to
-    lose first.
-    """
+    """The same with machines whose layers others hold too, those with least to lose first."""
     spare, layers = dict(holding), work.model.layers
     by_id = work.fleet.by_id
     while True:

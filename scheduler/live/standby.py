@@ -1,6 +1,4 @@
-"""Where do standby machines serve at once, and what are pipelines made of when they are planned
-together?
-"""
+"""Where do standby machines serve, and what pipelines are planned together?"""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """Slices that cover the model and why; none, and what is short, where the machines do not
-    suffice.
-    """
+    """Slices that cover the model and why; none, and what is short, where nothing does."""
 
     holding: Holding
     why: tuple[str, ...]
@@ -81,9 +77,7 @@ def with_standby(
     rules: Rules = Rules(),
     budget: Budget = Budget(),
 ) -> Pipelines:
-    """Standby machines serve at once: as whole pipelines where they suffice, the others where the
-    model is thinnest.
-    """
+    """Standby machines serve: as whole pipelines if they can, else where the model is thinnest."""
     holding, why = dict(holding), tuple[str, ...]()
     free = [m for m in fleet.machines if m.id not in holding and capacities(m, model).plain >= 1]
     if sum(capacities(m, model).plain for m in free) >= model.layers:
@@ -107,9 +101,7 @@ def thinnest_slice(
     holding: Mapping[str, LayerRange],
     partial: bool,
 ) -> LayerRange | None:
-    """The slice where one more machine helps most; without ``partial`` its ends meet those of
-    others.
-    """
+    """The slice where another machine helps most; without ``partial`` its ends meet others'."""
     if partial:
         return dearest_slice(machine, fleet, model, holding)
     return join(machine, fleet, model, [Shard(*item) for item in holding.items()])

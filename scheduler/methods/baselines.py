@@ -31,9 +31,7 @@ def memory_proportional(layers: int, machines: Sequence[Machine]) -> Pipeline:
 
 
 def even_split(layers: int, machines: Sequence[Machine]) -> Pipeline:
-    """L / n layers each, in order of id; the first L mod n machines take one more. Raises PlanError
-    as above.
-    """
+    """L / n layers each by id; the first L mod n take one more. Raises PlanError as above."""
     ranked = sorted(machines, key=lambda machine: machine.id)
     _enough(layers, ranked)
     share, more = divmod(layers, len(ranked))

@@ -18,9 +18,7 @@ from scheduler.fleet.fleet import Fleet, ModelShape, Pipeline
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage: its time for one token alone, the hop into it, its rate when batches keep it busy,
-    and its room.
-    """
+    """One stage: time for a token alone, the hop into it, its rate in full batches, its room."""
 
     machine_id: str
     layers: LayerRange
@@ -32,9 +30,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """One pipeline: latency of a token alone, throughput of the slowest stage, who that is and what
-    would help.
-    """
+    """A pipeline: a token's latency, its slowest stage's throughput, and what would help."""
 
     stages: tuple[StageReport, ...]
     latency_ms: float
@@ -45,9 +41,7 @@ class PipelineReport:
 
 
 def explain_pipeline(pipeline: Pipeline, fleet: Fleet, model: ModelShape) -> PipelineReport:
-    """Time of each stage and hop, the bottleneck stage, and the change that would relieve
-    it most.
-    """
+    """Time of each stage and hop, the bottleneck, and the change that would relieve it most."""
     reports: list[StageReport] = []
     previous = None
     for machine_id, layers in pipeline:
@@ -96,8 +90,7 @@ def _advice(
     if not others:
         return f"{slowest.machine_id} serves alone: only a faster machine would help"
     fastest = min(
-        others,
-        key=lambda r: (tau_ms_per_layer(fleet.by_id[r.machine_id], model), r.machine_id),
+        others, key=lambda r: (tau_ms_per_layer(fleet.by_id[r.machine_id], model), r.machine_id)
     )
     if fastest.spare_layers == 0 and len(slowest.layers) > 1:
         return (

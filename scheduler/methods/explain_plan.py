@@ -1,6 +1,4 @@
-"""Why does a plan carry what it carries: what binds, how far from the best it is, what each machine
-is worth?
-"""
+"""Why does a plan carry what it does: what binds, the gap, the worth of each machine?"""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ NAMED = 6
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """One machine of a plan: the tokens/s it passes with its layers, the share of them in use, and
-    its price.
+    """A machine of a plan: the tokens/s it passes, the share of them in use, and its price.
 
     The price is what a token/s of its rate is worth in tokens/s of the whole plan, 0 where it is
     not short. Behind a coordinator: what one less would cost. In a fleet, where layers can be
@@ -51,9 +48,7 @@ class Explained:
 
 
 def explain_plan(plan: MethodPlan, fleet: Fleet, model: ModelShape) -> Explained:
-    """The plan in sentences: what binds, how far from the best it is, who stands by; and what each
-    machine is worth.
-    """
+    """The plan in sentences: what binds, the gap, who stands by; and the worth of each machine."""
     if fleet.coordinator is not None:
         flow, binding, machines, sentences = _behind_coordinator(plan, fleet, model)
     else:

@@ -14,14 +14,7 @@ from types import MappingProxyType
 
 from scheduler.fleet.costs import capacities
 from scheduler.fleet.errors import FleetError, PlanError
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Pipeline,
-    Placement,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
 from scheduler.fleet.gap import relative_gap
 from scheduler.fleet.shortage import shortage, too_small
 from scheduler.flow.max_flow import Flow
@@ -34,9 +27,7 @@ TRACE_REQUESTS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long to look: until `clock` says `deadline_s`, or as long as the method's own counts
-    last.
-    """
+    """How long to look: until `clock` says `deadline_s`, or for the method's own counts."""
 
     clock: Callable[[], float] | None = None
     deadline_s: float = math.inf
@@ -212,9 +203,7 @@ def _search(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
 
 
 def _serve(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
-    """Candidates of different depth, ranked by what they serve in simulation with prompts cut into
-    chunks.
-    """
+    """Candidates of different depth, ranked by what they serve in simulation, prompts in chunks."""
     from scheduler.search.serve_plan import plan_to_serve
     from scheduler.simulate.traces import poisson
     from scheduler.simulate.work import ClosedLoop

@@ -18,9 +18,7 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PlannedChain:
-    """One way through the model: its stages, the tokens per second it carries, one token's time
-    through it alone.
-    """
+    """A way through the model: stages, the tokens/s it carries, a token's time through it alone."""
 
     stages: Pipeline
     tokens_per_s: float
@@ -28,9 +26,7 @@ class PlannedChain:
 
 
 def chain_ms(stages: Pipeline, fleet: Fleet, model: ModelShape) -> float:
-    """Time of one token through a chain at batch 1: from the coordinator if there is one, all
-    stages, and back.
-    """
+    """Time of a token through a chain at batch 1, from the coordinator and back if there is one."""
     time_ms = pipeline_ms(stages, fleet, model)
     if fleet.coordinator is not None:
         first, last = fleet.by_id[stages[0].machine_id], fleet.by_id[stages[-1].machine_id]
@@ -85,9 +81,7 @@ def chains_of_flow(
 
 
 def _widest_path(links: Mapping[tuple[str, str], float], ends: str) -> list[tuple[str, str]]:
-    """The path from the coordinator back to itself whose narrowest link is widest; ties to lower
-    ids.
-    """
+    """The path from the coordinator and back whose narrowest link is widest; ties to lower ids."""
     after: dict[str, list[tuple[str, float]]] = {}
     for (a, b), rate in sorted(links.items()):
         after.setdefault(a, []).append((b, rate))

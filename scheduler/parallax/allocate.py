@@ -58,9 +58,7 @@ class AllocateOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScopeResult:
-    """What phase 1 found in one scope: the k considered, Z of the chosen k, its bound, and how it
-    was solved.
-    """
+    """What phase 1 found in a scope: the k considered, the best Z, its bound, how it was solved."""
 
     scope: str
     machines: int

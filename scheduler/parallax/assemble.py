@@ -24,8 +24,7 @@ END_PAIRS = 6
 def hand_out(
     pool: Pool, patterns: Sequence[Pattern], model: ModelShape, links: Links
 ) -> list[list[Machine]]:
-    """Machines for each pattern: the fastest of its largest kind, then for each place the nearest
-    to those chosen.
+    """Machines for each pattern: the fastest of its largest kind, then the nearest to those.
 
     In a large pool only the fastest of each region is looked at.
     """
@@ -63,8 +62,7 @@ def hand_out(
 def arrange(
     machines: Sequence[Machine], model: ModelShape, links: Links
 ) -> tuple[Machine, ...] | None:
-    """The order with legal ends and the least time in hops; None when no order holds the model or
-    connects.
+    """The order with legal ends and least time in hops; None when none holds or connects.
 
     Exact up to EXHAUSTIVE_STAGES stages; above, cheapest insertion between the END_PAIRS most
     remote pairs of ends.
@@ -115,8 +113,7 @@ def _insert(first: int, last: int, hop: Sequence[Sequence[float]]) -> tuple[int,
 
 
 def split(order: Sequence[Machine], model: ModelShape, balance: Balance) -> Pipeline:
-    """Contiguous layers per stage by water-filling, written with a cursor so that no gap can arise
-    (§3.2 iii).
+    """Contiguous layers per stage by water-filling, by a cursor: no gap can arise (§3.2 iii).
 
     The head of the last stage counts as the layers it takes the time of. Raises PlanError when the
     order cannot hold the model.

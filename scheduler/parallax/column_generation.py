@@ -20,14 +20,7 @@ from scheduler.covering.simplex import Mix, maximise
 from scheduler.covering.whole import Search, best_whole
 from scheduler.fleet.arrays import Floats, Ints
 from scheduler.fleet.costs import Capacities
-from scheduler.fleet.kinds import (
-    NO_WAY,
-    Pattern,
-    Pool,
-    covers,
-    fewest_stages_at_least,
-    minimal,
-)
+from scheduler.fleet.kinds import NO_WAY, Pattern, Pool, covers, fewest_stages_at_least, minimal
 from scheduler.parallax.parallax_allocate import Cover, Objective, ScoredK
 from scheduler.parallax.pricing import cheapest_pattern
 
@@ -171,7 +164,7 @@ def enumerate_patterns(pool: Pool, limit: int) -> list[Pattern] | None:
     return found if grow((), [], 0) else None
 
 
-class Curve:
+class StageCurve:
     """The relaxation's stages by k, as far as it was asked for: lines below it, and its corners.
 
     The first line is that of a price at which any further pipeline pays: its corner is the most
@@ -234,7 +227,7 @@ def allocate_by_patterns(pool: Pool, objective: Objective, limits: PatternLimits
     """k̂ = arg max Z(k) with a proven bound over every k; among equal scores the larger k."""
     every = enumerate_patterns(pool, limits.patterns)
     columns = Columns(every or [], len(pool.kinds), complete=every is not None)
-    curve = Curve(pool, columns, limits)
+    curve = StageCurve(pool, columns, limits)
     method = "patterns" if columns.complete else "column generation"
     if curve.k_top < 1:
         return Cover((), 0.0, 0.0, (), "patterns")
@@ -293,9 +286,7 @@ def solve_for_k(
 
 
 def _dived(pool: Pool, columns: Columns, k: int, limits: PatternLimits) -> Ints | None:
-    """How often each pattern is used: the mix rounded down, priced anew for what is left, and so
-    on.
-    """
+    """How often each pattern is used: the mix rounded down, then priced anew for the rest."""
     left, dear = np.array(pool.counts), float(sum(pool.counts) + 1)
     times = list[int]()
     while k:

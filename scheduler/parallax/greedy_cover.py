@@ -7,8 +7,7 @@ from scheduler.parallax.parallax_allocate import Cover, Objective, ScoredK
 
 
 def greedy_patterns(pool: Pool) -> tuple[Pattern, ...]:
-    """Pipelines one after another: largest machine first, closed by the smallest machine that
-    completes it.
+    """Pipelines in turn: largest machine first, closed by the smallest that completes it.
 
     Finds at least one pipeline whenever the pool holds one.
     """

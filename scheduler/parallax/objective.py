@@ -17,8 +17,7 @@ def objective_for(
     t_comp_ms: float | None = None,
     r_rtt_ms: float | None = None,
 ) -> Objective:
-    """T_comp is the capacity-weighted mean time of all L layers and the head, r_RTT the mean ρ of
-    reachable pairs.
+    """T_comp is the capacity-weighted mean time of L layers and head, r_RTT the mean ρ of pairs.
 
     Both can be overridden.
     """
@@ -34,9 +33,7 @@ def objective_for(
 
 
 def mean_rho_ms(machines: Sequence[Machine], links: Links) -> float:
-    """Mean one-way latency over ordered reachable pairs: of measured pairs if any, else by region.
-    0 without pairs.
-    """
+    """Mean one-way latency over reachable pairs, measured ones if any; 0 without pairs."""
     ids = {machine.id for machine in machines}
     measured = [
         link.latency_ms

@@ -2,8 +2,8 @@
 
 `fewest_stages` is dp₁ itself; `Objective.z` is Z(k); `allocate_by_dp` picks k̂ = arg max Z(k) and
 reconstructs. dp₁ enumerates multisets of residuals, so its states grow exponentially with k:
-`allocate_by_dp` gives up at a state limit and `scheduler.parallax.column_generation` solves the same problem for any
-N.
+`allocate_by_dp` gives up at a state limit. `scheduler.parallax.column_generation` solves the same
+problem for any N.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ State: TypeAlias = tuple[int, tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Z(k) = k^α / (T_comp + (s*(k)/k) r_RTT), to be maximised. α = 1, T_comp = 0, r_RTT = 1 gives
-    k²/stages.
-    """
+    """Z(k) = k^α / (T_comp + (s*(k)/k) r_RTT), to be maximised; by default k²/stages."""
 
     alpha: float
     t_comp_ms: float
@@ -48,9 +46,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class ScoredK:
-    """One number of pipelines that was considered. ``stages`` is None when no plan with k pipelines
-    was found.
-    """
+    """A number of pipelines that was considered. ``stages`` is None when no plan was found."""
 
     k: int
     stages: int | None
@@ -130,9 +126,7 @@ class Dp1:
         return best
 
     def _moves(self, i: int, r: tuple[int, ...], waiting: int) -> list[tuple[int, int]]:
-        """(partial before, partial after) of every extend and start; `before` is -1 for a start,
-        `after` for a finish.
-        """
+        """(partial before, after) of each extend and start; -1 before a start, after at an end."""
         moves = []
         for partial in dict.fromkeys(r):  # extend
             moves += [(partial, after) for after in self._take(i, partial // 4, partial % 4)]
@@ -202,9 +196,7 @@ class Dp1:
 
 
 def allocate_by_dp(pool: Pool, objective: Objective, state_limit: int) -> Cover:
-    """k̂ = arg max Z(k) over k = 1 … k_max by dp₁; among equal scores the larger k. Raises
-    TooManyStates.
-    """
+    """k̂ = arg max Z(k) by dp₁; among equal scores the larger k. Raises TooManyStates."""
     dp = Dp1(pool, state_limit)
     scores = []
     for k in range(1, pool.k_max + 1):

@@ -28,9 +28,7 @@ ENDS = (
 def cheapest_pattern(
     pool: Pool, counts: Sequence[int], weights: Floats
 ) -> tuple[float, Pattern] | None:
-    """(cost, pattern) of the cheapest pattern within `counts`; None when no pattern covers. Weights
-    are ≥ 0.
-    """
+    """(cost, pattern) of the cheapest pattern within `counts`, or None. Weights are ≥ 0."""
     single = min(
         (
             (float(weights[t]), (t,))

@@ -17,7 +17,7 @@ import numpy as np
 from scheduler.fleet.arrays import Floats, Ints
 from scheduler.routing import sweep
 from scheduler.routing.hops import Factored, Hops
-from scheduler.routing.layout import Layout, layout_of
+from scheduler.routing.layout import RoutingLayout, layout_of
 
 #: States in the smallest layout; each larger one has a third more.
 SMALLEST = 48
@@ -29,9 +29,7 @@ LOOKED_THROUGH = 4
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Machines with a state that matters, the factored hops and lengths over them, and who matters
-    in each segment.
-    """
+    """Machines with a state that matters, hops and lengths over them, those of each segment."""
 
     machines: Ints
     hops: Factored
@@ -66,7 +64,7 @@ class Bounds:
         # computed.
         self.values: list[float] = (flat[order[:finite]] * (1 - 1e-9) - 1e-9).tolist()
         self.of_machine: Floats = bound.min(axis=0, initial=np.inf) * (1 - 1e-9) - 1e-9
-        self._layouts: dict[int, Layout | None] = {}
+        self._layouts: dict[int, RoutingLayout | None] = {}
         self._too_large: set[int] = set()
         self._subsets: dict[int, Subset] = {}
         self._lengths = lengths
@@ -93,10 +91,8 @@ class Bounds:
             size += size // 3
         return size
 
-    def layout(self, size: int) -> Layout | None:
-        """The layout of the first `size` states; None when they leave a segment empty or are too
-        many for lists.
-        """
+    def layout(self, size: int) -> RoutingLayout | None:
+        """The layout of the first `size` states; None if a segment is empty or it is too big."""
         if size not in self._layouts:
             self._layouts[size] = self._built(size)
         return self._layouts[size]
@@ -116,7 +112,7 @@ class Bounds:
         self.layout(size)
         return size in self._too_large
 
-    def _built(self, size: int) -> Layout | None:
+    def _built(self, size: int) -> RoutingLayout | None:
         machines, segments = self._machine[:size], self._segment[:size]
         counts = np.bincount(segments, minlength=len(self._layers))
         if int((counts[1:] * counts[:-1]).sum()) > LOOKED_THROUGH * MOST_PAIRS:

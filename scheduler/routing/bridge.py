@@ -17,9 +17,7 @@ from scheduler.routing.whole import sweep_whole
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """What machines cost between two neighbours that stay; None: the client, who is as near
-    to any.
-    """
+    """What machines cost between two neighbours that stay; None: the client, near to any."""
 
     live: LiveRouter
     before: str | None
@@ -61,8 +59,7 @@ def bridge(
     kv_needed_tokens: int = 0,
     excluded: Collection[str] = (),
 ) -> Answer:
-    """The best chain over these layers alone, from the machine before them to the one after (None:
-    the client).
+    """The best chain over these layers, from the machine before to the one after (None: client).
 
     A machine that stays is not used a second time. Exact, and the router's own state is as before.
     """

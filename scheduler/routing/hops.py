@@ -1,5 +1,4 @@
-"""What does a hop cost, and what does it cost at least when written as locality to locality plus
-both ends' access?
+"""What does a hop cost, and at least between two localities with both ends' access?
 
 The factored form lets a minimum over all predecessors go through the localities: O(R) instead of
 R². Latencies given by region have it exactly. Measured pairs need not: then the form is a lower
@@ -32,9 +31,7 @@ LOW_SHARE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """base[l, l′] + access[g] + access[g′] for g in l, g′ in l′: the hop itself, or less where it
-    is a bound.
-    """
+    """base[l, l′] + access[g] + access[g′] for g in l, g′ in l′: the hop, or less as a bound."""
 
     locality: Ints  # [g], ascending
     starts: Ints  # [l] first machine of each locality
@@ -118,8 +115,7 @@ class Hops(Factored):
 
     @cached_property
     def is_metric(self) -> bool:
-        """Whether no relay is nearer than the direct hop, so that an optimal switch lies on a
-        shard's boundary.
+        """Whether no relay beats the direct hop, so that optimal switches lie on boundaries.
 
         Checked exactly for factored hops and small fleets; otherwise False, which only costs time.
         """
@@ -140,9 +136,7 @@ class Hops(Factored):
 
 
 def localities_of(machines: Sequence[Machine], links: Links) -> list[str]:
-    """A locality for each machine: its region, or where nearly all pairs are measured and regions
-    say nothing, clusters.
-    """
+    """A locality for each machine: its region, or a cluster where nearly all pairs are measured."""
     regions = [machine.region for machine in machines]
     n = len(machines)
     if not (24 <= n <= MATRIX_MACHINES) or len(links.pairs) < MEASURED_SHARE * n * (n - 1) / 2:
@@ -174,9 +168,7 @@ def hops_of(
     model: ModelShape,
     tokens: int = 1,
 ) -> Hops:
-    """Hops between machines, which come in order of locality; `tokens` activations cross each hop
-    at once.
-    """
+    """Hops between machines in order of locality; `tokens` activations cross each at once."""
     bits = tokens * model.activation_bytes_per_token * 8
 
     def time_ms(link: Link) -> float:

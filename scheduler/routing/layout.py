@@ -20,9 +20,8 @@ State = tuple[int, int, tuple[tuple[int, float], ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """States by segment. ``segments[i]`` is (layers, states); ``first[i]`` the grid's segment where
-    it starts.
+class RoutingLayout:
+    """States by segment. ``segments[i]`` is (layers, states), ``first[i]`` where it starts.
 
     Grid segments over which nobody can hand over are one here. ``touches[k]`` is where machine k
     first appears.
@@ -45,7 +44,7 @@ def layout_of(
     lengths: Sequence[int],
     hops: Hops,
     open_at: Sequence[frozenset[int] | None],
-) -> Layout:
+) -> RoutingLayout:
     """The layout of these machines by segment.
 
     `open_at[s]` are the machines between which a hand-over just before segment s can be optimal:
@@ -79,29 +78,25 @@ def layout_of(
             segments.append((lengths[s], tuple(rows)))
             first.append(s)
         before = on
-    return Layout(tuple(numbers), tuple(segments), tuple(first), len(states), tuple(touches))
+    return RoutingLayout(tuple(numbers), tuple(segments), tuple(first), len(states), tuple(touches))
 
 
 @dataclass(slots=True)
 class Sweep:
-    """The costs and parents of one pass over a layout, kept so that a later pass may begin in the
-    middle.
-    """
+    """Costs and parents of a pass over a layout, so that a later one may begin in the middle."""
 
     costs: list[list[float]]
     parents: list[list[int]]
 
 
 def sweep(
-    layout: Layout,
+    layout: RoutingLayout,
     tau: Sequence[float],
     enter: Sequence[float] | None,
     kept: Sweep | None = None,
     start: int = 0,
 ) -> Sweep:
-    """Least cost of every state, from segment `start` on (what `kept` has before it is taken over).
-    By k: τ and entry.
-    """
+    """Least cost of every state from segment `start` on; `kept` has the rest. By k: τ and entry."""
     costs = kept.costs[:start] if kept is not None else []
     parents = kept.parents[:start] if kept is not None else []
     if not costs:
@@ -129,10 +124,8 @@ def sweep(
     return Sweep(costs, parents)
 
 
-def best_end(layout: Layout, swept: Sweep, after: Sequence[float]) -> tuple[float, int]:
-    """Least total cost and the position of its last state; `after` by k is what follows the last
-    layer.
-    """
+def best_end(layout: RoutingLayout, swept: Sweep, after: Sequence[float]) -> tuple[float, int]:
+    """Least total cost and its last state's position; `after` by k is what follows layer L."""
     best, at = inf, -1
     for p, (cost, state) in enumerate(zip(swept.costs[-1], layout.segments[-1][1], strict=True)):
         total = cost + after[state[0]]
@@ -141,7 +134,7 @@ def best_end(layout: Layout, swept: Sweep, after: Sequence[float]) -> tuple[floa
     return best, at
 
 
-def trace(layout: Layout, swept: Sweep, at: int) -> list[Run]:
+def trace(layout: RoutingLayout, swept: Sweep, at: int) -> list[Run]:
     """The chain that ends at this position, as (g, first, end) in grid segments."""
     runs: list[Run] = []
     end = layout.grid_segments

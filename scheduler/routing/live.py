@@ -17,7 +17,7 @@ import numpy as np
 from core.protocol.types import LayerRange
 from scheduler.fleet.arrays import Floats
 from scheduler.routing.bounds import Bounds
-from scheduler.routing.layout import Layout, Sweep, best_end, sweep, trace
+from scheduler.routing.layout import RoutingLayout, Sweep, best_end, sweep, trace
 from scheduler.routing.parallax_route import Answer, NoRoute, Route, no_route, priced_route
 from scheduler.routing.partial import best_partial
 from scheduler.routing.routing_table import RoutingTable
@@ -39,10 +39,10 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptAnswer:
     """The last pass over a layout: enough to go on from the first segment that a change touches."""
 
-    layout: Layout
+    layout: RoutingLayout
     beyond: float  # no chain that leaves this layout costs less
     tau: list[float]
     after: list[float]
@@ -80,7 +80,7 @@ class LiveRouter:
         self._stamp = -1
         self._runs: list[Run] = []
         self._cost = inf
-        self._kept: Kept | None = None
+        self._kept: KeptAnswer | None = None
         self._bounds: Bounds | None = None
         self._repriced = False
         self._weights: Floats | None = None  # `one` of every machine
@@ -118,9 +118,7 @@ class LiveRouter:
         self._changed(g, before)
 
     def route(self, kv_needed_tokens: int = 0, excluded: Collection[str] = ()) -> Answer:
-        """The best chain of machines that are not excluded and have a slot and this much KV room
-        each.
-        """
+        """The best chain of machines not excluded that have a slot and this much KV room each."""
         best = self._best(kv_needed_tokens)
         if isinstance(best, NoRoute) or best.machine_ids.isdisjoint(excluded):
             return best  # without machines that it does not use, it is still the best
@@ -131,9 +129,7 @@ class LiveRouter:
     def backups(
         self, n: int, kv_needed_tokens: int = 0, excluded: Collection[str] = ()
     ) -> tuple[Route, ...]:
-        """Up to n further chains, each the best that shares no machine with the answer or an
-        earlier backup.
-        """
+        """Up to n further chains, each the best that shares no machine with those before it."""
         first = self.route(kv_needed_tokens, excluded)
         self.can_hold(kv_needed_tokens)
         found: list[Route] = []
@@ -310,9 +306,7 @@ class LiveRouter:
         return runs if isinstance(runs, int) else self._layers(runs)
 
     def _resumed(self) -> list[Run] | None:
-        """The answer by going on with the last pass from the first segment that a change
-        touches.
-        """
+        """The answer by going on with the last pass from the first segment that changed."""
         kept = self._kept
         if kept is None:
             return None
@@ -356,7 +350,7 @@ class LiveRouter:
         tau, after = [w[0] for w in weights], [w[1] for w in weights]
         swept = sweep(layout, tau, None)
         number = {g: k for k, g in enumerate(layout.machines)}
-        self._kept = Kept(layout, beyond, tau, after, swept, number)
+        self._kept = KeptAnswer(layout, beyond, tau, after, swept, number)
         cost, at = best_end(layout, swept, after)
         if at < 0:
             return best_partial(table, self, False)  # nowhere: says how far it gets

@@ -40,9 +40,7 @@ class Leg(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The fastest chain. ``latency_ms`` is one token's way from the client and back: all legs and
-    ``return_ms``.
-    """
+    """The fastest chain. ``latency_ms`` is a token's way from the client and back."""
 
     stages: Pipeline
     latency_ms: float
@@ -56,9 +54,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Why there is no chain: nobody holds ``layers``, all who do are masked, or no chain of holders
-    connects.
-    """
+    """Why there is no chain: nobody holds ``layers``, all holders are masked, or none connect."""
 
     reason: Literal["uncovered", "masked", "disconnected"]
     layers: tuple[LayerRange, ...]
@@ -114,9 +110,7 @@ def _search(table: RoutingTable, query: RouteQuery, states: int) -> Answer:
 def disjoint_backups(
     table: RoutingTable, primary: Route, n: int, query: RouteQuery | None = None
 ) -> tuple[Route, ...]:
-    """Up to n further chains, each the best that shares no machine with the primary or an earlier
-    backup.
-    """
+    """Up to n further chains, each the best that shares no machine with those before it."""
     query = query or DEFAULT
     excluded = query.excluded | primary.machine_ids
     backups: list[Route] = []
@@ -155,9 +149,7 @@ def priced_route(table: RoutingTable, prices: Stages, runs: Sequence[Run]) -> Ro
 
 
 def no_route(table: RoutingTable, span: LayerRange | None, prices: Stages, reached: int) -> NoRoute:
-    """Why there is no chain over the span (the whole model if None), given how far the best one
-    reaches.
-    """
+    """Why there is no chain over the span (None: the model), given how far the best one reaches."""
     span = span or LayerRange(0, table.model.layers)
     nobody: Flags = np.zeros(len(table.machines), dtype=np.bool_)
     holes = _uncovered(table, span, nobody)

@@ -16,7 +16,7 @@ from core.protocol.types import LayerRange
 from scheduler.fleet.arrays import Floats
 from scheduler.routing import sweep as arrays
 from scheduler.routing.bounds import Bounds, Subset
-from scheduler.routing.layout import Layout, best_end, sweep, trace
+from scheduler.routing.layout import RoutingLayout, best_end, sweep, trace
 from scheduler.routing.routing_table import RoutingTable
 from scheduler.routing.sweep import Run
 
@@ -86,7 +86,9 @@ def edges_within(table: RoutingTable, span: LayerRange) -> tuple[int, ...]:
     return tuple(sorted(inner))
 
 
-def among_states(layout: Layout, prices: Prices, has_edges: bool) -> tuple[list[Run], float] | None:
+def among_states(
+    layout: RoutingLayout, prices: Prices, has_edges: bool
+) -> tuple[list[Run], float] | None:
     """The best chain over the states of a layout, and its cost."""
     weights = [prices.one(g) for g in layout.machines]
     tau = [weight[0] for weight in weights]
@@ -104,9 +106,7 @@ def among_states(layout: Layout, prices: Prices, has_edges: bool) -> tuple[list[
 def _among_machines(
     table: RoutingTable, subset: Subset, prices: Prices
 ) -> tuple[list[Run], float] | None:
-    """`among_states` in arrays: factored over all states of these machines, else over exactly these
-    states.
-    """
+    """`among_states` in arrays: factored over all states of the machines, or over these exactly."""
     chosen = subset.machines
     listed = chosen.tolist()
     weights = np.array([prices.one(g) + prices.edge_ms(g) for g in listed]).reshape(-1, 4)

@@ -49,18 +49,14 @@ class RouteQuery:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The cost of each machine g to one query: τ (infinite where masked), way in, and head and way
-    out.
-    """
+    """The cost of each machine g to a query: τ (infinite if masked), way in, head and way out."""
 
     table: RoutingTable
     query: RouteQuery
     ends: bool  # whether the span ends the model, so that its last stage pays the head
 
     def edge_ms(self, g: int) -> tuple[float, float]:
-        """Time into g as first stage and out of it as last: the neighbour that stays, else the
-        client.
-        """
+        """Time into g as first stage and out of it as last, from and to the neighbour or client."""
         query, index = self.query, self.table.index
         enter = leave = 0.0
         if not query.has_edges:

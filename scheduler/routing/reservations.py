@@ -93,9 +93,7 @@ class Reservations:
     _touched: set[str] = field(default_factory=set)
 
     def announce(self, machine_id: str, slots: int, kv_tokens: int = MOST) -> None:
-        """A machine has this much in all. It may be less than is held: then it takes nothing new
-        until enough ended.
-        """
+        """A machine has this much in all; where more is held, it takes nothing new meanwhile."""
         _check(Need(slots, kv_tokens))
         machine = self._machines.get(machine_id)
         if machine is None:
@@ -126,8 +124,7 @@ class Reservations:
         *,
         agreed: bool = False,
     ) -> bool:
-        """Take all of this at once, in place of what the name holds; False, and nothing changes,
-        where it does not fit.
+        """Take all of this at once, in place of what the name holds; False where it does not fit.
 
         ``agreed`` counts it even so: the machines themselves have accepted. A name that waits stops
         waiting. A machine that an earlier request waits for has no room for a later one.
@@ -161,9 +158,7 @@ class Reservations:
         return True
 
     def release(self, name: str, now_ms: int) -> bool:
-        """The work is over, or never began, or nobody waits any more. Safe to call twice; whether
-        there was anything.
-        """
+        """The work is over, or never began; whether there was anything. Safe to call twice."""
         waited = self._queue.pop(name, None) is not None
         if waited:
             self.version += 1  # the next in line may be smaller
@@ -190,9 +185,7 @@ class Reservations:
         return list(self._queue).index(name)
 
     def due(self) -> str | None:
-        """Who may try now: the first whom nobody earlier holds up, if room has appeared since they
-        last found none.
-        """
+        """Who may try now: the first that nobody earlier holds up, if room appeared since."""
         earlier: set[str] = set()
         for place, (name, waiting) in enumerate(self._queue.items()):
             among = waiting.among
@@ -222,8 +215,7 @@ class Reservations:
     def observe(
         self, machine_id: str, slots: int, kv_tokens: int, sent_ms: int, now_ms: int
     ) -> bool:
-        """A machine says what of it is in use. Beyond what was held here when it said so, others
-        use it.
+        """A machine says what of it is in use. What was not held here then, others use.
 
         Late, absurd and unknown reports change nothing and are counted.
         """

@@ -14,7 +14,7 @@ from scheduler.fleet.costs import CONTEXT_TOKENS, kv_tokens
 from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Shard, in_layer_order
 from scheduler.routing.bounds import Bounds
 from scheduler.routing.hops import Hops, hops_of, localities_of
-from scheduler.routing.layout import Layout, layout_of
+from scheduler.routing.layout import RoutingLayout, layout_of
 from scheduler.routing.paces import Paces
 
 #: Up to this many machines every state is looked at, without bounds.
@@ -23,8 +23,7 @@ FEW_MACHINES = 16
 
 @dataclass(frozen=True, eq=False)
 class RoutingTable:
-    """Arrays over the machines that hold a shard (g, in order of locality and id) and over shards
-    (s, by layers, id).
+    """Arrays over machines with a shard (g, by locality and id) and shards (s, by layers, id).
 
     Values that queries share are worked out when first asked for and kept; nothing a query says is
     kept.
@@ -73,9 +72,7 @@ class RoutingTable:
         return self.lengths_over(self.grid)
 
     def lengths_over(self, edges: Sequence[int]) -> Floats:
-        """`lengths` over other edges; every shard boundary between the first and the last must be
-        one.
-        """
+        """`lengths` over other edges; every shard boundary between the outermost must be one."""
         table: Floats = np.full((len(edges) - 1, len(self.machines)), np.inf)
         at: Ints = np.array(edges, dtype=np.int64)
         spans: Ints = np.diff(at)
@@ -92,8 +89,7 @@ class RoutingTable:
 
     @cached_property
     def open_at(self) -> tuple[frozenset[int] | None, ...]:
-        """[segment]: whose shard starts or ends where it begins: one of them takes part in any
-        optimal hand-over there.
+        """[segment]: whose shard starts or ends there: one of them is in any optimal hand-over.
 
         None where anybody may: next to the model's ends, and everywhere if hops are not metric.
         """
@@ -122,13 +118,11 @@ class RoutingTable:
         return Bounds(self.hops, self.lengths, self.layers, tau, head, lambda: self.open_at)
 
     def states_within(self, cost_ms: float) -> int:
-        """How many states may lie on a chain of at most this cost; 1 where all are looked at
-        anyway.
-        """
+        """How many states may lie on a chain of at most this cost; 1 where all are looked at."""
         return 1 if self.every_state is not None else self.bounds.states_within(cost_ms)
 
     @cached_property
-    def every_state(self) -> Layout | None:
+    def every_state(self) -> RoutingLayout | None:
         """The layout of all states, for fleets of few machines; None where a segment has none."""
         if len(self.machines) > FEW_MACHINES or not all(on.size for on in self.holders):
             return None

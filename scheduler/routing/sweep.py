@@ -19,8 +19,7 @@ Run = tuple[int, int, int]
 
 
 def forward(hops: Factored, lengths: Floats, tau: Floats, enter: Floats) -> Floats:
-    """[segment, g]: least cost to have done all segments so far, this one on g, plus g's access, by
-    the factored form.
+    """[segment, g]: least cost of all segments so far, this one on g, plus g's access.
 
     `lengths` [segment, g] are its layers, infinite where not held.
     """
@@ -28,9 +27,7 @@ def forward(hops: Factored, lengths: Floats, tau: Floats, enter: Floats) -> Floa
 
 
 def backward(hops: Factored, lengths: Floats, tau: Floats, after: Floats) -> Floats:
-    """[segment, g]: least cost of this segment on g and all that follow, plus g's access, by the
-    factored form.
-    """
+    """[segment, g]: least cost of this segment on g and all that follow, plus g's access."""
     return _through(hops.base.T, hops, lengths[::-1], tau, after)[::-1]
 
 
@@ -83,9 +80,7 @@ def trace_factored(
 def dense(
     hops: Hops, holders: Sequence[Ints], lengths: Sequence[int], tau: Floats, enter: Floats
 ) -> tuple[list[Floats], list[Ints]]:
-    """By segment: least cost to have done it on each of its holders, and the position of the holder
-    before.
-    """
+    """By segment: least cost to have done it on each holder, and the holder before."""
     on = holders[0]
     d: Floats = enter[on] + tau[on] * lengths[0]
     costs: list[Floats] = [d]

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from scheduler.search.anneal import Arrangement
 from scheduler.stages.moves import MOVES, Chain
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 
 #: Temperature at the start and at the end, in layers.
 HOT, COLD = 1.0, 0.1
@@ -26,7 +26,7 @@ RAISE = 1 + 1e-6
 
 
 def aim(
-    pool: Pool,
+    pool: Machines,
     start: Chain,
     idle: Sequence[int],
     *,
@@ -36,8 +36,7 @@ def aim(
     floor: float = 0.0,
     stop: Callable[[], bool] | None = None,
 ) -> Arrangement | None:
-    """The chain of the largest flow / depth^β met in `evaluations` looks, None if none was worth
-    more than ``floor``.
+    """The chain of the largest flow / depth^β met, None if none was worth more than ``floor``.
 
     Deterministic by ``seed`` unless ``stop`` ends it early.
     """

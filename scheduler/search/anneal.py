@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from scheduler.stages.moves import MOVES, Chain
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Chains, each an ordered list of stages (machines by index), and their worth: Σ flow / depth^β
-    over the chains.
-    """
+    """Chains, each a list of stages (machines by index), and their worth: Σ flow / depth^β."""
 
     chains: tuple[tuple[tuple[int, ...], ...], ...]
     worth: float
@@ -37,7 +35,7 @@ class Cooling:
 
 
 def anneal(
-    pool: Pool,
+    pool: Machines,
     start: Sequence[Chain],
     idle: Sequence[int],
     *,

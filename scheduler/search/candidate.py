@@ -1,6 +1,4 @@
-"""What is a placement worth a look at: what could it pass, how deep is it, how long do prompts take
-in it?
-"""
+"""What could a placement pass, how deep is it, how long do prompts take in it?"""
 
 from __future__ import annotations
 

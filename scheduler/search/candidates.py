@@ -19,7 +19,7 @@ from scheduler.stages.compact_milp import solve_compact
 from scheduler.stages.moves import Chain
 from scheduler.stages.quick_patterns import quick_patterns
 from scheduler.stages.stage_patterns import stage_patterns
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 from scheduler.stages.table import table_of
 
 #: Kinds of machines up to which the exact methods (patterns, compact MILP) are tried.
@@ -30,8 +30,7 @@ SWAPS = 3
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """What to sweep. Where links do not bind, one headroom and one seed do: other orders of the
-    stages are as good.
+    """What to sweep. Where links do not bind, one headroom and one seed do.
 
     Of ``stage_shares`` of the stages of the largest flow, the pipelines of most flow, and with
     ``quick_shares`` of that flow those whose prompts take the least time.
@@ -56,8 +55,7 @@ def candidates(
     warm: Sequence[Placement] = (),
     over: Callable[[], bool] | None = None,
 ) -> tuple[Candidate, ...]:
-    """Placements by every method that applies, no two alike, those that let nothing through left
-    out.
+    """Placements by every method that applies, no two alike, all of which let something through.
 
     ``over`` may end the gathering early, once there is one. Raises PlanError when there is none at
     all.
@@ -79,11 +77,9 @@ def candidates(
 def reordered(
     fleet: Fleet, model: ModelShape, candidate: Candidate, many: int, seed: int = 0
 ) -> tuple[Candidate, ...]:
-    """The same stages in other orders that pass as much, over narrow links too: what differs is how
-    batches meet.
-    """
+    """The same stages in other orders that pass as much: what differs is how batches meet."""
     table = table_of(fleet, model)
-    pool = Pool(table, 1 / NARROW if table.links_bind else 1.0)
+    pool = Machines(table, 1 / NARROW if table.links_bind else 1.0)
     chains, _ = chains_of(pool, candidate.placement)
     draw = random.Random(seed)
     found = dict[Placement, Candidate]()
@@ -100,7 +96,7 @@ def reordered(
     return tuple(found.values())
 
 
-def _shuffled(pool: Pool, chain: Chain, draw: random.Random) -> Chain:
+def _shuffled(pool: Machines, chain: Chain, draw: random.Random) -> Chain:
     """Exchange stages at random, each time only if the chain passes as much as it did at first."""
     chain, enough, n = chain[:], pool.flow(chain, 0.0) * (1 - 1e-6), len(chain)
     for _ in range(SWAPS * n):

@@ -1,5 +1,4 @@
-"""Which chains of stages pass the most? Many short seeded runs, the best of which is kept (HELIX
-§3's chain search).
+"""Which chains of stages pass the most? The best of many short seeded runs (HELIX §3).
 
 Deterministic: limits are restarts and evaluations. A caller with a clock may give a deadline; the
 search then goes on with further restarts until it, and ends with the best so far.
@@ -19,8 +18,8 @@ from scheduler.search.anneal import Arrangement, anneal
 from scheduler.search.starts import many_chains, one_chain
 from scheduler.stages.chains import chains_of, depth_of, placement_of
 from scheduler.stages.moves import Chain
-from scheduler.stages.stages import Pool
-from scheduler.stages.table import Table, table_of
+from scheduler.stages.stages import Machines
+from scheduler.stages.table import StageTable, table_of
 
 Clock = Callable[[], float]
 #: Replicas from which on one chain over all machines is not worth trying.
@@ -83,7 +82,7 @@ def chain_search(
     table = table_of(fleet, model)
     if table.capped_bound <= 0:
         raise PlanError("empty", f"these machines cannot hold {model.layers} layers together")
-    search = _Search(Pool(table, options.headroom), options, _stop(clock, deadline_s), clock)
+    search = _Search(Machines(table, options.headroom), options, _stop(clock, deadline_s), clock)
     best = search.run(warm, endless=deadline_s is not None)
     if best is None:
         raise PlanError("unreachable", "no chain of these machines reaches from end to end")
@@ -110,7 +109,7 @@ class _Search:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Machines,
         options: ChainOptions,
         stop: Callable[[], bool] | None,
         clock: Clock | None,
@@ -192,7 +191,7 @@ class _Search:
             self.found_at_s = self.clock() if self.clock is not None else None
 
 
-def regions_of(table: Table) -> list[list[int]]:
+def regions_of(table: StageTable) -> list[list[int]]:
     """Machines by region, in order of the regions' names."""
     groups: dict[str, list[int]] = {}
     for i, machine in enumerate(table.machines):

@@ -1,5 +1,4 @@
-"""Which flow keeps every machine, KV cache and link about equally busy, and prompts off slow
-machines?
+"""Which flow keeps machines, caches and links evenly busy, and prompts off slow machines?
 
 A maximum flow is one of many, and a basic one: in a stage with room to spare it fills one machine
 and leaves another idle, and between regions one link. Requests that follow it fill the KV cache of
@@ -37,8 +36,7 @@ def even_flow(
     partial: bool = False,
     haste: float = 0.0,
 ) -> Flow:
-    """A flow of KEPT times the maximum with the load spread; links are (from id, to id) to tokens/s
-    as in `Flow`.
+    """A flow of KEPT times the maximum with the load spread; links are as in `Flow`.
 
     ``haste`` is what a second that a mean prompt computes or is on its way counts against a machine
     used to the full: the larger, the less flow goes over slow machines. How long links take to send
@@ -70,9 +68,7 @@ def even_flow(
 
 
 def _rooms(fleet: Fleet, model: ModelShape, graph: FlowGraph) -> list[list[float]]:
-    """What an arc's flow is measured against: of a machine its rate and its share of KV room, of a
-    link its width.
-    """
+    """What an arc's flow is measured against: rate and KV room of a machine, width of a link."""
     of, coordinator, placement = fleet.by_id, fleet.coordinator, graph.placement
     rates = [capacity for _, _, capacity in graph.arcs[: len(placement)]]
     kv = [kv_tokens(of[machine_id], model, len(layers)) for machine_id, layers in placement]

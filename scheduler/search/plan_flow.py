@@ -29,8 +29,7 @@ MOST_MACHINES = 128
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """A placement, its max flow with partial inference, the bound that nobody passes, and where it
-    comes from.
+    """A placement, its max flow with partial inference, a bound of all, and its source.
 
     ``found_s`` is how long after the start it was found, by the clock given; None without one.
     """
@@ -58,8 +57,7 @@ def plan_flow(
     clock: Clock | None = None,
     seconds: float | None = None,
 ) -> FlowPlan:
-    """The largest flow found in ``restarts`` runs, or with a clock within ``seconds``, ending early
-    when proven.
+    """The largest flow of ``restarts`` runs, or within ``seconds`` of a clock, until proven.
 
     The same seed takes the same steps; how many of them fit into ``seconds`` is up to the machine
     and who else is on it.

@@ -69,9 +69,7 @@ class RankOptions:
 
 @dataclass(frozen=True)
 class RankedWay:
-    """A placement and the flow that its requests follow, made with this ``haste`` (see
-    `even_flow`).
-    """
+    """A placement and the flow of its requests, made with this ``haste`` (see `even_flow`)."""
 
     candidate: Candidate
     haste: float
@@ -95,9 +93,7 @@ class Ranked:
         return self.report.goodput_tokens_per_s
 
     def worth(self, limits: Limits) -> float:
-        """Goodput, less where mean latencies are over the limits: steeply, so that who is within
-        comes first.
-        """
+        """Goodput, steeply less where mean latencies are over the limits."""
         return self.goodput_tokens_per_s * (1.0 - STEEP * limits.excess(self.report))
 
 
@@ -111,9 +107,7 @@ def iwrr(fleet: Fleet, model: ModelShape, placement: Placement, flow: Flow) -> R
 
 
 def way_of(fleet: Fleet, model: ModelShape, candidate: Candidate, haste: float = 0.0) -> RankedWay:
-    """Spread requests evenly: with partial inference only where that lets more through, for it adds
-    hops.
-    """
+    """An even flow, with partial inference only where that lets more through: it adds hops."""
     partial = candidate.tokens_per_s > candidate.exact_tokens_per_s * (1 + 1e-6)
     flow = even_flow(fleet, model, candidate.placement, partial=partial, haste=haste)
     return RankedWay(candidate, haste, flow)
@@ -130,9 +124,7 @@ def play(
     router: RouterMaker = iwrr,
     over: Callable[[], bool] | None = None,
 ) -> tuple[Ranked, ...]:
-    """Each way simulated in this window, best first. ``over`` may end the round early, once there
-    is one.
-    """
+    """Each way simulated in this window, best first. ``over`` may end it once there is one."""
     window = replace(options.sim, warmup_s=turn.warmup_s, duration_s=turn.duration_s)
     met = list[Ranked]()
     for way in ways:

@@ -28,8 +28,7 @@ from scheduler.simulate.work import Work
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Each of the ``finalists`` is tried with these ``hastes``, then in that number of other
-    ``orders`` of its stages.
+    """Each of the ``finalists`` is tried with these ``hastes``, then in other ``orders``.
 
     Every second finalist may be over the latency limits by a share of ``slack``: haste brings
     latencies down.
@@ -79,9 +78,7 @@ def plan_to_serve(
             met.extend(play(fleet, model, ways, work, ranking, first, router=router, over=over))
 
     def finalists() -> list[Ranked]:
-        """The best way of each of the best few candidates, those nearly within the limits among
-        them.
-        """
+        """The best way of each of the best candidates, also of those nearly within the limits."""
         best = dict[Placement, Ranked]()
         nearly = limits.times(1 + options.slack)
         for pair in zip(best_first(met, limits), best_first(met, nearly), strict=True):

@@ -6,14 +6,12 @@ import random
 from collections.abc import Sequence
 
 from scheduler.stages.moves import Chain
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 from scheduler.stages.table import region_order
 
 
-def one_chain(pool: Pool, seed: int) -> Chain:
-    """All machines in one chain, region after region, one stage each while there are layers for so
-    many.
-    """
+def one_chain(pool: Machines, seed: int) -> Chain:
+    """All machines in one chain, region after region, one stage each while there are layers."""
     table = pool.table
     regions = sorted({machine.region for machine in table.machines})
     random.Random(seed).shuffle(regions)
@@ -26,10 +24,9 @@ def one_chain(pool: Pool, seed: int) -> Chain:
 
 
 def many_chains(
-    pool: Pool, seed: int, groups: Sequence[Sequence[int]]
+    pool: Machines, seed: int, groups: Sequence[Sequence[int]]
 ) -> tuple[list[Chain], list[int]]:
-    """As many chains as each group of machines gives, then as many as the leftovers give together,
-    and who is left.
+    """As many chains as each group gives, then as the leftovers give together, and the rest.
 
     A chain takes the largest machines while it must grow and at last the smallest that suffices;
     those without work in the end make one stage more in the chains of their own group, in turn.
@@ -52,7 +49,9 @@ def many_chains(
     return chains + made, idle
 
 
-def _fill(pool: Pool, group: Sequence[int], draw: random.Random) -> tuple[list[Chain], list[int]]:
+def _fill(
+    pool: Machines, group: Sequence[int], draw: random.Random
+) -> tuple[list[Chain], list[int]]:
     table, total = pool.table, pool.table.model.layers
 
     def size(machine: int) -> int:

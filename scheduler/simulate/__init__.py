@@ -1,13 +1,16 @@
-"""How would a placement with a router serve a workload?
+"""What would a placement with a router serve?
 
-simulation.py  the event loop; `simulate` is the entry
-coordinator.py admission, tokens coming home, machines coming and going
-world.py       workers, links and requests in flight
-options.py     what is simulated, and for how long
-work.py        where requests come from: a trace, or a feed that keeps the KV caches filled
-traces.py      synthetic traces
-miner_line.py  queues as miners keep them
-pass_cost.py   how long a pass takes
-histogram.py   latencies in bounded memory
-report.py      what comes out
+`simulation`   the event loop; `simulate` is the entry
+`options`      what is simulated, and for how long
+`work`         where requests come from: a trace, or a feed that keeps KV caches filled
+`traces`       synthetic traces
+`coordinator`  requests let in, tokens that come home, machines that come and go
+`dispatch/`    the route of each request
+`network`      what is on its way, and when it arrives
+`world`        workers, links and requests in flight
+`miner_line`   queues as miners keep them
+`passes`       what a worker is made of, and how long a batch takes it
+`pass_cost`    how long a machine takes over one pass
+`histogram`    mean and percentiles of latencies
+`report`       what a simulation says
 """

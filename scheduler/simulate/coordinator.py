@@ -1,6 +1,4 @@
-"""What does the coordinator do: let requests in, send the next step, and cope with machines that
-come and go?
-"""
+"""How are requests let in and stepped on, also when machines come and go?"""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from scheduler.simulate.world import RunningRequest, Visit, Worker
 
 
 class SimulatedCoordinator:
-    """Requests wait here in order of arrival until the router and every ledger on the route have
-    room.
-    """
+    """Requests wait here in order until the router and every ledger on the route have room."""
 
     def __init__(
         self,
@@ -115,9 +111,7 @@ class SimulatedCoordinator:
             self.dropped += 1
 
     def _enter(self, running: RunningRequest, stage: Shard) -> bool:
-        """Book the prompt's pages at a stage and append the visit; False when the pages are
-        short.
-        """
+        """Book the prompt's pages at a stage and append the visit; False when pages are short."""
         worker = self.workers[stage.machine_id]
         if not worker.ledger.try_reserve(running.id, running.context, len(stage.layers)):
             return False
@@ -205,9 +199,7 @@ class SimulatedCoordinator:
                 visit.worker.former.cancel(running.id)
 
     def restart(self, running: RunningRequest, now: float) -> None:
-        """Take a request off its route; what it has produced becomes part of its prompt, and it
-        goes first.
-        """
+        """Take a request off its route, to start first and again with what it has produced."""
         self._leave(running)
         self._count_area(now)
         del self.running[running.id]

@@ -1,5 +1,4 @@
-"""How does a simulated stage queue its steps when it is a miner's? By the miner's own line-up and
-tickets.
+"""How does a simulated stage queue its steps as a miner does? By its line-up and tickets.
 
 What is added is what happens around them in a miner: a request's next chunk joins the line when the
 one before has run, and the first stage of a ring looks, now and then, at how many microbatches its
@@ -20,9 +19,6 @@ from scheduler.simulate.world import Visit
 #: A ring's microbatches are chosen anew after this many batches, and when requests come or go.
 LOOK_EVERY = 16
 MAX_ROWS = 256
-
-Ring = tuple[str, ...]
-"""The machines of a pipeline, in order."""
 
 
 class Chooser(Protocol):

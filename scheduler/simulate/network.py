@@ -22,8 +22,7 @@ Event: TypeAlias = tuple[float, int, int, Any, Any]
 
 
 class Network:
-    """The calendar of events and the links. Messages to a worker go straight to its inbox; one
-    event wakes it.
+    """The calendar of events, and the links. Messages go to a worker's inbox; one event wakes it.
 
     A busy worker needs no event for what arrives meanwhile: it looks at its inbox when its pass is
     done, so there is one event per pass instead of one per message.
@@ -45,9 +44,7 @@ class Network:
         heappush(self.heap, (at_s, self.next_seq(), kind, a, b))
 
     def link(self, source_id: str, target_id: str) -> SimLink:
-        """The link between two places, made when first used. Without a coordinator the way home
-        costs nothing.
-        """
+        """The link between two places. Without a coordinator the way home costs nothing."""
         link = self.links.get((source_id, target_id))
         if link is None:
             link = self.links[source_id, target_id] = self._make(source_id, target_id)
@@ -112,9 +109,7 @@ class Network:
         self._wake(visit.worker, arrival)
 
     def send_frames(self, done: list[Visit], now: float) -> None:
-        """Decode steps leave the stages they have visited, those to the same place in one
-        message.
-        """
+        """Decode steps leave the stages they have visited, those to one place in one message."""
         home: dict[SimLink, list[tuple[RunningRequest, int]]] = {}
         for visit in done:
             running = visit.running
@@ -141,9 +136,7 @@ class Network:
             self._wake(worker, arrival)
 
     def hand_over(self, visits: Iterable[Visit], now: float) -> None:
-        """Decode steps are at their first stages as soon as their tokens are: in a ring of miners
-        one message says both.
-        """
+        """Decode steps reach first stages with their tokens: in a ring one message says both."""
         for visit in visits:
             arrival = now + visit.link.latency_s
             visit.worker.decodes_in.append((arrival, self.next_seq(), visit))
@@ -155,9 +148,7 @@ class Network:
             heappush(self.heap, (arrival, self.next_seq(), WAKE, worker, None))
 
     def send_prompt(self, visit: Visit, now: float) -> None:
-        """A prompt or a chunk sets out, after the prompts before it and, where decode steps go
-        first, after those.
-        """
+        """A prompt or chunk sets out, after earlier ones and any decode steps that go first."""
         link = visit.link
         if self._decode_first and (link.prompts or link.free_at > now):
             link.prompts.append((now, visit))

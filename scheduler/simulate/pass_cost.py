@@ -75,9 +75,7 @@ class ProfileCost:
 
 
 class RooflineCost:
-    """From datasheet values as in `costs`: the larger of compute and memory time, per layer, over
-    the whole batch.
-    """
+    """From datasheet values as in `costs`: compute or memory, the larger, over the whole batch."""
 
     needs_context = True
 
@@ -115,9 +113,7 @@ def cost_of(machine: Machine, model: ModelShape, *, helix_rules: bool = False) -
 
 
 def head_seconds(machine: Machine, model: ModelShape) -> tuple[float, float]:
-    """Time of the output projection: per token, and at least; the larger of n × first and second
-    counts.
-    """
+    """Time of the output projection per token, and at least: n × the first, or the second."""
     scale = correction(machine, model)
     return (
         scale * model.head_flops_per_token / (machine.tflops * 1e12),

@@ -23,9 +23,7 @@ def make_worker(
     options: SimOptions,
     costs: Mapping[str, PassCost],
 ) -> Worker:
-    """A machine with its slice, its limits from its profile where it has one; `costs` may replace
-    its cost model.
-    """
+    """A machine with its slice and limits; `costs` may replace its cost model."""
     many, chunk = len(layers), options.chunk_tokens
     cost = costs.get(machine.id) or cost_of(machine, model, helix_rules=options.helix_rules)
     head = head_seconds(machine, model) if layers.end == model.layers else None
@@ -69,8 +67,7 @@ def _former(machine: Machine, many: int, options: SimOptions) -> BatchFormer[Vis
 
 
 def microbatches(visits: Iterable[Visit]) -> MicrobatchChoice:
-    """How many microbatches the requests of a ring should be (`core.batching.ring`), by what its
-    stages really take.
+    """How many microbatches a ring's requests should be (`core.batching.ring`), as measured.
 
     One where the ring is a single stage: its next batch need not wait for anybody.
     """
@@ -101,13 +98,11 @@ def _decode_seconds(worker: Worker, context: float) -> Callable[[float], float]:
 
 
 def pass_seconds(worker: Worker, batch: StepBatch[Visit], copy_s_per_token: float) -> float:
-    """Layers, the output projection where the slice ends the model, and copies of inputs by Helix's
-    rules.
-    """
+    """Layers, output projection at the model's end, and copies of inputs by Helix's rules."""
     decodes, prefill = len(batch.decodes), batch.prefill_tokens
     if worker.mixed:
         seconds = _mixed_seconds(worker, batch)
-    elif worker.context_matters:
+    elif worker.cost.needs_context:
         context, attended = _contexts(batch.decodes, batch.prefills)
         seconds = worker.cost.seconds(worker.many_layers, prefill, decodes, context, attended)
     else:
@@ -133,9 +128,7 @@ def _contexts(decodes: list[Visit], prefills: list[Visit]) -> tuple[int, float]:
 
 
 def _mixed_seconds(worker: Worker, batch: StepBatch[Visit]) -> float:
-    """A pass in which requests enter or leave inside the slice: layer by layer, over who is
-    there.
-    """
+    """A pass that requests enter or leave inside the slice: layer by layer, over who is there."""
     whole = worker.layers
     steps = [(v.layers or whole, v) for v in (*batch.decodes, *batch.prefills)]
     ends = sorted({edge for layers, _ in steps for edge in (layers.start, layers.end)})

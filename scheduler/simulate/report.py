@@ -10,9 +10,7 @@ from scheduler.simulate.world import SimLink, Worker
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """One machine over the counted window; ``kv_peak`` is the largest share of its cache
-    ever held.
-    """
+    """A machine over the counted window; ``kv_peak`` is the largest share of its cache held."""
 
     machine_id: str
     utilisation: float
@@ -65,11 +63,6 @@ class SimReport:
     links: tuple[LinkUse, ...]
     events: int
     messages: int
-
-    @property
-    def mean_utilisation(self) -> float:
-        """Mean over machines of the share of time they computed."""
-        return sum(node.utilisation for node in self.nodes) / len(self.nodes) if self.nodes else 0.0
 
 
 def node_use(worker: Worker, window_s: float) -> NodeUse:

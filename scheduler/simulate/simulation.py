@@ -46,7 +46,10 @@ def simulate(
 
 
 class Simulation:
-    """One run."""
+    """One run. A benchmark of other routers has a network and a coordinator of its own."""
+
+    network_type = Network
+    coordinator_type = SimulatedCoordinator
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class Simulation:
         replan: Callable[[frozenset[str]], None] | None = None,
     ) -> None:
         self.options = options
-        self.network = Network(fleet, model, options)
+        self.network = self.network_type(fleet, model, options)
         self._copy_s = (
             model.activation_bytes_per_token * sum(1 / rate for rate in HELIX_COPY_BYTES_S)
             if options.helix_rules
@@ -79,7 +82,7 @@ class Simulation:
                 router.set_present(change.machine_id, False)
             seen.add(change.machine_id)
             self.network.push(change.at_s, CHANGE, change)
-        self.coordinator = SimulatedCoordinator(
+        self.coordinator = self.coordinator_type(
             self.network, self.workers, router, work, options, replan
         )
         self._frames = options.frames
@@ -123,9 +126,7 @@ class Simulation:
         return self._report(end_s)
 
     def _start_pass(self, worker: Worker, now: float) -> None:
-        """Take up what has arrived and run the next batch; with nothing to run, sleep until the
-        next arrival.
-        """
+        """Take up what has arrived and run the next batch; with nothing to run, sleep."""
         former = worker.former
         inbox = worker.decodes_in
         if inbox:

@@ -74,9 +74,7 @@ CORRELATION = 0.325
 
 
 def lengths(draw: random.Random) -> tuple[int, int]:
-    """Prompt and output tokens of one request, each by its percentiles, joined by a Gaussian
-    copula.
-    """
+    """Prompt and output tokens of a request by percentiles, joined by a Gaussian copula."""
     a = draw.gauss(0.0, 1.0)
     b = CORRELATION * a + math.sqrt(1 - CORRELATION**2) * draw.gauss(0.0, 1.0)
     return _below(a, INPUT_TOKENS), _below(b, OUTPUT_TOKENS)

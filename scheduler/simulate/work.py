@@ -12,8 +12,7 @@ from scheduler.fleet.workload import Arrival
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Keep the KV caches filled (Helix's offline load): lengths are drawn from those of ``lengths``
-    with replacement.
+    """Keep the KV caches filled (Helix's offline load) by draws from ``lengths``.
 
     ``initial`` requests come first, ``pause_s`` apart; then, whenever a prompt or a request is
     done, the expected use of the fullest layer is at most ``fill`` and nobody waits, one more comes

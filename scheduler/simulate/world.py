@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from core.batching import KvLedger, RequestStep, StepBatch
 from core.protocol.types import LayerRange
-from scheduler.simulate.dispatch.router import Route
+from scheduler.simulate.dispatch.router import RequestRoute
 from scheduler.simulate.pass_cost import PassCost
 
 
+@dataclass(slots=True, eq=False)
 class SimLink:
     """One direction between two places: messages are sent one after another, then travel.
 
@@ -20,44 +22,24 @@ class SimLink:
     prompt messages wait in ``prompts`` when decode steps go first and the link is busy.
     """
 
-    __slots__ = (
-        "busy_s",
-        "decode_s",
-        "decodes",
-        "free_at",
-        "is_scheduled",
-        "latency_s",
-        "max_wait_s",
-        "messages",
-        "prompts",
-        "source_id",
-        "target_id",
-        "token_s",
-        "wait_s",
-    )
+    source_id: str
+    target_id: str
+    latency_s: float
+    token_s: float
+    message_s: float
+    decode_s: float = field(init=False)
+    free_at: float = 0.0
+    prompts: deque[tuple[float, Visit]] = field(default_factory=deque)
+    is_scheduled: bool = False
+    #: Single decode steps sent, and all other messages with the time they took.
+    decodes: int = 0
+    messages: int = 0
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    max_wait_s: float = 0.0
 
-    def __init__(
-        self,
-        source_id: str,
-        target_id: str,
-        latency_s: float,
-        token_s: float,
-        message_s: float,
-    ) -> None:
-        self.source_id = source_id
-        self.target_id = target_id
-        self.latency_s = latency_s
-        self.token_s = token_s
-        self.decode_s = token_s + message_s
-        self.free_at = 0.0
-        self.prompts: deque[tuple[float, Visit]] = deque()
-        self.is_scheduled = False
-        #: Single decode steps sent, and all other messages with the time they took.
-        self.decodes = 0
-        self.messages = 0
-        self.busy_s = 0.0
-        self.wait_s = 0.0
-        self.max_wait_s = 0.0
+    def __post_init__(self) -> None:
+        self.decode_s = self.token_s + self.message_s
 
     def send(self, now: float, seconds: float) -> float:
         """Put a message that takes `seconds` on the link; returns when it arrives."""
@@ -75,9 +57,7 @@ class SimLink:
         return start + self.latency_s
 
     def close_run(self, now: float, free_at: float, wait_s: float, sent: int) -> None:
-        """Decode messages were sent in a row; the last has left at `free_at` and waited
-        longest.
-        """
+        """Decode messages were sent in a row; the last left at `free_at` and waited longest."""
         self.decodes += sent
         self.wait_s += wait_s
         self.max_wait_s = max(self.max_wait_s, free_at - self.decode_s - now)
@@ -92,78 +72,50 @@ class SimLink:
 
 
 class Line(Protocol):
-    """What waits at a worker: a `BatchFormer`, or a miner's line-up."""
+    """What waits at a worker: a `BatchFormer`, or a miner's line-up. Its length is in steps."""
 
+    def __len__(self) -> int: ...
     def add_decodes(self, steps: Iterable[Visit]) -> None: ...
     def add_prefill(self, step: Visit) -> None: ...
     def form(self) -> StepBatch[Visit] | None: ...
     def cancel(self, request: int) -> object: ...
 
 
+@dataclass(slots=True, eq=False)
 class Worker:
-    """One machine with its slice: the product's batch former and KV ledger, and messages on their
-    way to it.
-    """
+    """A machine with its slice: batch former, KV ledger, and messages on their way to it."""
 
-    __slots__ = (
-        "batch",
-        "busy_s",
-        "context_matters",
-        "cost",
-        "decodes_in",
-        "decodes_run",
-        "epoch",
-        "former",
-        "head",
-        "id",
-        "is_present",
-        "layers",
-        "ledger",
-        "many_layers",
-        "mixed",
-        "passes",
-        "prefill_run",
-        "prompts_in",
-        "slowness",
-        "wake_at",
-    )
+    id: str
+    layers: LayerRange
+    former: Line
+    ledger: KvLedger
+    cost: PassCost
+    #: Seconds of the output projection a token, and at least; None without one.
+    head: tuple[float, float] | None
+    many_layers: int = field(init=False)
+    #: Whether any request uses only part of the slice.
+    mixed: bool = False
+    slowness: float = 1.0
+    is_present: bool = True
+    epoch: int = 0
+    #: What it runs, or ran last.
+    batch: StepBatch[Visit] | None = None
+    #: When the next event wakes it: minus infinity while it is busy, infinity while nothing is
+    #: on its way.
+    wake_at: float = math.inf
+    #: (arrival, sequence number, visit): taken up in order of time when the worker is free.
+    decodes_in: list[tuple[float, int, Visit]] = field(default_factory=list)
+    prompts_in: list[tuple[float, int, Visit]] = field(default_factory=list)
+    busy_s: float = 0.0
+    passes: int = 0
+    decodes_run: int = 0
+    prefill_run: int = 0
 
-    def __init__(
-        self,
-        machine_id: str,
-        layers: LayerRange,
-        former: Line,
-        ledger: KvLedger,
-        cost: PassCost,
-        head: tuple[float, float] | None,
-    ) -> None:
-        self.id = machine_id
-        self.layers = layers
-        self.many_layers = len(layers)
-        self.former = former
-        self.ledger = ledger
-        self.cost = cost
-        self.context_matters = cost.needs_context
-        self.head = head
-        #: Whether any request uses only part of the slice.
-        self.mixed = False
-        self.slowness = 1.0
-        self.is_present = True
-        self.epoch = 0
-        #: What it runs, or ran last.
-        self.batch: StepBatch[Visit] | None = None
-        #: When the next event wakes it: minus infinity while it is busy, infinity while nothing is
-        #: on its way.
-        self.wake_at = math.inf
-        #: (arrival, sequence number, visit): taken up in order of time when the worker is free.
-        self.decodes_in: list[tuple[float, int, Visit]] = []
-        self.prompts_in: list[tuple[float, int, Visit]] = []
-        self.busy_s = 0.0
-        self.passes = 0
-        self.decodes_run = 0
-        self.prefill_run = 0
+    def __post_init__(self) -> None:
+        self.many_layers = len(self.layers)
 
 
+@dataclass(slots=True, eq=False)
 class RunningRequest:
     """One request: how far it is and where it runs.
 
@@ -171,42 +123,28 @@ class RunningRequest:
     ``epoch`` tells tokens of an earlier start from those of the present one.
     """
 
-    __slots__ = (
-        "arrived_s",
-        "context",
-        "epoch",
-        "has_token",
-        "home",
-        "id",
-        "in_time",
-        "issued_s",
-        "job",
-        "prompt_tokens",
-        "remaining",
-        "route",
-        "visits",
-    )
+    id: int
+    arrived_s: float
+    prompt_tokens: int
+    #: Decode steps to come.
+    remaining: int
+    job: int = 0
+    issued_s: float = field(init=False)
+    context: int = field(init=False)
+    epoch: int = 0
+    in_time: bool = True
+    has_token: bool = False
+    route: RequestRoute | None = None
+    visits: list[Visit] = field(default_factory=list)
+    home: SimLink | None = None
 
-    def __init__(self, request_id: int, arrived_s: float, prompt_tokens: int, steps: int) -> None:
-        self.id = request_id
-        self.job = 0
-        self.arrived_s = arrived_s
-        self.issued_s = arrived_s
-        self.prompt_tokens = prompt_tokens
-        self.remaining = steps
-        self.context = prompt_tokens
-        self.epoch = 0
-        self.in_time = True
-        self.has_token = False
-        self.route: Route | None = None
-        self.visits: list[Visit] = []
-        self.home: SimLink | None = None
+    def __post_init__(self) -> None:
+        self.issued_s = self.arrived_s
+        self.context = self.prompt_tokens
 
 
 class Visit(RequestStep):
-    """A request's step at one stage. ``base`` is the decode visit of the same stage (itself for a
-    decode step).
-    """
+    """A request's step at a stage. ``base`` is the decode visit of that stage, maybe itself."""
 
     __slots__ = ("base", "is_dead", "link", "next", "running", "worker")
 

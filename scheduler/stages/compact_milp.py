@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement, Shard, in_layer_order
 from scheduler.stages.solver import LpColumn, Solution, maximise
-from scheduler.stages.table import Table, fits_at, table_of
+from scheduler.stages.table import StageTable, fits_at, table_of
 
 #: Enough for the 24-node clusters to be proven; larger fleets stop here with what they have.
 NODE_LIMIT = 2_000
@@ -22,9 +22,7 @@ NODE_LIMIT = 2_000
 
 @dataclass(frozen=True)
 class CompactPlan:
-    """A placement, the flow it has while no link binds, and the proven limit of every placement of
-    this form.
-    """
+    """A placement, its flow while no link binds, and the proven limit of this form."""
 
     placement: Placement
     tokens_per_s: float
@@ -65,7 +63,7 @@ def solve_compact(
     return CompactPlan(placement, max(0.0, answer.value), bound, answer.proven)
 
 
-def _choices(table: Table) -> list[_Choice]:
+def _choices(table: StageTable) -> list[_Choice]:
     total, cap = table.model.layers, table.capped_bound
     return [
         _Choice(index, start, k, min(rate, cap))
@@ -76,12 +74,12 @@ def _choices(table: Table) -> list[_Choice]:
     ]
 
 
-def _counts(table: Table) -> list[tuple[float, float]]:
+def _counts(table: StageTable) -> list[tuple[float, float]]:
     return [(-math.inf, float(len(kind.members))) for kind in table.kinds]
 
 
 def _coverage(
-    table: Table, choices: list[_Choice]
+    table: StageTable, choices: list[_Choice]
 ) -> tuple[list[LpColumn], list[tuple[float, float]]]:
     """Maximise F with Σ over (s, k) that cover a layer of y·T(k) ≥ F, for every layer."""
     total = table.model.layers
@@ -100,7 +98,7 @@ def _coverage(
 
 
 def _boundary(
-    table: Table, choices: list[_Choice]
+    table: StageTable, choices: list[_Choice]
 ) -> tuple[list[LpColumn], list[tuple[float, float]]]:
     """Arcs s → s + k of capacity y·T(k); conserve the flow at every boundary, maximise what leaves
     0.
@@ -131,7 +129,7 @@ def _boundary(
     return columns, rows
 
 
-def _hand_out(table: Table, choices: list[_Choice], answer: Solution) -> Placement:
+def _hand_out(table: StageTable, choices: list[_Choice], answer: Solution) -> Placement:
     """Give the counted ranges to the machines of each kind, in order of layers and of id."""
     assert answer.values is not None
     left = [list(reversed(kind.members)) for kind in table.kinds]

@@ -1,5 +1,4 @@
-"""How much passes every layer of a placement, where no link binds and ranges may be entered
-anywhere?
+"""How much passes every layer of a placement if no link binds and ranges open anywhere?
 
 With partial inference the only cuts are the machines that hold one layer, so the max flow is the
 least coverage: min over layers of Σ T of the machines that hold it (HELIX: coverage form).
@@ -13,7 +12,7 @@ from collections.abc import Callable
 
 from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Placement, Shard, in_layer_order
-from scheduler.stages.table import Kind, Table, fits_at
+from scheduler.stages.table import StageKind, StageTable, fits_at
 
 #: Temperature at the start and the end of `raise_coverage`, in layers at the target.
 HOT, COLD = 0.3, 0.02
@@ -23,7 +22,7 @@ RAISE = 1 + 1e-6
 Ranges = list[tuple[int, int] | None]
 
 
-def ranges_of(table: Table, placement: Placement) -> Ranges:
+def ranges_of(table: StageTable, placement: Placement) -> Ranges:
     """The ranges of a placement; machines that are not in the table are left out."""
     index = {machine.id: i for i, machine in enumerate(table.machines)}
     ranges: Ranges = [None] * len(table.machines)
@@ -33,7 +32,7 @@ def ranges_of(table: Table, placement: Placement) -> Ranges:
     return ranges
 
 
-def as_placement(table: Table, ranges: Ranges) -> Placement:
+def as_placement(table: StageTable, ranges: Ranges) -> Placement:
     """Shards in order of layers."""
     shards = [
         Shard(table.machines[i].id, LayerRange(held[0], held[0] + held[1]))
@@ -43,7 +42,7 @@ def as_placement(table: Table, ranges: Ranges) -> Placement:
     return in_layer_order(shards)
 
 
-def coverage(table: Table, ranges: Ranges) -> list[float]:
+def coverage(table: StageTable, ranges: Ranges) -> list[float]:
     """Tokens per second through each layer."""
     covered = [0.0] * table.model.layers
     for i, held in enumerate(ranges):
@@ -55,11 +54,9 @@ def coverage(table: Table, ranges: Ranges) -> list[float]:
 
 
 def neighbour(
-    kind: Kind, held: tuple[int, int] | None, total: int, draw: Callable[[], float]
+    kind: StageKind, held: tuple[int, int] | None, total: int, draw: Callable[[], float]
 ) -> tuple[int, int] | None:
-    """Another range for a machine: an end or both moved a little, or anywhere; None when it would
-    not fit.
-    """
+    """Another range for a machine: ends moved a little, or anywhere; None when it does not fit."""
     way = draw()
     if held is None or way < 0.1:
         k = 1 + int(draw() * min(len(kind.rates), total))
@@ -81,16 +78,14 @@ def neighbour(
 
 
 def raise_coverage(
-    table: Table,
+    table: StageTable,
     ranges: Ranges,
     *,
     seed: int,
     evaluations: int,
     stop: Callable[[], bool] | None = None,
 ) -> Ranges:
-    """Ranges with the largest least coverage found by annealing what layers lack of a target; never
-    worse.
-    """
+    """Ranges of most least coverage, by annealing what layers lack of a target; never worse."""
     draw = random.Random(seed).random
     total = table.model.layers
     kinds = [table.kinds[kind] for kind in table.kind_of]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.stages.coverage import Ranges, as_placement, coverage, ranges_of
-from scheduler.stages.table import Table, fits_at, table_of
+from scheduler.stages.table import StageTable, fits_at, table_of
 
 #: Flows aimed at, as shares of the capped bound.
 TARGETS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -20,8 +20,7 @@ def patches(
     at_least: float = 0.0,
     fixed: Collection[str] = (),
 ) -> Iterator[Placement]:
-    """Placements that differ from the one held in ever more machines, aimed at ever smaller flows,
-    without repeats.
+    """Placements that differ from that held in ever more machines, aimed at ever less flow.
 
     Only those whose every layer passes `at_least`. Links are not looked at: the caller, which
     chooses among them measures the flow. Shards that their machines cannot hold are left out.
@@ -62,10 +61,9 @@ def patches(
 
 
 def best_step(
-    table: Table, ranges: Ranges, target: float, allowed: Iterable[int]
+    table: StageTable, ranges: Ranges, target: float, allowed: Iterable[int]
 ) -> tuple[int, int, int] | None:
-    """(machine, first layer, layers): the one change that most lowers what is lacking per layer to
-    load.
+    """(machine, first layer, layers): the change that most lowers what lacks per layer loaded.
 
     None when nothing lacks or no change lowers it.
     """

@@ -16,7 +16,7 @@ from scheduler.stages.coverage import (
     raise_coverage,
     ranges_of,
 )
-from scheduler.stages.table import Table, table_of
+from scheduler.stages.table import StageTable, table_of
 
 #: Share of the draws that are for a machine in the minimum cut, the only ones that can help at
 #: once.
@@ -40,8 +40,7 @@ def polish(
     evaluations: int = 200,
     stop: Callable[[], bool] | None = None,
 ) -> Polished:
-    """A placement with at least the max flow (partial inference) of the one given; deterministic by
-    ``seed``.
+    """A placement of no less max flow (partial inference) than given; the same by ``seed``.
 
     ``evaluations`` counts max flows. Where no link binds the max flow is the least coverage, which
     is annealed instead, two hundred times as often.
@@ -62,7 +61,7 @@ def polish(
 
 
 def _climb(
-    table: Table,
+    table: StageTable,
     placement: Placement,
     flow: Flow,
     draw: Callable[[], float],

@@ -17,8 +17,8 @@ from scheduler.fleet.workload import Workload
 from scheduler.stages.chains import placement_of
 from scheduler.stages.solver import LpColumn, maximise
 from scheduler.stages.stage_patterns import hand_out, patterns_at
-from scheduler.stages.stages import Pool
-from scheduler.stages.table import Table, table_of
+from scheduler.stages.stages import Machines
+from scheduler.stages.table import StageTable, table_of
 
 #: Layers fewer than a pattern could hold at T, so that lengths can add up to L exactly.
 FEWER = 1
@@ -29,8 +29,7 @@ NODE_LIMIT = 2000
 def quick_patterns(
     fleet: Fleet, model: ModelShape, tokens_per_s: float, *, most_stages: int | None = None
 ) -> Placement:
-    """A pipeline of at most ``most_stages`` stages that each pass ``tokens_per_s`` or more, while
-    no link binds.
+    """A pipeline of at most ``most_stages`` stages of ``tokens_per_s`` or more; no link binds.
 
     Its prompts take the least time that the node limit finds. Raises PlanError when there is no
     such pipeline.
@@ -58,13 +57,13 @@ def quick_patterns(
         for members, many in zip(stages, answer.values, strict=True)
         for _ in range(round(many))
     ]
-    return placement_of(Pool(table), [hand_out(table, chosen)])
+    return placement_of(Machines(table), [hand_out(table, chosen)])
 
 
-def _prompt_ms(table: Table, model: ModelShape, members: tuple[int, ...], layers: int) -> float:
-    """What a mean prompt takes in a stage, each kind as often as it passes tokens; the first of a
-    kind stands for all.
-    """
+def _prompt_ms(
+    table: StageTable, model: ModelShape, members: tuple[int, ...], layers: int
+) -> float:
+    """What a mean prompt takes in a stage, each kind as often as it passes tokens."""
     prompt_tokens = round(Workload().input_tokens)
     rates = [table.kinds[kind].rates[layers - 1] for kind in members]
     times = [

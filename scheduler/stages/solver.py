@@ -17,9 +17,7 @@ from scheduler.fleet.highs import open_highs
 
 @dataclass(frozen=True)
 class LpColumn:
-    """One variable ≥ 0: its bound, whether it is whole, its share in the objective and its entries
-    (row, value).
-    """
+    """A variable ≥ 0: bound, whether it is whole, share in the objective, entries (row, value)."""
 
     upper: float
     whole: bool
@@ -47,8 +45,7 @@ def maximise(
     gap: float = 0.0,
     enough: float = math.inf,
 ) -> Solution:
-    """Maximise Σ cost·x under ``rows`` (low, high). ``start`` is a first point, ``gap`` the
-    relative gap to stop at.
+    """Maximise Σ cost·x under ``rows`` (low, high), from ``start``, to a relative ``gap``.
 
     A point worth ``enough`` ends the search.
     """

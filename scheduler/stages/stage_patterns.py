@@ -16,8 +16,8 @@ from scheduler.fleet.errors import PlanError
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.stages.chains import placement_of
 from scheduler.stages.solver import LpColumn, maximise
-from scheduler.stages.stages import Pool
-from scheduler.stages.table import Table, table_of
+from scheduler.stages.stages import Machines
+from scheduler.stages.table import StageTable, table_of
 
 #: Most machines in one stage, and most patterns that one target may have.
 MOST_MEMBERS = 8
@@ -49,13 +49,12 @@ def stage_patterns(
     node_limit: int = NODE_LIMIT,
     over: Callable[[], bool] | None = None,
 ) -> PatternPlan:
-    """The pipeline with the largest T, to a relative ``tolerance``, of at most ``most_stages``
-    stages.
+    """The pipeline of the largest T, to ``tolerance``, of at most ``most_stages`` stages.
 
     ``over`` may end the bisection early. Raises PlanError when no such pipeline exists.
     """
     table = table_of(fleet, model)
-    pool = Pool(table)
+    pool = Machines(table)
     limit = min(most_stages or model.layers, model.layers)
     low, high, best = 0.0, table.capped_bound, None
     proven = high
@@ -81,11 +80,9 @@ def stage_patterns(
 
 
 def _stages_at(
-    table: Table, target: float, most_stages: int, node_limit: int
+    table: StageTable, target: float, most_stages: int, node_limit: int
 ) -> tuple[list[list[int]], bool]:
-    """Stages that hold L layers at the target, [] if none were found, and whether there are
-    none.
-    """
+    """Stages that hold L layers at the target, [] if none was found; whether there are none."""
     patterns = patterns_at(table, target)
     if not patterns:
         return [], True
@@ -111,16 +108,14 @@ def _stages_at(
     return hand_out(table, chosen), False
 
 
-def hand_out(table: Table, stages: Sequence[tuple[int, ...]]) -> list[list[int]]:
+def hand_out(table: StageTable, stages: Sequence[tuple[int, ...]]) -> list[list[int]]:
     """Machines by index for stages of kinds, the first of each kind first."""
     left = [list(reversed(kind.members)) for kind in table.kinds]
     return [[left[kind].pop() for kind in members] for members in stages]
 
 
-def patterns_at(table: Table, target: float) -> list[tuple[tuple[int, ...], int]]:
-    """Multisets of kinds with the most layers they hold at the target, without those where a
-    machine is of no use.
-    """
+def patterns_at(table: StageTable, target: float) -> list[tuple[tuple[int, ...], int]]:
+    """Multisets of kinds with the layers they hold at the target, without useless machines."""
     curves = [[-rate for rate in _falling(kind.rates)] for kind in table.kinds]
     most = [kind.fits.plain for kind in table.kinds]
     counts = [len(kind.members) for kind in table.kinds]

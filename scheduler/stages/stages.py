@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import repeat
 
 from scheduler.flow.arc_flow import largest
-from scheduler.stages.table import Table
+from scheduler.stages.table import StageTable
 
 #: Curves kept before the pool of stages starts afresh, so that a long search stays small.
 MOST_STAGES = 200_000
@@ -26,41 +27,33 @@ LINK_PRICE = 5.0
 NOT_YET: dict[tuple[int, int], float] = {}
 
 
-class Stage:
-    """Machines that hold the same layers. Curves are −R(k), rising, so that a bisection counts
-    layers.
+@dataclass(slots=True, eq=False)
+class PlannedStage:
+    """Machines that hold the same layers. Curves are −R(k), rising: a bisection counts layers.
 
     R(k) is the most that the stage passes with k layers or more: a machine may hold layers it has
     no use for.
     """
 
-    __slots__ = ("both", "first", "last", "machines", "next", "plain")
-
-    def __init__(
-        self,
-        machines: tuple[int, ...],
-        plain: list[float],
-        first: list[float],
-        last: list[float],
-        both: list[float],
-    ) -> None:
-        self.machines = machines
-        self.plain = plain
-        self.first = first
-        self.last = last
-        self.both = both
-        #: Limits towards the next stage by both layer counts; None where the link never binds.
-        self.next: dict[Stage, dict[tuple[int, int], float] | None] = {}
+    machines: tuple[int, ...]
+    plain: list[float]
+    first: list[float]
+    last: list[float]
+    both: list[float]
+    #: Limits towards the next stage by both layer counts; None where the link never binds.
+    next: dict[PlannedStage, dict[tuple[int, int], float] | None] = field(
+        init=False, default_factory=dict
+    )
 
 
-class Pool:
+class Machines:
     """Every stage that a search has met, made once.
 
     With ``headroom`` h a link counts as 1/h of what it carries: prompts come in bursts, and a link
     that is just wide enough for the mean makes them wait.
     """
 
-    def __init__(self, table: Table, headroom: float = 1.0) -> None:
+    def __init__(self, table: StageTable, headroom: float = 1.0) -> None:
         self.table = table
         self.links = tuple(tuple(limit / headroom for limit in row) for row in table.links)
         self.links_bind = headroom > 1.0 or table.links_bind
@@ -69,10 +62,10 @@ class Pool:
         capacity = sum(max(kind.fits) * len(kind.members) for kind in table.kinds)
         #: May the machines hold the model more than once?
         self.several = capacity >= 2 * table.model.layers
-        self._stages: dict[tuple[int, ...], Stage] = {}
+        self._stages: dict[tuple[int, ...], PlannedStage] = {}
         self._curves: dict[tuple[int, ...], tuple[list[float], ...]] = {}
 
-    def stage(self, machines: Sequence[int]) -> Stage:
+    def stage(self, machines: Sequence[int]) -> PlannedStage:
         """The stage of these machines."""
         key = tuple(sorted(machines))
         stage = self._stages.get(key)
@@ -84,7 +77,7 @@ class Pool:
             curves = self._curves.get(kinds)
             if curves is None:
                 curves = self._curves[kinds] = self._curves_of(kinds)
-            stage = self._stages[key] = Stage(key, *curves)
+            stage = self._stages[key] = PlannedStage(key, *curves)
         return stage
 
     def _curves_of(self, kinds: tuple[int, ...]) -> tuple[list[float], ...]:
@@ -99,9 +92,8 @@ class Pool:
             curves.append(curve[::-1])
         return tuple(curves)
 
-    def link(self, a: Stage, b: Stage, k: int, j: int) -> float:
-        """Tokens per second from stage a with k layers to stage b with j; the capped bound where
-        links do not bind.
+    def link(self, a: PlannedStage, b: PlannedStage, k: int, j: int) -> float:
+        """Tokens/s from stage a with k layers to b with j; the capped bound if no link binds.
 
         What the machines at either end pass counts: a wide link to a slow machine is of no use.
         Exact when one of the stages is one machine, otherwise at most too high.
@@ -118,7 +110,7 @@ class Pool:
             found = limits[k, j] = self._link(a, b, k, j)
         return found
 
-    def _link(self, a: Stage, b: Stage, k: int, j: int) -> float:
+    def _link(self, a: PlannedStage, b: PlannedStage, k: int, j: int) -> float:
         rows, rate = self.links, self._rate
         out = sum(min(rate(m, k), sum(rows[m][n] for n in b.machines)) for m in a.machines)
         into = sum(min(rate(n, j), sum(rows[m][n] for m in a.machines)) for n in b.machines)
@@ -127,10 +119,8 @@ class Pool:
     def _rate(self, machine: int, k: int) -> float:
         return max(self.table.kinds[self.table.kind_of[machine]].rates[k - 1 :], default=0.0)
 
-    def links_allow(self, chain: Sequence[Stage], counts: Sequence[int]) -> list[float]:
-        """The limits along a chain that are below the capped bound, with the coordinator at both
-        ends.
-        """
+    def links_allow(self, chain: Sequence[PlannedStage], counts: Sequence[int]) -> list[float]:
+        """Limits along a chain below the capped bound, with the coordinator at both ends."""
         table, cap, link = self.table, self.cap, self.link
         found = [
             sum([table.entry[m] for m in chain[0].machines]),
@@ -145,7 +135,7 @@ class Pool:
             before, k = stage, j
         return [limit for limit in found if limit < cap]
 
-    def curves(self, chain: Sequence[Stage]) -> list[list[float]]:
+    def curves(self, chain: Sequence[PlannedStage]) -> list[list[float]]:
         """The curve of each stage in its position."""
         found = [stage.plain for stage in chain]
         if self.ends_matter:
@@ -154,10 +144,8 @@ class Pool:
             found[0], found[-1] = chain[0].first, chain[-1].last
         return found
 
-    def flow(self, chain: Sequence[Stage], enough: float) -> float:
-        """The chain's flow if that is at least ``enough``, else a negative number (also when it
-        cannot hold L).
-        """
+    def flow(self, chain: Sequence[PlannedStage], enough: float) -> float:
+        """The chain's flow if at least ``enough``, else negative (also when it cannot hold L)."""
         total = self.table.model.layers
         if not chain or len(chain) > total:
             return -1.0
@@ -173,7 +161,7 @@ class Pool:
                 flow = min(flow, self.exact(chain, counts))
         return flow if flow >= enough else -1.0
 
-    def exact(self, chain: Sequence[Stage], counts: Sequence[int]) -> float:
+    def exact(self, chain: Sequence[PlannedStage], counts: Sequence[int]) -> float:
         """Max flow along a chain, machine by machine and link by link."""
         table, rate = self.table, self._rate
         arcs = list[tuple[int, int, int]]()
@@ -200,9 +188,8 @@ class Pool:
         ]
         return largest(vertex, arcs, 0, 1).value / UNITS_PER_TOKEN
 
-    def lacks(self, chain: Sequence[Stage], target: float, enough: float) -> float:
-        """What a chain misses for a flow of ``target``: layers, and link capacity at LINK_PRICE; 0
-        when nothing.
+    def lacks(self, chain: Sequence[PlannedStage], target: float, enough: float) -> float:
+        """What a chain misses for ``target``: layers, and link capacity at LINK_PRICE.
 
         Above ``enough`` the figure may be cut short. The chain has one to L stages.
         """
@@ -219,10 +206,8 @@ class Pool:
                     lack += LINK_PRICE * (1.0 - flow / target)
         return lack
 
-    def layer_counts(self, chain: Sequence[Stage]) -> list[int]:
-        """Layers of each stage, L in all, for the largest flow. The chain must be able to hold the
-        model.
-        """
+    def layer_counts(self, chain: Sequence[PlannedStage]) -> list[int]:
+        """Layers of each stage, L in all, for the largest flow. The chain must hold the model."""
         curves = self.curves(chain)
         counts = [len(curve) for curve in curves]
         _trim(curves, counts, sum(counts) - self.table.model.layers)
@@ -230,9 +215,7 @@ class Pool:
 
 
 def _trim(curves: list[list[float]], counts: list[int], spare: int) -> float:
-    """Take ``spare`` layers from the slowest stages, in place; the flow that is left. Every count
-    ends at 1 or more.
-    """
+    """Take ``spare`` layers from the slowest stages, in place, to 1 each; the flow that is left."""
     heap = [(-curve[k - 1], i) for i, (curve, k) in enumerate(zip(curves, counts, strict=True))]
     heapify(heap)
     stuck = None

@@ -1,6 +1,4 @@
-"""What do the searches read about a fleet: rates by layer count, interchangeable machines, links
-that can bind?
-"""
+"""What do searches read about a fleet: rates by layers, alike machines, links that bind?"""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from scheduler.flow.bounds import capped_bound
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StageKind:
     """Machines that a planner need not tell apart: same rates T(k), capacities and region."""
 
     rates: tuple[float, ...]
@@ -25,16 +23,15 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A fleet in numbers. Machines are their index in order of id; those that hold no layer are
-    left out.
+class StageTable:
+    """A fleet in numbers. Machines are indices in order of id; those that hold nothing are out.
 
     ``links[a][b]`` and the coordinator's ``entry`` and ``exit`` are in tokens per second.
     """
 
     model: ModelShape
     machines: tuple[Machine, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[StageKind, ...]
     kind_of: tuple[int, ...]
     fleet: Fleet
 
@@ -65,16 +62,12 @@ class Table:
 
     @cached_property
     def capped_bound(self) -> float:
-        """No placement passes more, whatever the links; 0 when the machines together cannot hold
-        the model.
-        """
+        """No placement passes more; 0 when the machines together cannot hold the model."""
         return capped_bound(self.fleet, self.model)
 
     @cached_property
     def links_bind(self) -> bool:
-        """Can any link, on its own, hold back what its two machines could pass at one layer
-        each?
-        """
+        """Can any link hold back what its two machines could pass at one layer each?"""
         best = [kind.rates[0] for kind in self.kinds]
         cap = self.capped_bound
         for a, row in enumerate(self.links):
@@ -91,10 +84,8 @@ class Table:
         return any(min(kind.fits) < kind.fits.plain for kind in self.kinds)
 
 
-def table_of(fleet: Fleet, model: ModelShape) -> Table:
-    """The table of a fleet. Rates are T(k) of `costs`, for every k that fits in the best
-    position.
-    """
+def table_of(fleet: Fleet, model: ModelShape) -> StageTable:
+    """The table of a fleet. Rates are T(k) of `costs`, for each k that fits anywhere."""
     found: dict[tuple[tuple[float, ...], Capacities, str], list[int]] = {}
     rates_of: dict[tuple[object, ...], tuple[float, ...]] = {}
     machines: list[Machine] = []
@@ -117,27 +108,23 @@ def table_of(fleet: Fleet, model: ModelShape) -> Table:
             rates_of[same] = rates
         found.setdefault((rates, fits, machine.region), []).append(len(machines))
         machines.append(machine)
-    kinds = tuple(Kind(*key, tuple(members)) for key, members in found.items())
+    kinds = tuple(StageKind(*key, tuple(members)) for key, members in found.items())
     kind_of = [0] * len(machines)
     for index, kind in enumerate(kinds):
         for member in kind.members:
             kind_of[member] = index
-    return Table(model, tuple(machines), kinds, tuple(kind_of), fleet)
+    return StageTable(model, tuple(machines), kinds, tuple(kind_of), fleet)
 
 
-def fits_at(kind: Kind, start: int, layers: int, total: int) -> bool:
+def fits_at(kind: StageKind, start: int, layers: int, total: int) -> bool:
     """May a machine of this kind hold [start, start + layers) of a model of `total` layers?"""
     return 0 < layers <= kind.fits.at(start, start + layers, total)
 
 
-def region_order(table: Table, regions: Sequence[str]) -> list[int]:
+def region_order(table: StageTable, regions: Sequence[str]) -> list[int]:
     """Machines region by region, inside a region the fastest kinds first."""
     rank = {region: i for i, region in enumerate(regions)}
     return sorted(
         range(len(table.machines)),
-        key=lambda m: (
-            rank[table.machines[m].region],
-            -table.kinds[table.kind_of[m]].rates[0],
-            m,
-        ),
+        key=lambda m: (rank[table.machines[m].region], -table.kinds[table.kind_of[m]].rates[0], m),
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.fleet.costs import Capacities
-from scheduler.utility.kinds import Grouped, Kind
+from scheduler.utility.kinds import Grouped, MachineKind
 
 #: A step of capacity weighs more than one of rate: it decides whether a pipeline closes at all.
 CAPACITY_WEIGHT = 2.0
@@ -22,10 +22,8 @@ CAPACITY_WEIGHT = 2.0
 PAIRWISE, STEP = 64, 0.05
 
 
-def coarsened(grouped: Grouped, most: int) -> tuple[Grouped, tuple[Kind, ...]]:
-    """At most `most` kinds, fastest first, and the best twin of each. Unchanged when there are few
-    enough.
-    """
+def coarsened(grouped: Grouped, most: int) -> tuple[Grouped, tuple[MachineKind, ...]]:
+    """At most `most` kinds, fastest first, and the best twin of each; unchanged if they are few."""
     if len(grouped.kinds) <= most:
         return grouped, grouped.kinds
     points = [
@@ -47,16 +45,16 @@ def coarsened(grouped: Grouped, most: int) -> tuple[Grouped, tuple[Kind, ...]]:
     return Grouped(grouped.layers, worst_of, members, where), tuple(best for _, best, _ in made)
 
 
-def _worst(kinds: Sequence[Kind]) -> Kind:
+def _worst(kinds: Sequence[MachineKind]) -> MachineKind:
     caps = Capacities(*(min(values) for values in zip(*(k.capacities for k in kinds), strict=True)))
     rates = tuple(min(k.rates[i] for k in kinds) for i in range(caps.plain))
-    return Kind(caps, rates, max(k.tau_ms for k in kinds), max(k.head_ms for k in kinds))
+    return MachineKind(caps, rates, max(k.tau_ms for k in kinds), max(k.head_ms for k in kinds))
 
 
-def _best(kinds: Sequence[Kind]) -> Kind:
+def _best(kinds: Sequence[MachineKind]) -> MachineKind:
     caps = Capacities(*(max(values) for values in zip(*(k.capacities for k in kinds), strict=True)))
     rates = tuple(max(k.rates[i] for k in kinds if i < len(k.rates)) for i in range(caps.plain))
-    return Kind(caps, rates, min(k.tau_ms for k in kinds), min(k.head_ms for k in kinds))
+    return MachineKind(caps, rates, min(k.tau_ms for k in kinds), min(k.head_ms for k in kinds))
 
 
 def _joined(

@@ -16,8 +16,7 @@ HORIZON = 16
 
 
 def every_pattern(steps: Steps, most: Sequence[int], limit: int) -> Ints:
-    """Counts [kind, pattern]: every choice of at most most[t] machines of kind t and S stages with
-    enough room.
+    """Counts [kind, pattern]: every choice of at most most[t] of kind t and S stages with room.
 
     S is as large as `limit` rows allow; no patterns when not even the shortest ones fit below it.
     Patterns of at most two kinds, which slow machines among themselves need, follow beyond S.
@@ -59,9 +58,7 @@ def _longest(room: Ints, most: Sequence[int], layers: int, top: int, limit: int)
 
 
 def _up_to(room: Ints, most: Sequence[int], stages: int, layers: int) -> Ints:
-    """Every pattern of at most `stages` stages, kind by kind; a beginning that cannot reach all
-    layers is left out.
-    """
+    """Every pattern of at most `stages` stages, kind by kind, that can still reach all layers."""
     kinds = len(most)
     counts = np.zeros((kinds, 1), dtype=np.int64)
     used, held = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -81,9 +78,7 @@ def _up_to(room: Ints, most: Sequence[int], stages: int, layers: int) -> Ints:
 def _of_two(
     room: Ints, most: Sequence[int], t: int, u: int, beyond: int, layers: int, top: int
 ) -> Ints:
-    """Patterns of the kinds t and u alone with more than `beyond` stages, up to LONG above the
-    fewest they need.
-    """
+    """Patterns of kinds t and u alone with more than `beyond` stages, up to LONG above need."""
     slow = max(1, int(min(room[t], room[u])))
     together = most[t] + (most[u] if t != u else 0)
     top = min(top, min(-(-layers // slow), together) + LONG)

@@ -1,6 +1,4 @@
-"""Which pipelines does one way of going about it give: by locality with leftovers pooled, or the
-fleet at once?
-"""
+"""Which pipelines does one draft give: by locality with leftovers pooled, or all at once?"""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from scheduler.fleet.kinds import most_layers_of_any
 from scheduler.utility.coarse import coarsened
 from scheduler.utility.hand_out import hand_out
 from scheduler.utility.hops import TokenHops
-from scheduler.utility.kinds import Kind, group
+from scheduler.utility.kinds import MachineKind, group
 from scheduler.utility.scope import Effort, Solved, solve
 from scheduler.utility.score import utility
 from scheduler.utility.split import Built, EndChoices, build, build_in_order
-from scheduler.utility.table import Table
+from scheduler.utility.table import PatternTable
 
 WHOLE_FLEET = "all localities"
 #: Machines of a place whose hops stand for all of its.
@@ -51,9 +49,7 @@ class UtilityOptions:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one scope was solved to: Σ u of its patterns and the bound of its relaxation over the
-    patterns listed.
-    """
+    """A scope's Σ u of its patterns, and the bound of its relaxation over those listed."""
 
     name: str
     machines: int
@@ -100,9 +96,7 @@ class Draft:
 
 
 class World:
-    """What all drafts of one plan share: kinds, the pattern table, localities and the latencies
-    between them.
-    """
+    """What all drafts of a plan share: kinds, patterns, localities and latencies between them."""
 
     def __init__(
         self,
@@ -115,10 +109,10 @@ class World:
         self.places, self.links, self.model, self.options = places, links, model, options
         self.usable = usable
         self.hops = TokenHops(links, model)
-        self.known: dict[tuple[Kind, ...], EndChoices] = {}
+        self.known: dict[tuple[MachineKind, ...], EndChoices] = {}
         self.solved: dict[tuple[bytes, float, float], Solved] = {}
         exact = group(usable, model)
-        self.kind_of: dict[str, Kind] = {m: exact.kinds[t] for m, t in exact.kind_of.items()}
+        self.kind_of: dict[str, MachineKind] = {m: exact.kinds[t] for m, t in exact.kind_of.items()}
         self.grouped, best = coarsened(exact, max(options.kinds, FEW if len(usable) <= FEW else 0))
         self.rate_bound = sum(self.kind_of[m.id].best_rate for m in usable) / model.layers
         self.place_of = {m.id: p for p, inside in enumerate(places) for m in inside}
@@ -129,18 +123,16 @@ class World:
             for m in usable:
                 by_place[self.place_of[m.id]][self.grouped.kind_of[m.id]] += 1
             most = [max(counts) for counts in zip(*by_place, strict=True)]
-        self.table = Table(self.grouped, most, options.effort.rows) if usable else None
+        self.table = PatternTable(self.grouped, most, options.effort.rows) if usable else None
         twin = replace(self.grouped, kinds=best)
         coarse = usable and best != self.grouped.kinds
-        self.twin = Table(twin, most, options.effort.rows) if coarse else None
+        self.twin = PatternTable(twin, most, options.effort.rows) if coarse else None
         # What coarse kinds give away is more than further searches would find.
         searches = options.effort.searches[: 1 if coarse else None]
         self.effort = replace(options.effort, searches=searches)
 
     def draft(self, beta: float, at_once: bool, to_beat: float = 0.0) -> Draft:
-        """One plan: all at once (empty where it cannot beat a utility), or by locality with
-        leftovers pooled by distance.
-        """
+        """One plan: all at once, or by locality with leftovers pooled; empty if out of reach."""
         made = Draft([], [], "patterns", beta, self.options.beta)
         if at_once or len(self.places) < 2:
             self._extend(made, WHOLE_FLEET, range(len(self.places)), list(self.usable), to_beat)
@@ -167,9 +159,7 @@ class World:
         return min(self.between[i][j] for i in a for j in b)
 
     def _hop_ms(self, places: Sequence[int], machines: Sequence[Machine]) -> float:
-        """A hop as expected inside a scope: half of them inside one place, half between its
-        places.
-        """
+        """A hop as expected in a scope: half of them inside one place, half between places."""
         count = dict.fromkeys(places, 0)
         for m in machines:
             count[self.place_of[m.id]] += 1
@@ -220,11 +210,10 @@ class World:
         return [m for m in machines if m.id not in used]
 
     def _groups(
-        self, table: Table, solved: Solved, members: list[list[Machine]]
+        self, table: PatternTable, solved: Solved, members: list[list[Machine]]
     ) -> list[list[Machine]]:
         order = sorted(
-            range(len(solved.rows)),
-            key=lambda r: (-table.theta[solved.rows[r]], solved.rows[r]),
+            range(len(solved.rows)), key=lambda r: (-table.theta[solved.rows[r]], solved.rows[r])
         )
         patterns = []
         for r in order:
@@ -235,9 +224,7 @@ class World:
         return hand_out(patterns, members, speed, self.place_of, self.between)
 
     def _connect(self, made: Draft) -> None:
-        """Where links are missing, or no pattern was found, still one pipeline if any chain of
-        machines holds it.
-        """
+        """Where links or patterns are missing, still one pipeline if any chain holds the model."""
         if made.built:
             return
         order = search_connected(list(self.usable), self.model, self.links)
@@ -251,9 +238,7 @@ class World:
 
 
 def _between_ms(places: Sequence[Sequence[Machine]], hops: TokenHops) -> list[list[float]]:
-    """Mean hop between machines of two places, over a few of each; infinite where none is
-    connected.
-    """
+    """Mean hop between a few machines of two places; infinite where none is connected."""
     few = [inside[:: -(-len(inside) // SAMPLE)] for inside in places]
     rows = []
     for i, a in enumerate(few):

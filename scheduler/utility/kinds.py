@@ -1,5 +1,4 @@
-"""Which machines are interchangeable for throughput and latency, and what can each kind do at a
-wanted rate?
+"""Which machines are alike for throughput and latency, and what can each kind do?
 
 A kind is equal capacities, equal decode rates and equal per-token times. θ of a pipeline is the
 rate of one of its stages, so only finitely many rates matter: the *steps*, and for each of them the
@@ -16,20 +15,13 @@ from itertools import accumulate
 import numpy as np
 
 from scheduler.fleet.arrays import Floats, Ints
-from scheduler.fleet.costs import (
-    Capacities,
-    capacities,
-    head_ms,
-    tau_ms_per_layer,
-    tokens_per_s,
-)
+from scheduler.fleet.costs import Capacities, capacities, head_ms, tau_ms_per_layer, tokens_per_s
 from scheduler.fleet.fleet import Machine, ModelShape
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
-    """What the plan sees of a machine. ``rates`` is T(1), T(2), … up to its capacity, times its
-    stability.
+class MachineKind:
+    """What the plan sees of a machine. ``rates`` is T(1), T(2), …, times its stability.
 
     ``tau_ms`` and ``head_ms`` are per-token times at batch 1. Kinds are compared by identity:
     `group` makes one of each.
@@ -61,12 +53,12 @@ class Grouped:
     """Kinds in order of per-token time, fastest first, and the machines of each, in order of id."""
 
     layers: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MachineKind, ...]
     members: tuple[tuple[Machine, ...], ...]
     kind_of: dict[str, int]
 
 
-def kind_of(machine: Machine, model: ModelShape) -> Kind:
+def kind_of(machine: Machine, model: ModelShape) -> MachineKind:
     """The kind of one machine that holds at least one layer."""
     caps = capacities(machine, model)
     if machine.profile is None or machine.profile.tokens_per_s_by_layers is None:
@@ -77,14 +69,16 @@ def kind_of(machine: Machine, model: ModelShape) -> Kind:
         # A table that rises again is cut to what fewer layers reach: then fewer layers never serve
         # less.
         rates = [rate * machine.stability for rate in accumulate(listed, min)]
-    return Kind(caps, tuple(rates), tau_ms_per_layer(machine, model), head_ms(machine, model))
+    return MachineKind(
+        caps, tuple(rates), tau_ms_per_layer(machine, model), head_ms(machine, model)
+    )
 
 
 def group(machines: Sequence[Machine], model: ModelShape) -> Grouped:
     """The kinds of these machines; those that hold no layer are left out."""
-    alike: dict[tuple[float | None, ...], Kind | None] = {}
-    one_of: dict[tuple[object, ...], Kind] = {}
-    members: dict[Kind, list[Machine]] = {}
+    alike: dict[tuple[float | None, ...], MachineKind | None] = {}
+    one_of: dict[tuple[object, ...], MachineKind] = {}
+    members: dict[MachineKind, list[Machine]] = {}
     for machine in machines:
         key = (
             machine.memory_bytes,
@@ -120,8 +114,7 @@ NEVER = 1 << 20
 
 @dataclass(frozen=True)
 class Steps:
-    """The rates that θ can take, ascending, and [kind, step]: the most layers of a stage in each
-    position.
+    """The rates that θ can take, ascending, and [kind, step]: most layers in each position.
 
     ``plain_or_none`` is far below 0 where a machine reaches the step with no layer at all;
     ``first_loss`` and ``last_loss`` are the layers that being an end costs, NEVER where no layer is
@@ -142,7 +135,7 @@ class Steps:
     head_ms: Floats
 
 
-def steps_of(kinds: Sequence[Kind], layers: int) -> Steps:
+def steps_of(kinds: Sequence[MachineKind], layers: int) -> Steps:
     """Tables of all steps of these kinds."""
     rates = np.unique(np.concatenate([np.array(kind.rates) for kind in kinds]))
     shape = (len(kinds), len(rates))

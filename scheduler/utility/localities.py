@@ -46,8 +46,7 @@ def localities(machines: Sequence[Machine], links: Links) -> tuple[tuple[Machine
 
 
 def distances(machines: Sequence[Machine], links: Links) -> Floats:
-    """Symmetric latencies [ms] of all pairs: measured, else by region, else the default with the
-    region as prior.
+    """Symmetric latencies [ms] of all pairs: measured, else by region, else the default.
 
     Infinite between machines that both have measured peers but not each other.
     """
@@ -80,9 +79,7 @@ def _of_regions(links: Links, a: str, b: str) -> float | None:
 
 
 def region_ms(links: Links, a: str, b: str) -> float:
-    """Latency between two regions without the machines' own access; a prior where nothing
-    is known.
-    """
+    """Latency between two regions without machines' access; a prior where it is unknown."""
     known = _of_regions(links, a, b)
     if known is not None:
         return known
@@ -108,9 +105,7 @@ def _by_region(machines: Sequence[Machine], links: Links) -> dict[str, int]:
 
 
 def _by_gap(far: Floats) -> list[int]:
-    """Single linkage: the spanning tree is cut at the widest relative gap between its edges, if
-    that is wide enough.
-    """
+    """Single linkage: the spanning tree, cut at its widest relative gap if that is wide enough."""
     n = len(far)
     near, parent = far[0].copy(), np.zeros(n, dtype=np.int64)
     left = np.ones(n, dtype=np.bool_)

@@ -13,14 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scheduler.fleet.costs import capacities
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Pipeline,
-    Placement,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Pipeline, Placement, in_layer_order
 from scheduler.fleet.shortage import shortage, too_small
 from scheduler.fleet.validate import validate_pipelines
 from scheduler.utility.draft import Draft, Scope, UtilityOptions, World
@@ -60,10 +53,6 @@ class UtilityPlan:
         shards = [shard for pipeline in self.pipelines for shard in pipeline]
         return in_layer_order(shards)
 
-    @property
-    def mean_latency_ms(self) -> float:
-        return sum(self.latencies_ms) / len(self.latencies_ms) if self.latencies_ms else 0.0
-
 
 DEFAULTS = UtilityOptions()
 #: Of the β asked for, what is tried in turn until the throughput is enough.
@@ -78,9 +67,7 @@ def plan(
     clock: Callable[[], float] | None = None,
     deadline: float = math.inf,
 ) -> UtilityPlan:
-    """The pipelines of most utility. With a `clock`, no further variant is begun past the
-    `deadline`.
-    """
+    """The pipelines of most utility. Past the `deadline` of a `clock`, no variant is begun."""
     usable = [m for m in fleet.machines if capacities(m, model).plain >= 1 and m.stability > 0]
     ignored = tuple(
         (m.id, too_small(m, model) if m.stability > 0 else "its stability is 0")
@@ -110,9 +97,7 @@ def plan(
 
 
 def _rank(draft: Draft, ub: float, options: UtilityOptions) -> tuple[bool, float]:
-    """A draft that reaches the floor goes before one that does not, then the one of more utility at
-    the β asked for.
-    """
+    """A draft that reaches the floor goes first, then the one of more utility at β."""
     return draft.throughput >= options.floor * ub, draft.utility
 
 

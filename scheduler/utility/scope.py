@@ -10,7 +10,7 @@ from scheduler.covering.simplex import maximise
 from scheduler.covering.whole import Search, best_whole
 from scheduler.fleet.arrays import Ints
 from scheduler.fleet.gap import relative_gap
-from scheduler.utility.table import Table
+from scheduler.utility.table import PatternTable
 
 #: Of the bound, what a first search may waste beyond what every plan wastes.
 FIRST = 0.005
@@ -30,9 +30,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Solved:
-    """Patterns (rows of the table) and how often, their utility, and an upper bound of what the
-    scope can reach.
-    """
+    """Patterns (rows of the table), how often, their utility, and what the scope cannot pass."""
 
     rows: Ints
     times: Ints
@@ -45,11 +43,14 @@ class Solved:
 
 
 def solve(
-    table: Table, supply: Ints, beta: float, hop_ms: float, effort: Effort, above_all: float = 0.0
+    table: PatternTable,
+    supply: Ints,
+    beta: float,
+    hop_ms: float,
+    effort: Effort,
+    above_all: float = 0.0,
 ) -> Solved:
-    """Maximise Σ u_p x_p within the supply, over the patterns of the table; nothing when
-    `above_all` is out of reach.
-    """
+    """Maximise Σ u_p x_p within the supply; nothing when `above_all` is out of reach."""
     rows = table.within(supply)
     nothing = np.zeros(0, dtype=np.int64)
     if not rows.size:

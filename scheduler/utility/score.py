@@ -24,9 +24,7 @@ def utility(theta: Floats, latency_ms: Floats, beta: float) -> Floats:
 
 
 def rate(counts: Ints, steps: Steps) -> Ints:
-    """The step that θ of every pattern (column) of `counts` [kind, pattern] is, -1 where it cannot
-    hold the model.
-    """
+    """The step of θ of each column of `counts` [kind, pattern], -1 where it holds no model."""
     stages = counts.sum(axis=0)
     found = np.full(counts.shape[1], -1)
     alone = np.flatnonzero(stages == 1)
@@ -42,9 +40,7 @@ def rate(counts: Ints, steps: Steps) -> Ints:
 
 
 def fastest_ms(counts: Ints, step: Ints, steps: Steps) -> Floats:
-    """Least compute time per token of every pattern at the step it reaches, over every choice of
-    its ends.
-    """
+    """Least compute time per token of each pattern at its step, over every choice of ends."""
     time_ms = np.empty(counts.shape[1])
     stages = counts.sum(axis=0)
     alone, several = np.flatnonzero(stages == 1), np.flatnonzero(stages > 1)
@@ -80,9 +76,7 @@ def _highest_step(counts: Ints, steps: Steps) -> Ints:
 
 
 def _last(fits: Callable[[Ints, Ints], Flags], rows: Ints, below: Ints) -> Ints:
-    """The last step under `below` that fits each row, -1 for none; with fewer layers a second
-    everything fits longer.
-    """
+    """The last step under `below` that fits each row, -1 for none; slower steps fit longer."""
     reached, missed = np.full(len(rows), -1), below.copy()
     while True:
         open_ = np.flatnonzero(missed - reached > 1)
@@ -95,9 +89,7 @@ def _last(fits: Callable[[Ints, Ints], Flags], rows: Ints, below: Ints) -> Ints:
 
 
 def holds(counts: Ints, step: Ints, steps: Steps) -> Flags:
-    """Whether each pattern of several stages holds all layers at its step, with the best choice of
-    its two ends.
-    """
+    """Whether each pattern of several stages holds all layers at its step with its best ends."""
     many = counts.shape[1]
     held = np.zeros(many, dtype=np.int64)
     least, second = np.full(many, NEVER), np.full(many, NEVER)  # lost at an end, of any two
@@ -113,9 +105,7 @@ def holds(counts: Ints, step: Ints, steps: Steps) -> Flags:
 
 
 def _least_of_both(counts: Ints, step: Ints, steps: Steps) -> Ints:
-    """Least layers lost at both ends together where the ends lose differently: every pair
-    of kinds.
-    """
+    """Least layers lost at both ends together, over every pair of kinds."""
     lost = np.full(counts.shape[1], 2 * NEVER)
     for t in range(len(counts)):
         as_first = np.where(counts[t] > 0, steps.first_loss[t][step], NEVER)
@@ -126,8 +116,7 @@ def _least_of_both(counts: Ints, step: Ints, steps: Steps) -> Ints:
 
 
 def _fastest_of_several(counts: Ints, step: Ints, steps: Steps) -> Floats:
-    """Fast stages are filled first, for each pair of kinds at the ends; where both ends lose alike,
-    in the better order.
+    """Fast stages are filled first, for each pair of end kinds in their better order.
 
     The pair of least head comes first: no later one is faster where nothing was lost at the ends.
     """

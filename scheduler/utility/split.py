@@ -1,5 +1,4 @@
-"""Which two machines are the ends of a pipeline, in which order do the others stand, and who takes
-how many layers?
+"""Which machines end a pipeline, in which order are the others, with how many layers each?
 
 For every choice of two ends: θ by the exact integer split, then the split of least time at θ,
 fastest first. The order is the one of most utility: over all orders up to ALL_ORDERS stages, above
@@ -18,7 +17,7 @@ import numpy as np
 from scheduler.fleet.arrays import Floats, Ints
 from scheduler.fleet.fleet import Machine, Pipeline, consecutive
 from scheduler.utility.hops import TokenHops
-from scheduler.utility.kinds import Kind
+from scheduler.utility.kinds import MachineKind
 from scheduler.utility.score import utility
 
 ALL_ORDERS = 6
@@ -48,9 +47,9 @@ class Built:
     latency_ms: float
 
 
-def choices(kinds: Sequence[Kind], layers: int) -> EndChoices:
+def choices(kinds: Sequence[MachineKind], layers: int) -> EndChoices:
     """Every legal choice of first and last stage, one per pair of kinds, by index into `kinds`."""
-    members: dict[Kind, list[int]] = {}
+    members: dict[MachineKind, list[int]] = {}
     for i, kind in enumerate(kinds):
         members.setdefault(kind, []).append(i)
     if len(kinds) == 1:
@@ -65,7 +64,7 @@ def choices(kinds: Sequence[Kind], layers: int) -> EndChoices:
     return split(kinds, ends[:, 0], ends[:, 1], layers)
 
 
-def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> EndChoices:
+def split(kinds: Sequence[MachineKind], first: Ints, last: Ints, layers: int) -> EndChoices:
     """What these choices of ends reach, without those that hold no model.
 
     θ is the maximum over integer splits of the minimum over stages of T(layers): of the rates that
@@ -101,15 +100,13 @@ def split(kinds: Sequence[Kind], first: Ints, last: Ints, layers: int) -> EndCho
 
 def build(
     machines: Sequence[Machine],
-    kinds: Sequence[Kind],
+    kinds: Sequence[MachineKind],
     layers: int,
     hops: TokenHops,
     beta: float,
-    known: dict[tuple[Kind, ...], EndChoices],
+    known: dict[tuple[MachineKind, ...], EndChoices],
 ) -> Built | None:
-    """The pipeline of most utility that these machines form, None when they hold no model or are
-    not connected.
-    """
+    """The pipeline of most utility of these machines, None if they hold no model or are apart."""
     order = sorted(range(len(machines)), key=lambda i: (kinds[i].tau_ms, machines[i].id))
     machines, kinds = [machines[i] for i in order], [kinds[i] for i in order]
     ends = known.get(tuple(kinds))
@@ -137,11 +134,9 @@ def build(
 
 
 def build_in_order(
-    order: Sequence[Machine], kinds: Sequence[Kind], layers: int, hops: TokenHops
+    order: Sequence[Machine], kinds: Sequence[MachineKind], layers: int, hops: TokenHops
 ) -> Built | None:
-    """The pipeline of these machines in exactly this order, None when that holds no model or is not
-    connected.
-    """
+    """The pipeline of these machines in this order, None if it holds no model or is cut."""
     path = list(range(len(order)))
     way_ms = hops.matrix(order)
     way = float(way_ms[path[:-1], path[1:]].sum())
@@ -153,9 +148,7 @@ def build_in_order(
 
 
 def _of_path(path: Sequence[int], ends: EndChoices, choice: int, group: Sequence[int]) -> list[int]:
-    """The layers of each stage of the path: those of its own kind, the ends with those reckoned for
-    ends.
-    """
+    """Layers of each stage: those of its own kind, of the ends those reckoned for ends."""
     taken = ends.layers[choice].tolist()
     i, j = int(ends.first[choice]), int(ends.last[choice])
     if i == j:
@@ -173,9 +166,7 @@ def _orders(n: int) -> Ints:
 
 
 def _of_all(way_ms: Floats, group: Ints, first: Ints, last: Ints) -> tuple[Ints, Floats]:
-    """(the shortest path, its length) from a machine of each kind `first` to one of `last`, of all
-    there are.
-    """
+    """(the shortest path, its length) from a machine of kind `first` to one of `last`, over all."""
     orders = _orders(len(group))
     ways = way_ms[orders[:, :-1], orders[:, 1:]].sum(axis=1)
     begins, ends = group[orders[:, 0]], group[orders[:, -1]]

@@ -15,7 +15,7 @@ from scheduler.utility.kinds import Grouped, Steps, steps_of
 from scheduler.utility.score import fastest_ms, rate, utility
 
 
-class Table:
+class PatternTable:
     """``counts`` [kind, pattern] of every pattern that holds the model, its ``stages``, ``theta``
     and least ``compute_ms`` per token at θ.
     """

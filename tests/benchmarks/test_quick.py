@@ -1,7 +1,6 @@
 """Does every part of a benchmark give its rows as JSON, in its shortest form?
 
 Parts that are missing here take longer even then: they load a model, or start processes that do.
-`benchmarks.scheduler --only validation` starts stages of the engine, and then takes 20 s.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ PARTS = {
         "helix_flow",
         "helix_served",
         "simulator",
+        "validation",
         "fabric",
         "routing",
         "load",

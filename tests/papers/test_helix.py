@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scheduler.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
+from benchmarks.scheduler.peers.quality10 import PUBLISHED_OPTIMUM, published_placement, quality10
 from benchmarks.scheduler.worlds import cluster
 from scheduler.fleet.fleet import Coordinator, Fleet, Link, Links, ModelShape
 from scheduler.flow.bounds import trivial_bound

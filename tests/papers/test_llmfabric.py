@@ -10,8 +10,8 @@ import math
 import pytest
 
 from benchmarks.scheduler.fabric import PAPER, TYPES, models, traces
-from benchmarks.scheduler.fabric_proportional import evaluate_allocation, memory_proportional
-from benchmarks.scheduler.fabric_replay import replay_plan
+from benchmarks.scheduler.measure.replay import replay_plan
+from benchmarks.scheduler.peers.memory_proportional import evaluate_allocation, memory_proportional
 from scheduler.fabric.place import FabricPlan, place
 from scheduler.fabric.world import GpuType, Overloaded
 from scheduler.fleet.errors import PlanError

@@ -30,7 +30,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.scheduler.fixed_router import FixedRouter
+from benchmarks.scheduler.routers.fixed import FixedRouter
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import Position, capacity, kv_tokens, position_of
 from scheduler.fleet.fleet import Fleet, Links, Machine, ModelShape
@@ -38,7 +38,6 @@ from scheduler.fleet.kinds import pool_of
 from scheduler.live.rebalance import (
     coefficient_of_variation,
     layer_loads,
-    leave,
     should_rebalance,
 )
 from scheduler.live.standby import Rules
@@ -50,7 +49,7 @@ from scheduler.routing.routing_table import prepare
 from scheduler.simulate.dispatch.estimate import KvEstimate
 from tests.papers.index import check
 from tests.papers.swarm import ALL, HALF, Swarm, operator
-from tests.scheduler.worlds import fleet_of, holding, shard, toy_model
+from tests.scheduler.worlds import fleet_of, holding, leave, shard, toy_model
 
 KV_MODEL = ModelShape(6, 100, 0, 0, False, 8, 1e9, kv_bytes_per_token_per_layer=1)
 

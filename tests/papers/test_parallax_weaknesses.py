@@ -45,7 +45,7 @@ from scheduler.fleet.costs import (
 )
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape, Pipeline
-from scheduler.live.rebalance import join, layer_loads, leave, should_rebalance
+from scheduler.live.rebalance import join, layer_loads, should_rebalance
 from scheduler.live.standby import Rules
 from scheduler.parallax.allocate import AllocateOptions, allocate, pipeline_ms
 from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
@@ -53,7 +53,7 @@ from scheduler.routing.routing_table import prepare
 from scheduler.utility.plan import plan as utility_plan
 from tests.papers.index import check
 from tests.papers.swarm import ALL, HALF, THIRD, Swarm, operator
-from tests.scheduler.worlds import fleet_of, holding, shard, toy_model
+from tests.scheduler.worlds import fleet_of, holding, leave, shard, toy_model
 
 
 def mixed(seed: int, machines: int, model: ModelShape) -> Fleet:

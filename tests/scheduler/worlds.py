@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import combinations
 
 from hypothesis import strategies as st
@@ -137,3 +138,8 @@ def fewest_stages_by_force(stages: list[Capacities], layers: int, k: int) -> int
 
     found = best(0, k, 0)
     return None if math.isinf(found) else int(found)
+
+
+def leave(shards: Iterable[Shard], machine_id: str) -> tuple[Shard, ...]:
+    """What is left when a machine goes (Parallax §3.4 ii)."""
+    return tuple(shard for shard in shards if shard.machine_id != machine_id)

@@ -1,7 +1,7 @@
-"""Which machines answer this request of a measured cluster?
+"""Which machines answer a request of a measured cluster?
 
-router.py     what a router promises, and the route it returns
-topology.py   which hops a placement allows
-estimate.py   how much KV cache the running requests will need
-iwrr.py       Helix's interleaved weighted round robin on the flow
+`router`    what a router promises
+`topology`  the hops that a placement allows
+`iwrr`      round robin over a flow (Helix §5.1)
+`estimate`  the KV cache that running requests will need (§5.2)
 """

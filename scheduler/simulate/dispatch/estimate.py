@@ -54,9 +54,7 @@ class KvEstimate:
         ]
 
     def fits(self, machine_id: str, prompt_tokens: int) -> bool:
-        """Whether one more request stays under the mark, counted as if it used all layers of the
-        machine.
-        """
+        """Whether another request stays under the mark, as if it used all layers here."""
         needed = (prompt_tokens + self.output_tokens) * self._layers[machine_id]
         return self.used[machine_id] + needed <= self._room[machine_id]
 
@@ -73,9 +71,7 @@ class KvEstimate:
             self.used[machine_id] -= tokens * len(layers)
 
     def bottleneck(self) -> float:
-        """Expected use of the fullest layer over all machines that hold it: what a closed-loop feed
-        watches.
-        """
+        """Expected use of the fullest layer over its holders: what a closed-loop feed watches."""
         fullest = 0.0
         for group in self._groups:
             room = used = 0.0

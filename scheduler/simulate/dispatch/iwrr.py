@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.simulate.dispatch.estimate import KvEstimate
-from scheduler.simulate.dispatch.router import Route
+from scheduler.simulate.dispatch.router import RequestRoute
 from scheduler.simulate.dispatch.topology import HOME, Hop, Topology
 
 #: Links that carry less of what leaves a vertex are not used (as shipped).
@@ -55,15 +55,12 @@ class IwrrRouter:
         output_tokens: int = 240,
         by_load: bool = True,
     ) -> IwrrRouter:
-        """The router of a placement whose max flow puts these tokens/s on each (machine, machine)
-        link.
-        """
+        """The router of a placement with these tokens/s on each (machine, machine) link."""
         kv = KvEstimate(fleet, model, placement, high_water=high_water, output_tokens=output_tokens)
         return cls(Topology.of(fleet, model, placement, partial=True), kv, flow, by_load=by_load)
 
     def reweigh(self, flow: Mapping[tuple[str, str], float]) -> None:
-        """Follow another flow from now on, as after a machine has left; requests keep the routes
-        they have.
+        """Follow another flow from now on, as after a departure; requests keep their routes.
 
         All loads begin at zero. Raises FleetError for flow over a hop that the placement does not
         allow.
@@ -81,7 +78,7 @@ class IwrrRouter:
         total = sum(self._weights[hop.id] for hop in out)
         return tuple(hop for hop in out if 0 < self._weights[hop.id] >= LEAST_SHARE * total)
 
-    def choose(self, prompt_tokens: int) -> Route | None:
+    def choose(self, prompt_tokens: int) -> RequestRoute | None:
         hops: list[Hop] = []
         before: list[float] = []
         vertex = HOME
@@ -95,7 +92,7 @@ class IwrrRouter:
             self._loads[hop.id] += (prompt_tokens if self.by_load else 1) / self._weights[hop.id]
             hops.append(hop)
             vertex = hop.target
-        route = Route(prompt_tokens)
+        route = RequestRoute(prompt_tokens)
         route.hops = [hop.id for hop in hops]
         route.stages = [hop.stage for hop in hops if hop.stage is not None]
         self.kv.add(route.stages, prompt_tokens)
@@ -116,7 +113,7 @@ class IwrrRouter:
             hop.target_id not in self._absent and self.kv.fits(hop.target_id, prompt_tokens)
         )
 
-    def finish(self, route: Route) -> None:
+    def finish(self, route: RequestRoute) -> None:
         """Free the estimate of what the route had booked."""
         self.kv.remove(route.stages, route.prompt_tokens)
 
@@ -127,7 +124,7 @@ class IwrrRouter:
         else:
             self._absent.add(machine_id)
 
-    def note_step(self, route: Route) -> None:
+    def note_step(self, route: RequestRoute) -> None:
         """A decode step adds one token to the load of every link of its route."""
         if self.by_load:
             loads, weights = self._loads, self._weights

@@ -8,7 +8,7 @@ from scheduler.fleet.fleet import Shard
 from scheduler.simulate.dispatch.estimate import KvEstimate
 
 
-class Route:
+class RequestRoute:
     """The stages of one request, for life, and the router's own handles of the hops between them.
 
     The last hop leads back to the coordinator.
@@ -32,13 +32,13 @@ class Router(Protocol):
 
     kv: KvEstimate
 
-    def choose(self, prompt_tokens: int) -> Route | None:
+    def choose(self, prompt_tokens: int) -> RequestRoute | None:
         """A route for a request of that many prompt tokens; None to wait."""
 
-    def note_step(self, route: Route) -> None:
+    def note_step(self, route: RequestRoute) -> None:
         """One decode step sets out on the route."""
 
-    def finish(self, route: Route) -> None:
+    def finish(self, route: RequestRoute) -> None:
         """The request has ended, or was taken off this route."""
 
     def set_present(self, machine_id: str, is_present: bool) -> None:

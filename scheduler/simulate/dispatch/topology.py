@@ -13,9 +13,7 @@ HOME = 0
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One directed link that a request may take. ``stage`` is what it runs at the far end, None at
-    home.
-    """
+    """A directed link that a request may take. ``stage`` is what it runs there, None at home."""
 
     id: int
     source: int
@@ -27,9 +25,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Topology:
-    """Vertex 0 is the coordinator, then the placement's machines; ``out`` lists the hops that leave
-    a vertex.
-    """
+    """Vertex 0 is the coordinator, then come machines; ``out`` has the hops that leave a vertex."""
 
     ids: tuple[str, ...]
     hops: tuple[Hop, ...]
@@ -38,12 +34,7 @@ class Topology:
 
     @classmethod
     def of(
-        cls,
-        fleet: Fleet,
-        model: ModelShape,
-        placement: Placement,
-        *,
-        partial: bool = False,
+        cls, fleet: Fleet, model: ModelShape, placement: Placement, *, partial: bool = False
     ) -> Topology:
         """The hops of a placement between machines that reach each other.
 
@@ -70,9 +61,7 @@ class Topology:
 
 
 def _stage(reached: int, shard: Shard | None, model: ModelShape, partial: bool) -> Shard | None:
-    """What a request that has run `reached` layers runs at a shard; None when it cannot go
-    there.
-    """
+    """What a request that has run `reached` layers runs at a shard; None: it cannot go there."""
     if shard is None or reached == model.layers:
         return None
     layers = shard.layers

@@ -13,7 +13,7 @@ from scheduler.fabric.columns import options_of
 from scheduler.fabric.lazy import PriceBound
 from scheduler.fabric.objective import Objective, pieces_of
 from scheduler.fabric.place import place
-from scheduler.fabric.pool import Effort
+from scheduler.fabric.pool import PlacementEffort
 from scheduler.fabric.sharing import shared_latency_ms, shared_replicas
 from scheduler.fabric.switching import Switch
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group, NeedsChain, Overloaded
@@ -21,7 +21,7 @@ from tests.scheduler.fabric.checking import check_plan
 from tests.scheduler.fabric.seating import seats
 from tests.scheduler.fabric.worlds import demand, gpu, small_shape, worlds
 
-LAZY = Effort(exact_types=0)
+LAZY = PlacementEffort(exact_types=0)
 
 
 def gpus_to_load(before: Sequence[Group], after: Sequence[Group]) -> int:

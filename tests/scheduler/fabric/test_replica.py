@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.fabric_replay import replay
-from scheduler.fabric.replica import Replica, replica
+from benchmarks.scheduler.measure.replay import replay
+from scheduler.fabric.replica import ModelReplica, replica
 from scheduler.fabric.world import Demand, Efficiency
 from scheduler.fleet.workload import Arrival
 from tests.scheduler.fabric.worlds import GIB, demand, gpu, small_shape
 
 
-def of(asked: Demand, gib: float = 8, tensor: int = 1) -> Replica:
+def of(asked: Demand, gib: float = 8, tensor: int = 1) -> ModelReplica:
     found = replica(gpu(gib=gib), tensor, asked, Efficiency())
     assert found is not None
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from scheduler.fabric.world import Demand, GpuType
@@ -36,6 +38,12 @@ def demand(
     **more: float,
 ) -> Demand:
     return Demand(name, shape or small_shape(), Workload(*tokens, rate), **more)
+
+
+def scaled(asked: Demand, factor: float) -> Demand:
+    """The same model at `factor` times its rate."""
+    rate = asked.requests_per_s * factor
+    return replace(asked, workload=replace(asked.workload, requests_per_s=rate))
 
 
 def gpu(

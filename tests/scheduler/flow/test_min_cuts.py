@@ -13,7 +13,7 @@ from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Coordinator, Fleet, Links, Machine, ModelShape, Shard
 from scheduler.flow.max_flow import max_flow
 from scheduler.flow.min_cuts import short_of
-from tests.scheduler.placement.worlds import all_placements, clusters, machine, toy_model
+from tests.scheduler.search.worlds import all_placements, clusters, machine, toy_model
 
 
 def faster(fleet: Fleet, machine_id: str, by: float) -> Fleet:

@@ -18,17 +18,16 @@ from scheduler.fleet.validate import validate_pipelines
 from scheduler.flow.max_flow import max_flow
 from scheduler.flow.valid import validate_placement
 from scheduler.helix.petals import petals
-from scheduler.helix.separate import (
-    OVERFULL_AS_PUBLISHED,
-    as_placement,
-    chain,
-    separate_pipelines,
-)
+from scheduler.helix.separate import as_placement, chain, separate_pipelines
 from scheduler.helix.swarm import swarm
 from tests.scheduler.helix.worlds import clusters, measured, model_of
 from tests.scheduler.worlds import fleets, models, shard
 
 Method = Callable[[Fleet, ModelShape], Placement]
+
+#: How far Helix overfilled its machines for the 70B separate pipelines (7 layers on a T4 that
+#: should hold 4).
+OVERFULL_AS_PUBLISHED = 1.75
 
 
 @pytest.mark.parametrize("method", [swarm, petals])
@@ -105,8 +104,7 @@ def test_a_balanced_chain_of_all_machines_is_the_optimum_of_single24() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.one_of(clusters(6, 8, 4), st.tuples(fleets(6), models(8))),
-    st.sampled_from([swarm, petals]),
+    st.one_of(clusters(6, 8, 4), st.tuples(fleets(6), models(8))), st.sampled_from([swarm, petals])
 )
 def test_shards_fit_their_machines_or_there_is_a_reason(
     world: tuple[Fleet, ModelShape], method: Method

@@ -21,7 +21,7 @@ from scheduler.live.repair import decide
 from scheduler.live.standby import Rules
 from scheduler.methods.methods import Budget
 from scheduler.stages.stage_patterns import stage_patterns
-from tests.scheduler.placement.worlds import clusters
+from tests.scheduler.search.worlds import clusters
 from tests.scheduler.worlds import holding, toy_model
 
 RULES = Rules(method="stages", load_bytes_per_s=250e6, horizon_s=1800.0)

@@ -16,13 +16,12 @@ from scheduler.live.rebalance import (
     join,
     layer_kv_tokens,
     layer_loads,
-    leave,
     should_rebalance,
 )
 from scheduler.parallax.allocate import allocate
 from scheduler.routing.parallax_route import Route, RouteQuery, route
 from scheduler.routing.routing_table import prepare
-from tests.scheduler.worlds import fleet_of, fleets, holding, models, shard, toy_model
+from tests.scheduler.worlds import fleet_of, fleets, holding, leave, models, shard, toy_model
 
 KV_MODEL = ModelShape(6, 100, 0, 0, False, 8, 1e9, kv_bytes_per_token_per_layer=1)
 

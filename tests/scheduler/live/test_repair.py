@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scheduler.measure.events import apply
 from benchmarks.scheduler.robustness import Tally, fuzz_cluster, fuzz_stream
 from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Links, Machine
 from scheduler.live.churn import Cluster, Joined, Left, Member, Reported, Ticked
 from scheduler.live.holdings import is_whole
 from scheduler.live.migrate import throughput
-from scheduler.live.repair import apply, decide
+from scheduler.live.repair import decide
 from scheduler.live.standby import Rules
 from scheduler.routing.parallax_route import Route, RouteQuery, route
 from scheduler.routing.routing_table import prepare

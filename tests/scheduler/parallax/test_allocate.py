@@ -172,9 +172,7 @@ def test_faster_machine_takes_more_layers() -> None:
     assert layers == {"fast": 8, "slow": 4}
 
 
-def test_plan_without_highs_is_proven_or_states_its_gap(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_plan_without_highs_is_proven_or_states_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
     def without_highs(

@@ -15,8 +15,8 @@ from scheduler.fleet.files import read_fleet
 from scheduler.fleet.kinds import NO_WAY, Pool, pool_of
 from scheduler.parallax.column_generation import (
     Columns,
-    Curve,
     PatternLimits,
+    StageCurve,
     allocate_by_patterns,
     enumerate_patterns,
     solve_for_k,
@@ -45,7 +45,7 @@ def test_the_curve_is_the_relaxation_at_every_k(pool: Pool, limit: int) -> None:
     every = columns_of(pool, 500)
     if not every.patterns:
         return
-    curve = Curve(pool, columns_of(pool, limit), PatternLimits())
+    curve = StageCurve(pool, columns_of(pool, limit), PatternLimits())
     most = linprog(-np.ones(len(every.patterns)), every.uses, pool.counts)
     assert curve.corners[-1][0] == pytest.approx(-most.fun)
     for k in range(1, curve.k_top + 1):
@@ -63,7 +63,7 @@ def test_a_whole_plan_is_found_or_refuted_as_branch_and_bound_says(
 ) -> None:
     every, columns = columns_of(pool, 500), columns_of(pool, limit)
     limits = PatternLimits(width=width)
-    if not every.patterns or Curve(pool, columns, limits).k_top < 1:
+    if not every.patterns or StageCurve(pool, columns, limits).k_top < 1:
         return
     k = data.draw(st.integers(1, pool.k_max))
     truth = milp(
@@ -88,8 +88,7 @@ def test_a_whole_plan_is_found_or_refuted_as_branch_and_bound_says(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "name", "k", "score"),
-    [(256, "32b", 84, 28.683), (1024, "70b", 144, 23.753)],
+    ("nodes", "name", "k", "score"), [(256, "32b", 84, 28.683), (1024, "70b", 144, 23.753)]
 )
 def test_the_known_optima_of_the_mixed_fleets_are_proven(
     nodes: int, name: str, k: int, score: float

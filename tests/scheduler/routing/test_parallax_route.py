@@ -256,13 +256,7 @@ def test_replacement_of_a_middle_stage_counts_the_neighbours_that_stay() -> None
     machines, model = tuple(holding(m, 2) for m in "abcd"), toy_model(6)
     near, far = 1.0, 40.0
     links = Links.from_rho_ms(
-        {
-            ("a", "b"): near,
-            ("b", "d"): far,
-            ("a", "c"): 5.0,
-            ("c", "d"): 5.0,
-            ("a", "d"): near,
-        }
+        {("a", "b"): near, ("b", "d"): far, ("a", "c"): 5.0, ("c", "d"): 5.0, ("a", "d"): near}
     )
     shards = (shard("a", 0, 2), shard("b", 2, 4), shard("c", 2, 4), shard("d", 4, 6))
     table = prepare(Fleet(machines, links), model, shards)

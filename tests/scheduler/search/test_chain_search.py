@@ -14,9 +14,9 @@ from scheduler.flow.valid import validate_placement
 from scheduler.search.aim import aim
 from scheduler.search.chain_search import ChainOptions, chain_search
 from scheduler.search.starts import one_chain
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 from scheduler.stages.table import table_of
-from tests.scheduler.placement.worlds import (
+from tests.scheduler.search.worlds import (
     all_placements,
     clusters,
     flow_by_coverage,
@@ -43,9 +43,7 @@ def test_plans_are_valid_below_the_bound_and_pass_what_they_say(
 
 @given(clusters(most_machines=3, most_layers=4))
 @settings(max_examples=20, deadline=None)
-def test_no_placement_of_a_small_cluster_is_missed_by_far(
-    world: tuple[Fleet, ModelShape],
-) -> None:
+def test_no_placement_of_a_small_cluster_is_missed_by_far(world: tuple[Fleet, ModelShape]) -> None:
     """Chains are not every placement: ranges may overlap in part. Half of the best is a promise
     they keep here.
     """
@@ -64,7 +62,7 @@ def test_single24_reaches_its_bound() -> None:
 
 def test_geo24_passes_1754_over_its_slow_links() -> None:
     fleet, model = cluster("geo24")
-    pool = Pool(table_of(fleet, model))
+    pool = Machines(table_of(fleet, model))
     found = aim(pool, one_chain(pool, 0), [], seed=1, evaluations=60_000)
     assert found is not None
     assert found.tokens_per_s >= 1700

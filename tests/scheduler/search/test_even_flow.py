@@ -14,20 +14,12 @@ from hypothesis import strategies as st
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import link_tokens_per_s, prefill_ms_per_layer, tokens_per_s
-from scheduler.fleet.fleet import (
-    Coordinator,
-    Fleet,
-    Link,
-    Links,
-    ModelShape,
-    Placement,
-    Shard,
-)
+from scheduler.fleet.fleet import Coordinator, Fleet, Link, Links, ModelShape, Placement, Shard
 from scheduler.fleet.profile import Curve
 from scheduler.flow.max_flow import Flow, max_flow
 from scheduler.search.even_flow import KEPT, PROMPT_TOKENS, even_flow
 from scheduler.stages.narrow import narrowed
-from tests.scheduler.placement.worlds import clusters, machine
+from tests.scheduler.search.worlds import clusters, machine
 
 MODEL = ModelShape(2, 100, 0, 0, False, 8, 1e9, activation_bytes_per_token=10_000)
 

@@ -22,7 +22,7 @@ from scheduler.simulate.options import SimOptions
 from scheduler.simulate.traces import poisson
 from scheduler.simulate.work import ClosedLoop
 from scheduler.stages.stage_patterns import stage_patterns
-from tests.scheduler.placement.worlds import machine, toy_model
+from tests.scheduler.search.worlds import machine, toy_model
 
 WORK = ClosedLoop(poisson(0, 2_000))
 SMALL = PoolOptions(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.fit import FittedCost, PassSample, fit
+from benchmarks.scheduler.measure.fit import FittedCost, PassSample, fit
 from scheduler.fleet.costs import prefill_ms_per_layer, tau_ms_per_layer
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Machine, ModelShape

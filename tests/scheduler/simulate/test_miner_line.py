@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.scheduler.fit import FittedCost
-from benchmarks.scheduler.fixed_router import FixedRouter
+from benchmarks.scheduler.measure.fit import FittedCost
+from benchmarks.scheduler.routers.fixed import FixedRouter
 from core.protocol.types import LayerRange
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.workload import Arrival

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scheduler.fit import FittedCost
+from benchmarks.scheduler.measure.fit import FittedCost
 from core.batching import BatchFormer, KvLedger
 from core.protocol.types import LayerRange
 from scheduler.fleet.errors import FleetError

@@ -11,7 +11,7 @@ from scheduler.flow.max_flow import max_flow
 from scheduler.flow.valid import validate_placement
 from scheduler.search.chain_search import ChainOptions, chain_search
 from scheduler.stages.compact_milp import solve_compact
-from tests.scheduler.placement.worlds import all_placements, clusters, flow_by_coverage
+from tests.scheduler.search.worlds import all_placements, clusters, flow_by_coverage
 
 
 @given(clusters(most_machines=3, most_layers=4))
@@ -63,7 +63,7 @@ def test_ten_node_quality_cluster_reaches_the_published_optimum() -> None:
 def ten_nodes() -> tuple[Fleet, ModelShape]:
     import json
 
-    from benchmarks.scheduler.token_rates import AS_PUBLISHED, with_token_rates
+    from benchmarks.scheduler.peers.token_rates import AS_PUBLISHED, with_token_rates
     from scheduler.fleet.files import read_cluster
 
     document = {

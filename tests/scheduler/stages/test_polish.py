@@ -16,7 +16,7 @@ from scheduler.stages.compact_milp import solve_compact
 from scheduler.stages.coverage import as_placement, coverage, raise_coverage, ranges_of
 from scheduler.stages.polish import polish
 from scheduler.stages.table import table_of
-from tests.scheduler.placement.worlds import clusters
+from tests.scheduler.search.worlds import clusters
 
 
 @st.composite

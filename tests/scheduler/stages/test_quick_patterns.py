@@ -17,7 +17,7 @@ from scheduler.flow.valid import validate_placement
 from scheduler.search.candidate import candidate_of
 from scheduler.stages.quick_patterns import quick_patterns
 from scheduler.stages.stage_patterns import stage_patterns
-from tests.scheduler.placement.worlds import machine, toy_model
+from tests.scheduler.search.worlds import machine, toy_model
 
 SLOW_PROMPTS = Curve.of(((1, 100.0), (2_000, 1e5)))
 

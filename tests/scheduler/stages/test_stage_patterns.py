@@ -11,9 +11,9 @@ from scheduler.fleet.fleet import Fleet, ModelShape
 from scheduler.flow.max_flow import max_flow
 from scheduler.flow.valid import validate_placement
 from scheduler.stages.stage_patterns import stage_patterns
-from scheduler.stages.stages import Pool
+from scheduler.stages.stages import Machines
 from scheduler.stages.table import table_of
-from tests.scheduler.placement.worlds import clusters
+from tests.scheduler.search.worlds import clusters
 
 
 def partitions(members: list[int]) -> list[list[list[int]]]:
@@ -36,7 +36,7 @@ def test_best_pipeline_equals_brute_force_at_every_stage_limit(
     world: tuple[Fleet, ModelShape],
 ) -> None:
     fleet, model = world
-    pool = Pool(table_of(fleet, model))
+    pool = Machines(table_of(fleet, model))
     everything = partitions(list(range(len(fleet.machines))))
     for limit in (1, 2, model.layers):
         best = max(

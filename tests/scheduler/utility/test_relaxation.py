@@ -16,7 +16,7 @@ from scheduler.covering.simplex import maximise
 from scheduler.covering.whole import Search, best_whole, dive
 from scheduler.fleet.costs import Capacities
 from scheduler.utility.columns import every_pattern
-from scheduler.utility.kinds import Kind, steps_of
+from scheduler.utility.kinds import MachineKind, steps_of
 from scheduler.utility.score import fastest_ms, rate
 from scheduler.utility.split import choices
 
@@ -192,7 +192,9 @@ def test_every_pattern_up_to_some_length_is_listed_once(
     cards = [(many, min(room, layers)) for many, room in cards]
     most, rooms = [many for many, _ in cards], [room for _, room in cards]
     listed_kinds = [
-        Kind(Capacities(room, room, room, room), tuple(9.0 / k for k in range(1, room + 1)), t, 0.0)
+        MachineKind(
+            Capacities(room, room, room, room), tuple(9.0 / k for k in range(1, room + 1)), t, 0.0
+        )
         for t, room in enumerate(rooms)
     ]
     found = every_pattern(steps_of(listed_kinds, layers), most, limit).T.tolist()
@@ -212,7 +214,7 @@ def test_every_pattern_up_to_some_length_is_listed_once(
 
 
 @st.composite
-def kinds(draw: st.DrawFn) -> Kind:
+def kinds(draw: st.DrawFn) -> MachineKind:
     plain = draw(st.integers(1, 6))
     first, last = (draw(st.integers(max(0, plain - 2), plain)) for _ in range(2))
     both = draw(st.integers(max(0, first + last - plain), min(first, last)))
@@ -222,13 +224,13 @@ def kinds(draw: st.DrawFn) -> Kind:
     else:  # a measured table
         rates = sorted((float(draw(st.integers(1, 99))) for _ in range(plain)), reverse=True)
     tau, head = draw(st.sampled_from([0.5, 1.0, 3.0])), draw(st.sampled_from([0.0, 2.0]))
-    return Kind(Capacities(plain, first, last, both), tuple(rates), tau, head)
+    return MachineKind(Capacities(plain, first, last, both), tuple(rates), tau, head)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(kinds(), min_size=1, max_size=3), st.integers(1, 9), st.data())
 def test_theta_and_compute_time_equal_every_split_and_choice_of_ends(
-    listed: list[Kind], layers: int, data: st.DataObject
+    listed: list[MachineKind], layers: int, data: st.DataObject
 ) -> None:
     listed.sort(key=lambda kind: (kind.tau_ms, kind.head_ms))
     counts = [data.draw(st.integers(0, 2)) for _ in listed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scheduler.traces import read_trace
+from benchmarks.scheduler.measure.traces import read_trace
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.workload import Arrival
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.fabric.place import FabricPlan
-from scheduler.fabric.replica import Replica, replica
+from scheduler.fabric.replica import ModelReplica, replica
 from scheduler.fabric.world import Efficiency
 from scheduler.fleet.errors import PlanError
 from scheduler.fleet.workload import Arrival
@@ -33,7 +33,9 @@ class Replayed:
     iterations: int
 
 
-def replay(replica: Replica, requests: Sequence[Arrival], max_sequences: int = 256) -> Replayed:
+def replay(
+    replica: ModelReplica, requests: Sequence[Arrival], max_sequences: int = 256
+) -> Replayed:
     """Serve every request to its end. Requests must be in order of arrival and fit the KV room
     alone.
     """
@@ -103,7 +105,7 @@ def replay_plan(
     for part, demand, trace in zip(plan.parts, plan.demands, traces, strict=True):
         if any(part.model in pair for pair in plan.shared):
             raise PlanError("machine-twice", f"{demand.name} shares its GPUs")
-        replicas = list[Replica]()
+        replicas = list[ModelReplica]()
         for group in part.groups:
             one = replica(types[group.gpu], group.tensor, demand, efficiency)
             if one is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from benchmarks.scheduler.preflow import preflow_push
+from benchmarks.scheduler.peers.preflow import preflow_push
 from tests.scheduler.flow.test_arc_flow import check_flow, networks, value_by_scipy
 
 

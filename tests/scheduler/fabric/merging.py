@@ -1,9 +1,8 @@
-"""Which columns cost least where there is no solver?"""
+"""Which columns cost least, found without a solver? What HiGHS picks is checked against this."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TypeAlias
 
 from scheduler.fabric.knapsack import Knapsack, Picked
@@ -14,13 +13,9 @@ _Found: TypeAlias = tuple[float, tuple[int, ...]]
 _States: TypeAlias = dict[_Key, _Found]
 
 
-def merge(knapsack: Knapsack, states: int) -> Picked | None:
-    """Model by model, keeping the partial choices that no other matches in GPUs and cost; exact
-    below `states` of them.
-
-    Past that, half are kept by cost and half by how little they take of the scarcest type.
-    """
-    counts, exact = knapsack.counts, True
+def merge(knapsack: Knapsack) -> Picked | None:
+    """Model by model, keeping the partial choices that no other matches in GPUs and cost."""
+    counts = knapsack.counts
     by_model: list[list[int]] = [[] for _ in range(knapsack.models)]
     for c, column in enumerate(knapsack.columns):
         by_model[min(part.model for part in column.parts)].append(c)
@@ -40,14 +35,10 @@ def merge(knapsack: Knapsack, states: int) -> Picked | None:
                 more = max(cost, *costs) if knapsack.worst else cost + math.fsum(costs)
                 _keep(grown, (covered | mask, now), (more, (*chosen, c)))
         front = _front(grown)
-        if len(front) > states:
-            exact = False
-            front = _thinned(front, counts, states)
     if not front:
         return None
     cost, chosen = min(front.values())
-    bound = cost if exact else -math.inf
-    return Picked(tuple(sorted(chosen)), cost, bound, "merge")
+    return Picked(tuple(sorted(chosen)), cost, cost)
 
 
 def _keep(states: _States, key: _Key, found: _Found) -> None:
@@ -65,12 +56,3 @@ def _front(states: _States) -> _States:
             others.append(used)
             front[covered, used] = found
     return front
-
-
-def _thinned(front: _States, counts: Sequence[int], states: int) -> _States:
-    def tightest(item: tuple[_Key, _Found]) -> float:
-        return max(a / d for a, d in zip(item[0][1], counts, strict=True) if d)
-
-    by_cost = sorted(front.items(), key=lambda item: (item[1], item[0]))
-    lean = sorted(front.items(), key=lambda item: (tightest(item), item[1], item[0]))
-    return dict([*by_cost[: states // 2], *lean[: states - states // 2]])

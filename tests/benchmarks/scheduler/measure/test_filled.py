@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.entries import entries
-from benchmarks.scheduler.filled import place_leftovers, serving_placement
+from benchmarks.scheduler.measure.entries import entries
+from benchmarks.scheduler.measure.filled import place_leftovers, serving_placement
 from benchmarks.scheduler.worlds import mixed
 from scheduler.fleet.costs import capacity, position_of
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement

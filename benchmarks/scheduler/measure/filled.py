@@ -12,14 +12,7 @@ import numpy as np
 
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import Position, capacity, position_of
-from scheduler.fleet.fleet import (
-    Fleet,
-    Machine,
-    ModelShape,
-    Placement,
-    Shard,
-    in_layer_order,
-)
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape, Placement, Shard, in_layer_order
 from scheduler.flow.flow_lp import best_rate, layer_prices, rate_of, slices_of
 from scheduler.flow.interval_flow import largest_flow
 from scheduler.utility.plan import UtilityPlan

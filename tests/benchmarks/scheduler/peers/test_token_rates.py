@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.scheduler.quality10 import FIRST_SPEEDS, TYPICAL_LAYERS
-from benchmarks.scheduler.token_rates import (
+from benchmarks.scheduler.peers.quality10 import FIRST_SPEEDS, TYPICAL_LAYERS
+from benchmarks.scheduler.peers.token_rates import (
     AS_PUBLISHED,
     RateOptions,
     token_rates,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Pipeline
 from scheduler.simulate.dispatch.estimate import KvEstimate
-from scheduler.simulate.dispatch.router import Route
+from scheduler.simulate.dispatch.router import RequestRoute
 
 
 class FixedRouter:
@@ -37,14 +37,14 @@ class FixedRouter:
         self._masks_full = masks_full
         self._absent: set[str] = set()
 
-    def choose(self, prompt_tokens: int) -> Route | None:
+    def choose(self, prompt_tokens: int) -> RequestRoute | None:
         """The pipeline that is furthest behind its weight."""
         allowed = [i for i in range(len(self._pipelines)) if self._may_take(i, prompt_tokens)]
         if not allowed:
             return None
         chosen = min(allowed, key=lambda i: (self._taken[i] + 1) / self._weights[i])
         self._taken[chosen] += 1
-        route = Route(prompt_tokens)
+        route = RequestRoute(prompt_tokens)
         route.stages = list(self._pipelines[chosen])
         self.kv.add(route.stages, prompt_tokens)
         return route
@@ -55,10 +55,10 @@ class FixedRouter:
             return False
         return not self._masks_full or all(self.kv.fits(m, prompt_tokens) for m in machines)
 
-    def note_step(self, route: Route) -> None:
+    def note_step(self, route: RequestRoute) -> None:
         """Decode steps do not matter."""
 
-    def finish(self, route: Route) -> None:
+    def finish(self, route: RequestRoute) -> None:
         """Free the estimate of what the route had booked."""
         self.kv.remove(route.stages, route.prompt_tokens)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.scheduler.token_rates import AS_PUBLISHED, with_token_rates
+from benchmarks.scheduler.peers.token_rates import AS_PUBLISHED, with_token_rates
 from benchmarks.scheduler.worlds import DATA
 from core.protocol.types import LayerRange
 from scheduler.fleet.files import read_cluster

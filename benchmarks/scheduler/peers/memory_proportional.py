@@ -9,8 +9,16 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 
-from scheduler.fabric.columns import Choice, Kind, Options, Part, columns_of, evaluate, options_of
-from scheduler.fabric.objective import Objective, cost, pieces_of, total
+from scheduler.fabric.columns import (
+    Choice,
+    Options,
+    Part,
+    ReplicaKind,
+    columns_of,
+    evaluate,
+    options_of,
+)
+from scheduler.fabric.objective import Objective, cost, pieces_of
 from scheduler.fabric.place import FabricPlan
 from scheduler.fabric.world import Demand, Efficiency, GpuType, check_world
 from scheduler.fleet.errors import PlanError
@@ -84,13 +92,13 @@ def evaluate_allocation(
         ]
         parts.append(_best(options, per_type))
     costs = [cost(of, part.latency_ms) for of, part in zip(pieces, parts, strict=True)]
-    value = total(objective, costs)
+    value = max(costs) if objective == "minmax" else sum(costs)
     return FabricPlan(
         types, tuple(demands), tuple(parts), (), objective, value, -math.inf, len(parts), "given"
     )
 
 
-def _gpus(kinds: Sequence[Kind], k: int, replicas: int) -> int:
+def _gpus(kinds: Sequence[ReplicaKind], k: int, replicas: int) -> int:
     return kinds[k].replica.tensor * replicas if replicas else 0
 
 
@@ -99,7 +107,6 @@ def _best(options: Options, per_type: Sequence[Sequence[Choice]]) -> Part:
     if not len(table.utilisation):
         return Part(options.model, (), math.inf, math.inf)
     fastest = min(
-        range(len(table.utilisation)),
-        key=lambda c: (table.latency_ms[c], table.utilisation[c], c),
+        range(len(table.utilisation)), key=lambda c: (table.latency_ms[c], table.utilisation[c], c)
     )
     return columns_of(options, table.rows([fastest]))[0].parts[0]
