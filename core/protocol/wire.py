@@ -167,7 +167,7 @@ class Activations(Message, frozen=True, omit_defaults=True):
 
     `halved`: only the upper 16 bits of each number are sent, all others being zero, as in rows of bfloat16.
     `again`: all rows from `start` on that were carried over are void, these come instead.
-    With the first ones, `most_rows` says how many there will be at most, 0 for nobody knows, `company` which requests of
+    With the first ones, `most_rows` says how many there will be at most, 0 for nobody knows, `group` which requests of
     this sender's come together (those with the same number, 0 for nobody knows), and `origin` where they come from.
     The last `guessed` rows are of guessed tokens: those from where the next frame begins are void.
     """
@@ -184,7 +184,7 @@ class Activations(Message, frozen=True, omit_defaults=True):
     most_rows: t.U32 = 0
     trace: Trace | None = None
     origin: Origin | None = None
-    company: Annotated[int, msgspec.Meta(ge=0, le=2**16)] = 0
+    group: Annotated[int, msgspec.Meta(ge=0, le=2**16)] = 0
 
 
 class Carry(Message, frozen=True):

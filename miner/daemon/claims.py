@@ -18,7 +18,7 @@ from core.protocol.signing import DigestSigner
 from core.protocol.types import JobState
 from core.runtime.logs import get_logger
 from miner.records.store import StoredJob
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 
 log = get_logger(__name__)
 
@@ -58,7 +58,7 @@ def is_due(
 class Claims:
     """Looks after the acknowledgements that this miner holds."""
 
-    def __init__(self, chain: Chain, signer: DigestSigner, book: Book) -> None:
+    def __init__(self, chain: Chain, signer: DigestSigner, book: ReceiptBook) -> None:
         self._chain, self._signer, self._book = chain, signer, book
         self._close_delay_s: int | None = None
 

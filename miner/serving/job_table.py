@@ -22,7 +22,7 @@ from miner.chain.admission import AdmissionRefusal, MinerState, ReceivedProposal
 from miner.chain.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
 from miner.records.store import CLOSED_STATES, StoredJob, keep_until
 from miner.serving.outbox import Outbox
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.request_run import RequestRun
 from miner.serving.request_state import RequestPhase
 
@@ -190,11 +190,15 @@ class ActiveJob:
             self.outbox.put(message)
 
 
-class Desk:
+class JobTable:
     """The jobs, their reservations, and what makes them real."""
 
     def __init__(
-        self, terms: MinerTerms, book: Book, chain: ChainReads, monotonic: Callable[[], float]
+        self,
+        terms: MinerTerms,
+        book: ReceiptBook,
+        chain: ChainReads,
+        monotonic: Callable[[], float],
     ) -> None:
         self.terms, self.book, self.chain = terms, book, chain
         self.serving: LoadedShard | None = None

@@ -21,7 +21,7 @@ T = TypeVar("T")
 MAX_SETS = 32
 
 
-class Book:
+class ReceiptBook:
     """Signs receipts and checkpoints; the only holder of the operator's key in a stage.
 
     Database work runs in its own thread, so that a disk that takes its time delays no token.

@@ -32,7 +32,7 @@ from miner.records.store import BoundaryRows, States, StoredJob
 from miner.serving import bf16_rows, request_state
 from miner.serving.committed_rows import RootedRows
 from miner.serving.outbox import Outbox
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.request_state import Request
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RunContext:
     """What a run works with: shared by all runs of a stage."""
 
     compute: Compute
-    book: Book
+    book: ReceiptBook
     hidden: int
     vocab: int
     eos_ids: frozenset[int]
@@ -405,11 +405,11 @@ class RequestRun:
         self._check_checkpoint(message)
         self.request = after
         self._touch()
-        if message.most_rows or message.company:
+        if message.most_rows or message.group:
             self._spec = replace(
                 self._spec,
                 most_rows=message.most_rows or self._spec.most_rows,
-                group_before=(message.company - 1 if message.company else self._spec.group_before),
+                group_before=(message.group - 1 if message.group else self._spec.group_before),
             )
         self._inbox.put_nowait(
             _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
@@ -625,7 +625,7 @@ class RequestRun:
                 checkpoint=checkpoint,
                 checkpoint_signature=signature,
                 most_rows=0 if start else self._spec.most_rows,
-                company=0 if start else self._group_here(),
+                group=0 if start else self._group_here(),
                 trace=trace or None,
                 origin=origin,
             ),

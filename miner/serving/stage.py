@@ -20,7 +20,7 @@ from core.runtime.tasks import spawn
 from miner.compute.compute import Compute
 from miner.records.store import CLOSED_STATES
 from miner.serving import answers, request_state
-from miner.serving.job_table import ActiveJob, Desk, LoadedShard, Refused
+from miner.serving.job_table import ActiveJob, JobTable, LoadedShard, Refused
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outbox, Outboxes
 from miner.serving.request_run import RequestRun, RunContext, Wires, token_ids
@@ -57,7 +57,7 @@ class StageService:
 
     def __init__(
         self,
-        desk: Desk,
+        table: JobTable,
         compute: Compute,
         outboxes: Outboxes,
         monotonic: Callable[[], float],
@@ -67,7 +67,7 @@ class StageService:
         neighbours: Neighbours | None = None,
         guesses: bool = True,
     ) -> None:
-        """`look_for_disputes` brings the desk's knowledge of disputes up to date before an unknown
+        """`look_for_disputes` brings the table's knowledge of disputes up to date before an unknown
         peer is turned away; `on_shown` is told what accusers show of their traces.
 
         Without `guesses` no tokens are guessed ahead.
@@ -75,10 +75,10 @@ class StageService:
         `neighbours` watch the stages that we send to; without them only a stream that ends is
         noticed.
         """
-        self.desk, self.compute, self.outboxes = desk, compute, outboxes
+        self.table, self.compute, self.outboxes = table, compute, outboxes
         self.counts: Counter[str] = Counter()
         self.tokens_in = self.tokens_out = self.requests_done = 0
-        self._book = desk.book
+        self._book = table.book
         self._monotonic = monotonic
         self._look_for_disputes = look_for_disputes
         self._on_shown = on_shown
@@ -114,8 +114,8 @@ class StageService:
 
     def serve(self, serving: LoadedShard | None) -> None:
         """Take up a shard, or none. No request may be running."""
-        assert not self.desk.active_requests, "requests are running"
-        self.desk.serving = serving
+        assert not self.table.active_requests, "requests are running"
+        self.table.serving = serving
         self._context = None
         if serving is not None:
             self._context = RunContext(
@@ -148,16 +148,16 @@ class StageService:
         """End every request and tell no peer."""
         if self._neighbours is not None:
             await self._neighbours.close()
-        runs = [run for job in self.desk.jobs.values() for run in list(job.runs.values())]
+        runs = [run for job in self.table.jobs.values() for run in list(job.runs.values())]
         for run in runs:
             run.cancel()
         await asyncio.gather(*(run.closed() for run in runs))
-        await asyncio.gather(*(j.outbox.close() for j in self.desk.jobs.values() if j.outbox))
+        await asyncio.gather(*(j.outbox.close() for j in self.table.jobs.values() if j.outbox))
         await asyncio.gather(*self._background, return_exceptions=True)
 
     async def flush(self, timeout_s: float) -> None:
         """Let receipts and tokens leave before streams close."""
-        outboxes = [job.outbox for job in self.desk.jobs.values() if job.outbox is not None]
+        outboxes = [job.outbox for job in self.table.jobs.values() if job.outbox is not None]
         await asyncio.gather(*(outbox.flush(timeout_s) for outbox in outboxes))
 
     # --- time ---
@@ -165,13 +165,13 @@ class StageService:
     def tick(self) -> None:
         """Once a second: drop what fell silent, cancel what nobody waits for, free slots."""
         now = self._monotonic()
-        for order_hash, job in list(self.desk.jobs.items()):
+        for order_hash, job in list(self.table.jobs.items()):
             if job.client is not None and not job.client.is_open and job.client_gone_at is None:
                 job.client_gone_at = now
             alone_s = 0.0 if job.client_gone_at is None else now - job.client_gone_at
             gone = alone_s > CLIENT_GONE_S
             closed = job.stored.chain_state in CLOSED_STATES
-            late = self.desk.chain.now_s() > job.order.deadline
+            late = self.table.chain.now_s() > job.order.deadline
             for run in list(job.runs.values()):
                 if now - run.seen_at > AWAY_S:
                     run.makes_room()
@@ -189,18 +189,18 @@ class StageService:
                     run.fail(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
                     )
-            if self.desk.release(job):
-                del self.desk.jobs[order_hash]
+            if self.table.release(job):
+                del self.table.jobs[order_hash]
                 if job.outbox is not None:
                     self._spawn(job.outbox.close())
 
         if self._neighbours is not None:
             self._neighbours.keep_only(
-                {place for job in self.desk.jobs.values() if job.runs for place in _after(job)}
+                {place for job in self.table.jobs.values() if job.runs for place in _after(job)}
             )
 
     def _neighbour_lost(self, operator: str, error: HeadraceError) -> None:
-        for job in self.desk.jobs.values():
+        for job in self.table.jobs.values():
             if operator in (place[0] for place in _after(job)):
                 for run in list(job.runs.values()):
                     if run.request.phase is RequestPhase.RUNNING:
@@ -215,14 +215,14 @@ class StageService:
     async def _propose(
         self, channel: Channel, message: wire.Propose, payload: memoryview
     ) -> Answer:
-        return await self.desk.propose(channel.peer, message)
+        return await self.table.propose(channel.peer, message)
 
     async def _open_job(
         self, channel: Channel, message: wire.OpenJob, payload: memoryview
     ) -> Answer:
         order_hash = signing.order_hash(message.signed.order)
-        _only(channel, *(await self.desk.find(order_hash)).payers)
-        job = await self.desk.prove(order_hash)
+        _only(channel, *(await self.table.find(order_hash)).payers)
+        job = await self.table.prove(order_hash)
         if (
             signing.plan_hash(message.plan) != job.stored.plan_hash
             or message.stage != job.stored.stage
@@ -236,7 +236,7 @@ class StageService:
         return wire.JobOpened(again=again)
 
     def _attach(self, job: ActiveJob, channel: Channel) -> None:
-        self.desk.jobs[job.stored.order_hash] = job  # it may have left meanwhile
+        self.table.jobs[job.stored.order_hash] = job  # it may have left meanwhile
         if job.outbox is not None:
             self._spawn(job.outbox.close())
 
@@ -247,7 +247,7 @@ class StageService:
         job.outbox = Outbox(f"client {channel.peer}", same_channel)
         if not job.reserved and not job.is_complete:
             most = job.at_once if job.is_open_order else job.order.requests
-            job.reserved = max(1, min(most, self.desk.free_requests))
+            job.reserved = max(1, min(most, self.table.free_requests))
 
     async def _replay(self, job: ActiveJob) -> None:
         """A client that lost its stream gets again what it may have missed.
@@ -292,7 +292,7 @@ class StageService:
         return context.ending(sampling, prompt)
 
     async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         _only(channel, *job.payers)
         stored, index = job.stored, message.request
         if not (stored.is_first or stored.is_last):
@@ -385,7 +385,7 @@ class StageService:
             raise Refused(
                 OPENING, f"request {index} comes without the signed opening of its prompt"
             )
-        signer = signing.recover(self.desk.terms.domain, said, signed.signature)
+        signer = signing.recover(self.table.terms.domain, said, signed.signature)
         if signer is None or signer.lower() not in job.payers:
             raise Refused(OPENING, f"the opening of request {index} is not signed by the requester")
         if index not in job.openings:
@@ -397,7 +397,7 @@ class StageService:
 
     def _admit(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
         """Raise Refused where a new request of an open order finds no room or too much unpaid."""
-        serving = self.desk.serving
+        serving = self.table.serving
         assert serving is not None, "prove() refuses without a shard"
         if job.is_ended:
             raise Refused(REQUEST_OVER, "its requester has ended this session")
@@ -407,7 +407,7 @@ class StageService:
                 f"{prompt_tokens + max_new_tokens} positions, this stage's memory holds "
                 f"{serving.kv_tokens}",
             )
-        self.desk.admit(job, job.cost(self.desk.terms.spec, prompt_tokens, max_new_tokens))
+        self.table.admit(job, job.cost(self.table.terms.spec, prompt_tokens, max_new_tokens))
 
     @staticmethod
     def _promise(job: ActiveJob, index: int, tokens_in: int, tokens_out: int) -> None:
@@ -417,7 +417,7 @@ class StageService:
         job.tokens_out += tokens_out
 
     async def _goes_on(self, channel: Channel, message: wire.GoesOn, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
         if not job.is_open_order:
@@ -428,22 +428,22 @@ class StageService:
     async def _acknowledge(
         self, channel: Channel, message: wire.Acknowledge, payload: memoryview
     ) -> Answer:
-        job = await self.desk.find(message.ack.order_hash)
+        job = await self.table.find(message.ack.order_hash)
         _only(channel, *job.payers, job.order.matcher)
-        if self.desk.acknowledged(job, message.ack, message.signature):
+        if self.table.acknowledged(job, message.ack, message.signature):
             # Beside the loop: the next request, which it pays for, need not wait for the disk.
             self._spawn(self._book.disk(self._book.store.put_ack, message.ack, message.signature))
         return None
 
     async def _end_job(self, channel: Channel, message: wire.EndJob, payload: memoryview) -> Answer:
-        job = await self.desk.find(message.order_hash)
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         if job.is_open_order:
             job.is_ended = True
         return None
 
     async def _cancel(self, channel: Channel, message: wire.Cancel, payload: memoryview) -> Answer:
-        job = await self.desk.find(message.order_hash)
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
         run = job.runs.get(message.request)
@@ -454,7 +454,7 @@ class StageService:
         return None
 
     async def _cut(self, channel: Channel, message: wire.Cut, payload: memoryview) -> Answer:
-        job = await self.desk.find(message.order_hash)
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
         run = job.runs.get(message.request)
@@ -474,7 +474,7 @@ class StageService:
     # --- other stages ---
 
     async def _carry(self, channel: Channel, message: wire.Carry, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = self._run_for(job, message.request)
         if run is None:
@@ -484,7 +484,7 @@ class StageService:
     async def _activations(
         self, channel: Channel, message: wire.Activations, payload: memoryview
     ) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = self._run_for(job, message.request, message.most_rows)
         if run is None or run.request.is_late:
@@ -496,7 +496,7 @@ class StageService:
         return None
 
     async def _token(self, channel: Channel, message: wire.Token, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         if not job.stored.is_first:
             raise Refused(WRONG_PLACE, "tokens go to the first stage")
         _only(channel, job.stored.plan[-1].operator)
@@ -511,7 +511,7 @@ class StageService:
     async def _stopped(
         self, channel: Channel, message: wire.Stopped, payload: memoryview
     ) -> Answer:
-        job = await self.desk.find(message.order_hash)
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers, *(operator for operator, _ in _after(job)))
         run = job.runs.get(message.request)
         if run is not None:
@@ -532,7 +532,7 @@ class StageService:
         self, channel: Channel, message: wire.Waiting, payload: memoryview
     ) -> Answer:
         """Passed on until the whole ring knows."""
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         stored, stages = job.stored, len(job.stored.plan)
         _only(channel, stored.plan[stored.stage - 1].operator)
         run = job.runs.get(message.request)
@@ -546,7 +546,7 @@ class StageService:
     async def _finish_request(
         self, channel: Channel, message: wire.FinishRequest, payload: memoryview
     ) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = job.runs.get(message.request)
         if run is None:
@@ -568,14 +568,14 @@ class StageService:
     async def _progress(
         self, channel: Channel, message: wire.Progress, payload: memoryview
     ) -> Answer:
-        job = await self.desk.find(message.order_hash)
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers, job.order.matcher, *_operators(job))
         return wire.Finished(requests=sorted(job.finished))
 
     async def _close_job(
         self, channel: Channel, message: wire.CloseJob, payload: memoryview
     ) -> Answer:
-        job = await self.desk.find(message.order_hash)
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers, job.order.matcher, *_operators(job))
         return wire.Receipt(signed=await self._book.sign_over(job.stored, message.requests))
 
@@ -589,8 +589,8 @@ class StageService:
                 channel.peer,
                 stored,
                 message,
-                domain=self.desk.terms.domain,
-                now_s=self.desk.chain.now_s(),
+                domain=self.table.terms.domain,
+                now_s=self.table.chain.now_s(),
                 jurors=jurors,
             )
 
@@ -609,7 +609,7 @@ class StageService:
         if self._look_for_disputes is not None:
             await self._look_for_disputes()
         found = await self._book.disk(self._book.store.open_disputes, job_id)
-        panels = await asyncio.gather(*(self.desk.chain.panel(dispute) for dispute in found))
+        panels = await asyncio.gather(*(self.table.chain.panel(dispute) for dispute in found))
         return [juror for panel in panels for juror in panel]
 
     # --- runs ---
@@ -636,20 +636,20 @@ class StageService:
 
         Twice the limit: an acknowledgement may be on its way beside the rows.
         """
-        serving = self.desk.serving
+        serving = self.table.serving
         assert serving is not None, "prove() refuses without a shard"
         rows = most_rows or serving.context
         try:
-            self.desk.admit(job, job.cost(self.desk.terms.spec, rows, rows), slack=2)
+            self.table.admit(job, job.cost(self.table.terms.spec, rows, rows), slack=2)
         except Refused as refusal:
             job.tell_client(_failed(job, index, refusal.code, refusal.reason))
             job.over[index] = RequestPhase.FAILED
             raise
 
     def _new_run(self, job: ActiveJob, index: int) -> RequestRun:
-        serving = self.desk.serving
+        serving = self.table.serving
         assert serving is not None, "prove() refuses without a shard"
-        if self.desk.active_requests >= MAX_RUNS:
+        if self.table.active_requests >= MAX_RUNS:
             job.tell_client(_failed(job, index, BUSY, "too many requests run at this stage"))
             job.over[index] = RequestPhase.FAILED
             raise Refused(BUSY, "too many requests run at this stage")
@@ -680,14 +680,14 @@ class StageService:
 
     def _left_of(self, job: ActiveJob, index: int) -> RequestRun | None:
         """What this stage still has of the request that request `index` of a job goes on with."""
-        for earlier, request in self.desk.continued(job, index):
+        for earlier, request in self.table.continued(job, index):
             run = earlier.runs.get(request)
             if run is not None and run.has_memory:
                 return run
         return None
 
     def _fresh(self, job: ActiveJob, index: int) -> request_state.Request:
-        serving = self.desk.serving
+        serving = self.table.serving
         assert serving is not None, "prove() refuses without a shard"
         return request_state.Request(
             index=index,

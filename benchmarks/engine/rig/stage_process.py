@@ -33,10 +33,10 @@ from miner.compute.compute import Compute
 from miner.daemon import assignment
 from miner.records.store import MinerStore
 from miner.serving.committed_rows import RootedRows
-from miner.serving.job_table import Desk, MinerTerms
+from miner.serving.job_table import JobTable, MinerTerms
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outboxes
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.stage import StageService
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class StageProcess:
         model_id = signing.model_id(model_spec)
         model = assignment.open_model(folder.name, model_id, model_spec, folder)
         store = MinerStore(Path(spec.folder) / f"stage-{spec.key}.sqlite")
-        self._book = Book(store, self._signer, DOMAIN, self._chain.now_s)
+        self._book = ReceiptBook(store, self._signer, DOMAIN, self._chain.now_s)
         terms = MinerTerms(
             operator=self._signer.address,
             domain=DOMAIN,
@@ -100,11 +100,11 @@ class StageProcess:
         identity = StreamIdentity(self._signer, DOMAIN)
         peers = Peers(identity)
         links = Outboxes(peers)
-        desk = Desk(terms, self._book, self._chain, time.monotonic)
-        self._desk = desk
+        table = JobTable(terms, self._book, self._chain, time.monotonic)
+        self._table = table
         neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
         self._stage = StageService(
-            desk,
+            table,
             self._compute,
             links,
             time.monotonic,
@@ -180,8 +180,8 @@ class StageProcess:
                     "microbatches": metrics.microbatches,
                     "swap_waited_s": metrics.swap_waited_s,
                     "most_inside": self._most_inside,
-                    "active": self._desk.active_requests,
-                    "jobs": len(self._desk.jobs),
+                    "active": self._table.active_requests,
+                    "jobs": len(self._table.jobs),
                 }
             case "empty":  # when does the last page come free?
                 deadline = time.monotonic() + request["within_s"]
@@ -190,7 +190,7 @@ class StageProcess:
                 return {"at_s": time.monotonic(), "kv_tokens": self._compute.kv_tokens}
             case "settle":  # the jobs are paid on chain: nothing of them need be remembered
                 for job in request["jobs"]:
-                    await self._desk.hear(JobNews(job, JobState.SETTLED))
+                    await self._table.hear(JobNews(job, JobState.SETTLED))
                 self._stage.tick()
                 return {}
             case "tickets":  # so many microbatches, instead of what the stage measures

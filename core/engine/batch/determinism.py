@@ -14,7 +14,7 @@ from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 from core.protocol.types import LayerRange
 
-_COMPANY = 5
+_OTHERS = 5
 _PROMPT_TOKENS = 19
 _STEPS = 3
 
@@ -32,10 +32,10 @@ def is_batch_invariant(
     before = torch.get_num_threads()
     try:
         alone = _outputs(engine, 0, layers)
-        seen = [_outputs(engine, _COMPANY, layers)]
+        seen = [_outputs(engine, _OTHERS, layers)]
         for count in threads:
             torch.set_num_threads(count)
-            seen += [_outputs(engine, 0, layers), _outputs(engine, _COMPANY, layers)]
+            seen += [_outputs(engine, 0, layers), _outputs(engine, _OTHERS, layers)]
     finally:
         torch.set_num_threads(before)
     return all(torch.equal(alone, other) for other in seen)

@@ -1,4 +1,4 @@
-"""Do requests that share steps get transformers' own answers, in any company, cut and chunking?"""
+"""Do requests that share steps get transformers' own answers, beside any other rows, cut and chunking?"""
 
 from __future__ import annotations
 

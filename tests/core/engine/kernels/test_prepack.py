@@ -1,4 +1,4 @@
-"""Are packed kernels right, and do they give a sequence the same bits in any company?"""
+"""Are packed kernels right, and do they give a sequence the same bits beside any other rows?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_packed_stages_give_the_whole_models_logits(
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3", "gpt2"])
-def test_a_sequence_has_the_same_bits_in_any_company(architecture: str, tiny: Callable) -> None:
+def test_a_sequence_has_the_same_bits_beside_any_others(architecture: str, tiny: Callable) -> None:
     """Alone, among sixteen that join and leave, offloaded, with one thread and two, and decoded
     again in one go.
     """
