@@ -54,9 +54,7 @@ async def init(
         bool, typer.Option("--bench/--no-bench", help="Also measure this machine.")
     ] = True,
 ) -> None:
-    """Set this machine up: five questions, a configuration file, a measurement, and what to type
-    next.
-    """
+    """Set this machine up: five questions, a configuration file, a measurement."""
     from miner.commands.init import init as go
 
     run.emit(
@@ -75,9 +73,7 @@ async def bench(
         bool, typer.Option("--save/--no-save", help="Keep the numbers for `miner quote`.")
     ] = True,
 ) -> None:
-    """Measure this machine by real steps of the engine: memory, flops, time per layer, tokens per
-    second.
-    """
+    """Measure this machine by real steps of the engine: memory, flops, time per layer, rates."""
     settings = run.load({"miner.model": model, "miner.layers": layers})
     from core.protocol.types import LayerRange
     from miner.commands.bench import bench_lines, measure_machine
@@ -109,9 +105,7 @@ async def quote(
         typer.Option("--paper", help="DeServe's table instead: four machines at 0.90usd/Mtok."),
     ] = False,
 ) -> None:
-    """Say from how many tokens per second on this machine pays: cost per hour over price per token
-    (M > C/P).
-    """
+    """Say from which rate on this machine pays: cost per hour over price per token (M > C/P)."""
     settings = run.load({"miner.price_in": price_in, "miner.price_out": price_out})
     from miner.commands import quote as model
 
@@ -187,9 +181,7 @@ async def run_daemon(
     shard_hook: ShardHook | None = None,
     trace_hook: TraceHook | None = None,
 ) -> None:
-    """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations and
-    tests.
-    """
+    """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations."""
     from miner.records.home import operator_wallet
 
     settings = run.load(flags)
@@ -278,9 +270,7 @@ async def why(run: Run) -> None:
 
 @app.command()
 async def doctor(run: Run) -> None:
-    """Check ports, clock, chain, stake, model, compiler and memory, and say what to do; exit 9 when
-    something is broken.
-    """
+    """Check all that a miner needs and say what to do; exit 9 when something is broken."""
     from core.protocol.errors import CheckFailed
     from miner.commands.doctor import examine
 
@@ -345,9 +335,7 @@ async def withdraw(
         bool, typer.Option("--cancel", help="Keep the leaving stake instead.")
     ] = False,
 ) -> None:
-    """Take stake out: the first call starts the clock, a later one pays. With --credits: take
-    earnings.
-    """
+    """Take stake out: the first call starts the clock, a later one pays. --credits: earnings."""
     from core.protocol.errors import UsageError
     from miner.commands import registration
 
@@ -453,9 +441,7 @@ def _running(run: Run) -> RunningDaemon:
     running = home.read_running()
     if running is None:
         raise Unreachable(
-            "the miner is not running",
-            f"no daemon uses {home.folder}",
-            next_step="miner start",
+            "the miner is not running", f"no daemon uses {home.folder}", next_step="miner start"
         )
     return running
 

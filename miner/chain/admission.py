@@ -172,9 +172,7 @@ def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Admission
 
 def requests_reserved(order: Order, free_requests: int, terms: Terms | None = None) -> int:
     """How many of the miner's request slots a job gets: enough to fill a pipeline, never more than
-    are free.
-
-    An open order says in its terms how many of its requests run at once.
+    are free. An open order says in its terms how many of its requests run at once.
     """
     at_once = terms.in_flight if terms is not None and order.is_open else JOB_REQUESTS
     return max(1, min(order.requests, JOB_REQUESTS, at_once, free_requests))

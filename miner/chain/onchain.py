@@ -236,10 +236,8 @@ class News:
     async def poll(self) -> tuple[list[JobNews | DisputeNews | ClosingNews], ChainPosition, bool]:
         """(news, position to store with them, whether jobs may have moved back).
 
-        Raises ChainUnreachable.
-
-        A rolled-back block takes events with it; the owner then asks the chain about its live jobs
-        again.
+        Raises ChainUnreachable. A rolled-back block takes events with it; the owner then asks the
+        chain about its live jobs again.
         """
         batch = await self._follower.poll()
         if batch.chain_replaced:

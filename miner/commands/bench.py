@@ -276,10 +276,9 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
 
 async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
     """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is
-    none, or not within seconds.
-
-    The bytes are the payload of a ping, which whoever answers reads and forgets. What comes back is
-    a pong, so the other direction is for the other machine to measure.
+    none, or not within seconds. The bytes are the payload of a ping, which whoever answers reads
+    and forgets. What comes back is a pong, so the other direction is for the other machine to
+    measure.
     """
     payload = os.urandom(SENT_BYTES)
     try:

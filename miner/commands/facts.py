@@ -139,9 +139,7 @@ def _is_running(settings: Settings) -> bool:
 
 
 async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, str]:
-    """Whether a machine accepts a connection by one of an endpoint's routes, each within
-    `within_s`, and why not.
-    """
+    """Whether one of an endpoint's routes takes a connection `within_s`, and why none does."""
     from core.runtime.network.channel import open_route
 
     why, routes = [], endpoint.split(",")

@@ -21,9 +21,7 @@ _BAR = 24
 async def watch(run: Run, every_s: float, *, whole_screen: bool, count: int | None) -> None:
     """Show the daemon's status again and again until it ends, `count` times at most.
 
-    With --json one line per look.
-
-    Raises Unreachable when none runs to begin with.
+    With --json one line per look. Raises Unreachable when none runs to begin with.
     """
     settings, seen = run.settings, 0
     rates = Rates()

@@ -29,14 +29,7 @@ from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
 from core.protocol.units import format_duration, format_eth, format_moment
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
-from miner.commands.results import (
-    Leaving,
-    Registered,
-    Rotated,
-    Stake,
-    StakeChanged,
-    WithdrawnStake,
-)
+from miner.commands.results import Leaving, Registered, Rotated, Stake, StakeChanged, WithdrawnStake
 from miner.records.home import operator_wallet
 
 REGISTRY = "MinerRegistry"
@@ -234,8 +227,7 @@ async def withdraw_credits(run: Run) -> WithdrawnStake:
                 next_step="work first: `miner start`, `miner status`",
             )
         run.confirm(
-            "Withdraw it?",
-            {"amount": show(sum(due.values())), "to": f"wallet {owner.address}"},
+            "Withdraw it?", {"amount": show(sum(due.values())), "to": f"wallet {owner.address}"}
         )
         sent = [await chain.transact(owner, contract, "withdrawCredit") for contract in due]
         return _withdrawn(sent[-1], show(sum(due.values())), owner.address)
@@ -392,9 +384,7 @@ async def _need_gas(chain: Chain, address: str, *calls: str, more_wei: int = 0) 
 
 
 async def _fee_wei(chain: Chain, gas: int) -> int:
-    """The most that `Chain.transact` would let this much gas cost, rounded up to millionths of an
-    ETH.
-    """
+    """The most that `Chain.transact` pays for this much gas, rounded up to 10¹² wei."""
     price = int(await chain.rpc("eth_gasPrice"), 16)
     fee_wei = gas * 125 // 100 * (2 * price + 10**9)
     return -(-fee_wei // 10**12) * 10**12
@@ -456,9 +446,4 @@ def _machine(settings: Settings) -> tuple[str, int, int, str]:
     if port:
         endpoint = f"{miner.announce_host or miner.listen_host}:{port}"
         endpoint_hash = "0x" + sha256(endpoint.encode()).hexdigest()
-    return (
-        _CLASS_CPU,
-        memory_limit_bytes(settings) // 2**20,
-        copy_bandwidth_mb_s(),
-        endpoint_hash,
-    )
+    return (_CLASS_CPU, memory_limit_bytes(settings) // 2**20, copy_bandwidth_mb_s(), endpoint_hash)

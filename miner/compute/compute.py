@@ -110,9 +110,7 @@ class _OpenRequest:
 
 
 class _Look:
-    """A look at the running step: since when it is seen, and how long the thread had waited for a
-    processor by then.
-    """
+    """The running step: since when it is seen, and how long the thread had no processor by then."""
 
     __slots__ = ("held_up_s", "number", "seen_s", "since_s")
 
@@ -124,14 +122,9 @@ class Compute:
     """A shard behind one thread."""
 
     def __init__(
-        self,
-        *,
-        threads: int = 1,
-        on_step: Callable[[Stepped, int], None] | None = None,
+        self, *, threads: int = 1, on_step: Callable[[Stepped, int], None] | None = None
     ) -> None:
-        """`on_step` hears of every batch, and how many of its steps were prompts, in the compute
-        thread.
-        """
+        """`on_step` hears of every batch and how many of its steps were prompts, in the thread."""
         self.pace = Pace(max_rows=MAX_ROWS)
         self.busy_s = self.idle_s = 0.0  # idle: while requests were open
         self.steps = self.stepped_rows = self.prefix_tokens = 0
@@ -208,9 +201,7 @@ class Compute:
         return promises.group_of(request)
 
     def spare_rows(self, key: Key) -> int:
-        """How many guesses may go with each step of a request without delaying another answer
-        (`miner.compute.pace`).
-        """
+        """Guesses that may go with each step of a request and delay no other answer."""
         request = self._requests.get(key)
         return 0 if request is None else self.pace.spare_rows(request.ring)
 
@@ -221,10 +212,8 @@ class Compute:
 
     def running_s(self) -> tuple[float, float]:
         """Seconds for which the step that runs has been seen to run, and those that were to be
-        expected; 0, 0 between steps.
-
-        What other programs held up is left out. A step that nobody looked at for some seconds is
-        new: we may have slept.
+        expected; 0, 0 between steps. What other programs held up is left out. A step that nobody
+        looked at for some seconds is new: we may have slept.
         """
         running, now_s = self._running, time.monotonic()
         if running is None:
@@ -295,16 +284,13 @@ class Compute:
     ) -> ModelShard:
         """Replace the shard, with `kv_bytes` for keys and values.
 
-        The old one is freed first; no request may be running.
-
-        `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing
-        is loaded. `second` is where more keys and values may lie than that, of requests whose turn
-        is not near; it is measured how much may, unless an `Offload` says it. Up to `prefix_share`
-        of `kv_bytes` keep prompts for their owner's next ones (0: none) until requests need it, and
-        rows beside them take at most as much again.
-
-        `model_dir` is where an embedding that the head shares may be read from instead of being
-        held twice.
+        The old one is freed first; no request may be running. `kv_bytes` may be asked of the shard
+        when it is there; what it raises is raised, and nothing is loaded. `second` is where more
+        keys and values may lie than that, of requests whose turn is not near; it is measured how
+        much may, unless an `Offload` says it. Up to `prefix_share` of `kv_bytes` keep prompts for
+        their owner's next ones (0: none) until requests need it, and rows beside them take at most
+        as much again. `model_dir` is where an embedding that the head shares may be read from
+        instead of being held twice.
         """
         self._lose_all()
         return await self._run(
@@ -400,20 +386,13 @@ class Compute:
         return result
 
     async def feed(
-        self,
-        request: RequestSpec,
-        x: Rows,
-        *,
-        first: int | None = None,
-        as_decodes: bool = False,
+        self, request: RequestSpec, x: Rows, *, first: int | None = None, as_decodes: bool = False
     ) -> None:
         """Feed a last stage what no token follows yet."""
         await self._new_work(request, x, first, as_decodes=as_decodes).future
 
     async def drop(self, key: Key) -> None:
-        """Forget a request: what waits of it is taken out at once, its pages are free when the
-        running step ends.
-        """
+        """Forget a request; its pages are free when the running step ends."""
         request = self._requests.pop(key, None)
         if request is None:
             return
@@ -430,10 +409,8 @@ class Compute:
 
     async def carry(self, old: Key, new: Key, rows: int, *, ring: Hashable = None) -> int:
         """Let `new` go on with what is remembered of `old`, which may be the same: its first `rows`
-        positions.
-
-        Returns how many of them are here; the others must be fed again. What waited of `old` is
-        taken out. `ring` is as in `rows`.
+        positions. Returns how many of them are here; the others must be fed again. What waited of
+        `old` is taken out. `ring` is as in `rows`.
         """
         request = self._requests.get(old)
         if request is None or (old != new and new in self._requests):
@@ -468,9 +445,7 @@ class Compute:
                 self._changed.notify()
 
     async def wait_for_room(self) -> None:
-        """Wait while more rows wait here than the engine can soon run: the backpressure that
-        senders feel.
-        """
+        """Wait while more rows wait here than the engine can soon run: backpressure."""
         await self._room.wait()
 
     def close(self) -> None:
@@ -838,9 +813,7 @@ def _probe_step(engine: Engine, names: Sequence[Hashable], position: int) -> flo
 
 
 def _keeps_bits(engine: Engine) -> bool:
-    """Whether a request's rows do not depend on who else is computed, tried on the last layer and
-    what comes after it.
-    """
+    """Whether a request's rows depend on no other's, tried on the last layer and the head."""
     from core.engine.batch.batch import BatchEngine
     from core.engine.batch.determinism import is_batch_invariant
     from core.engine.memory.paged_kv import KvShort
@@ -856,9 +829,7 @@ def _keeps_bits(engine: Engine) -> bool:
 
 
 def _share(shard: ModelShard, works: Sequence[StepWork]) -> float:
-    """Which part of the shard's layers these steps ran in the mean: what times of whole steps are
-    told from.
-    """
+    """The mean share of the shard's layers in these steps: times of whole steps follow from it."""
     whole = len(shard.layers)
     ran = [whole if work.layers is None else len(work.layers) for work in works]
     return sum(ran) / (whole * len(ran))

@@ -57,10 +57,8 @@ class Promises:
         layers: LayerRange | None = None,
         group_before: int | None = None,
     ) -> bool:
-        """A request of at most `tokens` over these layers (all) is coming; False if it will
-        never fit.
-
-        Those of the same `group_before` should be in one group, because they come together.
+        """A request of at most `tokens` over these layers (all) is coming; False if it will never
+        fit. Those of the same `group_before` should be in one group, because they come together.
         """
         if not self._would_fit(tokens, layers):
             return False
@@ -122,9 +120,7 @@ class Promises:
         return all(n <= have for n, have in zip(wanted, self.engine.pages_of_group, strict=True))
 
     def _in_order(self, group_before: int | None) -> list[int]:
-        """Groups by who should get a request first: its group_before's, then the fullest, for a
-        step costs much the same for few.
-        """
+        """Groups to try: that of `group_before`, then the fullest: steps of few cost as much."""
         count = len(self._groups)
         first = None if group_before is None else group_before % count
         return sorted(range(count), key=lambda g: (g != first, -self._groups[g][0].requests, g))

@@ -92,9 +92,7 @@ class Pace:
         return not self.own or joins(self.own.seconds, rows, more)
 
     def spare_rows(self, ring: Hashable) -> int:
-        """How many guesses each request of a ring may send along so that nobody's answer comes
-        later, as of the last choice.
-        """
+        """Guesses that each request of a ring may send along and delay no other answer."""
         known = self._rings.get(ring)
         return known.spare if known is not None else 0
 

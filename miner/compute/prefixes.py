@@ -61,10 +61,8 @@ class Sorted(NamedTuple):
 
 def sort_out(engine: Engine, works: Sequence[StepWork]) -> Sorted:
     """Give works of a batch what others have computed, and hold those back of which a twin runs in
-    this batch, once.
-
-    Their requests are open in the engine. Works that run are given the links under which they are
-    to be kept.
+    this batch, once. Their requests are open in the engine. Works that run are given the links
+    under which they are to be kept.
     """
     if not engine.shares_prefixes:
         return Sorted([], list(works), [])

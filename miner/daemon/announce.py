@@ -43,9 +43,7 @@ class Records(Protocol):
 
 
 class Announcer:
-    """Publishes the record of this machine, each with a higher sequence number than the one
-    before.
-    """
+    """Publishes this machine's record, each with a higher sequence number than the last."""
 
     def __init__(
         self, swarm: Records, signer: signing.DigestSigner, domain: signing.Domain

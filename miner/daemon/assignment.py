@@ -83,9 +83,8 @@ def follow(
 def open_model(name: str, model_id: str, spec: t.ModelSpec, folder: Path) -> LocalModel:
     """Check the files against the registry.
 
-    Raises CheckFailed when they are another model, ModelError without them.
-
-    Hashes every weight the first time, which takes seconds; the result is kept beside the model.
+    Raises CheckFailed when they are another model, ModelError without them. Hashes every weight the
+    first time, which takes seconds; the result is kept beside the model.
     """
     from core.engine.weights.shape import describe_model
     from core.engine.weights.tokenizer import Tokenizer

@@ -34,9 +34,7 @@ class OpenOrderSeen:
 
 
 def turn_s(seen: OpenOrderSeen, close_delay_s: int, stage: int, stages: int) -> int:
-    """When it is this stage's turn to bring what the matcher did not: in the second and third
-    quarter of the while after the deadline.
-    """
+    """When it is this stage's turn: in the second and third quarter after the deadline."""
     quarter = close_delay_s // 4
     return seen.deadline_s + quarter + 2 * quarter * stage // stages
 

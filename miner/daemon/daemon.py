@@ -86,11 +86,9 @@ async def serve(
 ) -> None:
     """Serve until told to leave or cancelled.
 
-    Accepted work is finished first, within `miner.drain_timeout`.
-
-    `signer` holds the operator's key. `shard_hook` gets each shard after it was loaded,
-    `trace_hook` the weights that a defence is made of; the product passes none. Raises
-    HeadraceError when it cannot start.
+    Accepted work is finished first, within `miner.drain_timeout`. `signer` holds the operator's
+    key. `shard_hook` gets each shard after it was loaded, `trace_hook` the weights that a defence
+    is made of; the product passes none. Raises HeadraceError when it cannot start.
     """
     home = Home.of(settings)
     with home.locked():
@@ -396,9 +394,7 @@ class MinerDaemon:
 
     @property
     def endpoint(self) -> str:
-        """How others reach the data port: host:port, a circuit's multiaddress or both, separated by
-        a comma.
-        """
+        """How others reach the data port: host:port, a circuit's address, or both with a comma."""
         miner = self._settings.miner
         host = miner.announce_host or miner.listen_host
         direct = f"{host}:{miner.announce_port or self._listener.port}"
@@ -562,9 +558,7 @@ class MinerDaemon:
         )
 
     def _look_whether_stuck(self) -> None:
-        """A step that does not end keeps new work away, and one that never ends ends the miner:
-        only a new process can help.
-        """
+        """A step that does not end keeps new work away; one that never ends ends the miner."""
         step_s, due_s = self._compute.running_s()
         is_stuck, now = self._beat.is_stuck(step_s, due_s), self._clock.monotonic()
         if is_stuck and not self._table.is_stuck:

@@ -68,9 +68,7 @@ class Home:
     def locked(self) -> AbstractContextManager[None]:
         """Hold the folder for one daemon. Raises ConfigError when another one has it."""
         return alone_in(
-            self.folder,
-            "this miner",
-            "look at it with `miner status`, or end it with `miner stop`",
+            self.folder, "this miner", "look at it with `miner status`, or end it with `miner stop`"
         )
 
     @property

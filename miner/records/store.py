@@ -301,10 +301,8 @@ class MinerStore:
     ) -> None:
         """Keep what opens the order's commitments.
 
-        Both were checked against the order, so the first is the only one.
-
-        Of an open order it is the requester's signature over this prompt: evidence of what was
-        asked.
+        Both were checked against the order, so the first is the only one. Of an open order it is
+        the requester's signature over this prompt: evidence of what was asked.
         """
         with self._write() as db:
             db.execute(
@@ -334,10 +332,9 @@ class MinerStore:
     ) -> None:
         """Write down one finished request, before anything is signed over it.
 
-        A last stage's with its `states`.
-
-        Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when
-        another leaf of this request is on record: signing both would be equivocation.
+        A last stage's with its `states`. Writing the same leaf again changes nothing. Raises
+        CheckFailed, and changes nothing, when another leaf of this request is on record: signing
+        both would be equivocation.
         """
         with self._write() as db:
             known = db.execute(
@@ -379,9 +376,7 @@ class MinerStore:
     def rows(
         self, order_hash: str, plan_hash: str, request: int, side: wire.Side, start: int, count: int
     ) -> tuple[bytes, int, int] | None:
-        """(rows [start, start + count) as far as they exist, bytes per row, rows in all), None when
-        not kept.
-        """
+        """(rows [start, start + count) that exist, bytes per row, rows in all), or None."""
         found = self._rows(
             "SELECT row_bytes, length(data), substr(data, ? * row_bytes + 1, ? * row_bytes)"
             " FROM boundary_rows WHERE order_hash = ? AND plan_hash = ? AND request = ? AND side "
@@ -531,10 +526,8 @@ class MinerStore:
     def purge(self, now_s: int) -> int:
         """Delete rows and prompts of jobs nobody can dispute any more.
 
-        Returns how many jobs were cleared.
-
-        Leaves, acceptances and receipts stay for ever: they are small, and they are what keeps a
-        request from being signed twice.
+        Returns how many jobs were cleared. Leaves, acceptances and receipts stay for ever: they are
+        small, and they are what keeps a request from being signed twice.
         """
         with self._write() as db:
             old = db.execute(

@@ -50,9 +50,7 @@ def may_see(
 def is_delegated(
     peer: str, job: StoredJob, ask: Fetch, *, domain: signing.Domain, now_s: int
 ) -> bool:
-    """Whether the request carries the requester's signed and unexpired delegation to this peer for
-    this order.
-    """
+    """Whether this carries a requester's valid delegation to this peer for this order."""
     delegation = ask.delegation
     if delegation is None:
         return False
@@ -90,9 +88,7 @@ def answer(store: MinerStore, job: StoredJob, ask: Fetch) -> Answer:
 
 
 def _beside(ask: wire.FetchRows, store: MinerStore, job: StoredJob) -> str | None:
-    """What a last stage signed together with the rows that are asked for: the root of its state
-    rows, or of its tokens.
-    """
+    """What a last stage signed beside these rows: the root of its state rows, or of its tokens."""
     place = job.order_hash, job.plan_hash
     if ask.side == "in" or not job.is_last:
         return None

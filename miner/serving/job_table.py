@@ -1,6 +1,4 @@
-"""Which jobs did this miner take on, are they real on the chain, and how many request slots do they
-hold?
-"""
+"""Which jobs did this miner take on, are they on chain, and which slots do they hold?"""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ log = get_logger(__name__)
 
 
 class Refused(Exception):
-    """A peer asked for what it may not have, or what cannot be now: a code and a reason to answer
-    with.
-    """
+    """A peer asked for what it may not have or what cannot be now: a code and a reason."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{reason} [{code}]")
@@ -151,9 +147,7 @@ class ActiveJob:
 
     @property
     def is_signed_for(self) -> bool:
-        """Whether every request of a fixed order has a receipt here: then the disk knows all that
-        there is to know.
-        """
+        """Whether every request of a fixed order has a receipt: then the disk knows everything."""
         return not self.is_open_order and len(self.finished) >= self.order.requests
 
     @property
@@ -173,9 +167,7 @@ class ActiveJob:
         return self.continues.order_hash, request
 
     def unpaid_units(self, spec: t.ModelSpec) -> int:
-        """What this stage has finished of an open order and nobody has acknowledged, in base
-        units.
-        """
+        """What this stage finished of an open order without acknowledgement, in base units."""
         due = [max(0, done - acked) for done, acked in zip(self.done, self.acked, strict=True)]
         return self.cost(spec, due[0], due[1])
 
@@ -379,10 +371,8 @@ class JobTable:
 
     async def prove(self, order_hash: str) -> ActiveJob:
         """The job, once the chain shows it matched with a plan this miner accepted and it may still
-        be worked on.
-
-        Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven jobs need no
-        chain.
+        be worked on. Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven
+        jobs need no chain.
         """
         job = await self.find(order_hash)
         async with job.lock:
@@ -451,9 +441,8 @@ class JobTable:
     def acknowledged(self, job: ActiveJob, ack: t.Ack, signature: str) -> bool:
         """Take note of what an open order's requester owes by its own word.
 
-        False for what says no more than is known.
-
-        Raises Refused for what is no acknowledgement of this job.
+        False for what says no more than is known. Raises Refused for what is no acknowledgement of
+        this job.
         """
         order = job.order
         if not job.is_open_order or ack.plan_hash != job.stored.plan_hash:
@@ -504,10 +493,8 @@ class JobTable:
     def release(self, job: ActiveJob) -> bool:
         """Give back slots that nobody will use.
 
-        True when the job can leave memory; a later question finds it on disk.
-
-        Days can go by before a job is settled, and much of what a stage does looks at every job
-        that it has in memory.
+        True when the job can leave memory; a later question finds it on disk. Days can go by before
+        a job is settled, and much of what a stage does looks at every job that it has in memory.
         """
         now, now_s = self._monotonic(), self.chain.now_s()
         lost = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_LOST_S

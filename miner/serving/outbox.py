@@ -73,9 +73,7 @@ class Outbox:
             self._room.clear()
 
     async def wait_for_room(self) -> None:
-        """Wait while more bytes wait here than should: the peer takes them slower than they are
-        made.
-        """
+        """Wait while more bytes wait here than should: the peer is slower than we are."""
         await self._room.wait()
 
     async def flush(self, timeout_s: float) -> None:

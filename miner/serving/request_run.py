@@ -104,9 +104,7 @@ class _Feed:
 
 @dataclass(frozen=True)
 class _TakeOver:
-    """Before anything else of a continued request: `rows` rows of what the compute thread knows as
-    `old`.
-    """
+    """First of all for a continued request: take `rows` rows that compute holds as `old`."""
 
     old: Key | None
     rows: int
@@ -147,10 +145,7 @@ class RequestRun:
         self._states = RootedRows(self._row_bytes)
         #: Rows at most and the group before are known with the first message that says them.
         self._spec = RequestSpec(
-            self.key,
-            ring=job.plan_hash,
-            layers=job.place.layers,
-            owner=job.order.requester,
+            self.key, ring=job.plan_hash, layers=job.place.layers, owner=job.order.requester
         )
         self._trace: list[int] = []  # goes with the next frame or token
         self._done_rows = 0  # rows that the compute thread remembers
@@ -294,9 +289,7 @@ class RequestRun:
             after.put(message)
 
     def makes_room(self) -> None:
-        """Nobody who goes round the same ring waits for what has left of it: it may never come
-        home.
-        """
+        """Nobody on this ring waits for what has left of it: it may never come home."""
         self._context.compute.heard(self.key, None, is_last=True)
 
     def stays(self) -> None:
@@ -313,9 +306,7 @@ class RequestRun:
             self.strand()
 
     def strand(self, error: HeadraceError | None = None, lost: str | None = None) -> None:
-        """Stop here and keep what was done: `lost` is a neighbour that fell silent, or another
-        order goes on with it.
-        """
+        """Stop and keep what was done: neighbour `lost` is silent, or another order goes on."""
         after = request_state.strand(self.request)
         if after is None:
             return
@@ -515,9 +506,7 @@ class RequestRun:
         self._feed_tokens(row, (token, *guesses), guessed=len(guesses))
 
     def _room_for_guesses(self) -> int:
-        """How many may go with the next step: any number where hardly a request is here, else what
-        delays nobody.
-        """
+        """Guesses for the next step: any number with few requests here, else what delays none."""
         context = self._context
         if not context.guesses:
             return 0
@@ -667,9 +656,7 @@ class RequestRun:
         self._take_drawn(drawn, item.trace)
 
     async def _draw_along(self, item: _Feed) -> None:
-        """A row and guesses of those after it: as many tokens as were guessed right, and one
-        more.
-        """
+        """A row and guesses after it: as many tokens as were guessed right, and one more."""
         assert self._sampler is not None and self._guesser is not None, "a submitted request"
         guesses = self._guesser.guess(item.guessed)
         if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
@@ -763,11 +750,7 @@ class RequestRun:
         if self._checkpoint is not None:
             await book.disk(book.store.put_checkpoint, *self._checkpoint)
         signed = await book.finish(
-            self.job,
-            leaf,
-            _boundary(self._in, rows_in),
-            _boundary(self._out, rows_out),
-            states,
+            self.job, leaf, _boundary(self._in, rows_in), _boundary(self._out, rows_out), states
         )
         self.counts = (tokens_in, tokens_out)
         return signed
@@ -842,9 +825,7 @@ class RequestRun:
         await self._run_again(held, first_row)
 
     async def _run_again(self, start: int, end: int) -> None:
-        """Rows that we have and the compute thread no longer remembers: run them for its memory's
-        sake.
-        """
+        """Run rows again that we have and the compute thread no longer remembers."""
         assert self._carry is not None, "only continued requests are carried"
         for first, last in replay_chunks(start, end, self._carry.decoded_from):
             data = self._in.data(first, last)

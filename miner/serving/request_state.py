@@ -107,11 +107,8 @@ def start(request: Request) -> Request:
 
 def rows_arrive(request: Request, first_row: int, count: int, guessed: int = 0) -> Request | None:
     """The stage before sent rows [first_row, first_row + count), the last `guessed` of them
-    guesses.
-
-    None: they were here already.
-
-    Guesses that came before count as far as `first_row`, the others are void.
+    guesses. None: they were here already. Guesses that came before count as far as `first_row`, the
+    others are void.
     """
     if request.is_first:
         raise _illegal(request, "a first stage takes tokens, not activations")
@@ -147,9 +144,7 @@ def guess_fits(request: Request) -> Request:
 
 
 def guesses_end(request: Request) -> Request:
-    """A last stage has drawn something else, or all that was guessed: no more of these rows
-    count.
-    """
+    """A last stage drew something else, or all that was guessed: the other rows are void."""
     return replace(request, guessed=0)
 
 
@@ -193,10 +188,7 @@ def token_arrives(request: Request, step: int, finish: str) -> Request | None:
         if not finish and step + 1 >= request.max_new_tokens:
             raise _illegal(request, f"more than {request.max_new_tokens} tokens are on their way")
     return replace(
-        request,
-        produced=step + 1,
-        finish=finish,
-        rows=request.rows if finish else request.rows + 1,
+        request, produced=step + 1, finish=finish, rows=request.rows if finish else request.rows + 1
     )
 
 
@@ -253,9 +245,8 @@ def strand(request: Request) -> Request | None:
 def cut(request: Request, tokens_in: int, tokens_out: int, kept: int) -> Request | None:
     """A broken pipeline's answer ends with the tokens the client holds.
 
-    `kept` rows are whole here. None: it is over.
-
-    No more may be cut off than can have been under way: what a stage did it is paid for.
+    `kept` rows are whole here. None: it is over. No more may be cut off than can have been under
+    way: what a stage did it is paid for.
     """
     if request.is_over:
         return None

@@ -68,12 +68,9 @@ class StageService:
         guesses: bool = True,
     ) -> None:
         """`look_for_disputes` brings the table's knowledge of disputes up to date before an unknown
-        peer is turned away; `on_shown` is told what accusers show of their traces.
-
-        Without `guesses` no tokens are guessed ahead.
-
-        `neighbours` watch the stages that we send to; without them only a stream that ends is
-        noticed.
+        peer is turned away; `on_shown` is told what accusers show of their traces. Without
+        `guesses` no tokens are guessed ahead. `neighbours` watch the stages that we send to;
+        without them only a stream that ends is noticed.
         """
         self.table, self.compute, self.outboxes = table, compute, outboxes
         self.counts: Counter[str] = Counter()
@@ -362,9 +359,7 @@ class StageService:
             )
 
     async def _check_opening(self, job: ActiveJob, message: wire.Submit, prompt: list[int]) -> None:
-        """Raise Refused unless the requester signed for this prompt under this index, and for no
-        other one.
-        """
+        """Raise Refused unless the requester signed this prompt under this index only."""
         index, signed = message.request, message.opening
         said = t.RequestOpening(
             order_hash=message.order_hash,
@@ -755,9 +750,7 @@ def _before(job: ActiveJob) -> str:
 
 
 def _after(job: ActiveJob) -> list[tuple[str, str]]:
-    """Operator and endpoint of whom this stage sends to: the next one, or from the last stage the
-    first.
-    """
+    """Operator and endpoint that this stage sends to: the next one, or from the last the first."""
     stored = job.stored
     stage = 0 if stored.is_last else stored.stage + 1
     return [(stored.plan[stage].operator, stored.endpoints[stage])] if len(stored.plan) > 1 else []

@@ -52,13 +52,11 @@ class BatchEngine:
         """`kv_bytes` bounds the hot pages.
 
         Up to `prefix_share` of them keep prompts for later requests with the same, and rows that
-        left with these take at most as many bytes more.
-
-        A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order
-        (`Packed.least_rows` tells; 1 is for who wants no bits promised). Steps of single rows are
-        captured by `capture`, by default as CUDA graphs where the shard lies on such a device.
-        Raises ModelUnsupported where the layers cannot share pages (see `core.engine.batch.compat`),
-        UsageError where `kv_bytes` is too few.
+        left with these take at most as many bytes more. A pass of fewer than `least_rows` is
+        padded: some kernels sum a single row in another order (`Packed.least_rows` tells; 1 is for
+        who wants no bits promised). Steps of single rows are captured by `capture`, by default as
+        CUDA graphs where the shard lies on such a device. Raises ModelUnsupported where the layers
+        cannot share pages (see `core.engine.batch.compat`), UsageError where `kv_bytes` is too few.
         """
         self.shard = shard
         self._least_rows = least_rows
@@ -99,11 +97,7 @@ class BatchEngine:
     # --- requests ---
 
     def open(
-        self,
-        request: Hashable,
-        layers: LayerRange | None = None,
-        *,
-        microbatch: int = 0,
+        self, request: Hashable, layers: LayerRange | None = None, *, microbatch: int = 0
     ) -> None:
         """Begin a request that runs `layers` of the model, all owned ones when None."""
         start, end = relative_layers(self.shard, layers)
@@ -116,10 +110,8 @@ class BatchEngine:
 
     def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
         """What a step over a request's next chunk would give, where the same has been run and kept;
-        None where not.
-
-        The request then has `tokens` positions. `links` are those of its chunks since its
-        beginning, this one included.
+        None where not. The request then has `tokens` positions. `links` are those of its chunks
+        since its beginning, this one included.
         """
         if self.prefixes is None:
             return None
@@ -162,9 +154,7 @@ class BatchEngine:
 
     @property
     def swapped(self) -> tuple[int, float]:
-        """Bytes that were copied between the places so far, and the seconds that steps have waited
-        for it.
-        """
+        """Bytes copied between the places so far, and seconds that steps have waited for them."""
         store = self.store
         return (store.copied_bytes, store.stalled_s) if isinstance(store, SwapStore) else (0, 0.0)
 
@@ -179,9 +169,7 @@ class BatchEngine:
 
     def held_bytes(self) -> dict[str, int]:
         """Memory that requests hold: on the device, and what may be swapped out to the host or into
-        files.
-
-        And what is kept for others with the same prompt, pages that nobody holds and rows.
+        files. And what is kept for others with the same prompt, pages that nobody holds and rows.
         """
         held = {"device": 0, "host": 0, "files": 0, "kept": 0}
         item_bytes = self.shard.dtype.itemsize
@@ -199,9 +187,7 @@ class BatchEngine:
     def pages_for(
         self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
     ) -> list[int]:
-        """Pages of each pool that a request may hold while it grows to `tokens`, in chunks of
-        `chunk_tokens`.
-        """
+        """Pages of each pool that a request may hold as it grows to `tokens` by `chunk_tokens`."""
         start, end = relative_layers(self.shard, layers)
         return self.layout.pages_for(tokens, start, end, chunk_tokens)
 
@@ -212,9 +198,7 @@ class BatchEngine:
     # --- steps ---
 
     def check(self, piece: RequestPiece, *, values: bool = True) -> None:
-        """Raises ValueError, ContextTooLong or UsageError for a piece that `step` would refuse,
-        whatever the load.
-        """
+        """Raises ValueError, ContextTooLong or UsageError for a piece that no step can take."""
         check_piece(self.shard, self.kv.requests.get(piece.request), piece, values=values)
 
     def step(
@@ -229,15 +213,14 @@ class BatchEngine:
     ) -> list[Any]:
         """Run one batch, each request at most once; one output per piece, in order.
 
-        `checked` if `check` saw every piece.
-
-        That is activations [n, D] where the request leaves before the model's end, else float32
-        logits: [n, V], [1, V] or [0, V] as the piece asks; with `states` a `Final`, the rows that
-        they were made of beside them. With `draw` what it makes of them instead: it is given all
-        logits in the order of the pieces, but never more of them at once than memory is at hand
-        for. All of a batch's requests are of one microbatch; `following` names the one that is
-        likely next, whose pages are fetched meanwhile. Raises as `check`, or KvShort; no request
-        has then moved, but positions that a piece repeats are forgotten.
+        `checked` if `check` saw every piece. That is activations [n, D] where the request leaves
+        before the model's end, else float32 logits: [n, V], [1, V] or [0, V] as the piece asks;
+        with `states` a `Final`, the rows that they were made of beside them. With `draw` what it
+        makes of them instead: it is given all logits in the order of the pieces, but never more of
+        them at once than memory is at hand for. All of a batch's requests are of one microbatch;
+        `following` names the one that is likely next, whose pages are fetched meanwhile. Raises as
+        `check`, or KvShort; no request has then moved, but positions that a piece repeats are
+        forgotten.
         """
         if len({piece.request for piece in pieces}) < len(pieces):
             raise ValueError("a request steps once in a batch")

@@ -33,9 +33,7 @@ def make_engine(
     prefix_share: float = 0.25,
     least_rows: int = 2,
 ) -> BatchEngine | CompatEngine:
-    """The batching engine where the shard's layers allow it, else the compatible one without
-    offload.
-    """
+    """The batching engine where the shard's layers allow it, else `CompatEngine`, unswapped."""
     try:
         return BatchEngine(
             shard,
@@ -76,11 +74,7 @@ class CompatEngine:
         self._gates.remove()
 
     def open(
-        self,
-        request: Hashable,
-        layers: LayerRange | None = None,
-        *,
-        microbatch: int = 0,
+        self, request: Hashable, layers: LayerRange | None = None, *, microbatch: int = 0
     ) -> None:
         """Begin a request."""
         if request in self._requests:

@@ -23,11 +23,9 @@ def is_batch_invariant(
     engine: BatchEngine, *, layers: LayerRange | None = None, threads: Sequence[int] = ()
 ) -> bool:
     """Whether one sequence's outputs are bit-equal alone, among others, and with each of these
-    thread counts.
-
-    `layers` are those that it runs, all of the shard's by default; kernels go by shapes, which are
-    mostly alike in all of them. Costs a few small steps. The engine must be able to hold six short
-    requests, else KvShort; it is left as it was, and so is the number of threads.
+    thread counts. `layers` are those that it runs, all of the shard's by default; kernels go by
+    shapes, which are mostly alike in all of them. Costs a few small steps. The engine must be able
+    to hold six short requests, else KvShort; it is left as it was, and so is the number of threads.
     """
     before = torch.get_num_threads()
     try:
@@ -42,9 +40,7 @@ def is_batch_invariant(
 
 
 def _outputs(engine: BatchEngine, others: int, layers: LayerRange | None) -> Tensor:
-    """What a prompt's last row, or all of them where no logits are made of them, and steps after it
-    come to.
-    """
+    """Rows of a prompt and of steps after it: the last of each where logits are made, else all."""
     names = [("determinism", i) for i in range(others + 1)]
     from_ids = engine.shard.is_first and (layers is None or layers.start == 0)
     outs = []

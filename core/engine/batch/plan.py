@@ -31,9 +31,7 @@ _LEAST_BLOCKS = 2
 @dataclass(frozen=True)
 class PlannedRows:
     """Consecutive rows of one request in a pass: `count` positions from `position` on, from row
-    `first` on.
-
-    `as_decodes` attends row by row, as if each had come alone.
+    `first` on. `as_decodes` attends row by row, as if each had come alone.
     """
 
     held: Held
@@ -45,9 +43,7 @@ class PlannedRows:
 
 @dataclass(frozen=True)
 class _Single:
-    """A row that attends alone: the pages that it sees [layers, n], the position that they begin
-    at, and its own.
-    """
+    """A row that attends alone: the pages it sees [layers, n], where they begin, and its own."""
 
     row: int
     pages: Pages
@@ -127,9 +123,7 @@ class PassPlan:
         return self.attend_at(self._gates.layer, query, key, value, options)
 
     def seen_alone(self, start: int, end: int) -> npt.NDArray[np.int64] | None:
-        """What `layers.c` needs to know of layers [start, end) where every row attends alone and
-        directly, else None.
-        """
+        """What `layers.c` needs for layers [start, end) if all rows attend directly, else None."""
         plans = [self._plans[layer] for layer in range(start, end)]
         if any(plan.chunks or plan.seen is None or not plan.is_direct for plan in plans):
             return None
@@ -198,9 +192,7 @@ class PassPlan:
 
 
 def rounded_blocks(blocks: int) -> int:
-    """The size of product that a row which sees `blocks` pages takes part in: at most one page or a
-    quarter too large.
-    """
+    """The size of product for a row that sees `blocks` pages: a page or a quarter more."""
     step = max(_LEAST_BLOCKS, 2 ** (blocks.bit_length() - 1) // 4)
     return -(-blocks // step) * step
 

@@ -26,9 +26,8 @@ SPACE_BYTES = 64 * 2**20
 
 def ended(model: Any, states: Tensor, draw: Draw | None, *, least_rows: int = 1) -> Final:
     """Rows [n, D] of the last layer with their logits, or what `draw` makes of each, by the model's
-    own `norm` and output embeddings.
-
-    Products are of at least `least_rows` rows, so that the bits of one do not depend on the others.
+    own `norm` and output embeddings. Products are of at least `least_rows` rows, so that the bits
+    of one do not depend on the others.
     """
     if draw is None:
         return final(states, _logits(model, states, least_rows), None)

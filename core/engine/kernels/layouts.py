@@ -127,9 +127,7 @@ class OneDnn:
 
 
 def layouts_of(dtype: torch.dtype) -> tuple[list[WeightLayout], str]:
-    """What may be tried for weights of this dtype, the best first, and why one is missing ("" if
-    none is).
-    """
+    """What may be tried for weights of this dtype, the best first; why one is missing, or ""."""
     found: list[WeightLayout] = []
     missing = ""
     if dtype in PANELLED:

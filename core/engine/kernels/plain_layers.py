@@ -235,9 +235,7 @@ class _AttentionProbe:
 
 
 def plain_layers(shard: ModelShard) -> PlainLayers | None:
-    """The shard's layers in C, None where they are not all plain, packed, float32 or float64, and
-    here.
-    """
+    """The shard's layers in C; None unless all are plain, packed, float32 or float64, and here."""
     if shard.model.config.model_type not in _KINDS or shard.dtype not in _LAYERS:
         return None
     if shard.device.type != "cpu" or _is_watched(shard):
@@ -251,9 +249,7 @@ def plain_layers(shard: ModelShard) -> PlainLayers | None:
 
 
 def _is_watched(shard: ModelShard) -> bool:
-    """Whether foreign code has been put around what the library runs: it would see nothing
-    of ours.
-    """
+    """Whether foreign code was put around what the library runs: it would see nothing of ours."""
     inside = [module for layer in shard.decoder_layers for module in layer.modules()]
     for module in (shard.model, shard.model.base_model, *inside):
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
@@ -305,9 +301,7 @@ class _Described:
     def _norm(
         self, norm: nn.Module | None, epsilon: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Where the factors of a norm lie, and what it adds to the mean of squares: `epsilon` where
-        that is given.
-        """
+        """Where a norm's factors lie, and its `epsilon`: the one that is given, else its own."""
         if norm is None:
             return None, epsilon
         if hasattr(norm, "variance_epsilon"):

@@ -68,9 +68,7 @@ class PackedLinear(nn.Module):
 
 
 class JoinedLinear(nn.Module):
-    """One of several linear modules that are given the same tensor one after the other: one product
-    serves all.
-    """
+    """One of several linear modules that get the same tensor in turn: one product serves all."""
 
     def __init__(self, whole: PackedLinear, sizes: list[int], number: int) -> None:
         super().__init__()
@@ -206,9 +204,7 @@ def _verdict(weights: list[Tensor]) -> _Verdict:
 
 
 def _try(layout: WeightLayout, weight: Tensor) -> tuple[str, int]:
-    """What is wrong with the product of this shape, "" if nothing, and from how many rows on it
-    keeps its bits.
-    """
+    """What is wrong with products of this shape (or ""), and from how many rows bits stay."""
     made = torch.Generator().manual_seed(0)
     x = torch.randn(max(_CHECK_ROWS), weight.shape[1], generator=made).to(weight.dtype)
     columns = len(weight)

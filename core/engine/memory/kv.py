@@ -55,10 +55,7 @@ class _LayerStore(CacheLayerMixin):
         self._values[:, :, start : start + new] = value_states
         self.length += new
         first = start - visible
-        return (
-            self._keys[:, :, first : start + new],
-            self._values[:, :, first : start + new],
-        )
+        return (self._keys[:, :, first : start + new], self._values[:, :, first : start + new])
 
     def _make_room(self, new: int) -> None:
         held, room = self.length - self._dropped, self._keys.shape[-2]
@@ -102,9 +99,7 @@ class _LayerStore(CacheLayerMixin):
 
 
 class Cache:
-    """What one shard remembers of one request: `length` positions of keys and values per owned
-    layer.
-    """
+    """What a shard remembers of a request: keys and values of `length` positions in each layer."""
 
     def __init__(self, windows: Sequence[int]) -> None:
         """One entry per owned layer: its sliding window, or 0 for full attention."""

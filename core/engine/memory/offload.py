@@ -41,9 +41,7 @@ def global_pool_bytes(bandwidth_bytes_per_s: float, stage_s: float) -> int:
 
 
 def microbatch_bytes(hot: int, pool: int, microbatches: int) -> int:
-    """M_B' = (M_KV − 2 M_G) / N_B + M_G: what one microbatch can hold (DeServe, formula 1), whole
-    units.
-    """
+    """M_B' = (M_KV − 2 M_G) / N_B + M_G: what a microbatch can hold (DeServe, formula 1)."""
     if not 0 <= 2 * pool <= hot:
         raise ValueError(f"two global pools of {pool} in a hot memory of {hot}")
     return (hot - 2 * pool) // microbatches + pool
@@ -51,9 +49,7 @@ def microbatch_bytes(hot: int, pool: int, microbatches: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The pages of one pool: `local` for each of N microbatches and `swapped` in each of G₀
-    and G₁.
-    """
+    """The pages of one pool: `local` for each of N microbatches, `swapped` in each of G₀ and G₁."""
 
     microbatches: int
     local: int
@@ -70,9 +66,7 @@ class ArenaPlan:
 
 
 def plan_arena(hot_pages: int, swapped: int, microbatches: int) -> ArenaPlan:
-    """Formula 1 in pages: what the global pools leave is divided evenly, a remainder stays
-    unused.
-    """
+    """Formula 1 in pages: what the global pools leave is divided evenly."""
     local = microbatch_bytes(hot_pages, swapped, microbatches) - swapped
     return ArenaPlan(microbatches, local, swapped)
 
@@ -111,10 +105,8 @@ class _Slot:
 
 class SwapStore(HotStore):
     """Hot pools with two global pools at their end, a cold tier, and the copier thread between
-    them.
-
-    Page numbers from `resident` on belong to a microbatch; its turn decides where they lie. `turn`
-    must be called before a microbatch's pages are read or written by a step.
+    them. Page numbers from `resident` on belong to a microbatch; its turn decides where they lie.
+    `turn` must be called before a microbatch's pages are read or written by a step.
     """
 
     def __init__(
@@ -164,10 +156,7 @@ class SwapStore(HotStore):
         self._copier.join()
 
     def turn(
-        self,
-        microbatch: int,
-        used: Callable[[int], list[Pages]],
-        following: int | None = None,
+        self, microbatch: int, used: Callable[[int], list[Pages]], following: int | None = None
     ) -> None:
         """Make this microbatch's pages hot, and start on those of the one that follows.
 
@@ -251,9 +240,7 @@ class SwapStore(HotStore):
         return None
 
     def _exchange(self, number: int, microbatch: int, pages: list[Pages]) -> None:
-        """Have the copier write back what the slot's owner has changed and bring in another's
-        pages.
-        """
+        """Have the copier write back what the slot's owner changed, and fetch another's pages."""
         slot = self._slots[number]
         changed: list[npt.NDArray[np.bool_]] = []
         before = slot.owner
@@ -279,9 +266,7 @@ class SwapStore(HotStore):
         self._jobs.put(work)
 
     def _write_back(self, n: int, slot: int, microbatch: int, dirty: npt.NDArray[np.bool_]) -> None:
-        """Copy positions [swapped pages, 16] of a global pool to the cold tier: pages where they
-        are most of one, else one by one.
-        """
+        """Copy positions [swapped pages, 16] of a global pool out: whole pages, or one by one."""
         counts = dirty.sum(axis=1)
         is_most = counts > PAGE_TOKENS // 2
         self._move(n, slot, microbatch, np.flatnonzero(is_most), to_cold=True)

@@ -29,9 +29,7 @@ def move(target: Tensor, source: Tensor) -> None:
 
 def _lie_alike(target: Tensor, source: Tensor) -> bool:
     """Are both equally many bytes in a row, that mean the same and lie in different places of main
-    memory?
-
-    An address says nothing of this: whatever is not sure here is left to the library, which
+    memory? An address says nothing of this: whatever is not sure here is left to the library, which
     converts, spreads or refuses.
     """
     if target.shape != source.shape or target.dtype != source.dtype:

@@ -95,9 +95,7 @@ class PageAllocator:
         self.holders[pages] += 1
 
     def keep(self, pages: Pages) -> None:
-        """Hold these resident pages for no request yet, so that they outlive the one that has
-        filled them.
-        """
+        """Hold these resident pages for no request yet: they outlive the one that filled them."""
         self.share(pages)
         self._kept[pages] = True
 

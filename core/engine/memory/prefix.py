@@ -49,9 +49,7 @@ class PrefixIndex:
     """
 
     def __init__(self, kv: PagedKv, *, max_blocks: int, max_row_bytes: int) -> None:
-        """`max_blocks` bounds the blocks of 16 tokens that are kept, `max_row_bytes` the rows
-        beside them.
-        """
+        """`max_blocks` bounds the blocks of 16 tokens, `max_row_bytes` the rows beside them."""
         self._kv, self._max_blocks, self._max_row_bytes = kv, max_blocks, max_row_bytes
         self._chunks: OrderedDict[Name, _KeptChunk] = OrderedDict()
         self.blocks = self.row_bytes = 0
@@ -76,9 +74,8 @@ class PrefixIndex:
 
     def keep(self, held: Held, links: Sequence[bytes], tokens: int, rows: Tensor) -> None:
         """Keep the chunk that a request of whole chunks fills as it grows to `tokens`, with the
-        rows [n, D] that leave.
-
-        Called before what is behind windows goes. What is too large, or swapped, is not kept.
+        rows [n, D] that leave. Called before what is behind windows goes. What is too large, or
+        swapped, is not kept.
         """
         name = _name(held, links[-1])
         first, last = held.length // PAGE_TOKENS, tokens // PAGE_TOKENS

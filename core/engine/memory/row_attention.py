@@ -76,9 +76,7 @@ class SeenRows:
         self._at = (self._pages.ctypes.data, self._begin.ctypes.data, self._end.ctypes.data)
 
     def at(self, layer: int) -> tuple[int, int, int, int]:
-        """Where a layer's pages, the rows' begins and ends lie, and how many pages a row has at
-        most.
-        """
+        """Where a layer's pages and the rows' begins and ends lie, and a row's most pages."""
         pages, begin, end = self._at
         return pages + self._pages.strides[0] * layer, begin, end, self._pages.shape[2]
 

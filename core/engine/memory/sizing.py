@@ -59,12 +59,10 @@ def fitting_offload(
 ) -> Offload | None:
     """As many microbatches as `cold_bytes` hold the swapped pages of.
 
-    None where swapping would not pay.
-
-    No step is to wait for the copier: M_G = W · T_S, or half of hot memory where that is less
-    (DeServe, formula 2). Each microbatch can hold `least_bytes` (formula 1), so that no request is
-    too long which was not before, and there are no more of them than `most_bytes` in all fill. To
-    pay is to hold a quarter more than hot memory alone.
+    None where swapping would not pay. No step is to wait for the copier: M_G = W · T_S, or half of
+    hot memory where that is less (DeServe, formula 2). Each microbatch can hold `least_bytes`
+    (formula 1), so that no request is too long which was not before, and there are no more of them
+    than `most_bytes` in all fill. To pay is to hold a quarter more than hot memory alone.
     """
     pool = min(hot_bytes // 2, global_pool_bytes(bytes_per_s, stage_s))
     count = min(_MAX_MICROBATCHES, cold_bytes // max(1, pool))
@@ -140,12 +138,7 @@ def make_memory(
         for count in counts
     ]
     return allocators_of(plans), SwapStore(
-        layout.shapes,
-        plans,
-        dtype,
-        folder=offload.folder,
-        throttle=offload.throttle,
-        device=device,
+        layout.shapes, plans, dtype, folder=offload.folder, throttle=offload.throttle, device=device
     )
 
 

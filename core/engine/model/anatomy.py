@@ -83,9 +83,7 @@ def build_tiny(config: PreTrainedConfig) -> Any:
 
 
 def layer_list(model: Any) -> tuple[str, nn.ModuleList]:
-    """Path and list of a model's layers: the one outermost list that is as long as it has
-    layers.
-    """
+    """Path and list of a model's layers: the one outermost list with as many entries."""
     count = model.config.num_hidden_layers
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
     outer = {n: m for n, m in lists.items() if not any(n.startswith(f"{o}.") for o in lists)}

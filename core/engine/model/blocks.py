@@ -27,9 +27,7 @@ MAX_ACTIVATION = 1e8
 
 class Final(NamedTuple):
     """What is left at a model's end: rows of its last layer [n, D], before norm and head, and their
-    logits [n, V].
-
-    Where a `Draw` took the logits, what it made of each.
+    logits [n, V]. Where a `Draw` took the logits, what it made of each.
     """
 
     rows: Tensor
@@ -128,9 +126,7 @@ class ModelShard:
         return self._run(x, cache, logits_to_keep=1 if last_only else 0)
 
     def forward_rows(self, x: Tensor, cache: Cache, rows: Tensor) -> Tensor:
-        """The same, with the last stage's logits for the given row numbers of `x` only: [len(rows),
-        V].
-        """
+        """The same with the last stage's logits of these rows of `x` only: [len(rows), V]."""
         return self._run(x, cache, logits_to_keep=rows)
 
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
@@ -176,9 +172,7 @@ class ModelShard:
             raise ValueError(f"activations hold NaN or values beyond ±{MAX_ACTIVATION:.0e}")
         if length + x.shape[0] > self.context:
             raise ContextTooLong(
-                prompt_tokens=length + x.shape[0],
-                max_new_tokens=0,
-                context_tokens=self.context,
+                prompt_tokens=length + x.shape[0], max_new_tokens=0, context_tokens=self.context
             )
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -203,10 +197,8 @@ def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 class _KeepDouble(TorchFunctionMode):
     """Keeps float64 values in float64 where model code rounds to float32 on the way (norms,
-    softmax).
-
-    Rotary angles are born float32 from integer positions and are not touched: the float32 table is
-    part of what the model means, for every machine.
+    softmax). Rotary angles are born float32 from integer positions and are not touched: the float32
+    table is part of what the model means, for every machine.
     """
 
     def __torch_function__(

@@ -91,9 +91,7 @@ def per_layer_lists(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def tiny_clone(config: PreTrainedConfig) -> PreTrainedConfig:
-    """A configuration of the same architecture with at most `LAYERS` layers, picked for their
-    variety.
-    """
+    """The same architecture with at most `LAYERS` layers, picked for their variety."""
     total = config.num_hidden_layers
     size = min(LAYERS, total)
     kinds = list(getattr(config, "layer_types", None) or [""] * total)

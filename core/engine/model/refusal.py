@@ -61,9 +61,7 @@ def unsupported(config: PreTrainedConfig, reason: str) -> ModelUnsupported:
 
 
 def refuse_unsupported(config: PreTrainedConfig) -> None:
-    """Raises ModelUnsupported, naming what is unsupported, for configurations that cannot be
-    cut.
-    """
+    """Raises ModelUnsupported, with the reason, for configurations that cannot be cut."""
     if getattr(config, "is_encoder_decoder", False):
         raise unsupported(config, "an encoder beside its decoder")
     if config.get_text_config(decoder=True) is not config:
@@ -111,9 +109,7 @@ def _rope_kinds(config: PreTrainedConfig) -> list[Any]:
 
 
 def attention_of(config: PreTrainedConfig) -> str:
-    """The library's attention that serves this model: fused, unless scores are soft-capped or it
-    has none.
-    """
+    """The library's attention for this model: fused, unless scores are capped or it has none."""
     if getattr(config, "attn_logit_softcapping", None):
         return "eager"
     return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"

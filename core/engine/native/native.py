@@ -95,9 +95,7 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
 
 
 def _torchs_parallel() -> ctypes.c_void_p | None:
-    """`GOMP_parallel` of the library that torch has loaded: another one would bring threads of its
-    own.
-    """
+    """`GOMP_parallel` of the library that torch has loaded: another one would add its threads."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None

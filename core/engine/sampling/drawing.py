@@ -65,10 +65,8 @@ def draw_of_all(row: Floats, sampler: Sampler) -> int:
 def contenders(row: Floats, sampler: Sampler, score: float) -> tuple[npt.NDArray[np.int64], Floats]:
     """Ids and scores of all tokens that score at least `score`, and perhaps of others.
 
-    `row` are edited logits [V].
-
-    Noise is dear. No noise makes up for more than `MAX_NOISE`, and the noise of a token that needs
-    a rare one is only worked out when its word is as rare.
+    `row` are edited logits [V]. Noise is dear. No noise makes up for more than `MAX_NOISE`, and the
+    noise of a token that needs a rare one is only worked out when its word is as rare.
     """
     inverse = MICRO / sampler.params.temperature_micro
     hopeful = row >= a_little_below((score - MAX_NOISE) / inverse)

@@ -70,10 +70,8 @@ def sample_batch(logits: Any, samplers: Sequence[Sampler]) -> list[TokenChoice |
 
 def largest_there(logits: Any, samplers: Sequence[Sampler]) -> dict[int, int]:
     """The tokens of rows that need nothing but their largest logit, found on the device that holds
-    them, by row.
-
-    Rows without a finite largest are left out. A vocabulary of logits is dear to move, its largest
-    is not.
+    them, by row. Rows without a finite largest are left out. A vocabulary of logits is dear to
+    move, its largest is not.
     """
     import torch
 

@@ -60,9 +60,7 @@ def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = Fa
 
 
 def round_to(model: nn.Module, form: NumberFormat) -> None:
-    """Give what is not quantised in a float64 reference the values that a machine of this format
-    holds.
-    """
+    """Give what a float64 reference does not quantise the values of a machine of this format."""
     compute = getattr(torch, form.compute)
     quantised = set()
     if form.bits:

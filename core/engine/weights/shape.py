@@ -54,9 +54,7 @@ class ModelSizes:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """What one token costs in the cache of the widest layer, as long as it is in the layer's
-        sight.
-        """
+        """What a token costs in the widest layer's cache, as long as it is in its sight."""
         return max(self.kv_widths) * self.item_bytes
 
     def kv_bytes(self, start: int, end: int, tokens: int) -> int:
@@ -106,10 +104,7 @@ def model_parts(model_dir: Path, folder: TensorFolder) -> Parts:
     """
     config = read_config(model_dir)
     return sort_parts(
-        folder.names(),
-        family_of(config),
-        layers=layer_count(config),
-        tied=is_tied(config),
+        folder.names(), family_of(config), layers=layer_count(config), tied=is_tied(config)
     )
 
 
@@ -235,9 +230,7 @@ def _experts(
 
 
 def _ffn(known: dict[str, Any], hidden: int, experts_elements: int) -> int:
-    """Width of the feed-forward part as it is held: that of all experts together where there are
-    any.
-    """
+    """Width of the feed-forward part as it is held: of all experts together, if there are any."""
     named = (
         known.get(name) for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
     )

@@ -46,9 +46,7 @@ class Tokenizer:
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a conversation through the model's chat template, ready for the assistant's
-        answer.
-
-        Raises UsageError for a malformed message, or a model without a template.
+        answer. Raises UsageError for a malformed message, or a model without a template.
         """
         return list(self._library.encode(self.render_chat(messages), add_special_tokens=False).ids)
 

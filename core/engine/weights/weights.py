@@ -156,9 +156,7 @@ def config_hash(model_dir: Path) -> bytes:
 
 
 def tokenizer_hash(model_dir: Path) -> bytes:
-    """SHA-256 of the files that turn text into ids: `name ‖ 0x00 ‖ u64be length ‖ bytes` of each
-    present.
-    """
+    """SHA-256 of the tokenizer's files: `name ‖ 0x00 ‖ u64be length ‖ bytes` of each present."""
     hasher = sha256()
     for name in _TOKENIZER_FILES:
         path = Path(model_dir) / name
