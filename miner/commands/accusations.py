@@ -1,4 +1,4 @@
-"""Who accuses this miner, where does each accusation stand, and how is it answered without a daemon?"""
+"""Who accuses this miner, where does each accusation stand, and how is it answered?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPENED = {"GameOpened": ("id", "accuser"), "DisputeOpened": ("dispute", "challe
 
 
 async def accusations(run: Run) -> list[AccusationRow]:
-    """Every dispute against this machine's owner, newest first. Raises UsageError for an unregistered miner."""
+    """Every dispute against this machine's owner, newest first. Raises UsageError."""
     from miner.commands.registration import REGISTRY, open_chain
 
     settings = run.settings
@@ -48,7 +48,7 @@ async def accusation(run: Run, typed: str) -> AccusationRow:
 
 
 async def respond(run: Run) -> list[AccusationRow]:
-    """Play every open game against this miner to its end from what it kept; a running daemon does so by itself.
+    """Play every open game against this miner to its end, as a running daemon does by itself.
 
     Raises ConfigError while a daemon runs.
     """

@@ -109,7 +109,7 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
 
 
 def fitting_layers(shape: ModelSizes, wanted: LayerRange | None, limit_bytes: int) -> LayerRange:
-    """The layers to load: those named, else the first ones, as many as fit beside a little cache."""
+    """The layers to load: those named, else as many of the first as fit beside a little cache."""
     if wanted is not None:
         if wanted.end > shape.layers:
             raise UsageError(

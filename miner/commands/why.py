@@ -16,9 +16,9 @@ NONE, ACTIVE, COOLDOWN, EXITED = range(4)
 
 
 def reasons(facts: MinerFacts) -> list[Reason]:
-    """Ranked: what keeps all work away, what could not be seen, what keeps some away, and what is fine.
+    """Ranked: what keeps all work away, what is unknown, what keeps some away, what is fine.
 
-    Pure. Of equal gravity, the earlier step of getting work comes first.
+    Of equal gravity, the earlier step of getting work comes first.
     """
     found = [
         *_registration(facts),

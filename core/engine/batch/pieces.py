@@ -23,8 +23,8 @@ class RequestPiece:
     `x` is ids [n] int64 where the request enters at the embedding, else activations [n, D].
     Positions that the request already has are run again. `logits` says which rows of a last stage
     are wanted: all, last or none. `as_decodes` gives the n rows the bits of n steps of one row
-    each: for drafts, and to repeat what was decoded. With `links`, those of all chunks since the
-    request's beginning up to this one (`core.engine.memory.prefix`), it is kept for who brings the same.
+    each: for drafts, and to repeat what was decoded. With `links`, those of all chunks of the
+    request up to this one (`core.engine.memory.prefix`), it is kept for others with the same.
     """
 
     request: Hashable

@@ -65,9 +65,7 @@ _LAYERS: dict[torch.dtype, type[_Layer]] = {torch.float32: _Layer32, torch.float
 
 
 class LayerPlan(Protocol):
-    """What these layers ask of a `core.engine.batch.plan.PassPlan`, or of rows that are whole requests
-    (`core.engine.batch.whole`).
-    """
+    """What these layers ask of a `PassPlan`, or of rows that are whole requests."""
 
     @property
     def rows(self) -> int: ...

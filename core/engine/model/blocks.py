@@ -42,7 +42,7 @@ Float32, or float64 where that is judged in. Called with some rows after the oth
 
 
 class WholePass(Protocol):
-    """What runs whole requests through a shard faster than `forward` (`core.engine.batch.whole`)."""
+    """Runs whole requests through a shard, faster than `forward` (`batch.whole`)."""
 
     def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
         """`x` is ids [T] or activations [T, D].

@@ -1,4 +1,4 @@
-"""Do requests that share steps get transformers' own answers, beside any other rows, cut and chunking?"""
+"""Do requests that share steps get transformers' own answers, beside any rows, cuts and chunks?"""
 
 from __future__ import annotations
 

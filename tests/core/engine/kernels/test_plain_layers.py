@@ -1,5 +1,6 @@
-"""Do layers that run through C give the library's numbers, the same bits beside any other rows, and step
-aside for other layers?
+"""Do layers in C give the library's numbers, with the same bits beside any rows?
+
+Do they step aside for layers of another kind?
 """
 
 from __future__ import annotations
