@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class SignedRows:
+class KeptRows:
     """All rows of one request that this stage signed for, and the bytes of one row each."""
 
     inputs: bytes
@@ -280,7 +280,7 @@ class _AccusedGame(Party):
             cut_rows(kept.states, kept.state_bytes) if kept.states else (),
         )
 
-    def _rows(self, order: str, plan: str, request: int) -> SignedRows:
+    def _rows(self, order: str, plan: str, request: int) -> KeptRows:
         found, widths = [], []
         for side in _SIDES:
             first = self._defence.store.rows(order, plan, request, side, 0, 1)
@@ -294,4 +294,4 @@ class _AccusedGame(Party):
             rows = self._defence.store.rows(order, plan, request, side, 0, first[2])
             found.append(rows[0] if rows else b"")
             widths.append(first[1])
-        return SignedRows(*found, *widths)
+        return KeptRows(*found, *widths)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
-from core.runtime.logs import get_logger
 from core.runtime.network.channel import Answer, Channel
 from core.runtime.tasks import spawn
 from miner.compute.compute import Compute
@@ -49,7 +48,6 @@ OPENING = "E-JOB-OPENING"
 CAPS = "E-JOB-CAPS"
 REQUEST_OVER = "E-JOB-REQUEST-OVER"
 UNEXPECTED = "E-PEER-UNEXPECTED"
-log = get_logger(__name__)
 
 
 class StageService:
