@@ -1,4 +1,4 @@
-"""What do two stages spend beside computing, what do they hold in memory, and what do they give back?"""
+"""What do two stages spend beside computing, hold in memory, and give back?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.engine.models import NAMES, model_folder
+from benchmarks.engine.models import NAMES, model_folder, tiny_folder
 from benchmarks.engine.rig.chain import DOMAIN
 from benchmarks.engine.rig.rig import MIB, PER_JOB, Client, Load, Rig
 from benchmarks.engine.rig.steps import decode_s
@@ -16,6 +16,7 @@ from benchmarks.table import Row
 from core.protocol import wire
 from core.runtime.network.channel import StreamIdentity, connect
 
+MODELS: tuple[str, ...] = ("gemma", "smollm", "llama")
 CLIENTS, NEW_TOKENS = 16, 96
 CANCEL_MS, CANCEL_AFTER_TOKENS, MARGIN_S = 16.0, 6, 0.1
 KV_BYTES = 256 * MIB
@@ -23,6 +24,19 @@ LIBRARIES_BYTES = 400 * 10**6
 REQUESTS, WARM_REQUESTS, PER_ROUND, SOAK_JOBS = 10_000, 2_000, 1_000, 8
 #: What an allocator may keep without it being a leak: 0.4 KB for each of the requests between.
 FLAT_BYTES = 4 * MIB
+QUICK = {
+    "MODELS": ("llama",),
+    "model_folder": tiny_folder,
+    "CUTS": {"llama": 1},
+    "CLIENTS": 2,
+    "NEW_TOKENS": 8,
+    "CANCEL_MS": 2.0,
+    "KV_BYTES": 32 * MIB,
+    "REQUESTS": 16,
+    "WARM_REQUESTS": 8,
+    "PER_ROUND": 8,
+    "SOAK_JOBS": 2,
+}
 
 
 def rows() -> list[Row]:
@@ -32,7 +46,7 @@ def rows() -> list[Row]:
 
 async def _rows() -> list[Row]:
     found: list[Row] = []
-    for name in ("gemma", "smollm", "llama"):
+    for name in MODELS:
         if not model_folder(name).exists():
             found.append(Row(NAMES[name], "installed", "not installed", "–", "–", False))
             continue
@@ -46,7 +60,7 @@ async def _rows() -> list[Row]:
 
 
 async def _memory_row(rig: Rig, title: str) -> Row:
-    """The hungriest stage right after loading; what it keeps ready for keys and values is not counted."""
+    """The stage that holds most right after loading, its memory for keys and values left out."""
     worst, said = 0.0, []
     for i, stage in enumerate(rig.stages):
         resident = (await stage.ask("memory"))["VmRSS"] - KV_BYTES
@@ -82,7 +96,7 @@ async def commitments_row(rig: Rig, title: str) -> Row:
 
 
 async def _cancel_row(rig: Rig, title: str) -> Row:
-    """A client gives everything up in mid-answer over links: when is the last page free on every stage?"""
+    """A client cancels everything in mid-answer: when is the last page free on every stage?"""
     load = Load(1, PER_JOB, new_tokens=200)
     client = await rig.client(load, rig.endpoints(CANCEL_MS))
     running = asyncio.create_task(client.session.run())
@@ -103,7 +117,8 @@ async def _cancel_row(rig: Rig, title: str) -> Row:
     taken_s = max(answer["at_s"] for answer in answers) - cancelled_at
     left = sum(answer["kv_tokens"] for answer in answers)
     return Row(
-        f"{title}, {PER_JOB} requests cancelled in mid-answer, {CANCEL_MS:g} ms one way, all pages free",
+        f"{title}, {PER_JOB} requests cancelled in mid-answer, {CANCEL_MS:g} ms one way, "
+        "all pages free",
         f"≤ ring time + {MARGIN_S * 1000:.0f} ms",
         f"{taken_s * 1000:.0f} ms ({sum(held)} positions held before, {left} after)",
         "–",
@@ -131,7 +146,7 @@ async def _cancel(rig: Rig, client: Client, requests: int) -> float:
 
 
 async def _flat_row() -> Row:
-    """A model too small to take time; what is left are requests, streams, signatures and a database."""
+    """A model too small to take time: what is left are requests, streams, signatures, files."""
     from devnet.models.tiny_models import write_tiny_model
 
     with tempfile.TemporaryDirectory(prefix="headrace-tiny-") as folder:
@@ -149,7 +164,8 @@ async def _flat_row() -> Row:
     return Row(
         f"memory of a stage after {REQUESTS} requests, against {WARM_REQUESTS}",
         f"flat (≤ {FLAT_BYTES / MIB:.0f} MiB more)",
-        f"{grown / MIB:+.1f} MiB of {max(held[REQUESTS]) / MIB:.0f}, {left} positions or requests left",
+        f"{grown / MIB:+.1f} MiB of {max(held[REQUESTS]) / MIB:.0f}, "
+        f"{left} positions or requests left",
         "–",
         "0",
         grown <= FLAT_BYTES and left == 0,
