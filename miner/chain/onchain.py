@@ -63,10 +63,7 @@ class MinerChain:
         return self._seen_s + int(self._clock.monotonic() - self._seen_at)
 
     async def refresh_time(self) -> int:
-        """Look at the newest block.
-
-        An idle development chain mints none, so time never goes back here.
-        """
+        """Look at the newest block. Time never goes back: an idle development chain mints none."""
         seen_s = await self._ask(self.chain.now())
         if not self._has_looked or seen_s > self.now_s() or self.now_s() - seen_s > _OTHER_CHAIN_S:
             self._seen_s, self._seen_at = seen_s, self._clock.monotonic()
@@ -224,10 +221,7 @@ class News:
         position: ChainPosition,
         window: int,
     ) -> None:
-        """Events from `start_block` on.
-
-        Of a chain that replaced the one we knew, from `deploy_block` on.
-        """
+        """Events from `start_block` on; of a replaced chain, from `deploy_block` on."""
         self._chain, self._deploy_block, self._window = chain, deploy_block, window
         self._follower = EventFollower(
             chain, start_block=start_block, position=position, window=window

@@ -107,10 +107,7 @@ def rows_of(
     name_of: Callable[[str], str],
     show: Callable[[int], str],
 ) -> list[EarnedRow]:
-    """The table, newest first.
-
-    A day counts what was credited on it; its jobs are those that began on it. Pure.
-    """
+    """The table, newest first. A day has what was credited and the jobs that began on it."""
     groups: dict[str, list[Served]] = {}
     paid: dict[str, int] = {}
     for served in books.jobs.values():
@@ -149,10 +146,7 @@ def _row(key: str, jobs: Sequence[Served], paid: int, show: Callable[[int], str]
 
 
 async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | None) -> Earnings:
-    """From the chain, and from this machine's orders what is still to come.
-
-    Raises UsageError for an unregistered miner.
-    """
+    """From the chain, and what is to come from this machine's orders. Raises UsageError."""
     from miner.commands.registration import REGISTRY, open_chain
 
     settings, show = run.settings, run.settings.show_token

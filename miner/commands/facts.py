@@ -39,10 +39,7 @@ class OwnerOnChain:
 
 @dataclass(frozen=True)
 class MinerFacts:
-    """Everything at one moment.
-
-    A text under a name with `_problem` says why its neighbour is missing.
-    """
+    """Everything at one moment; a text `…_problem` says why its neighbour is missing."""
 
     settings: Settings
     operator: str | None
@@ -159,19 +156,13 @@ async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, st
 
 
 async def daemon_status(settings: Settings) -> Json | None:
-    """What the running daemon says; None when none runs.
-
-    Raises Unreachable when it does not answer.
-    """
+    """What the running daemon says, None without one. Raises Unreachable if it is silent."""
     running = Home.of(settings).read_running()
     return None if running is None else await _call(running, "GET", "/status")
 
 
 async def tell_daemon(running: RunningDaemon, path: str) -> Json:
-    """Ask a running daemon for something that only its owner may.
-
-    Raises Unreachable when it does not answer.
-    """
+    """Ask a running daemon for what only its owner may. Raises Unreachable if it is silent."""
     return await _call(running, "POST", path, authorization=f"Bearer {running.token}")
 
 

@@ -56,10 +56,7 @@ async def open_chain(settings: Settings) -> AsyncIterator[Chain]:
 
 
 async def register(run: Run, stake: str, operator_name: str | None) -> Registered:
-    """Stake, name the operator key and the machine.
-
-    Raises StakeTooLow, TokenShort or GasShort before anything is sent.
-    """
+    """Stake, name operator and machine. StakeTooLow, TokenShort, GasShort before it is sent."""
     settings = run.settings
     units, show = settings.token(stake), settings.show_token
     async with open_chain(settings) as chain:

@@ -191,10 +191,7 @@ class Compute:
         return len(self._requests)
 
     def group(self, key: Key) -> int | None:
-        """The group in which a request has its pages, whose requests leave here together.
-
-        None where there are no groups.
-        """
+        """The group of a request's pages, which leaves here together; None without groups."""
         request, promises = self._requests.get(key), self._promises
         if request is None or not request.is_open or promises is None or promises.engine.groups < 2:
             return None
@@ -303,10 +300,7 @@ class Compute:
         await self._run(self._unload)
 
     async def measure(self) -> float:
-        """τ: milliseconds per layer of one decode step, the median of a few.
-
-        Larger batches are tried too.
-        """
+        """τ: ms per layer of one decode step, the median of a few; larger batches are tried."""
         await self._run(self._probe)
         return self.tau_ms_per_layer
 
@@ -349,10 +343,7 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = False,
     ) -> DrawnToken:
-        """Feed a last stage and draw the sampler's next token from the last position.
-
-        The sampler is not moved on.
-        """
+        """Feed a last stage and draw the next token; the sampler is not moved on."""
         work = self._new_work(request, x, first, draw=sampler, trace=trace, as_decodes=as_decodes)
         result: DrawnToken = await work.future
         return result
@@ -368,10 +359,7 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = True,
     ) -> list[DrawnToken]:
-        """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after.
-
-        The sampler is not moved on.
-        """
+        """Feed a row and those of `guesses`: as many draws as fit, and the one after."""
         work = self._new_work(
             request,
             x,
@@ -429,10 +417,7 @@ class Compute:
         return request.end
 
     def heard(self, key: Key, trace: Sequence[int] | None, *, is_last: bool = False) -> None:
-        """A first stage: what left for this request is home, with the trace that it carried.
-
-        `is_last` if no step follows.
-        """
+        """A first stage: what left is home, with its trace; `is_last` if no step follows."""
         request = self._requests.get(key)
         if request is None:
             return

@@ -36,10 +36,7 @@ class Paged(Protocol):
 
 @dataclass
 class Promises:
-    """One ledger for each of an engine's pools, in each group of requests.
-
-    The `Admission` of a stage's lineup.
-    """
+    """A ledger for each pool in each group of requests: the `Admission` of a stage's lineup."""
 
     engine: Paged
     chunk_tokens: int

@@ -31,10 +31,7 @@ class DrawnToken(NamedTuple):
 
 
 class StepWork(RequestStep):
-    """A request's step and who waits for it.
-
-    Without `draw` a last stage says nothing, any other gives its rows.
-    """
+    """A request's step and its future. Without `draw` a last stage gives nothing."""
 
     __slots__ = (
         *("as_decodes", "data", "draw", "future", "guesses", "has_waited", "links", "queued_s"),
@@ -251,10 +248,7 @@ def _drawn(choice: Any, state: Any) -> Any:
 
 
 def _fitting(drawn: Sequence[Any], guesses: Sequence[int]) -> Any:
-    """Draws as far as they are what was guessed, and the one after.
-
-    The error where the first failed.
-    """
+    """Draws as far as they were guessed, and the one after; the error where the first failed."""
     found: list[Any] = []
     for i, draw in enumerate(drawn):
         if isinstance(draw, Exception):

@@ -53,10 +53,7 @@ class Announcer:
         self.failures = 0
 
     async def announce(self, record: MinerRecord, *, timeout_s: float = SWARM_TIMEOUT_S) -> bool:
-        """Say it now.
-
-        False when nobody took it within `timeout_s`; PeerUnreachable when our own peer has ended.
-        """
+        """Say it now: False when not taken in time, PeerUnreachable when our peer has ended."""
         self._sequence = max(self._sequence + 1, now_ms())
         data = seal(record, self._sequence, self._signer, self._domain)
         try:

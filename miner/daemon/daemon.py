@@ -301,10 +301,7 @@ class MinerDaemon:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Everything side by side, until the owner asks to leave.
-
-        Raises PeerUnreachable when our swarm peer ends.
-        """
+        """Everything, until the owner asks to leave. PeerUnreachable when our peer ends."""
         self._speed = await self._compute.benchmark()
         loops = [
             _every(self._settings.miner.announce_interval_s, self._announce),
@@ -477,10 +474,7 @@ class MinerDaemon:
         await retry(self._follow_chain, on=ChainUnreachable, backoff=CHAIN_BACKOFF, on_retry=silent)
 
     async def _follow_chain(self) -> None:
-        """Take in what happened to jobs and disputes since the last look.
-
-        Raises ChainUnreachable.
-        """
+        """Take in news of jobs and disputes since the last look. Raises ChainUnreachable."""
         async with self._news_lock:
             await self._chain.refresh_time()
             if self._news is None:

@@ -120,10 +120,7 @@ class Defence:
         await asyncio.gather(*self._tasks.values())
 
     async def shown(self, peer: str, message: wire.ShowNode, data: bytes) -> wire.Differs:
-        """What differs in the trace that the accuser of one of our games shows.
-
-        Raises Refused, ChainUnreachable.
-        """
+        """What differs in a trace that an accuser shows. Raises Refused, ChainUnreachable."""
         if message.dispute not in self._games:
             await self.look()
         game = self._games.get(message.dispute)

@@ -140,10 +140,7 @@ class MinerStore:
     """The file. Methods are short transactions and may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create.
-
-        Raises ConfigError when it was written by a newer program or is no database.
-        """
+        """Open or create. ConfigError for a newer program's file, or what is no database."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -234,10 +231,7 @@ class MinerStore:
             )
 
     def job(self, order_hash: str, plan_hash: str | None = None) -> StoredJob | None:
-        """The job with this plan.
-
-        Without a plan the one verified on chain, else the newest accepted.
-        """
+        """The job with this plan; without one the verified, else the newest accepted."""
         found = self._jobs(
             "order_hash = ? AND (? IS NULL OR plan_hash = ?) ORDER BY verified DESC, rowid DESC "
             "LIMIT 1",
@@ -263,10 +257,7 @@ class MinerStore:
             )
 
     def set_chain_state(self, job_id: str, state: str, *, now_s: int = 0, keep_s: int = 0) -> None:
-        """What the chain says of a job now.
-
-        Rows are kept at least `keep_s` past `now_s` and the order's window.
-        """
+        """What the chain says of a job; rows stay `keep_s` past `now_s` and its window."""
         with self._write() as db:
             for order_hash, signed, keep_until in db.execute(
                 "SELECT order_hash, signed_order, keep_until FROM jobs WHERE job_id = ?", (job_id,)

@@ -35,10 +35,7 @@ def may_see(
     now_s: int,
     jurors: Iterable[str] = (),
 ) -> bool:
-    """Whether `peer` may be shown this job's content.
-
-    `jurors` are those drawn for its open disputes.
-    """
+    """Whether `peer`, or as one of its open disputes' `jurors`, may be shown this job."""
     who, order = peer.lower(), job.order
     insiders = {*payers(job.signed, domain), order.auditor, *jurors}
     insiders |= {stage.operator for stage in job.plan}
@@ -105,10 +102,7 @@ def _most_rows(ask: wire.FetchRows, store: MinerStore, job: StoredJob) -> int:
 
 
 def _that_fit(signed: list[t.SignedReceipt]) -> list[t.SignedReceipt]:
-    """As many receipts as a header holds, those over most requests first.
-
-    Of equals the oldest first.
-    """
+    """As many receipts as a header holds: over most requests first, of equals the oldest."""
     chosen, room = [], MAX_RECEIPTS_BYTES
     for receipt in sorted(signed, key=lambda one: -one.receipt.requests):
         room -= len(msgspec.msgpack.encode(receipt))

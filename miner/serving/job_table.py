@@ -98,10 +98,7 @@ class LoadedShard:
 
 @dataclass
 class ActiveJob:
-    """A job in memory.
-
-    `runs` are its unfinished requests here, `over` those that ended without a receipt.
-    """
+    """A job in memory: unfinished requests in `runs`, ended without receipt in `over`."""
 
     stored: StoredJob
     reserved: int
@@ -215,10 +212,7 @@ class JobTable:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that was accepted is left to do.
-
-        Of open orders only what has begun was.
-        """
+        """Whether nothing accepted is left to do; of open orders only what has begun was."""
         return not self.active_requests and all(
             not job.reserved or job.is_open_order for job in self.jobs.values()
         )
@@ -226,10 +220,7 @@ class JobTable:
     # --- proposals ---
 
     async def propose(self, peer: str, message: wire.Propose) -> wire.Accepted:
-        """Judge a proposal and sign it, or raise Refused.
-
-        Raises ChainUnreachable when it cannot be judged.
-        """
+        """Judge a proposal and sign it. Raises Refused, or ChainUnreachable if it cannot."""
         order = message.signed.order
         if self.terms.matchers and peer.lower() not in self.terms.matchers:
             raise Refused(admission.MATCHER, f"this miner takes no work from matcher {peer}")
@@ -289,10 +280,7 @@ class JobTable:
         return job
 
     def continued(self, job: ActiveJob, index: int) -> Iterator[tuple[ActiveJob, int]]:
-        """The jobs that a request went through before, newest first, with its index there.
-
-        As far as they ran on these layers.
-        """
+        """Jobs that a request went through before on these layers, newest first, with its index."""
         seen = {job.stored.order_hash}
         while (before := job.goes_on_with(index)) is not None:
             order_hash, index = before
@@ -420,10 +408,7 @@ class JobTable:
     # --- open orders ---
 
     def admit(self, job: ActiveJob, most_units: int, *, slack: int = 1) -> None:
-        """Take a new request of an open order that can come to `most_units` here.
-
-        Raises Refused.
-        """
+        """Take an open order's request that can come to `most_units` here. Raises Refused."""
         if self.is_draining:
             raise Refused(
                 admission.DRAINING, "this miner finishes its work and takes no new requests"

@@ -70,10 +70,7 @@ class RunContext:
     guesses: bool = True
 
     def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
-        """Decides where an answer ends.
-
-        Raises CheckFailed for stop strings where there is no tokenizer.
-        """
+        """Where an answer ends. CheckFailed for stop strings where there is no tokenizer."""
         from core.engine.sampling.stops import AnswerEnding
 
         if sampling.stop and self.tokenizer is None:
@@ -252,10 +249,7 @@ class RequestRun:
             self._feed_tokens(first, self.prompt[first:last])
 
     def carry(self, message: wire.Carry, old: RequestRun | None) -> wire.Carried:
-        """The stage before asks what of a continued request is remembered here.
-
-        Asked again, the same. Raises CheckFailed.
-        """
+        """What of a continued request is here, for the stage before. Raises CheckFailed."""
         if self._carried is None:
             rows = self._take_over(old, message)
             self.request = request_state.carry(self.request, rows)
@@ -328,10 +322,7 @@ class RequestRun:
         self._wires.to_client(self.stranding)
 
     async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
-        """Sign for what a broken pipeline did up to the last token that the client holds.
-
-        Raises CheckFailed.
-        """
+        """Sign up to the last token that the client holds of a broken pipeline, or CheckFailed."""
         self.strand()
         # What was guessed counts as far as the client holds the tokens.
         rows = min(tokens_in + tokens_out - 1, self._done_rows, len(self._in))
@@ -407,10 +398,7 @@ class RequestRun:
         )
 
     def _keep_in(self, rows: int) -> None:
-        """What was guessed from row `rows` on is void.
-
-        Raises CheckFailed while nobody can know that.
-        """
+        """Guesses from row `rows` on are void. Raises CheckFailed before any peer can know that."""
         if rows >= len(self._in):
             return
         if self._done_rows < len(self._in):
@@ -483,10 +471,7 @@ class RequestRun:
         self._inbox.put_nowait(_End(tokens_in, tokens_out))
 
     def _go_on(self, row: int, token: int) -> None:
-        """Feed the newest token at its row, and what is guessed to follow.
-
-        Unless it was guessed and is fed.
-        """
+        """Feed the newest token at its row, unless it was guessed, and guesses to follow."""
         assert self._guesser is not None and self._boldness is not None, "a submitted request"
         if not self.request.is_last:  # one that is both ends has pushed it when it was drawn
             self._guesser.push(token)
@@ -773,10 +758,7 @@ class RequestRun:
         return min(self._done_rows, len(self._in), self.request.rows)
 
     def _take_over(self, old: RequestRun | None, carry: wire.Carry) -> int:
-        """Make what is left of `old` ours, at most what the message allows.
-
-        How many rows that is.
-        """
+        """Make what is left of `old` ours, as far as the message allows; returns its rows."""
         self._carry = carry
         rows = 0
         if old is not None:
@@ -841,10 +823,7 @@ class RequestRun:
         return decoded or guessed > 0
 
     def _group_here(self) -> int:
-        """One number for those that leave here together, 0 for none.
-
-        It is the group that they are in here, else the one that they came with.
-        """
+        """A number for those that leave here, or came, as one group; 0 without groups."""
         group = self._context.compute.group(self.key)
         if group is None:
             group = self._spec.group_before

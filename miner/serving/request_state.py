@@ -71,10 +71,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def submit(request: Request, prompt_tokens: int, max_new_tokens: int) -> Request:
-    """The client said what to do.
-
-    Only at the ends of a pipeline and once. Raises ContextTooLong too.
-    """
+    """The client said what to do: once, at the ends of a pipeline. Raises ContextTooLong too."""
     if not (request.is_first or request.is_last):
         raise _illegal(request, "a middle stage is given no prompts")
     if request.is_over or request.is_submitted:
@@ -167,10 +164,7 @@ def produce(request: Request, *, is_eos: bool) -> Request:
 
 
 def token_arrives(request: Request, step: int, finish: str) -> Request | None:
-    """A first stage hears of token `step`; unless it ends the answer, it is the next row.
-
-    None: heard before.
-    """
+    """A first stage hears token `step`, the next row unless it is the last. None: known."""
     if not request.is_first:
         raise _illegal(request, "only a first stage is told tokens")
     if request.is_late or (step < request.produced and not request.is_last):
@@ -226,10 +220,7 @@ def carry(request: Request, rows: int) -> Request:
 
 
 def rewind(request: Request, first_row: int, until: int) -> Request | None:
-    """Rows from `first_row` on come again, other ones.
-
-    Only among the `until` rows that may be carried over.
-    """
+    """Other rows come from `first_row` on, among the `until` that may be carried over."""
     if request.is_late:
         return None
     if request.is_first or request.produced or request.rows > until + 1:

@@ -245,10 +245,7 @@ class StageService:
             job.reserved = max(1, min(most, self.table.free_requests))
 
     async def _replay(self, job: ActiveJob) -> None:
-        """A client that lost its stream gets again what it may have missed.
-
-        It knows tokens by position.
-        """
+        """A client that lost its stream gets what it may lack: it knows tokens by position."""
         for run in job.runs.values():
             for step, token in enumerate(run.tokens):
                 finish = run.request.finish if step == run.request.produced - 1 else ""
@@ -512,10 +509,7 @@ class StageService:
         return None
 
     def _stop_sender(self, job: ActiveJob, index: int) -> None:
-        """Tell a sender of rows or tokens that their request is stopped or over here.
-
-        It slept when the other stages were told.
-        """
+        """Tell a sender, which slept meanwhile, that its request is stopped or over here."""
         stages = len(job.stored.plan)
         self._outbox_to(job, (job.stored.stage - 1) % stages).put(
             wire.Stopped(order_hash=job.stored.order_hash, request=index)
@@ -625,10 +619,7 @@ class StageService:
         return self._new_run(job, index)
 
     def _admit_in_the_middle(self, job: ActiveJob, index: int, most_rows: int) -> None:
-        """As `_admit` where no Submit comes.
-
-        Twice the limit: an acknowledgement may be on its way beside the rows.
-        """
+        """As `_admit` without Submit, to twice the limit: an acknowledgement may come yet."""
         serving = self.table.serving
         assert serving is not None, "prove() refuses without a shard"
         rows = most_rows or serving.context

@@ -34,10 +34,7 @@ from core.protocol.types import LayerRange
 
 
 class BatchEngine:
-    """A shard and the pages of all its requests.
-
-    Called from one thread; knows no socket and no clock.
-    """
+    """A shard and the pages of all its requests; from one thread, without socket and clock."""
 
     def __init__(
         self,
@@ -122,17 +119,11 @@ class BatchEngine:
         return self.kv.requests[request].length
 
     def truncate(self, request: Hashable, tokens: int) -> None:
-        """Forget a request's positions from `tokens` on.
-
-        Raises UsageError when a window has let go what is needed.
-        """
+        """Forget positions from `tokens` on. UsageError where a window let go what is needed."""
         self.kv.truncate(self.kv.requests[request], tokens)
 
     def free(self, request: Hashable) -> int:
-        """Forget a request now, finished or cancelled.
-
-        Returns the pages it held, 0 for an unknown one.
-        """
+        """Forget a request; returns the pages it held, 0 for an unknown one."""
         return self.kv.free(request)
 
     @property
@@ -160,10 +151,7 @@ class BatchEngine:
 
     @property
     def used_pages(self) -> list[int]:
-        """Those that requests hold now.
-
-        What is only kept for others goes to a request that needs it.
-        """
+        """Those that requests hold now; what is kept for others goes to whichever needs it."""
         # Not below 0: other threads look while pages change hands.
         return [max(0, a.used_pages - a.idle_pages) for a in self.kv.allocators]
 
@@ -296,10 +284,7 @@ class BatchEngine:
         microbatch: int,
         draw: Draw | None,
     ) -> list[Tensor] | list[Final]:
-        """Layers [start, end) for pieces that all run them.
-
-        With logits, or what is drawn from them, where that is the model's end.
-        """
+        """Layers [start, end) for pieces that all run them; logits or draws at the model's end."""
         shard, planned, first = self.shard, [], 0
         for piece, h in zip(pieces, held, strict=True):
             count = len(piece.x)
@@ -333,9 +318,7 @@ class BatchEngine:
         wanted: list[int] | None,
         draw: Draw | None,
     ) -> Any:
-        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are
-        `wanted` a `Final` of them.
-        """
+        """Rows x [T] or [T, D] after these layers: [T, D], or a `Final` of the `wanted` ones."""
         shard, count, (start, end) = self.shard, len(positions), layers
         from_ids = start == 0 and shard.is_first
         x = x.to(shard.device, None if from_ids else shard.dtype)

@@ -156,10 +156,7 @@ class CompatEngine:
         states: bool = False,
         draw: Draw | None = None,
     ) -> list[Any]:
-        """Run a batch, one request after the other; outputs as of `BatchEngine.step`.
-
-        Raises KvShort.
-        """
+        """As `BatchEngine.step`, one request after the other. Raises KvShort."""
         if not checked:
             for piece in pieces:
                 self.check(piece)

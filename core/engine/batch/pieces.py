@@ -45,10 +45,7 @@ class OpenedRequest(Protocol):
 
 
 def relative_layers(shard: ModelShard, layers: LayerRange | None) -> tuple[int, int]:
-    """[start, end) in the shard's own numbers.
-
-    Raises UsageError for layers that it does not hold.
-    """
+    """[start, end) in the shard's own numbers. Raises UsageError for layers it does not hold."""
     if layers is None:
         return 0, len(shard.layers)
     if not shard.layers.start <= layers.start < layers.end <= shard.layers.end:

@@ -116,10 +116,7 @@ class PassPlan:
         return self._count
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """The library's call for the layer now running, shapes as in `attention.Pass.attend`.
-
-        Rows beyond the planned ones are padding.
-        """
+        """The library's call for the running layer, as `Pass.attend`; further rows are padding."""
         return self.attend_at(self._gates.layer, query, key, value, options)
 
     def seen_alone(self, start: int, end: int) -> npt.NDArray[np.int64] | None:

@@ -54,10 +54,7 @@ def full(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _lent(head: Any, size_bytes: int) -> Iterator[Tensor | None]:
-    """The memory that a head keeps.
-
-    None where blocks that the allocator uses again suffice, or it cannot be filled.
-    """
+    """The memory that a head keeps; None where reused blocks suffice, or it cannot be filled."""
     fills = isinstance(head, PackedLinear) and isinstance(head.layout, Panels)
     if size_bytes <= REUSED_BYTES or not fills:
         yield None

@@ -172,10 +172,7 @@ class PlainLayers:
         return torch.empty(*shape, dtype=self._dtype)
 
     def _prove(self, shard: ModelShard, number: int, layer: Any) -> None:
-        """The library's layer and ours on the same rows, attention replaced by given numbers.
-
-        Raises _Unlike.
-        """
+        """Raises _Unlike unless ours gives what the library's does, attention left out."""
         made = torch.Generator().manual_seed(number)
         mine = self._layers[number]
         x = torch.randn(_PROOF_ROWS, mine.hidden, generator=made).to(self._dtype)

@@ -41,10 +41,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """In which layout a shape is packed, None and the reason when in none.
-
-    From how many rows on it keeps its bits.
-    """
+    """The layout of a shape, or why there is none; from how many rows on it keeps its bits."""
 
     layout: WeightLayout | None
     reason: str

@@ -22,10 +22,7 @@ WINDOW_SLACK_ROWS = 64
 
 
 class _LayerStore(CacheLayerMixin):
-    """Keys and values [1, K, rows, head_dim] of one layer.
-
-    `window` 0 means that all rows are kept.
-    """
+    """Keys and values [1, K, rows, head_dim] of one layer; all are kept where `window` is 0."""
 
     def __init__(self, window: int = 0) -> None:
         super().__init__()

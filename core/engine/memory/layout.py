@@ -12,10 +12,7 @@ SLACK_TOKENS = 32
 
 @dataclass(frozen=True)
 class PageShape:
-    """What a page holds: keys and values of 16 tokens of one layer.
-
-    Layers of one shape share a pool.
-    """
+    """What a page holds: 16 tokens of one layer. Layers of one shape share a pool."""
 
     kv_heads: int
     key_dim: int

@@ -366,10 +366,7 @@ def _cold_pool(
 
 
 def mapped(folder: Path, size: int, dtype: torch.dtype) -> Tensor:
-    """`size` zeros in a file of this folder that has lost its name.
-
-    Raises UsageError where they do not fit.
-    """
+    """[size] zeros in a nameless file of this folder. Raises UsageError where they do not fit."""
     path = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -87,10 +87,7 @@ class PagedKv:
         return self.allocators[self.classes[number].pool]
 
     def open(self, request: Hashable, start: int, end: int, microbatch: int = 0) -> Held:
-        """Begin to remember a request that runs layers [start, end) of the shard.
-
-        Takes no page yet.
-        """
+        """Begin to remember a request over layers [start, end) of the shard, without a page."""
         if request in self.requests:
             raise UsageError(f"request {request} is already open")
         held = Held(start, end, microbatch)
@@ -167,10 +164,7 @@ class PagedKv:
                 table.first = first
 
     def truncate(self, held: Held, tokens: int) -> None:
-        """Forget everything from position `tokens` on.
-
-        Raises UsageError when a window has let go what is needed.
-        """
+        """Forget positions from `tokens` on. UsageError where a window let go what is needed."""
         if not 0 <= tokens <= held.length:
             raise ValueError(f"cannot cut {held.length} positions to {tokens}")
         for number, table in held.tables.items():

@@ -29,10 +29,7 @@ class PageAllocator:
         microbatches: int = 1,
         resident_share: int | None = None,
     ) -> None:
-        """`resident_share` bounds the resident pages that one microbatch may hold.
-
-        None is no bound.
-        """
+        """`resident_share` bounds the resident pages of one microbatch; None is no bound."""
         if resident < 1 or swapped < 0 or microbatches < 1:
             raise ValueError(f"{resident} resident, {swapped} swapped, {microbatches} microbatches")
         self.resident, self.swapped, self.microbatches = resident, swapped, microbatches
@@ -72,10 +69,7 @@ class PageAllocator:
         return min(len(self._free), max(0, share)) + len(self._free_swapped[microbatch])
 
     def try_take(self, count: int, microbatch: int = 0) -> Pages | None:
-        """`count` pages for one holder, resident ones first.
-
-        None, and nothing changed, when there are too few.
-        """
+        """`count` pages for one holder, resident ones first; None where there are too few."""
         if count > self.room(microbatch):
             return None
         share = self.resident_share - self._paid[microbatch]

@@ -56,10 +56,7 @@ class PagePool:
         )
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Put the first of keys and values [T, K, ·] into slots [T·K], of which a row has 16.
-
-        More rows are padding.
-        """
+        """Put keys and values [≥ T, K, ·] into slots [T·K]: 16 a pool row. More are padding."""
         d, e = self.shape.key_dim, self.shape.value_dim
         if len(key) * key.shape[1] > len(slots):
             rows = len(slots) // key.shape[1]

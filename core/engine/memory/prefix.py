@@ -102,10 +102,7 @@ class PrefixIndex:
         self._touch(held, links)
 
     def evict_one(self, microbatch: int) -> bool:
-        """Let go of the chunk of a microbatch that was used longest ago.
-
-        False when there is none.
-        """
+        """Let go of a microbatch's chunk that was used longest ago; False without any."""
         name = next((name for name in self._chunks if name[0] == microbatch), None)
         if name is None:
             return False
@@ -118,10 +115,7 @@ class PrefixIndex:
             self._evict(next(iter(self._chunks)))
 
     def _make_room(self, held: Held, links: Sequence[bytes], blocks: int, row_bytes: int) -> bool:
-        """Whether it fits when others have gone.
-
-        Without the chunks that it stands on it would be of no use.
-        """
+        """Whether it fits once others, but none that it stands on, have gone."""
         self._touch(held, links)
         own = {_name(held, link) for link in links}
         while (

@@ -76,10 +76,7 @@ def fitting_offload(
 
 
 def copy_bytes_per_s(folder: Path | None = None, size_bytes: int = _PROBE_BYTES) -> float:
-    """W: how fast this machine copies into memory and out of it again, or a file in `folder`.
-
-    The median of a few.
-    """
+    """W: bytes per second into memory and out of it, or a file in `folder`: median of a few."""
     near = torch.ones(size_bytes // 8)
     far = (
         torch.empty(size_bytes // 8)

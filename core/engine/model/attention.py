@@ -27,10 +27,7 @@ class Pass(Protocol):
     """What answers the layers' attention calls during one pass."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """[1, H, T, d], [1, K, T, d], [1, K, T, e] → [1, T, H, e].
-
-        `options` are the library's keyword arguments.
-        """
+        """[1, H, T, d], [1, K, T, d], [1, K, T, e], the library's `options` → [1, T, H, e]."""
         ...
 
 

@@ -45,10 +45,7 @@ class WholePass(Protocol):
     """Runs whole requests through a shard, faster than `forward` (`batch.whole`)."""
 
     def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
-        """`x` is ids [T] or activations [T, D].
-
-        `rows` [n] of it are wanted, as `Final` at the model's end.
-        """
+        """x [T] or [T, D] → activations [n, D] of `rows` [n], a `Final` at the model's end."""
 
 
 def without_states(outs: Sequence[Any]) -> list[Tensor]:
@@ -75,10 +72,7 @@ class ModelShard:
         decoder_layers: nn.ModuleList,
         device: torch.device,
     ) -> None:
-        """`model` is a transformers causal LM cut to these layers.
-
-        See `core.engine.weights.load_shard.load_shard`.
-        """
+        """`model` is a causal LM cut to these layers (`core.engine.weights.load_shard`)."""
         self.model = model
         self.layers = layers
         self.num_layers = num_layers

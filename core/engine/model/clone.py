@@ -62,10 +62,7 @@ _DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers")
 
 
 def cut_config(config: PreTrainedConfig, numbers: Sequence[int]) -> PreTrainedConfig:
-    """The same configuration with only the layers of these numbers.
-
-    Every per-layer list is cut alike.
-    """
+    """The same configuration with only these layers: every per-layer list is cut alike."""
     cut = copy.deepcopy(config)
     cut_in_place(cut, numbers)
     return cut

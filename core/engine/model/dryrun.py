@@ -80,10 +80,7 @@ def windows_of(config: PreTrainedConfig) -> tuple[int, ...]:
 
 
 def kv_shapes_of(config: PreTrainedConfig) -> tuple[KvShape, ...]:
-    """What every layer keeps of a token.
-
-    Raises ModelUnsupported when a layer remembers otherwise.
-    """
+    """What every layer keeps of a token. Raises ModelUnsupported where one remembers otherwise."""
     lists = per_layer_lists(config).values()
     kinds = [json.dumps([values[i] for values in lists]) for i in range(config.num_hidden_layers)]
     examples = {kind: i for i, kind in reversed(list(enumerate(kinds)))}

@@ -33,10 +33,7 @@ _KIND_NAMES = {
 
 
 def parse_config(config_json: str) -> PreTrainedConfig:
-    """The library's configuration object.
-
-    Raises ModelUnsupported for one that the library does not know.
-    """
+    """The library's configuration object. Raises ModelUnsupported for one it does not know."""
     raw = json.loads(config_json)
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:

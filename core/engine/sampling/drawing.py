@@ -36,10 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_of_few(found: Mapping[int, Candidates], samplers: Sequence[Sampler]) -> dict[int, int]:
-    """The winner among the candidates of each row.
-
-    The noise of many short rows costs as much as that of one.
-    """
+    """The winner among each row's candidates; noise of many short rows costs as of one."""
     sizes = [len(candidates.ids) for candidates in found.values()]
     if len(found) < 2 or sum(sizes) > CHUNK:
         return {i: _best(one, _noise(one.ids, samplers[i])) for i, one in found.items()}

@@ -60,10 +60,7 @@ class Sampler:
         return is_greedy and not self.changes_logits
 
     def edited(self, logits: Any) -> Floats:
-        """A float64 copy of logits [V] with bias and penalties.
-
-        Raises ValueError for NaN, +inf or nothing but −inf.
-        """
+        """Logits [V] in float64 with bias and penalties. ValueError for NaN, +inf, all −inf."""
         row = np.array(logits, dtype=np.float64)
         if row.ndim != 1 or not row.size:
             raise ValueError(f"logits must be one row, not of shape {row.shape}")

@@ -28,10 +28,7 @@ class AnswerEnding:
         tokenizer: Tokenizer | None,
         prompt: Sequence[int] = (),
     ) -> None:
-        """`tokenizer` is needed for stop strings only.
-
-        `prompt` for an answer that began elsewhere.
-        """
+        """Stop strings need `tokenizer`, an answer that began elsewhere its `prompt`."""
         self._params = params
         self._eos_ids = frozenset() if params.ignore_eos else frozenset(eos_ids)
         self._produced = 0

@@ -42,10 +42,7 @@ def refuse_unquantisable(
 
 
 def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = False) -> None:
-    """Hold the linear modules of a layer in this format.
-
-    With `reference`, the same values in float64.
-    """
+    """Hold a layer's matrices in this format; with `reference`, the same values in float64."""
     if not form.bits:
         return
     compute = getattr(torch, form.compute)
@@ -74,10 +71,7 @@ def round_to(model: nn.Module, form: NumberFormat) -> None:
 
 @cache
 def _meet_torchao() -> None:
-    """Import torchao.
-
-    Its word about CUDA kernels that a machine without CUDA cannot load tells the owner nothing.
-    """
+    """Import torchao, without its word about CUDA kernels where there is no such device."""
     loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -98,10 +98,7 @@ def context_of(config: dict[str, Any]) -> int:
 
 
 def model_parts(model_dir: Path, folder: TensorFolder) -> Parts:
-    """Where every tensor of a folder belongs.
-
-    Raises ModelUnsupported for foreign or missing ones.
-    """
+    """Where every tensor of a folder belongs. ModelUnsupported for foreign or missing ones."""
     config = read_config(model_dir)
     return sort_parts(
         folder.names(), family_of(config), layers=layer_count(config), tied=is_tied(config)
@@ -197,10 +194,7 @@ def _attention(
     heads: int,
     hidden: int,
 ) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Width of a head, number of key/value heads.
-
-    Of every layer, what it remembers of a token and for how long.
-    """
+    """Width of a head, key/value heads; of every layer, values of a token and the window."""
     if family.model_type not in WRITTEN_DOWN:
         from core.engine.model.dryrun import attention_shape
 

@@ -41,10 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """What a model is made of; roots are 0x-hex.
-
-    `tensors` lists the canonical names under each root.
-    """
+    """What a model is made of: 0x-hex roots, and the canonical names under each in `tensors`."""
 
     version: int
     config_hash: str
@@ -61,10 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
         return [commit.unhex(r) for r in (self.embed_root, *self.layer_roots, self.head_root)]
 
     def shard_root(self, start: int, end: int) -> bytes:
-        """Commitment to the weights of layers [start, end).
-
-        Raises ValueError for layers it lacks.
-        """
+        """Commitment to the weights of layers [start, end). Raises ValueError for others."""
         return commit.shard_root(self.roots, start, end)
 
     def to_json(self) -> bytes:
