@@ -20,10 +20,13 @@ QUICK_NAMES = {"llama": "tiny random Llama"}
 
 @cache
 def model_folder(name: str) -> Path:
-    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where installed, `llama`: a random one.
+    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where installed, `llama` and `tiny`.
 
-    The random one has 18 layers of 640 and half a gigabyte, and is written once, beside the others.
+    `llama` is random, with 18 layers of 640 and half a gigabyte, and is written once, beside the
+    others.
     """
+    if name == "tiny":
+        return tiny_folder(name)
     if name != "llama":
         return model_path({"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name])
     from devnet.models.tiny_models import write_tiny_model

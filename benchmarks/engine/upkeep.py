@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from pathlib import Path
 
 from benchmarks.engine.models import NAMES, model_folder, tiny_folder
 from benchmarks.engine.rig.chain import DOMAIN
@@ -16,22 +14,25 @@ from benchmarks.table import Row
 from core.protocol import wire
 from core.runtime.network.channel import StreamIdentity, connect
 
-MODELS: tuple[str, ...] = ("gemma", "smollm", "llama")
+MODELS: tuple[str, ...] = ("gemma", "smollm", "llama", "tiny")
+#: The model that is too small to take time: what it holds is requests, streams and a database.
+SOAKED = "tiny"
 CLIENTS, NEW_TOKENS = 16, 96
 CANCEL_MS, CANCEL_AFTER_TOKENS, MARGIN_S = 16.0, 6, 0.1
-KV_BYTES = 256 * MIB
+KV_BYTES, SOAKED_KV_BYTES = 256 * MIB, 16 * MIB
 LIBRARIES_BYTES = 400 * 10**6
 REQUESTS, WARM_REQUESTS, PER_ROUND, SOAK_JOBS = 10_000, 2_000, 1_000, 8
 #: What an allocator may keep without it being a leak: 0.4 KB for each of the requests between.
 FLAT_BYTES = 4 * MIB
 QUICK = {
     "MODELS": ("llama",),
+    "SOAKED": "llama",
     "model_folder": tiny_folder,
     "CUTS": {"llama": 1},
     "CLIENTS": 2,
     "NEW_TOKENS": 8,
     "CANCEL_MS": 2.0,
-    "KV_BYTES": 32 * MIB,
+    "KV_BYTES": SOAKED_KV_BYTES,
     "REQUESTS": 16,
     "WARM_REQUESTS": 8,
     "PER_ROUND": 8,
@@ -50,12 +51,15 @@ async def _rows() -> list[Row]:
         if not model_folder(name).exists():
             found.append(Row(NAMES[name], "installed", "not installed", "–", "–", False))
             continue
-        async with Rig(model_folder(name), [CUTS[name]], peer=False, kv_bytes=KV_BYTES) as rig:
-            found.append(await _memory_row(rig, NAMES[name]))
+        kv_bytes = SOAKED_KV_BYTES if name == SOAKED else KV_BYTES
+        async with Rig(model_folder(name), [CUTS[name]], peer=False, kv_bytes=kv_bytes) as rig:
+            if name in NAMES:
+                found.append(await _memory_row(rig, NAMES[name]))
             if name == "llama":
                 found.append(await commitments_row(rig, NAMES[name]))
                 found.append(await _cancel_row(rig, NAMES[name]))
-    found.append(await _flat_row())
+            if name == SOAKED:
+                found.append(await _flat_row(rig))
     return found
 
 
@@ -145,21 +149,15 @@ async def _cancel(rig: Rig, client: Client, requests: int) -> float:
             await channel.close()
 
 
-async def _flat_row() -> Row:
-    """A model too small to take time: what is left are requests, streams, signatures, files."""
-    from devnet.models.tiny_models import write_tiny_model
-
-    with tempfile.TemporaryDirectory(prefix="headrace-tiny-") as folder:
-        write_tiny_model(Path(folder), "llama", layers=2, hidden=32)
-        async with Rig(Path(folder), [1], peer=False, kv_bytes=16 * MIB) as rig:
-            held: dict[int, list[int]] = {}
-            for done in range(PER_ROUND, REQUESTS + 1, PER_ROUND):
-                await _soak(rig)
-                for stage in rig.stages:
-                    await stage.ask("empty", within_s=10.0)
-                memory = [await stage.ask("memory") for stage in rig.stages]
-                held[done] = [answer["RssAnon"] for answer in memory]
-            left = sum(answer["kv_tokens"] + answer["active"] for answer in memory)
+async def _flat_row(rig: Rig) -> Row:
+    held: dict[int, list[int]] = {}
+    for done in range(PER_ROUND, REQUESTS + 1, PER_ROUND):
+        await _soak(rig)
+        for stage in rig.stages:
+            await stage.ask("empty", within_s=10.0)
+        memory = [await stage.ask("memory") for stage in rig.stages]
+        held[done] = [answer["RssAnon"] for answer in memory]
+    left = sum(answer["kv_tokens"] + answer["active"] for answer in memory)
     grown = max(b - a for a, b in zip(held[WARM_REQUESTS], held[REQUESTS], strict=True))
     return Row(
         f"memory of a stage after {REQUESTS} requests, against {WARM_REQUESTS}",

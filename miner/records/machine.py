@@ -20,10 +20,8 @@ def memory_limit_bytes(settings: Settings) -> int:
 
 def held_up_s(thread: int) -> float:
     """Seconds that a thread, by its native id, was ready without a processor; 0 if untold."""
-    try:
-        file = os.open(
-            f"/proc/self/task/{thread}/schedstat", os.O_RDONLY
-        )  # a Path takes thrice as long, and every ping asks
+    try:  # a Path takes thrice as long, and every ping asks
+        file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
     except OSError:
         return 0.0
     try:

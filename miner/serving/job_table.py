@@ -58,9 +58,7 @@ class MinerTerms:
     price_in: int  # nano base units per token per layer unit
     price_out: int
     max_requests: int
-    matchers: frozenset[str] = (
-        frozenset()
-    )  # lower-case addresses whose proposals are taken; empty: any
+    matchers: frozenset[str] = frozenset()  # in lower case, whose proposals are taken; empty: any
     keep_s: int = 86400  # how long rows are kept past the last possible dispute
     #: Most that an open order may owe while it begins new requests, in base units. None:
     #: `in_flight` of its largest requests.
@@ -79,9 +77,7 @@ class LoadedShard:
     eos_ids: frozenset[int]
     kv_tokens: int  # positions of all requests that fit beside the weights
     tokenizer: Callable[[], Tokenizer] | None = None  # slow at the first call; stop strings need it
-    root_of: Callable[[t.LayerRange], str] | None = (
-        None  # of a part; without it whole shards are served
-    )
+    root_of: Callable[[t.LayerRange], str] | None = None  # of a part; None: it serves no parts
 
     def can_run(self, layers: t.LayerRange) -> bool:
         """Whether requests may run these layers here, all or a part of the shard's."""

@@ -126,9 +126,7 @@ class RequestRun:
         self.seen_at = context.monotonic()
         self.prompt: tuple[int, ...] = ()
         self.counts = (0, 0)  # tokens in and out, once it is finished
-        self.stranding: wire.RequestFailed | None = (
-            None  # what the client was told when it broke off
-        )
+        self.stranding: wire.RequestFailed | None = None  # what the client was told of it
         self._context, self._wires = context, wires
         self._sampling: t.SamplingParams | None = None
         self._sampler: Sampler | None = None
@@ -147,9 +145,7 @@ class RequestRun:
         self._trace: list[int] = []  # goes with the next frame or token
         self._done_rows = 0  # rows that the compute thread remembers
         self._sent_rows = 0  # rows of ours that the next stage has or is about to have
-        self._told: wire.Carried | None = (
-            None  # what the next stage remembers, until we could compare
-        )
+        self._told: wire.Carried | None = None  # of the next stage, until we could compare
         self._again = False  # the next frame replaces rows that the next stage has
         self._is_taken = False  # another order goes on with it
         self._has_end = False  # all its tokens are known

@@ -48,6 +48,7 @@ OPENING = "E-JOB-OPENING"
 CAPS = "E-JOB-CAPS"
 REQUEST_OVER = "E-JOB-REQUEST-OVER"
 UNEXPECTED = "E-PEER-UNEXPECTED"
+_WITH_PAYLOAD = (wire.Activations, wire.Submit, wire.ShowNode)
 
 
 class StageService:
@@ -83,7 +84,7 @@ class StageService:
             neighbours.on_lost = self._neighbour_lost
         self._context: RunContext | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._handlers: dict[type, Callable[[Channel, Any, memoryview], Awaitable[Answer]]] = {
+        self._handlers: dict[type, Callable[..., Awaitable[Answer]]] = {
             wire.Ping: self._ping,
             wire.Propose: self._propose,
             wire.OpenJob: self._open_job,
@@ -131,7 +132,9 @@ class StageService:
         try:
             if handler is None:
                 raise Refused(UNEXPECTED, f"a miner takes no {type(frame.message).__name__}")
-            return await handler(channel, frame.message, frame.payload)
+            if isinstance(frame.message, _WITH_PAYLOAD):
+                return await handler(channel, frame.message, frame.payload)
+            return await handler(channel, frame.message)
         except Refused as refusal:
             self._count(refusal.code)
             return wire.Failed(code=refusal.code, reason=refusal.reason[:2000])
@@ -147,13 +150,15 @@ class StageService:
         for run in runs:
             run.cancel()
         await asyncio.gather(*(run.closed() for run in runs))
-        await asyncio.gather(*(j.outbox.close() for j in self.table.jobs.values() if j.outbox))
+        await asyncio.gather(*(outbox.close() for outbox in self._client_outboxes()))
         await asyncio.gather(*self._background, return_exceptions=True)
 
     async def flush(self, timeout_s: float) -> None:
         """Let receipts and tokens leave before streams close."""
-        outboxes = [job.outbox for job in self.table.jobs.values() if job.outbox is not None]
-        await asyncio.gather(*(outbox.flush(timeout_s) for outbox in outboxes))
+        await asyncio.gather(*(outbox.flush(timeout_s) for outbox in self._client_outboxes()))
+
+    def _client_outboxes(self) -> list[Outbox]:
+        return [job.outbox for job in self.table.jobs.values() if job.outbox is not None]
 
     # --- time ---
 
@@ -203,18 +208,14 @@ class StageService:
 
     # --- anyone, matcher, client ---
 
-    async def _ping(self, channel: Channel, message: wire.Ping, payload: memoryview) -> Answer:
+    async def _ping(self, channel: Channel, message: wire.Ping) -> Answer:
         step_s, due_s = self.compute.running_s()
         return wire.Pong(step_ms=_ms(step_s), due_ms=_ms(due_s))
 
-    async def _propose(
-        self, channel: Channel, message: wire.Propose, payload: memoryview
-    ) -> Answer:
+    async def _propose(self, channel: Channel, message: wire.Propose) -> Answer:
         return await self.table.propose(channel.peer, message)
 
-    async def _open_job(
-        self, channel: Channel, message: wire.OpenJob, payload: memoryview
-    ) -> Answer:
+    async def _open_job(self, channel: Channel, message: wire.OpenJob) -> Answer:
         order_hash = signing.order_hash(message.signed.order)
         _only(channel, *(await self.table.find(order_hash)).payers)
         job = await self.table.prove(order_hash)
@@ -387,8 +388,7 @@ class StageService:
 
     def _admit(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
         """Raise Refused where a new request of an open order finds no room or too much unpaid."""
-        serving = self.table.serving
-        assert serving is not None, "prove() refuses without a shard"
+        serving = self._the_shard
         if job.is_ended:
             raise Refused(REQUEST_OVER, "its requester has ended this session")
         if prompt_tokens + max_new_tokens > serving.kv_tokens:
@@ -406,7 +406,7 @@ class StageService:
         job.tokens_in += tokens_in
         job.tokens_out += tokens_out
 
-    async def _goes_on(self, channel: Channel, message: wire.GoesOn, payload: memoryview) -> Answer:
+    async def _goes_on(self, channel: Channel, message: wire.GoesOn) -> Answer:
         job = await self.table.prove(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
@@ -415,9 +415,7 @@ class StageService:
         job.gone_on.setdefault(message.request, (message.continues, message.continued))
         return wire.Submitted()
 
-    async def _acknowledge(
-        self, channel: Channel, message: wire.Acknowledge, payload: memoryview
-    ) -> Answer:
+    async def _acknowledge(self, channel: Channel, message: wire.Acknowledge) -> Answer:
         job = await self.table.find(message.ack.order_hash)
         _only(channel, *job.payers, job.order.matcher)
         if self.table.acknowledged(job, message.ack, message.signature):
@@ -425,14 +423,14 @@ class StageService:
             self._spawn(self._book.disk(self._book.store.put_ack, message.ack, message.signature))
         return None
 
-    async def _end_job(self, channel: Channel, message: wire.EndJob, payload: memoryview) -> Answer:
+    async def _end_job(self, channel: Channel, message: wire.EndJob) -> Answer:
         job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         if job.is_open_order:
             job.is_ended = True
         return None
 
-    async def _cancel(self, channel: Channel, message: wire.Cancel, payload: memoryview) -> Answer:
+    async def _cancel(self, channel: Channel, message: wire.Cancel) -> Answer:
         job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
@@ -443,7 +441,7 @@ class StageService:
             job.over.setdefault(message.request, RequestPhase.CANCELLED)
         return None
 
-    async def _cut(self, channel: Channel, message: wire.Cut, payload: memoryview) -> Answer:
+    async def _cut(self, channel: Channel, message: wire.Cut) -> Answer:
         job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
@@ -463,7 +461,7 @@ class StageService:
 
     # --- other stages ---
 
-    async def _carry(self, channel: Channel, message: wire.Carry, payload: memoryview) -> Answer:
+    async def _carry(self, channel: Channel, message: wire.Carry) -> Answer:
         job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = self._run_for(job, message.request)
@@ -485,7 +483,7 @@ class StageService:
         run.take_rows(message, payload)
         return None
 
-    async def _token(self, channel: Channel, message: wire.Token, payload: memoryview) -> Answer:
+    async def _token(self, channel: Channel, message: wire.Token) -> Answer:
         job = await self.table.prove(message.order_hash)
         if not job.stored.is_first:
             raise Refused(WRONG_PLACE, "tokens go to the first stage")
@@ -498,9 +496,7 @@ class StageService:
         run.take_token(message)
         return None
 
-    async def _stopped(
-        self, channel: Channel, message: wire.Stopped, payload: memoryview
-    ) -> Answer:
+    async def _stopped(self, channel: Channel, message: wire.Stopped) -> Answer:
         job = await self.table.find(message.order_hash)
         _only(channel, *job.payers, *(operator for operator, _ in _after(job)))
         run = job.runs.get(message.request)
@@ -515,9 +511,7 @@ class StageService:
             wire.Stopped(order_hash=job.stored.order_hash, request=index)
         )
 
-    async def _waiting(
-        self, channel: Channel, message: wire.Waiting, payload: memoryview
-    ) -> Answer:
+    async def _waiting(self, channel: Channel, message: wire.Waiting) -> Answer:
         """Passed on until the whole ring knows."""
         job = await self.table.prove(message.order_hash)
         stored, stages = job.stored, len(job.stored.plan)
@@ -530,9 +524,7 @@ class StageService:
             self._outbox_to(job, after).put(message)
         return None
 
-    async def _finish_request(
-        self, channel: Channel, message: wire.FinishRequest, payload: memoryview
-    ) -> Answer:
+    async def _finish_request(self, channel: Channel, message: wire.FinishRequest) -> Answer:
         job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = job.runs.get(message.request)
@@ -552,21 +544,17 @@ class StageService:
 
     # --- closing and answering ---
 
-    async def _progress(
-        self, channel: Channel, message: wire.Progress, payload: memoryview
-    ) -> Answer:
+    async def _progress(self, channel: Channel, message: wire.Progress) -> Answer:
         job = await self.table.find(message.order_hash)
-        _only(channel, *job.payers, job.order.matcher, *_operators(job))
+        _only(channel, *job.payers, job.order.matcher, *(s.operator for s in job.stored.plan))
         return wire.Finished(requests=sorted(job.finished))
 
-    async def _close_job(
-        self, channel: Channel, message: wire.CloseJob, payload: memoryview
-    ) -> Answer:
+    async def _close_job(self, channel: Channel, message: wire.CloseJob) -> Answer:
         job = await self.table.find(message.order_hash)
-        _only(channel, *job.payers, job.order.matcher, *_operators(job))
+        _only(channel, *job.payers, job.order.matcher, *(s.operator for s in job.stored.plan))
         return wire.Receipt(signed=await self._book.sign_over(job.stored, message.requests))
 
-    async def _fetch(self, channel: Channel, message: answers.Fetch, payload: memoryview) -> Answer:
+    async def _fetch(self, channel: Channel, message: answers.Fetch) -> Answer:
         stored = await self._book.disk(self._book.store.job, message.order_hash)
         if stored is None:
             raise Refused(answers.NOT_KEPT, "this miner accepted no such order")
@@ -606,6 +594,11 @@ class StageService:
         assert self._context is not None, "prove() refuses without a shard"
         return self._context
 
+    @property
+    def _the_shard(self) -> LoadedShard:
+        assert self.table.serving is not None, "prove() refuses without a shard"
+        return self.table.serving
+
     def _run_for(self, job: ActiveJob, index: int, most_rows: int = 0) -> RequestRun | None:
         """The run of a request, made on its first row. None when the request is over here."""
         _in_order(job, index)
@@ -620,23 +613,23 @@ class StageService:
 
     def _admit_in_the_middle(self, job: ActiveJob, index: int, most_rows: int) -> None:
         """As `_admit` without Submit, to twice the limit: an acknowledgement may come yet."""
-        serving = self.table.serving
-        assert serving is not None, "prove() refuses without a shard"
-        rows = most_rows or serving.context
+        rows = most_rows or self._the_shard.context
         try:
             self.table.admit(job, job.cost(self.table.terms.spec, rows, rows), slack=2)
         except Refused as refusal:
-            job.tell_client(_failed(job, index, refusal.code, refusal.reason))
-            job.over[index] = RequestPhase.FAILED
+            self._give_up(job, index, refusal)
             raise
 
+    @staticmethod
+    def _give_up(job: ActiveJob, index: int, why: Refused) -> None:
+        job.tell_client(_failed(job, index, why.code, why.reason))
+        job.over[index] = RequestPhase.FAILED
+
     def _new_run(self, job: ActiveJob, index: int) -> RequestRun:
-        serving = self.table.serving
-        assert serving is not None, "prove() refuses without a shard"
         if self.table.active_requests >= MAX_RUNS:
-            job.tell_client(_failed(job, index, BUSY, "too many requests run at this stage"))
-            job.over[index] = RequestPhase.FAILED
-            raise Refused(BUSY, "too many requests run at this stage")
+            refusal = Refused(BUSY, "too many requests run at this stage")
+            self._give_up(job, index, refusal)
+            raise refusal
         stored = job.stored
         run = RequestRun(
             stored,
@@ -671,14 +664,8 @@ class StageService:
         return None
 
     def _fresh(self, job: ActiveJob, index: int) -> request_state.Request:
-        serving = self.table.serving
-        assert serving is not None, "prove() refuses without a shard"
-        return request_state.Request(
-            index=index,
-            is_first=job.stored.is_first,
-            is_last=job.stored.is_last,
-            context=serving.context,
-        )
+        stored, context = job.stored, self._the_shard.context
+        return request_state.Request(index, stored.is_first, stored.is_last, context)
 
     def _outbox_to(self, job: ActiveJob, stage: int) -> Outbox:
         return self.outboxes.to(job.stored.plan[stage].operator, job.stored.endpoints[stage])
@@ -743,10 +730,6 @@ def _after(job: ActiveJob) -> list[tuple[str, str]]:
     stored = job.stored
     stage = 0 if stored.is_last else stored.stage + 1
     return [(stored.plan[stage].operator, stored.endpoints[stage])] if len(stored.plan) > 1 else []
-
-
-def _operators(job: ActiveJob) -> list[str]:
-    return [stage.operator for stage in job.stored.plan]
 
 
 def _in_order(job: ActiveJob, index: int) -> None:

@@ -71,30 +71,6 @@ def plan_arena(hot_pages: int, swapped: int, microbatches: int) -> ArenaPlan:
     return ArenaPlan(microbatches, local, swapped)
 
 
-class Throttle:
-    """A token bucket: `take` waits until these bytes may pass. The bucket holds one burst."""
-
-    def __init__(
-        self,
-        bytes_per_s: float,
-        *,
-        burst_bytes: int = _COPY_BYTES,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rate, self._burst = bytes_per_s, float(burst_bytes)
-        self._clock, self._sleep = clock, sleep
-        self._level, self._at = 0.0, clock()
-
-    def take(self, size_bytes: int) -> None:
-        """Waits in debt: a copy larger than the bucket passes when its last byte may."""
-        now = self._clock()
-        self._level = min(self._burst, self._level + (now - self._at) * self._rate) - size_bytes
-        self._at = now
-        if self._level < 0:
-            self._sleep(-self._level / self._rate)
-
-
 @dataclass
 class _Slot:
     """One global pool: whose pages it holds, and whether the copier has finished with it."""
@@ -116,7 +92,6 @@ class SwapStore(HotStore):
         dtype: torch.dtype,
         *,
         folder: Path | None = None,
-        throttle: Throttle | None = None,
         device: torch.device | None = None,
     ) -> None:
         """`folder` keeps the cold tier in memory-mapped files there, None in ordinary memory.
@@ -140,10 +115,8 @@ class SwapStore(HotStore):
         ]
         self._slots = (_Slot(), _Slot())
         self._last = 1
-        self._throttle = throttle
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._failure: BaseException | None = None
-        self.stalls = 0
         self.stalled_s = 0.0
         self.copied_bytes = 0
         self.copying_s = 0.0
@@ -160,8 +133,8 @@ class SwapStore(HotStore):
     ) -> None:
         """Make this microbatch's pages hot, and start on those of the one that follows.
 
-        `used(m)` gives, for each pool, the swapped pages that microbatch m holds. Waits, and counts
-        a stall, when the copier is not through.
+        `used(m)` gives, for each pool, the swapped pages that microbatch m holds. Waits
+        when the copier is not through.
         """
         slot = self._slot_of(microbatch)
         if slot is None:
@@ -320,8 +293,6 @@ class SwapStore(HotStore):
             self._account(part.nbytes, started)
 
     def _account(self, size_bytes: int, started: float) -> None:
-        if self._throttle is not None:
-            self._throttle.take(size_bytes)
         self.copied_bytes += size_bytes
         self.copying_s += time.perf_counter() - started
 
@@ -339,7 +310,6 @@ class SwapStore(HotStore):
             return
         started = time.perf_counter()
         ready.wait()
-        self.stalls += 1
         self.stalled_s += time.perf_counter() - started
         self._raise_failure()
 

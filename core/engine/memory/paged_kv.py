@@ -74,14 +74,6 @@ class PagedKv:
         self._blank: list[tuple[int, Pages, int]] = []
         self._copies: list[tuple[int, Pages, Pages, int]] = []
 
-    @property
-    def used_pages(self) -> int:
-        return sum(allocator.used_pages for allocator in self.allocators)
-
-    @property
-    def free_pages(self) -> int:
-        return sum(allocator.free_pages for allocator in self.allocators)
-
     def allocator(self, number: int) -> PageAllocator:
         """Where the pages of class `number` come from."""
         return self.allocators[self.classes[number].pool]

@@ -109,11 +109,6 @@ class PrefixIndex:
         self._evict(name)
         return True
 
-    def clear(self) -> None:
-        """Let go of everything."""
-        while self._chunks:
-            self._evict(next(iter(self._chunks)))
-
     def _make_room(self, held: Held, links: Sequence[bytes], blocks: int, row_bytes: int) -> bool:
         """Whether it fits once others, but none that it stands on, have gone."""
         self._touch(held, links)

@@ -13,7 +13,6 @@ from core.engine.memory.layout import KvLayout
 from core.engine.memory.offload import (
     ArenaPlan,
     SwapStore,
-    Throttle,
     global_pool_bytes,
     mapped,
     plan_arena,
@@ -33,14 +32,12 @@ _WORTHWHILE = 1.25
 class Offload:
     """What swapping needs to know: N_B microbatches, and M_G as a share of hot memory.
 
-    `folder` keeps the cold tier in memory-mapped files, None in ordinary memory. `throttle` slows
-    the copier for tests.
+    `folder` keeps the cold tier in memory-mapped files, None in ordinary memory.
     """
 
     microbatches: int
     global_share: float
     folder: Path | None = None
-    throttle: Throttle | None = None
 
     def __post_init__(self) -> None:
         if self.microbatches < 1 or not 0 <= self.global_share <= 0.5:
@@ -135,7 +132,7 @@ def make_memory(
         for count in counts
     ]
     return allocators_of(plans), SwapStore(
-        layout.shapes, plans, dtype, folder=offload.folder, throttle=offload.throttle, device=device
+        layout.shapes, plans, dtype, folder=offload.folder, device=device
     )
 
 

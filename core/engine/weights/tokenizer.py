@@ -95,9 +95,8 @@ class Tokenizer:
     def _template(self) -> Any:
         """Compiled, which takes milliseconds. Raises whatever the template's mistakes raise."""
         template = _jinja().from_string(self._template_text)
-        template.globals = dict(
-            template.globals
-        )  # as a chain they would be walked at every rendering
+        # As a chain they would be walked at every rendering.
+        template.globals = dict(template.globals)
         return template
 
     @cached_property

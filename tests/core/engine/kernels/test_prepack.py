@@ -20,7 +20,16 @@ from core.engine.native.native import NoKernels
 from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 from devnet.models.tiny_models import write_tiny_model
-from tests.core.engine.serving import CLOSE, feed, ids_of, make_stages, off, reference, run_step
+from tests.core.engine.serving import (
+    CLOSE,
+    clear,
+    feed,
+    ids_of,
+    make_stages,
+    off,
+    reference,
+    run_step,
+)
 
 LAYERS = 4
 
@@ -143,7 +152,7 @@ def test_a_prompt_cut_at_the_same_places_keeps_its_bits_when_shared(
     assert torch.equal(found["first"][2], found["second"][2])
     for stage in stages:
         assert stage.used_pages == [0] * len(stage.used_pages) and stage.held_bytes()["kept"] > 0
-        stage.prefixes.clear()
+        clear(stage.prefixes)
     between = []
     assert torch.equal(found["third"][0], run("fourth", other)[0])
     assert torch.equal(found["third"][2], torch.cat(between))
