@@ -110,10 +110,6 @@ class MinerChain:
         found = await self._ask(self.chain.read("ModelRegistry", "specOf", model_id))
         return msgspec.convert(found, t.ModelSpec)
 
-    async def can_work(self) -> bool:
-        """Whether the registry would give this operator work at all."""
-        return bool(await self._ask(self.chain.read("MinerRegistry", "canWork", self.operator, 0)))
-
     async def owner(self) -> str:
         """The owner that registered this operator; the zero address if nobody did."""
         return str(await self._ask(self.chain.read("MinerRegistry", "ownerOf", self.operator)))

@@ -11,7 +11,7 @@ from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.commands.console import Run
-from miner.commands.facts import operator_address
+from miner.commands.facts import require_operator
 from miner.commands.results import AccusationRow
 
 _OPENED = {"GameOpened": ("id", "accuser"), "DisputeOpened": ("dispute", "challenger")}
@@ -22,9 +22,7 @@ async def accusations(run: Run) -> list[AccusationRow]:
     from miner.commands.registration import REGISTRY, open_chain
 
     settings = run.settings
-    operator, problem = operator_address(settings)
-    if operator is None:
-        raise UsageError("whose disputes?", problem, next_step="miner register --stake AMOUNT")
+    operator = require_operator(settings, "whose disputes?")
     async with open_chain(settings) as chain:
         owner = str(await chain.read(REGISTRY, "ownerOf", operator))
         if owner == ZERO_ADDRESS:

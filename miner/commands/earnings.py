@@ -23,7 +23,7 @@ from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS, ModelSpec
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
-from miner.commands.facts import operator_address
+from miner.commands.facts import require_operator
 from miner.commands.results import EarnedRow, Earnings
 
 By = Literal["job", "day", "model"]
@@ -150,9 +150,7 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
     from miner.commands.registration import REGISTRY, open_chain
 
     settings, show = run.settings, run.settings.show_token
-    operator, problem = operator_address(settings)
-    if operator is None:
-        raise UsageError("whose earnings?", problem, next_step="miner register --stake AMOUNT")
+    operator = require_operator(settings, "whose earnings?")
     async with open_chain(settings) as chain:
         owner = str(await chain.read(REGISTRY, "ownerOf", operator))
         if owner == ZERO_ADDRESS:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.keys.keystore import Keystore
-from core.protocol.errors import HeadraceError
+from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.settings import Settings
 from miner.commands.market import ask, model_id_of
@@ -128,6 +128,14 @@ def operator_address(settings: Settings) -> tuple[str | None, str]:
     return None, f"the file of '{name}' does not say its address; start the miner once"
 
 
+def require_operator(settings: Settings, question: str) -> str:
+    """The address of the operator's wallet. Raises UsageError, with the question, without one."""
+    operator, problem = operator_address(settings)
+    if operator is None:
+        raise UsageError(question, problem, next_step="miner register --stake AMOUNT")
+    return operator
+
+
 def _is_running(settings: Settings) -> bool:
     try:
         return Home.of(settings).read_running() is not None
@@ -155,10 +163,26 @@ async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, st
     return False, "; ".join(why)
 
 
+def running_daemon(settings: Settings) -> RunningDaemon:
+    """The daemon that uses the miner's folder. Raises Unreachable where none does."""
+    home = Home.of(settings)
+    running = home.read_running()
+    if running is None:
+        raise Unreachable(
+            "the miner is not running", f"no daemon uses {home.folder}", next_step="miner start"
+        )
+    return running
+
+
 async def daemon_status(settings: Settings) -> Json | None:
     """What the running daemon says, None without one. Raises Unreachable if it is silent."""
     running = Home.of(settings).read_running()
-    return None if running is None else await _call(running, "GET", "/status")
+    return None if running is None else await ask_daemon(running)
+
+
+async def ask_daemon(running: RunningDaemon) -> Json:
+    """What a daemon says of itself. Raises Unreachable if it is silent."""
+    return await _call(running, "GET", "/status")
 
 
 async def tell_daemon(running: RunningDaemon, path: str) -> Json:
@@ -168,8 +192,6 @@ async def tell_daemon(running: RunningDaemon, path: str) -> Json:
 
 async def _call(running: RunningDaemon, method: str, path: str, **headers: str) -> Json:
     import httpx2
-
-    from core.protocol.errors import Unreachable
 
     try:
         async with httpx2.AsyncClient(timeout=5.0) as client:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -226,27 +226,24 @@ class Compute:
     def metrics(self) -> EngineMetrics:
         """What is counted and measured here."""
         engine, rings = self._engine, self.pace.rings()
+        swapped_bytes, waited_s = self._swapped
+        counted = EngineMetrics(
+            self.busy_s,
+            self.idle_s,
+            self.steps,
+            self.stepped_rows,
+            swapped_bytes=swapped_bytes + (engine.swapped[0] if engine else 0),
+            swap_waited_s=waited_s + (engine.swapped[1] if engine else 0.0),
+            prefix_tokens=self.prefix_tokens,
+        )
         if engine is None:
-            swapped_bytes, waited_s = self._swapped
-            return EngineMetrics(
-                self.busy_s,
-                self.idle_s,
-                self.steps,
-                self.stepped_rows,
-                swapped_bytes=swapped_bytes,
-                swap_waited_s=waited_s,
-                prefix_tokens=self.prefix_tokens,
-            )
-        swapped_bytes, waited_s = engine.swapped
+            return counted
         layers = len(engine.shard.layers)
         choice, latency_s = max(
             rings.values(), key=lambda ring: ring[0].tickets, default=(None, 0.0)
         )
-        return EngineMetrics(
-            busy_s=self.busy_s,
-            idle_s=self.idle_s,
-            steps=self.steps,
-            rows=self.stepped_rows,
+        return replace(
+            counted,
             waiting_requests=self.waiting_requests,
             kv_tokens=self.kv_tokens,
             kv_free_tokens=self.kv_free_tokens,
@@ -259,9 +256,6 @@ class Compute:
             microbatch_rows=choice.rows if choice else 0,
             ring_latency_s=latency_s,
             kv_bytes=engine.held_bytes(),
-            swapped_bytes=self._swapped[0] + swapped_bytes,
-            swap_waited_s=self._swapped[1] + waited_s,
-            prefix_tokens=self.prefix_tokens,
         )
 
     def longest_request(self, context: int) -> int:

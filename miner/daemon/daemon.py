@@ -13,7 +13,6 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import msgspec
 
@@ -26,7 +25,6 @@ from core.protocol.errors import (
     ConfigError,
     ContractRefused,
     HeadraceError,
-    ModelMissing,
     ModelUnknown,
     PeerUnreachable,
     UsageError,
@@ -43,6 +41,7 @@ from core.runtime.network.transport import Swarm
 from core.runtime.retry import Backoff, retry
 from core.runtime.settings import Settings
 from miner.chain.onchain import MinerChain, News
+from miner.commands.bench import model_folder
 from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
 from miner.daemon import assignment
@@ -184,17 +183,8 @@ async def _open_model(settings: Settings, chain: MinerChain) -> LocalModel:
         raise ModelUnknown(
             f"model {model_id} is not registered", "ModelRegistry does not know it"
         ) from None
-    folder = _model_folder(name, settings)
+    folder = model_folder(settings)
     return await asyncio.to_thread(assignment.open_model, name, model_id, spec, folder)
-
-
-def _model_folder(name: str, settings: Settings) -> Path:
-    from core.engine.weights.store import resolve_model
-
-    try:
-        return resolve_model(name, settings.folders.cache)
-    except ModelMissing:
-        return resolve_model(name)
 
 
 class MinerDaemon:

@@ -308,13 +308,7 @@ class RequestRun:
         if error is None:
             return
         self._context.count("request_stranded")
-        self.stranding = wire.RequestFailed(
-            order_hash=self.job.order_hash,
-            request=self.index,
-            code=error.code,
-            reason=str(error)[:2000],
-            lost=lost,
-        )
+        self.stranding = failed(self.job, self.index, error.code, str(error), lost)
         self._wires.to_client(self.stranding)
 
     async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
@@ -337,14 +331,7 @@ class RequestRun:
             return
         self._context.count(f"request_failed_{error.code}")
         self._log.warning("request failed", error=str(error))
-        self._wires.to_client(
-            wire.RequestFailed(
-                order_hash=self.job.order_hash,
-                request=self.index,
-                code=error.code,
-                reason=str(error)[:2000],
-            )
-        )
+        self._wires.to_client(failed(self.job, self.index, error.code, str(error)))
         self._leave(after)
 
     async def closed(self) -> None:
@@ -882,6 +869,15 @@ def _equal_rows(one: Sequence[int], other: Sequence[int]) -> int:
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
         min(len(one), len(other)),
+    )
+
+
+def failed(
+    job: StoredJob, index: int, code: str, reason: str, lost: str | None = None
+) -> wire.RequestFailed:
+    """What a client is told of a request that cannot go on here."""
+    return wire.RequestFailed(
+        order_hash=job.order_hash, request=index, code=code, reason=reason[:2000], lost=lost
     )
 
 

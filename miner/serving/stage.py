@@ -22,7 +22,7 @@ from miner.serving import answers, request_state
 from miner.serving.job_table import ActiveJob, JobTable, LoadedShard, Refused
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outbox, Outboxes
-from miner.serving.request_run import RequestRun, RunContext, Wires, token_ids
+from miner.serving.request_run import RequestRun, RunContext, Wires, failed, token_ids
 from miner.serving.request_state import RequestPhase
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class StageService:
             if run.stranding is not None:
                 job.tell_client(run.stranding)
         for index, phase in list(job.over.items())[-MAX_RUNS:]:
-            job.tell_client(_failed(job, index, REQUEST_OVER, f"it was {phase} here"))
+            job.tell_client(failed(job.stored, index, REQUEST_OVER, f"it was {phase} here"))
         finished = sorted(job.finished)
         # Of a long session only what can have been under way: the rest was acknowledged.
         for index in finished[-2 * job.at_once :] if job.is_open_order else finished:
@@ -622,7 +622,7 @@ class StageService:
 
     @staticmethod
     def _give_up(job: ActiveJob, index: int, why: Refused) -> None:
-        job.tell_client(_failed(job, index, why.code, why.reason))
+        job.tell_client(failed(job.stored, index, why.code, why.reason))
         job.over[index] = RequestPhase.FAILED
 
     def _new_run(self, job: ActiveJob, index: int) -> RequestRun:
@@ -785,10 +785,4 @@ def _token(job: ActiveJob, index: int, step: int, token: int, finish: str) -> wi
         step=step,
         token=token,
         finish=finish,  # type: ignore[arg-type]
-    )
-
-
-def _failed(job: ActiveJob, index: int, code: str, reason: str) -> wire.RequestFailed:
-    return wire.RequestFailed(
-        order_hash=job.stored.order_hash, request=index, code=code, reason=reason
     )
