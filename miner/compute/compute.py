@@ -314,7 +314,7 @@ class Compute:
         as_decodes: bool = False,
         guessed: int = 0,
     ) -> bytes:
-        """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
+        """Feed ids [T] (first stage) or float32 rows [T, D]; returns this stage's rows [T, D].
 
         They stand at position `first`, by default after those fed so far. A `trace` is lengthened
         by what this step took. `as_decodes` gives the bits of as many steps of one row; the last
@@ -337,7 +337,7 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = False,
     ) -> DrawnToken:
-        """Feed a last stage and draw the next token; the sampler is not moved on."""
+        """Feed a last stage rows [T, D] and draw the next token; `sampler` is not moved on."""
         work = self._new_work(request, x, first, draw=sampler, trace=trace, as_decodes=as_decodes)
         result: DrawnToken = await work.future
         return result
@@ -353,7 +353,7 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = True,
     ) -> list[DrawnToken]:
-        """Feed a row and those of `guesses`: as many draws as fit, and the one after."""
+        """Feed a row and those of `guesses` [1 + guesses, D]: draws that fit, and one more."""
         work = self._new_work(
             request,
             x,
@@ -370,7 +370,7 @@ class Compute:
     async def feed(
         self, request: RequestSpec, x: Rows, *, first: int | None = None, as_decodes: bool = False
     ) -> None:
-        """Feed a last stage what no token follows yet."""
+        """Feed a last stage rows [T, D] that no token follows yet."""
         await self._new_work(request, x, first, as_decodes=as_decodes).future
 
     async def drop(self, key: Key) -> None:

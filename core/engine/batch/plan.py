@@ -116,7 +116,7 @@ class PassPlan:
         return self._count
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """The library's call for the running layer, as `Pass.attend`; further rows are padding."""
+        """[1, H, T, d], [1, K, T, d], [1, K, T, e] → [1, T, H, e] in the running layer."""
         return self.attend_at(self._gates.layer, query, key, value, options)
 
     def seen_alone(self, start: int, end: int) -> npt.NDArray[np.int64] | None:

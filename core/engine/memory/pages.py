@@ -83,23 +83,23 @@ class PageAllocator:
         return np.concatenate([hot, self._free_swapped[microbatch].pop(count - kept)])
 
     def share(self, pages: Pages) -> None:
-        """One more holder for each of these resident pages."""
+        """One more holder for each of these resident pages [n]."""
         assert (pages < self.resident).all(), "swapped pages cannot be shared"
         assert (self.holders[pages] > 0).all(), "a free page cannot be shared"
         self.holders[pages] += 1
 
     def keep(self, pages: Pages) -> None:
-        """Hold these resident pages for no request yet: they outlive the one that filled them."""
+        """Hold these resident pages [n] for no request yet: they outlive that which filled them."""
         self.share(pages)
         self._kept[pages] = True
 
     def let_go(self, pages: Pages, microbatch: int = 0) -> Pages:
-        """Undo `keep`; returns those pages that are now free."""
+        """Undo `keep`; returns those of pages [n] that are now free."""
         self._kept[pages] = False
         return self.give_back(pages, microbatch)
 
     def give_back(self, pages: Pages, microbatch: int = 0) -> Pages:
-        """One holder less for each page; returns those that are now free."""
+        """One holder less for each of pages [n]; returns those that are now free."""
         swapped = pages[pages >= self.resident]
         hot = pages[(pages < self.resident) & (pages > 0)]
         if len(hot):

@@ -73,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def tensor_root(rows: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
-    """Root of one tensor: its rows by first index, a vector being one row."""
+    """Root of one tensor [...]: its rows by first index, a vector [n] being one row."""
     matrix = np.ascontiguousarray(rows, dtype="<f4")
     matrix = matrix.reshape(1, -1) if matrix.ndim < 2 else matrix.reshape(len(matrix), -1)
     data, width = matrix.data.cast("B"), matrix.shape[1] * 4
