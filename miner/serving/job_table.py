@@ -16,7 +16,7 @@ from core.protocol.types import JobState
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel
 from miner.chain import admission
-from miner.chain.admission import AdmissionRefusal, MinerState, ReceivedProposal
+from miner.chain.admission import MinerState, ReceivedProposal, Refusal
 from miner.chain.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
 from miner.records.store import CLOSED_STATES, StoredJob, keep_until
 from miner.serving.outbox import Outbox
@@ -310,7 +310,7 @@ class JobTable:
         )
 
     @staticmethod
-    def _objections(refusal: AdmissionRefusal | None) -> None:
+    def _objections(refusal: Refusal | None) -> None:
         if refusal is not None:
             raise Refused(refusal.code, refusal.reason)
 

@@ -62,6 +62,9 @@ class CompatEngine:
     """A shard and one library cache per request. Called from one thread."""
 
     graphs = None  # every operator is launched
+    groups = 1
+    shares_prefixes = False  # a request's cache is its own
+    swapped = 0, 0.0
 
     def __init__(self, shard: ModelShard, *, kv_bytes: int) -> None:
         self.shard = shard
@@ -81,11 +84,6 @@ class CompatEngine:
             raise UsageError(f"request {request} is already open")
         start, end = relative_layers(self.shard, layers)
         self._requests[request] = _Request(start, end, self.shard.new_cache(), microbatch)
-
-    @property
-    def shares_prefixes(self) -> bool:
-        """Never: a request's cache is its own."""
-        return False
 
     def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
         return None
@@ -107,16 +105,8 @@ class CompatEngine:
         return [self._kv_bytes // (2 * self._bytes_per_token * PAGE_TOKENS)]
 
     @property
-    def groups(self) -> int:
-        return 1
-
-    @property
     def pages_of_group(self) -> list[int]:
         return self.pages
-
-    @property
-    def swapped(self) -> tuple[int, float]:
-        return 0, 0.0
 
     @property
     def used_pages(self) -> list[int]:

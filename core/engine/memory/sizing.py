@@ -10,13 +10,7 @@ from pathlib import Path
 import torch
 
 from core.engine.memory.layout import KvLayout
-from core.engine.memory.offload import (
-    ArenaPlan,
-    SwapStore,
-    global_pool_bytes,
-    mapped,
-    plan_arena,
-)
+from core.engine.memory.offload import ArenaPlan, SwapStore, global_pool_bytes, mapped, plan_arena
 from core.engine.memory.page_copies import move
 from core.engine.memory.pages import PageAllocator
 from core.engine.memory.pool import HotStore
