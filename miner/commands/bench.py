@@ -70,7 +70,8 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
             prefill = await _prefill_tokens_per_s(compute, shape, held)
         taus = {str(rows): round(ms, 5) for rows, ms in compute.metrics().tau_ms_by_rows.items()}
         tau_ms, kv_tokens = compute.tau_ms_per_layer, compute.kv_capacity_tokens
-        batch = _batch_rows(taus, settings.miner.max_batch)
+        # The largest measured batch that this miner would run.
+        batch = max((n for n in map(int, taus) if n <= settings.miner.max_batch), default=1)
     finally:
         compute.close()
     with run.stage(4, 4, "the way to other machines") as stage:
@@ -215,11 +216,6 @@ async def _prefill_tokens_per_s(compute: Compute, shape: ModelSizes, held: Layer
         times.append(time.perf_counter() - started)
         await compute.drop(key)
     return rows / sorted(times)[CHUNKS // 2]
-
-
-def _batch_rows(taus: dict[str, float], most: int) -> int:
-    """The largest measured batch that this miner would run."""
-    return max((int(rows) for rows in taus if int(rows) <= most), default=1)
 
 
 def _kernels() -> str:

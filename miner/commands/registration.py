@@ -82,7 +82,8 @@ async def register(run: Run, stake: str, operator_name: str | None) -> Registere
                 "start`",
             )
         await _need_tokens(run, chain, owner.address, units)
-        name = _operator_name(settings, operator_name)
+        name = operator_name or "new"
+        name = operator_wallet(settings) if name == "new" else name
         existing = _existing_operator(run, name)
         gift_wei = await _short_of_a_defence(chain, existing.address if existing else None)
         fee_wei = await _need_gas(
@@ -395,10 +396,6 @@ async def _refuse_taken(chain: Chain, operator: str, owner: str) -> None:
             f"it has worked for {taken_by}, and an operator never changes its owner",
             next_step="name another wallet with --operator NAME",
         )
-
-
-def _operator_name(settings: Settings, typed: str | None) -> str:
-    return operator_wallet(settings) if typed in (None, "", "new") else str(typed)
 
 
 def _existing_operator(run: Run, name: str) -> Signer | None:

@@ -158,7 +158,8 @@ class PassPlan:
                 picked = (
                     by_row[:count] if group.rows is None else by_row.index_select(0, group.rows)
                 )
-                done.append((group.rows, _group(plan, group, index, picked, options)))
+                keys, values = pool.gather(group.gather[index], group.count)
+                done.append((group.rows, decode_rows(picked, keys, values, group.mask, options)))
         if len(done) == 1 and not plan.chunks:
             if count == rows:
                 return done[0][1][None]
@@ -192,13 +193,6 @@ def rounded_blocks(blocks: int) -> int:
     """The size of product for a row that sees `blocks` pages: a page or a quarter more."""
     step = max(_LEAST_BLOCKS, 2 ** (blocks.bit_length() - 1) // 4)
     return -(-blocks // step) * step
-
-
-def _group(
-    plan: _ClassPlan, group: _PlannedGroup, index: int, query: Tensor, options: dict[str, Any]
-) -> Tensor:
-    keys, values = plan.pool.gather(group.gather[index], group.count)
-    return decode_rows(query, keys, values, group.mask, options)
 
 
 def _plan_class(

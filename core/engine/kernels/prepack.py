@@ -139,18 +139,16 @@ def prepack(shard: ModelShard, *, head: bool = True, model_dir: Path | None = No
                 for name, part in zip(names, parts, strict=True):
                     setattr(parent, name, part)
             packed += len(names)
-            if id(modules[0]) == output and model_dir is not None and _is_embedding(shard, held[0]):
-                map_embedding(shard, model_dir)
+            if id(modules[0]) == output and model_dir is not None:
+                table = shard.model.get_input_embeddings().weight
+                if table.data_ptr() == held[0].data_ptr():
+                    map_embedding(shard, model_dir)
             del held, weights, modules
             return_freed_memory()
     least_rows = 2 if plain else max((v.least_rows for v in verdicts.values()), default=2)
     used = {v.layout.name for v in verdicts.values() if v.layout is not None}
     reason = reasons[0] if reasons else ""
     return Packed(packed, plain, reason, least_rows, tuple(sorted(used)))
-
-
-def _is_embedding(shard: ModelShard, weight: Tensor) -> bool:
-    return bool(shard.model.get_input_embeddings().weight.data_ptr() == weight.data_ptr())
 
 
 def _groups(parent: nn.Module) -> list[tuple[str, ...]]:

@@ -57,7 +57,11 @@ def derive_family(config: PreTrainedConfig) -> Family:
         after=tuple(name for name in after if name != head),
         head=head,
         tied_by_default=bool(config.tie_word_embeddings),
-        stale=tuple(p for p in (*OLD_CONSTANTS, *ignored) if not _names_a_weight(p, owned)),
+        stale=tuple(
+            pattern
+            for pattern in (*OLD_CONSTANTS, *ignored)
+            if not any(re.search(pattern, name) for name in owned)
+        ),
         targets=Renaming(model).targets,
     )
 
@@ -138,10 +142,6 @@ def _has_own_weights(module: nn.Module) -> bool:
         n for n, _ in module.named_buffers(recurse=False)
     }
     return bool(persistent) or any(True for _ in module.parameters(recurse=False))
-
-
-def _names_a_weight(pattern: str, owned: set[str]) -> bool:
-    return any(re.search(pattern, name) for name in owned)
 
 
 @contextmanager
