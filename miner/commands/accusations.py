@@ -46,15 +46,11 @@ async def accusation(run: Run, typed: str) -> AccusationRow:
 
 
 async def respond(run: Run) -> list[AccusationRow]:
-    """Play every open game against this miner to its end, as a running daemon does by itself.
-
-    Raises ConfigError while a daemon runs.
-    """
+    """Play every open game to its end, as a daemon does. Raises ConfigError while one runs."""
     from core.runtime.clock import SystemClock
-    from miner.commands.bench import model_folder
     from miner.commands.registration import REGISTRY, open_chain
     from miner.defence.defence import Defence
-    from miner.records.home import Home, operator_wallet
+    from miner.records.home import Home, model_folder, operator_wallet
     from miner.records.store import MinerStore
 
     settings = run.settings

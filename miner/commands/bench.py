@@ -28,6 +28,7 @@ from core.runtime.settings import Settings
 from miner.commands.facts import dial, operator_address
 from miner.commands.market import ask, model_id_of
 from miner.commands.results import Bench, PeerDistance
+from miner.records.home import model_folder
 
 if TYPE_CHECKING:
     from core.engine.weights.shape import ModelSizes
@@ -46,10 +47,7 @@ LEAST_S = 1e-6
 
 
 async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) -> Bench:
-    """Load the layers (as many as the memory limit holds, where none are named) and time them.
-
-    Raises ModelMissing, UsageError for layers that the model lacks or that do not fit.
-    """
+    """Load the layers, else as many as fit, and time them. Raises ModelMissing, UsageError."""
     from core.engine.weights.shape import describe_model
     from miner.compute.compute import Compute
     from miner.records.machine import memory_limit_bytes
@@ -135,17 +133,6 @@ def most_layers(shape: ModelSizes, limit_bytes: int) -> int:
     """How many of the first layers fit beside a little cache."""
     counts = range(shape.layers, 0, -1)
     return next((n for n in counts if shape.shard_bytes(0, n) + KV_BYTES <= limit_bytes), 0)
-
-
-def model_folder(settings: Settings) -> Path:
-    """Where the configured model's files are. Raises ModelMissing."""
-    from core.engine.weights.store import resolve_model
-    from core.protocol.errors import ModelMissing
-
-    try:
-        return resolve_model(settings.miner.model, settings.folders.cache)
-    except ModelMissing:
-        return resolve_model(settings.miner.model)
 
 
 def bench_file(settings: Settings) -> Path:

@@ -42,9 +42,7 @@ async def quote(
     prompt_ratio: float = 0.0,
     tokens_per_s: float | None = None,
 ) -> Profit:
-    """The break-even rate of the configured prices, against what `miner bench` measured and what
-    others ask. Raises AmountUnitMissing, UsageError for a cost that is none.
-    """
+    """The break-even rate of the configured prices, beside the measured one. Raises UsageError."""
     cost = hourly_cost(settings, costs)
     notes: list[str] = []
     bench = read_bench(settings)

@@ -20,10 +20,7 @@ _Found = tuple[_Weight, str, str]
 
 
 def reasons(facts: MinerFacts) -> list[Reason]:
-    """Ranked: what keeps all work away, what is unknown, what keeps some away, what is fine.
-
-    Of equal gravity, the earlier step of getting work comes first.
-    """
+    """Ranked: what blocks all work, is unknown, costs some, is fine; of equals the earlier step."""
     found = [(topic, *one) for topic, look in _LOOKS.items() for one in look(facts)]
     ordered = sorted(found, key=lambda reason: _GRAVITY[reason[1]])
     return [Reason(rank, *one) for rank, one in enumerate(ordered, start=1)]

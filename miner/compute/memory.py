@@ -54,9 +54,7 @@ class Promises:
         layers: LayerRange | None = None,
         group_before: int | None = None,
     ) -> bool:
-        """A request of at most `tokens` over these layers (all) is coming; False if it will never
-        fit. Those of the same `group_before` should be in one group, because they come together.
-        """
+        """Expect a request of these layers (all), near its `group_before`; False if too large."""
         if not self._would_fit(tokens, layers):
             return False
         self._wanted[request] = self._pages_for(tokens, layers), group_before

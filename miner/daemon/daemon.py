@@ -41,7 +41,6 @@ from core.runtime.network.transport import Swarm
 from core.runtime.retry import Backoff, retry
 from core.runtime.settings import Settings
 from miner.chain.onchain import MinerChain, News
-from miner.commands.bench import model_folder
 from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
 from miner.daemon import assignment
@@ -51,7 +50,7 @@ from miner.daemon.claims import Claims
 from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
 from miner.daemon.status import serve_status
 from miner.defence.defence import OFFER_S, Defence, TraceHook
-from miner.records.home import Home, RunningDaemon
+from miner.records.home import Home, RunningDaemon, model_folder
 from miner.records.machine import memory_limit_bytes
 from miner.records.metrics import MinerMetrics
 from miner.records.store import MinerStore
@@ -350,10 +349,7 @@ class MinerDaemon:
     # --- its phases ---
 
     async def listen(self) -> None:
-        """Open the data port: the configured one, else the one of last time, else any.
-
-        Raises ConfigError, or PeerUnreachable where a relay is needed and none is there.
-        """
+        """Open the data port: as configured, as last time, or any. ConfigError, PeerUnreachable."""
         miner = self._settings.miner
         is_relayed = miner.reach == "relay"
         if miner.listen_host in ("0.0.0.0", "::") and not miner.announce_host and not is_relayed:

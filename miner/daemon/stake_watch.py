@@ -57,10 +57,7 @@ class StakeWatch:
         self._owed_since: dict[str, int] = {}
 
     async def look(self, jobs: Iterable[ActiveJob], spec: ModelSpec) -> OwnerSeen:
-        """Read the registry, and judge.
-
-        What is owed is judged even where the chain does not answer; then raises ChainUnreachable.
-        """
+        """Read the registry, and judge; what is owed also without it. Raises ChainUnreachable."""
         owed = [
             SessionDebt(job.stored.job_id, job.unpaid_units(spec))
             for job in jobs

@@ -420,11 +420,7 @@ class JobTable:
             )
 
     def acknowledged(self, job: ActiveJob, ack: t.Ack, signature: str) -> bool:
-        """Take note of what an open order's requester owes by its own word.
-
-        False for what says no more than is known. Raises Refused for what is no acknowledgement of
-        this job.
-        """
+        """Whether an acknowledgement of an open order says more than is known. Raises Refused."""
         order = job.order
         if not job.is_open_order or ack.plan_hash != job.stored.plan_hash:
             raise Refused(NOT_PAID, "it is about another order or another plan")

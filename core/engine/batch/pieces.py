@@ -58,11 +58,7 @@ def relative_layers(shard: ModelShard, layers: LayerRange | None) -> tuple[int, 
 def check_piece(
     shard: ModelShard, held: OpenedRequest | None, piece: RequestPiece, *, values: bool = True
 ) -> None:
-    """Raises ValueError, ContextTooLong or UsageError for a piece that no step can run.
-
-    `values` False leaves out what looks at every number: ids that exist, activations that are
-    finite.
-    """
+    """Raises ValueError, ContextTooLong or UsageError; without `values` no number is looked at."""
     if held is None:
         raise UsageError(f"request {piece.request} is not open")
     if not 0 <= piece.position <= held.length:

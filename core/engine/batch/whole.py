@@ -94,9 +94,7 @@ class WholeRequests:
             raise
 
     def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
-        """Activations [len(rows), D] of ids [T] or activations [T, D]; on the last stage with their
-        logits, or what `draw` makes of them.
-        """
+        """ids [T] or [T, D] → [len(rows), D], at the end with logits or what `draw` makes."""
         shard, plan = self._shard, _Rows(len(x), self._shard.windows, self._gates)
         positions = torch.arange(len(x))
         model, layers = shard.model, len(shard.decoder_layers)

@@ -15,9 +15,7 @@ _LEAST_BYTES = 128 * 2**10
 
 
 def move(target: Tensor, source: Tensor) -> None:
-    """`target.copy_(source)` of tensors [...] of one shape that no gradient is asked of, with its
-    errors; the interpreter is free meanwhile.
-    """
+    """`target.copy_(source)` of tensors [...] of one shape, with the interpreter free meanwhile."""
     if _lie_alike(target, source):
         try:
             kernels().stream(target.data_ptr(), source.data_ptr(), source.nbytes)

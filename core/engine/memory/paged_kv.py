@@ -115,10 +115,7 @@ class PagedKv:
         return True
 
     def grow(self, growth: Sequence[tuple[Held, int]]) -> None:
-        """Give every request the pages for its new length, each written by nobody else.
-
-        Raises KvShort. The caller calls `prepare_pages` before a request writes.
-        """
+        """Give each request pages for its new length. KvShort. Then call `prepare_pages`."""
         if not self.has_room(growth):
             raise KvShort("too few pages for the step")
         self._copies.clear()

@@ -63,9 +63,7 @@ class _Note(CacheLayerMixin):
 
 @lru_cache(maxsize=64)
 def attention_shape(config_json: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Of a model, given its `config.json`: widest head, its key/value heads, and every layer's
-    width and window. Raises ModelUnsupported when a layer remembers otherwise.
-    """
+    """Widest head, its key/value heads, each layer's width and window. Raises ModelUnsupported."""
     config = parse_config(config_json)
     shapes = kv_shapes_of(config)
     widest = max(shapes, key=lambda shape: shape.width)
