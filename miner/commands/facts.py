@@ -6,7 +6,7 @@ Each source is asked once; one that does not answer leaves its error where its f
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from core.keys.keystore import Keystore
@@ -85,29 +85,18 @@ class MinerFacts:
 async def gather_facts(settings: Settings) -> MinerFacts:
     """Ask daemon, chain and market at once. Only a broken configuration raises."""
     operator, operator_problem = operator_address(settings)
-    (daemon, daemon_problem), (chain, chain_problem), market = await asyncio.gather(
+    daemon, chain, market = await asyncio.gather(
         _daemon(settings), _chain(settings, operator), _market(settings)
     )
-    miners, models, jobs, matcher_problem = market
+    is_running = _is_running(settings)
     facts = MinerFacts(
-        settings,
-        operator,
-        operator_problem,
-        daemon,
-        daemon_problem,
-        chain,
-        chain_problem,
-        miners,
-        models,
-        jobs,
-        matcher_problem,
-        is_running=_is_running(settings),
+        settings, operator, operator_problem, *daemon, *chain, *market, is_running=is_running
     )
-    endpoint = (facts.own or {}).get("endpoint") or (daemon or {}).get("endpoint")
+    endpoint = (facts.own or {}).get("endpoint") or (facts.daemon or {}).get("endpoint")
     if endpoint is None:
         return facts
     reached, why = await dial(endpoint)
-    return MinerFacts(**{**vars(facts), "reached": reached, "reach_problem": why})
+    return replace(facts, reached=reached, reach_problem=why)
 
 
 def operator_address(settings: Settings) -> tuple[str | None, str]:
