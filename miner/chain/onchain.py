@@ -106,12 +106,12 @@ class MinerChain:
         return [str(juror) for juror in found]
 
     async def model(self, model_id: str) -> t.ModelSpec:
-        """A registered model's specification. Raises ContractRefused if nobody registered it."""
+        """A registered model's specification. Raises ContractRefused for an unknown one."""
         found = await self._ask(self.chain.read("ModelRegistry", "specOf", model_id))
         return msgspec.convert(found, t.ModelSpec)
 
     async def owner(self) -> str:
-        """The owner that registered this operator; the zero address if nobody did."""
+        """The owner that registered this operator; else the zero address."""
         return str(await self._ask(self.chain.read("MinerRegistry", "ownerOf", self.operator)))
 
     async def registered(self, owner: str) -> Any:

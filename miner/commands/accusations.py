@@ -1,4 +1,4 @@
-"""Who accuses this miner, where does each accusation stand, and how is it answered?"""
+"""Which accusations are there against this miner, and how is each answered?"""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ async def _peers(settings: Settings) -> tuple[list[PeerDistance], str]:
 async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[float | None]:
     """How fast each takes bytes, one after another: at the same time they would share our own line.
 
-    Under a key of its own, for a stream has to be somebody's, and whose matters to nobody here.
+    Under a key of its own: a stream needs one, and here any will do.
     """
     from core.keys.signer import Signer
     from core.runtime.network.channel import Peers, StreamIdentity
@@ -259,7 +259,7 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
 
 async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
     """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is
-    none, or not within seconds. The bytes are the payload of a ping, which whoever answers reads
+    none, or not within seconds. The bytes are the payload of a ping, which the other machine reads
     and forgets. What comes back is a pong, so the other direction is for the other machine to
     measure.
     """
@@ -281,7 +281,7 @@ async def _ping_s(channel: Channel, payload: bytes) -> float:
 
 async def round_trip_ms(endpoint: str) -> float | None:
     """The shortest of a few connections to host:port, which take one round trip each; None when
-    nobody answers, or only through a relay, where opening another stream waits for nobody."""
+    none answers, or only through a relay, where opening another stream takes no round trip."""
     if not endpoint.rpartition(":")[2].isdigit():
         return None
     found: list[float] = []

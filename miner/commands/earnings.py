@@ -190,7 +190,7 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
 
 
 async def _read(run: Run, chain: Chain, owner: str, deploy_block: int, first: int) -> Books:
-    """Events from `first` on count; who our operators were is read from the beginning."""
+    """Events from `first` on count; the owner's operators are read from the beginning."""
     head = await chain.block_number()
     books, before = Books(), Books()
     with run.stage(

@@ -72,7 +72,7 @@ class RequestSpec:
     """What a request is, as its first rows open it.
 
     `most_rows` says how many it will have at most (0: the context), `layers` which of the
-    shard's it runs (None: all), `ring` by any name who comes after this stage: requests of one
+    shard's it runs (None: all), `ring` by any name the stages after this one: requests of one
     ring run the same layers. Requests of one `group_before` come together from the stage before
     (see `Compute.group`). What the prompts of one `owner` have in common is computed once
     (`miner.compute.prefixes`).

@@ -100,7 +100,7 @@ class Promises:
 
     @property
     def free_tokens(self) -> int:
-        """Positions that nobody has been promised."""
+        """Positions that are promised to no request."""
         return sum(
             self._tokens([ledger.free_pages for ledger in ledgers]) for ledgers in self._groups
         )

@@ -27,7 +27,7 @@ class ChunkChain:
     __slots__ = ("_links", "_owner")
 
     def __init__(self, owner: str) -> None:
-        """`owner` shares with nobody else."""
+        """Only prompts of one `owner` share."""
         self._owner = owner.lower().encode()
         self._links: list[bytes] = []
 

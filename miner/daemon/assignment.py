@@ -1,4 +1,4 @@
-"""Which layers does this miner hold, who told it, and how does it change them?"""
+"""Which layers does this miner hold, by which matcher's word, and how do they change?"""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def load(
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """A model's own tokenizer: slow to read and large, so only read for who needs it."""
+    """A model's own tokenizer: slow to read and large, so only read where it is needed."""
     from core.engine.weights.tokenizer import Tokenizer
 
     return Tokenizer(folder)

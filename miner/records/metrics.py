@@ -22,7 +22,7 @@ class EngineMetrics:
     rows: int = 0
     waiting_requests: int = 0  # for memory
     kv_tokens: int = 0
-    kv_free_tokens: int = 0  # promised to nobody
+    kv_free_tokens: int = 0  # promised to no request
     kv_capacity_tokens: int = 0
     tau_ms_by_rows: Mapping[int, float] = field(default_factory=dict)
     microbatches: int = 0  # that this first stage keeps under way, in the ring with most

@@ -463,7 +463,7 @@ class MinerStore:
     # --- the end of it ---
 
     def purge(self, now_s: int) -> int:
-        """Delete rows and prompts of jobs nobody can dispute any more.
+        """Delete rows and prompts of jobs that can no longer be disputed.
 
         Returns how many jobs were cleared. Leaves, acceptances and receipts stay for ever: they are
         small, and they are what keeps a request from being signed twice.

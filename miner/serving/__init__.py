@@ -9,5 +9,5 @@
 `outbox`          messages out, in order, with no request waiting for a slow reader
 `neighbours`      whether the stages that come next are still there
 `receipts`        what is signed, and never two different things
-`answers`         who may see what was signed for
+`answers`         which peers may see what was signed for
 """

@@ -1,4 +1,4 @@
-"""Who may see what this miner signed for, and what are they given?
+"""Which peers may see what this miner signed for, and what are they given?
 
 Prompts and activations go to the requester, its auditor, an auditor it delegated, the stages of the
 same plan, and the drawn jurors of an open dispute; to nobody else, because they are a requester's

@@ -468,7 +468,7 @@ class JobTable:
     # --- time ---
 
     def release(self, job: ActiveJob) -> bool:
-        """Give back slots that nobody will use.
+        """Give back slots that no request will use.
 
         True when the job can leave memory; a later question finds it on disk. Days can go by before
         a job is settled, and much of what a stage does looks at every job that it has in memory.

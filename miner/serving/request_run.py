@@ -268,7 +268,7 @@ class RequestRun:
         self._guarded(self._take_end, tokens_in, tokens_out)
 
     def wait(self) -> None:
-        """It waits for memory here: those who wait for it are told that nothing is lost."""
+        """It waits for memory here: its client and peers are told that nothing is lost."""
         message = wire.Waiting(
             order_hash=self.job.order_hash, request=self.index, stage=self.job.stage
         )
@@ -732,7 +732,7 @@ class RequestRun:
 
     @property
     def has_memory(self) -> bool:
-        """Whether the compute thread knows rows of this request that nobody has taken over."""
+        """Whether the compute thread knows rows of it that no other request has taken over."""
         return self._kept_rows > 0 and not self._is_taken
 
     @property

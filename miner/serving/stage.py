@@ -163,7 +163,7 @@ class StageService:
     # --- time ---
 
     def tick(self) -> None:
-        """Once a second: drop what fell silent, cancel what nobody waits for, free slots."""
+        """Once a second: drop what fell silent, cancel what has no client, free slots."""
         now = self._monotonic()
         for order_hash, job in list(self.table.jobs.items()):
             if job.client is not None and not job.client.is_open and job.client_gone_at is None:

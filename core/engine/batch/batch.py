@@ -2,8 +2,8 @@
 
 The rows of a step, decode rows and prompt chunks of different requests at different positions, are
 packed into one row of T tokens without padding and run through the library's own layers; only
-attention looks at who owns which row. Requests may run any part of the owned layers: the pass is
-cut where a request enters or leaves.
+attention asks which request a row is of. Requests may run any part of the owned layers: the pass
+is cut where a request enters or leaves.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class BatchEngine:
 
         Up to `prefix_share` of them keep prompts for later requests with the same, and rows that
         left with these take at most as many bytes more. A pass of fewer than `least_rows` is
-        padded: some kernels sum a single row in another order (`Packed.least_rows` tells; 1 is for
-        who wants no bits promised). Steps of single rows are captured by `capture`, by default as
-        CUDA graphs where the shard lies on such a device. Raises ModelUnsupported where the layers
-        cannot share pages (see `core.engine.batch.compat`), UsageError where `kv_bytes` is too few.
+        padded: some kernels sum a single row in another order (`Packed.least_rows` tells; 1
+        promises no bits). Steps of single rows are captured by `capture`, by default as CUDA graphs
+        where the shard lies on such a device. Raises ModelUnsupported where the layers cannot share
+        pages (see `core.engine.batch.compat`), UsageError where `kv_bytes` is too few.
         """
         self.shard = shard
         self._least_rows = least_rows
@@ -156,8 +156,9 @@ class BatchEngine:
         return [max(0, a.used_pages - a.idle_pages) for a in self.kv.allocators]
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory that requests hold: on the device, and what may be swapped out to the host or into
-        files. And what is kept for others with the same prompt, pages that nobody holds and rows.
+        """Bytes that requests hold on the device, and that may be swapped to the host or files.
+
+        And those kept for prompts that begin the same: pages that no request holds, and rows.
         """
         held = {"device": 0, "host": 0, "files": 0, "kept": 0}
         item_bytes = self.shard.dtype.itemsize

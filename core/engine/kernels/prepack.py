@@ -57,7 +57,7 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.layout, self.packed = layout, layout.lay(weight)
-        self.spaces: list[Tensor] = []  # memory for wide results that nobody uses now
+        self.spaces: list[Tensor] = []  # memory for wide results, unused now
 
     def forward(self, x: Tensor, *space: Tensor) -> Tensor:
         """[…, in] → […, out]; `space` is memory for the result, of a layout that takes some."""

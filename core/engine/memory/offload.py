@@ -1,7 +1,4 @@
-"""How large are the pools, and which microbatch has one, when hot memory is too small for
-everybody?
-
-(DeServe §4.2)
+"""How do microbatches take turns in hot memory that is too small for all? (DeServe §4.2)
 
 Hot memory M_KV holds N_B local pools and two global pools G₀ and G₁ of M_G each. While one
 microbatch computes in one global pool, the other is written back for the microbatch before and

@@ -3,7 +3,7 @@
 A page is 16 tokens of one layer of one attention class, the page of `core.batching.KvLedger`. Pages
 [0, resident) always stay in hot memory and may be shared. With offload every microbatch also has
 `swapped` pages of its own, numbered from `resident` on: they are hot only while their microbatch is
-near its turn, so nobody else may hold them.
+near its turn, so no other request may hold them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Name = tuple[int, int, int, bytes]
 
 
 def first_link(scope: bytes) -> bytes:
-    """What a chain begins with; `scope` keeps apart who must not share."""
+    """What a chain begins with; requests of another `scope` never share."""
     return sha256(b"prefix" + scope).digest()
 
 
@@ -42,7 +42,7 @@ class _KeptChunk:
 
 
 class PrefixIndex:
-    """Chunks by who may have them. Only resident pages are kept, since only those can be shared.
+    """Chunks of resident pages, since only those can be shared, by the requests that may have them.
 
     Where requests are in microbatches each has its own: a page counts against the microbatch that
     has computed it, any request holds it, and would otherwise be missing where it was promised.

@@ -12,7 +12,7 @@
 
 #define PAGE 16 /* tokens */
 #define LINE 64 /* bytes that memory is fetched by */
-#ifdef QUERIES /* given, with BESIDE, by who tries another processor's */
+#ifdef QUERIES /* given, with BESIDE, where another processor's are tried */
 #elif defined(__AVX512F__)
 #define QUERIES 4 /* of a head at once */
 #define BESIDE 4  /* tokens, or vectors of a value, for each of them */
@@ -38,7 +38,7 @@ typedef struct {
 
 static parallel_fn run_parallel;
 
-/* Rows of weights or of what they give, so many numbers apart. */
+/* Rows of weights or of what they give, `stride` numbers apart. */
 typedef struct {
   REAL *at;
   int64_t stride;
@@ -85,7 +85,7 @@ static inline __attribute__((always_inline)) void four_sums(const lanes *of, REA
 #endif
 }
 
-/* Scores of n queries against so many tokens; those at `next` are fetched if there are any.
+/* Scores of n queries against `tokens` keys; those at `next` are fetched if there are any.
    Constants where it is used. */
 static inline __attribute__((always_inline)) void dots(
     const int n, const int tokens, const REAL *query, int64_t stride, const REAL *keys,
@@ -135,7 +135,7 @@ static inline __attribute__((always_inline)) void page_scores(
   }
 }
 
-/* So many vectors of n outs, from number i on: weighted values on top. */
+/* `vectors` vectors of n outs, from number i on: weighted values on top. */
 static inline __attribute__((always_inline)) void add_some(
     const int n, const int vectors, Beside weights, Tokens values, int64_t width, int64_t i,
     Beside out, Tokens next) {

@@ -1,4 +1,4 @@
-"""Who wins: which of the tokens that may be drawn has the highest score with its noise?
+"""Which of the tokens that may be drawn has the highest score with its noise?
 
 Noise is dear, a logarithm of a logarithm of ten rounds of products, so only that of tokens that can
 still win is worked out.

@@ -109,7 +109,7 @@ def describe_model(model_dir: Path, dtype: str = "float32") -> ModelSizes:
     """Sizes of the model in a folder, from `config.json` and the safetensors headers alone.
 
     `dtype` is the name of the numerics that the weights would be held in (`formats.FORMATS`).
-    Raises ModelMissing, ModelUnsupported, or UsageError for numerics that nobody knows.
+    Raises ModelMissing, ModelUnsupported, or UsageError for unknown numerics.
     """
     form = format_of(dtype)
     config = read_config(model_dir)
