@@ -144,7 +144,7 @@ class Compute:
         self._promises: Promises | None = None
         self._lineup: Lineup[StepWork] | None = None
         self._dropped: deque[tuple[_OpenRequest, asyncio.Future[None]]] = deque()
-        self._errands: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._calls: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._is_closing = False
         self._running: tuple[int, float] | None = None  # the step's number and its expected seconds
         self._prompt_times = StepTimes()
@@ -526,12 +526,12 @@ class Compute:
                 future.set_result(result)
         self._look_for_room(waiting_rows)
 
-    async def _run(self, errand: Callable[[], T]) -> T:
+    async def _run(self, call: Callable[[], T]) -> T:
         """Run something in the thread, between steps."""
         loop = self._loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         with self._changed:
-            self._errands.append((errand, done))
+            self._calls.append((call, done))
             self._changed.notify()
         return await done
 
@@ -548,7 +548,7 @@ class Compute:
         while True:
             with self._changed:
                 idle_since = time.perf_counter()
-                while not (self._is_closing or self._dropped or self._errands):
+                while not (self._is_closing or self._dropped or self._calls):
                     batch = self._form()
                     if batch is not None:
                         break
@@ -560,11 +560,11 @@ class Compute:
                 if self._is_closing:
                     return
                 dropped, self._dropped = self._dropped, deque()
-                errand = self._errands.popleft() if self._errands else None
+                call = self._calls.popleft() if self._calls else None
             if dropped:
                 self._free(dropped)
-            if errand is not None:
-                self._do(*errand)
+            if call is not None:
+                self._do(*call)
             if batch is not None:
                 self._step(batch)
 
@@ -605,9 +605,9 @@ class Compute:
                     self._promises.release(request)
         self._tell([(freed, None) for _, freed in dropped])
 
-    def _do(self, errand: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+    def _do(self, call: Callable[[], Any], done: asyncio.Future[Any]) -> None:
         try:
-            result = errand()
+            result = call()
         except BaseException as error:  # handed to the caller
             result = error
         self._tell([(done, result)])
