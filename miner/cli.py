@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from miner.commands.results import Earnings
     from miner.daemon.assignment import ShardHook
     from miner.defence.defence import TraceHook
-    from miner.records.home import RunningDaemon
 
 app = App("miner", help="Serve layers of a model and earn.")
 stake_commands = app.group("stake", help="Add, withdraw and show stake.")
@@ -37,26 +36,27 @@ class By(StrEnum):
 
 
 Layers = Annotated[str | None, typer.Option(help="auto, or A:B to hold layers A to B-1.")]
+ModelName = Annotated[str | None, typer.Option("--model", help="The model to serve.")]
+Price = Annotated[str | None, typer.Option(help="IN,OUT, such as 0.10usd/Mtok,0.40usd/Mtok.")]
+MemoryLimit = Annotated[str | None, typer.Option(help="For weights and cache, such as 6GiB.")]
+StakeAmount = Annotated[
+    str | None, typer.Argument(help="Part of the stake; all of it if not given.")
+]
+Cancel = Annotated[bool, typer.Option("--cancel", help="Keep the leaving stake instead.")]
 
 
 @app.command()
 async def init(
     run: Run,
     name: Annotated[str | None, typer.Option(help="What you call this machine.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model to serve.")] = None,
-    price: Annotated[
-        str | None, typer.Option(help="IN,OUT, such as 0.10usd/Mtok,0.40usd/Mtok.")
-    ] = None,
-    memory_limit: Annotated[
-        str | None, typer.Option(help="For weights and cache, such as 6GiB.")
-    ] = None,
+    model: ModelName = None,
+    price: Price = None,
+    memory_limit: MemoryLimit = None,
     bench: Annotated[
         bool, typer.Option("--bench/--no-bench", help="Also measure this machine.")
     ] = True,
 ) -> None:
-    """Set this machine up: five questions, a configuration file, a measurement, and what to type
-    next.
-    """
+    """Set this machine up: five questions, a configuration file, a measurement."""
     from miner.commands.init import init as go
 
     run.emit(
@@ -75,9 +75,7 @@ async def bench(
         bool, typer.Option("--save/--no-save", help="Keep the numbers for `miner quote`.")
     ] = True,
 ) -> None:
-    """Measure this machine by real steps of the engine: memory, flops, time per layer, tokens per
-    second.
-    """
+    """Measure this machine by real steps of the engine: memory, flops, time per layer, rates."""
     settings = run.load({"miner.model": model, "miner.layers": layers})
     from core.protocol.types import LayerRange
     from miner.commands.bench import bench_lines, measure_machine
@@ -109,9 +107,7 @@ async def quote(
         typer.Option("--paper", help="DeServe's table instead: four machines at 0.90usd/Mtok."),
     ] = False,
 ) -> None:
-    """Say from how many tokens per second on this machine pays: cost per hour over price per token
-    (M > C/P).
-    """
+    """Say from which rate on this machine pays: cost per hour over price per token (M > C/P)."""
     settings = run.load({"miner.price_in": price_in, "miner.price_out": price_out})
     from miner.commands import quote as model
 
@@ -152,9 +148,7 @@ async def register(
 async def start(
     run: Run,
     layers: Layers = None,
-    memory_limit: Annotated[
-        str | None, typer.Option(help="For weights and cache, such as 6GiB.")
-    ] = None,
+    memory_limit: MemoryLimit = None,
     max_batch: Annotated[int | None, typer.Option(help="Requests at once.")] = None,
     offload: Annotated[
         str | None,
@@ -187,9 +181,7 @@ async def run_daemon(
     shard_hook: ShardHook | None = None,
     trace_hook: TraceHook | None = None,
 ) -> None:
-    """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations and
-    tests.
-    """
+    """Load the settings, open the operator's wallet and serve. The hooks are for demonstrations."""
     from miner.records.home import operator_wallet
 
     settings = run.load(flags)
@@ -203,11 +195,9 @@ async def run_daemon(
 async def update(
     run: Run,
     endpoint: Annotated[str | None, typer.Option(help="HOST:PORT that peers dial.")] = None,
-    price: Annotated[
-        str | None, typer.Option(help="IN,OUT, such as 0.10usd/Mtok,0.40usd/Mtok.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="The model to serve.")] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="Such as 6GiB.")] = None,
+    price: Price = None,
+    model: ModelName = None,
+    memory_limit: MemoryLimit = None,
     max_batch: Annotated[int | None, typer.Option(help="Requests at once.", min=1)] = None,
     pause: Annotated[
         bool | None,
@@ -245,12 +235,13 @@ async def status(
     ] = False,
 ) -> None:
     """Show what the running miner does."""
-    from miner.commands.live_view import picture, require_status, watch
+    from miner.commands.facts import ask_daemon, running_daemon
+    from miner.commands.live_view import picture, watch
 
     if follow:
         await watch(run, 1.0, whole_screen=False, count=None)
         return
-    found = await require_status(run.settings)
+    found = await ask_daemon(running_daemon(run.settings))
     run.emit(found, human=lambda: picture(found))
 
 
@@ -278,9 +269,7 @@ async def why(run: Run) -> None:
 
 @app.command()
 async def doctor(run: Run) -> None:
-    """Check ports, clock, chain, stake, model, compiler and memory, and say what to do; exit 9 when
-    something is broken.
-    """
+    """Check all that a miner needs and say what to do; exit 9 when something is broken."""
     from core.protocol.errors import CheckFailed
     from miner.commands.doctor import examine
 
@@ -337,17 +326,11 @@ async def stop(run: Run) -> None:
 @app.command()
 async def withdraw(
     run: Run,
-    amount: Annotated[
-        str | None, typer.Argument(help="Part of the stake; all of it if not given.")
-    ] = None,
+    amount: StakeAmount = None,
     credits: Annotated[bool, typer.Option("--credits", help="Earnings instead of stake.")] = False,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Keep the leaving stake instead.")
-    ] = False,
+    cancel: Cancel = False,
 ) -> None:
-    """Take stake out: the first call starts the clock, a later one pays. With --credits: take
-    earnings.
-    """
+    """Take stake out: the first call starts the clock, a later one pays. --credits: earnings."""
     from core.protocol.errors import UsageError
     from miner.commands import registration
 
@@ -370,15 +353,7 @@ async def add(run: Run, amount: Annotated[str, typer.Argument(help="Such as 500u
 
 
 @stake_commands.command("withdraw")
-async def stake_withdraw(
-    run: Run,
-    amount: Annotated[
-        str | None, typer.Argument(help="Part of the stake; all of it if not given.")
-    ] = None,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Keep the leaving stake instead.")
-    ] = False,
-) -> None:
+async def stake_withdraw(run: Run, amount: StakeAmount = None, cancel: Cancel = False) -> None:
     """Take stake out: the first call starts the clock, a later one pays."""
     await withdraw(run, amount, credits=False, cancel=cancel)
 
@@ -445,28 +420,13 @@ async def disputes_respond(run: Run) -> None:
 # --- talking to the daemon ---
 
 
-def _running(run: Run) -> RunningDaemon:
-    from core.protocol.errors import Unreachable
-    from miner.records.home import Home
-
-    home = Home.of(run.settings)
-    running = home.read_running()
-    if running is None:
-        raise Unreachable(
-            "the miner is not running",
-            f"no daemon uses {home.folder}",
-            next_step="miner start",
-        )
-    return running
-
-
 async def _leave(run: Run, within_s: float | None) -> None:
     from core.protocol.errors import Unreachable
-    from miner.commands.facts import tell_daemon
+    from miner.commands.facts import running_daemon, tell_daemon
     from miner.commands.results import LeftNetwork
     from miner.records.home import Home
 
-    running, home = _running(run), Home.of(run.settings)
+    running, home = running_daemon(run.settings), Home.of(run.settings)
     query = "" if within_s is None else f"?timeout_s={within_s}"
     found = await tell_daemon(running, f"/drain{query}")
     run.note(f"{found['activeRequests']} requests are running; waiting for the miner to leave")
@@ -505,9 +465,8 @@ def _earnings(found: Earnings) -> Any:
     for row in found.rows:
         table.add_row(row.key, *(str(getattr(row, name)) for name in columns))
     total = (
-        f"paid {found.paid}, pending {found.pending}, disputed {found.disputed}, slashed "
-        f"{found.slashed}; "
-        f"{found.to_claim} to claim with `miner claim`"
+        f"paid {found.paid}, pending {found.pending}, disputed {found.disputed}, "
+        f"slashed {found.slashed}; {found.to_claim} to claim with `miner claim`"
     )
     return Group(table if found.rows else "no job yet", "", total)
 

@@ -12,6 +12,7 @@ PARTS = (
     "exactness",
     "overhead",
     "offload",
+    "offload_ring",
     "serving",
     "offline",
     "hops",

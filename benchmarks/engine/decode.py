@@ -1,7 +1,7 @@
-"""How fast is one process that holds a whole model, against Hugging Face `generate` in the same process?
+"""How fast is one process with a whole model, against Hugging Face `generate` in the same process?
 
-Steps of both take turns, on one thread, and are timed by the processor time they use: on a quiet machine that is the
-wall clock, on a shared one it is not at the mercy of the neighbours. The rates of a chain of stages are other rows.
+Steps of both take turns on one thread. Their processor time is measured: on a quiet machine it is
+the wall clock, and other programs do not change it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.engine.models import NAMES, model_folder, packed_shard
+from benchmarks.engine.models import NAMES, QUICK_NAMES, model_folder, packed_shard, tiny_folder
 from benchmarks.table import Row
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 
 PROMPT_TOKENS = 18
 STEPS = {1: 16, 4: 12, 16: 8, 64: 5}
-#: Of `generate` at the same batch in the same run: what the measured kernels of both predict, with a margin for noise.
+#: Of `generate` at the same batch in the same run: what the kernels of both predict, less noise.
 REACH = {1: 0.9, 4: 1.2, 16: 1.0, 64: 1.0}
+KV_BYTES = 512 * 2**20
+QUICK = {
+    "NAMES": QUICK_NAMES,
+    "model_folder": tiny_folder,
+    "STEPS": {1: 2, 4: 1},
+    "KV_BYTES": 2**24,
+}
 
 
 def rows() -> list[Row]:
@@ -44,9 +51,9 @@ def _load(folder: Any) -> tuple[BatchEngine, Any]:
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for parameter in theirs.parameters():  # left mapped into the file it reads slower
         parameter.data = parameter.data.clone()
-    theirs.generation_config.eos_token_id = None  # nobody stops
+    theirs.generation_config.eos_token_id = None  # every answer has all its tokens
     shard, least_rows = packed_shard(folder)
-    engine = BatchEngine(shard, kv_bytes=512 * 2**20, prefix_share=0, least_rows=least_rows)
+    engine = BatchEngine(shard, kv_bytes=KV_BYTES, prefix_share=0, least_rows=least_rows)
     return engine, theirs
 
 
@@ -72,7 +79,7 @@ def _model_rows(title: str, engine: BatchEngine, theirs: Any) -> list[Row]:
 def _race(
     engine: BatchEngine, theirs: Any, batch: int, steps: int
 ) -> tuple[float, float, int, int]:
-    """Median seconds of a decode step, ours and theirs, then equal tokens and all tokens compared."""
+    """Median seconds of a decode step, ours and theirs; equal tokens, and tokens in all."""
     vocab = engine.shard.vocab
     ids = torch.randint(
         10, vocab, (batch, PROMPT_TOKENS), generator=torch.Generator().manual_seed(batch)
@@ -108,7 +115,7 @@ def _our_steps(engine: BatchEngine, ids: Tensor) -> Iterator[Tensor]:
 
 
 def _their_steps(model: Any, ids: Tensor) -> Iterator[Tensor]:
-    """`generate`, stopped after every token by a thread of its own that only one side may run at a time."""
+    """`generate` in a thread of its own, stopped after every token."""
     import threading
 
     from transformers import StoppingCriteria, StoppingCriteriaList

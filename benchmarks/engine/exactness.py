@@ -1,4 +1,4 @@
-"""Are the bits the same in any company, how far are they from transformers' own, and what does that cost?"""
+"""Are a row's bits the same beside any others, how far from transformers', and at which cost?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.engine.models import NAMES, model_folder, whole_shard
+from benchmarks.engine.models import NAMES, QUICK_NAMES, model_folder, tiny_folder, whole_shard
 from benchmarks.table import Row
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.determinism import is_batch_invariant
@@ -18,8 +18,14 @@ from core.engine.batch.pieces import RequestPiece
 from core.engine.kernels.prepack import prepack
 from core.engine.memory.sizing import Offload
 
-_PROMPT, _STEPS, _COMPANY = 150, 8, 15
+_PROMPT, _STEPS, _OTHERS = 150, 8, 15
 _COST_STEPS = {1: 24, 16: 9}
+QUICK = {
+    "NAMES": QUICK_NAMES,
+    "model_folder": tiny_folder,
+    "_STEPS": 2,
+    "_COST_STEPS": {1: 2, 16: 2},
+}
 
 
 def rows() -> list[Row]:
@@ -50,7 +56,7 @@ def _model_rows(title: str, folder: Path) -> list[Row]:
     alone = _sequence(engine, ids, 0)
     difference = float((alone - plain).abs().max())
     tokens = int((alone.argmax(-1) == plain.argmax(-1)).sum())
-    crowd = torch.equal(_sequence(engine, ids, _COMPANY), alone)
+    beside = torch.equal(_sequence(engine, ids, _OTHERS), alone)
     threads = is_batch_invariant(engine, threads=(1, 2))
     torch.set_num_threads(2)
     two = torch.equal(_sequence(engine, ids, 3), alone)
@@ -74,7 +80,7 @@ def _model_rows(title: str, folder: Path) -> list[Row]:
     moved = swapping.store.copied_bytes  # type: ignore[attr-defined]
     swapping.close()
     bits = {
-        "in a batch of 16": crowd,
+        "in a batch of 16": beside,
         "with 2 threads": two and threads,
         f"offloaded ({moved / 2**20:.0f} MB moved)": offloaded and moved > 0,
     }
@@ -90,7 +96,8 @@ def _model_rows(title: str, folder: Path) -> list[Row]:
             not unequal,
         ),
         Row(
-            f"{title}, cost of deterministic mode against plain kernels (rows from {report.least_rows})",
+            f"{title}, cost of deterministic mode against plain kernels "
+            f"(rows from {report.least_rows})",
             "≤ 5 % at 1 and 16",
             ", ".join(f"{100 * cost:+.1f} % {what}" for what, cost in costs.items()),
             "–",
@@ -100,7 +107,8 @@ def _model_rows(title: str, folder: Path) -> list[Row]:
         Row(
             f"{title}, largest logit difference to transformers' kernels ({report.packed} packed)",
             "≤ 1e-3",
-            f"{difference:.1e} of {float(plain.abs().max()):.0f}; {tokens} of {len(ids)} greedy equal",
+            f"{difference:.1e} of {float(plain.abs().max()):.0f}; "
+            f"{tokens} of {len(ids)} greedy equal",
             "–",
             "0",
             difference <= 1e-3,
@@ -108,9 +116,9 @@ def _model_rows(title: str, folder: Path) -> list[Row]:
     ]
 
 
-def _sequence(engine: BatchEngine, ids: Tensor, company: int, microbatches: int = 1) -> Tensor:
-    """Logits of one sequence in canonical chunks of 128, then decoded, among so many others."""
-    names: list[Any] = ["r", *range(company)]
+def _sequence(engine: BatchEngine, ids: Tensor, others: int, microbatches: int = 1) -> Tensor:
+    """Logits of one sequence in canonical chunks of 128, then decoded, beside `others`."""
+    names: list[Any] = ["r", *range(others)]
     home = {name: i % microbatches for i, name in enumerate(names)}
     for name in names:
         engine.open(name, microbatch=home[name])
@@ -136,8 +144,8 @@ def _sequence(engine: BatchEngine, ids: Tensor, company: int, microbatches: int 
 def _costs(exact: BatchEngine, plain: BatchEngine, padded: BatchEngine) -> dict[str, float]:
     """Share by which a step of each takes longer than with plain kernels, which promise no bits.
 
-    Processor time of one thread, steps taking turns. The padded one is what machines pay whose kernels
-    sum a single row in another order.
+    Processor time of one thread, steps taking turns. Machines whose kernels sum a single row in
+    another order pay what the padded one takes.
     """
     engines = {"exact": exact, "plain": plain, "padded": padded}
     found = {}

@@ -1,9 +1,11 @@
-"""How long does an answer pause when any one machine of its pipeline dies or freezes, and is it still the same answer?
+"""How long does an answer pause when a machine of its pipeline dies, and is it the same answer?
 
-Three stages with a replica each, in processes of their own, answer sixteen clients; in every round one stage of the pipeline
-gets SIGKILL or SIGSTOP at some moment between the first token and the last. The product's client goes on by itself. Orders are
-matched without a chain. `python -m benchmarks.engine.failover --rounds N --within S` prints the pauses of so many rounds, of fewer
-when the time is up before. What happened in a round that took too long is told step by step.
+Three stages with a replica each, in processes of their own, answer sixteen clients. In every round
+one stage of the pipeline gets SIGKILL or SIGSTOP at some moment between the first token and the
+last, and the product's client goes on by itself. Orders are matched without a chain.
+
+`python -m benchmarks.engine.failover --rounds N --within S` prints the pauses of N rounds, or of
+those that began within S seconds. A round that took too long is told step by step.
 """
 
 from __future__ import annotations
@@ -45,6 +47,16 @@ KILLED, FROZEN = "killed", "frozen"
 REACH_S = {KILLED: 2.0, FROZEN: 3.0}
 ROUND_S = 60.0
 WITHIN_S = 1800.0
+QUICK = {
+    "STREAMS": 2,
+    "PROMPT_TOKENS": 8,
+    "NEW_TOKENS": 24,
+    "LAYERS": 2,
+    "HIDDEN": 32,
+    "CUTS": (1,),
+    "IN_THE_MIDDLE": 1,
+    "ROUNDS": 1,
+}
 
 
 @dataclass
@@ -124,9 +136,7 @@ class Loads:
         self.expected: list[list[int]] = []
 
     async def run(self, victim: tuple[str, int] | None, after_tokens: int) -> Round:
-        """Everybody's answers. Once so many tokens came in all and some answers are in their middle, the stage of the
-        pipeline is killed or frozen.
-        """
+        """Everybody's answers; the victim is hurt after so many tokens, some in mid-answer."""
         streams = [Stream() for _ in range(STREAMS)]
         began = time.monotonic()
         running = [
@@ -200,9 +210,9 @@ class Loads:
             raise error
 
 
-def rows(rounds: int = ROUNDS) -> list[Row]:
+def rows() -> list[Row]:
     """A row for stages that were killed, and one for those that were frozen."""
-    measured = asyncio.run(_measure(rounds, WITHIN_S))
+    measured = asyncio.run(_measure(ROUNDS, WITHIN_S))
     return [_row(how, [r for r in measured if r.how == how]) for how in REACH_S]
 
 
@@ -238,7 +248,8 @@ async def _measure(rounds: int, within_s: float) -> list[Round]:
                 last = measured[-1]
                 _say(
                     f"round {number + 1}: stage {last.stage} {last.how} after {after} tokens, "
-                    f"longest pause {last.longest_gap_s:.2f} s, {'; '.join(last.errors) or 'no error'}"
+                    f"longest pause {last.longest_gap_s:.2f} s, "
+                    f"{'; '.join(last.errors) or 'no error'}"
                 )
                 if last.longest_gap_s > REACH_S[last.how] or last.errors:
                     _say("\n".join(f"  {line}" for line in last.story))
@@ -251,7 +262,7 @@ async def _measure(rounds: int, within_s: float) -> list[Round]:
 
 
 def _is_time(streams: Sequence[Stream], after_tokens: int) -> bool:
-    """Guessed tokens come many at once: a few answers may be whole before the others begin, and nobody would pause."""
+    """Guessed tokens come many at once: a few answers may be whole before the others begin."""
     given = [len(stream.tokens) for stream in streams]
     in_the_middle = sum(0 < tokens < NEW_TOKENS for tokens in given)
     all_over = all(stream.finish for stream in streams)
@@ -259,7 +270,7 @@ def _is_time(streams: Sequence[Stream], after_tokens: int) -> bool:
 
 
 def _story(streams: Sequence[Stream], hurt_at: float) -> tuple[str, ...]:
-    """Of the stream that paused longest; of those that paused as long, one that needed most jobs."""
+    """Of the stream that paused longest; of equal ones, that with most jobs."""
     slowest = max(
         (stream for stream in streams if len(stream.times) > 1),
         key=lambda stream: (round(stream.longest_gap_s, 1), stream.jobs),
@@ -278,7 +289,8 @@ def _row(how: str, measured: Sequence[Round]) -> Row:
     errors = [error for r in measured for error in r.errors]
     said = f"; first error: {errors[0]}" if errors else ""
     return Row(
-        f"any one of three stages {how} in mid-answer, {STREAMS} streams, {len(measured)} times, longest pause",
+        f"any one of three stages {how} in mid-answer, {STREAMS} streams, "
+        f"{len(measured)} times, longest pause",
         f"≤ {reach_s:g} s, tokens identical, 0 errors",
         f"{max(longest, default=0):.2f} s ({spread(longest)} s), {len(errors)} errors{said}",
         "Petals: never goes on",

@@ -1,7 +1,7 @@
-"""How fast are two stages in bfloat16 on a graphics processor, against `generate` at batch 1 and what its memory allows?
+"""How fast are two stages in bfloat16 on a graphics processor, of `generate` and of its memory?
 
-No row where there is no such device. Both stages run in one process, one after the other, as two machines with one request do; every step's rows
-pass through the host between them, as they would on their way to a neighbour.
+No row where there is no such device. Both stages run in one process, one after the other; every
+step's rows pass through the host between them, as they would on their way to another machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine.models import NAMES, model_folder
+from benchmarks.engine.models import NAMES, QUICK_NAMES, model_folder, tiny_folder
 from benchmarks.table import Row
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
@@ -26,6 +26,13 @@ PROMPT_TOKENS, STEPS, WARM_STEPS = 18, 64, 8
 #: Clients → of `generate` at batch 1: the first two rows of the table on processors.
 REACH = {1: 0.9, 16: 12.0, 128: 12.0}
 _COPIED_BYTES = 2**30
+QUICK = {
+    "NAMES": QUICK_NAMES,
+    "model_folder": tiny_folder,
+    "STEPS": 4,
+    "WARM_STEPS": 2,
+    "_COPIED_BYTES": 2**20,
+}
 
 
 def rows() -> list[Row]:
@@ -51,13 +58,16 @@ def model_rows(title: str, folder: Path, device: str, bandwidth: float) -> list[
         rate, kv_bytes = _rate(stages, clients, device)
         limit = clients * bandwidth / (weight_bytes + kv_bytes)
         refusals = {stage.graphs.refusal for stage in stages if stage.graphs is not None} - {""}
+        launched = f"; launched: {'; '.join(refusals)}" if refusals else ""
         found.append(
             Row(
-                f"{title} in bfloat16 on {device}, two stages, {clients} clients, of generate at batch 1",
+                f"{title} in bfloat16 on {device}, two stages, {clients} clients, "
+                "of generate at batch 1",
                 f"≥ {reach}",
-                f"{rate / alone:.2f} ({rate:.0f} tokens/s{'; launched: ' + '; '.join(refusals) if refusals else ''})",
+                f"{rate / alone:.2f} ({rate:.0f} tokens/s{launched})",
                 f"1 ({alone:.0f} tokens/s)",
-                f"{limit:.0f} tokens/s at {bandwidth / 1e9:.0f} GB/s: {100 * rate / limit:.0f} % of it",
+                f"{limit:.0f} tokens/s at {bandwidth / 1e9:.0f} GB/s: "
+                f"{100 * rate / limit:.0f} % of it",
                 rate >= reach * alone,
             )
         )
@@ -100,16 +110,13 @@ def _generate_rate(folder: Path, device: str) -> float:
 
 def _stages(folder: Path, device: str) -> list[BatchEngine]:
     layers = layer_count(read_config(folder))
-    return [
-        BatchEngine(
-            load_shard(folder, part, numerics="bfloat16", device=device), kv_bytes=2**29, prefix_share=0
-        )
-        for part in (LayerRange(0, layers // 2), LayerRange(layers // 2, layers))
-    ]  # fmt: skip
+    parts = LayerRange(0, layers // 2), LayerRange(layers // 2, layers)
+    shards = [load_shard(folder, part, numerics="bfloat16", device=device) for part in parts]
+    return [BatchEngine(shard, kv_bytes=2**29, prefix_share=0) for shard in shards]
 
 
 def _rate(stages: list[BatchEngine], clients: int, device: str) -> tuple[float, int]:
-    """Tokens a second of so many clients together, and the bytes of keys and values that they hold in the end."""
+    """Tokens a second of `clients` together, and the bytes of keys and values at the end."""
     for stage in stages:
         for client in range(clients):
             stage.open(client)

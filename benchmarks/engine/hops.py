@@ -1,4 +1,4 @@
-"""What does a stream between two stages cost: an encrypted step there, and large frames per second?"""
+"""What does a stream between two stages cost, for an encrypted step and for large frames?"""
 
 from __future__ import annotations
 

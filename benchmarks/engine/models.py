@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -13,15 +15,18 @@ if TYPE_CHECKING:
     from core.engine.model.blocks import ModelShard
 
 NAMES = {"gemma": "Gemma 3 270M", "smollm": "SmolLM2 135M", "llama": "random Llama 18 × 640"}
+QUICK_NAMES = {"llama": "tiny random Llama"}
 
 
 @cache
 def model_folder(name: str) -> Path:
-    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where they are installed, `llama`: random, 18 layers of 640.
+    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where installed, `llama` and `tiny`.
 
-    The random one is written once, beside the others: half a gigabyte for each run, left behind by each that is
-    killed, fills a disk.
+    `llama` is random, with 18 layers of 640 and half a gigabyte, and is written once, beside the
+    others.
     """
+    if name == "tiny":
+        return tiny_folder(name)
     if name != "llama":
         return model_path({"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name])
     from devnet.models.tiny_models import write_tiny_model
@@ -41,6 +46,16 @@ def model_folder(name: str) -> Path:
                 options={"intermediate_size": 2048, "num_key_value_heads": 4},
             ).rename(target)
     return target
+
+
+@cache
+def tiny_folder(name: str) -> Path:
+    """A random model of two layers under any name, for the shortest form of a part."""
+    from devnet.models.tiny_models import write_tiny_model
+
+    scratch = tempfile.mkdtemp(prefix="headrace-tiny-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return write_tiny_model(Path(scratch) / name, "llama", layers=2, hidden=32)
 
 
 def whole_shard(folder: Path) -> ModelShard:

@@ -1,7 +1,7 @@
-"""How much do two stages get done when nobody waits for a single answer, and how little of it do long links cost?
+"""How much do two stages get done for offline loads, and what of it do long links cost?
 
-Gemma 3 270M in float32, many sequences at once. `generate` may use as many threads as our stages together, or one, whichever
-is faster. The number of microbatches is the stage's own choice.
+Gemma 3 270M in float32, many sequences at once. `generate` may use as many threads as our stages
+together, or one, whichever is faster. The number of microbatches is the stage's own choice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import sys
 from statistics import median
 
-from benchmarks.engine.models import NAMES, model_folder
+from benchmarks.engine.models import NAMES, model_folder, tiny_folder
 from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate
 from benchmarks.engine.rig.rig import Load, Ran, Rig
 from benchmarks.engine.serving import CUTS
@@ -18,14 +18,28 @@ from benchmarks.table import Row
 from core.protocol.errors import PeerUnreachable
 
 SEQUENCES, NEW_TOKENS = 64, 24
-#: Enough that steps which are as fast a row as any fill a ring of half a second. Prompts are so short, and answers so long, that most of
-#: each answer is written while all are: the rate of a whole run is that of its ends as well, where too few are left for any ring.
+#: Enough that the fastest steps a row fill a ring of half a second. Short prompts and long answers:
+#: most of each answer is written while all are, and the ends of a run have too few for any ring.
 FAR_SEQUENCES, FAR_PROMPT_TOKENS, FAR_NEW_TOKENS, FAR_WARM_TOKENS = 480, 4, 32, 8
 GENERATE_TOKENS = {16: 16, 64: 8}
 REACH = {16: 3.1, 64: 1.9}
-#: One-way milliseconds → share of the zero-latency rate to reach, and what two fixed microbatches keep.
+#: One-way ms → share of the zero-latency rate to reach, and what two fixed microbatches keep.
 KEPT = {16.0: (0.97, 0.79), 64.0: (0.97, 0.53), 256.0: (0.96, 0.24)}
 ROUNDS, FAR_ROUNDS = 2, 5
+QUICK = {
+    "model_folder": tiny_folder,
+    "CUTS": {"gemma": 1},
+    "SEQUENCES": 16,
+    "NEW_TOKENS": 4,
+    "FAR_SEQUENCES": 16,
+    "FAR_NEW_TOKENS": 4,
+    "FAR_WARM_TOKENS": 2,
+    "GENERATE_TOKENS": {16: 3},
+    "REACH": {16: REACH[16]},
+    "KEPT": {16.0: KEPT[16.0]},
+    "ROUNDS": 1,
+    "FAR_ROUNDS": 1,
+}
 
 
 def rows() -> list[Row]:
@@ -62,7 +76,8 @@ async def _against_generate(rig: Rig) -> list[Row]:
         other = median(peers[batch, 3 - threads])
         found.append(
             Row(
-                f"{NAMES['gemma']}, {SEQUENCES} offline sequences, two stages, tokens/s against generate at batch {batch}",
+                f"{NAMES['gemma']}, {SEQUENCES} offline sequences, two stages, "
+                f"tokens/s against generate at batch {batch}",
                 f"≥ {reach}",
                 f"{ratio:.2f} ({median(ours):.0f} tokens/s)",
                 f"1 ({rate:.0f} tokens/s with {threads} thread(s), {other:.0f} with {3 - threads})",
@@ -82,7 +97,7 @@ async def _far(rig: Rig, latency_ms: float | None) -> Ran:
 
 
 async def _unbroken(rig: Rig, load: Load, latency_ms: float | None) -> Ran:
-    """A machine that stands still for a second takes a stage for dead, and this ring has no other one: then all of it again, once."""
+    """A machine that stands still takes a stage for dead, and this ring has no other: once more."""
     try:
         return await rig.run(load, latency_ms=latency_ms)
     except PeerUnreachable as error:
@@ -91,9 +106,9 @@ async def _unbroken(rig: Rig, load: Load, latency_ms: float | None) -> Ran:
 
 
 async def _over_links(rig: Rig) -> list[Row]:
-    """Each latency between two runs without, so that a neighbour who comes or goes weighs on both.
+    """Each latency between two runs without, so that other load on the machine weighs on both.
 
-    One who is there for less than a run does not, hence the limit: what the very same steps would have come to without bubbles.
+    Load that is shorter than a run does not, hence the limit: the same steps without bubbles.
     """
     shares: dict[float, list[float]] = {latency_ms: [] for latency_ms in KEPT}
     limits: dict[float, list[float]] = {latency_ms: [] for latency_ms in KEPT}
@@ -109,14 +124,18 @@ async def _over_links(rig: Rig) -> list[Row]:
             limits[latency_ms].append(without / ((before + near) / 2))
     return [
         Row(
-            f"{NAMES['gemma']}, {FAR_SEQUENCES} offline sequences, {latency_ms:g} ms one way, share of the rate without",
+            f"{NAMES['gemma']}, {FAR_SEQUENCES} offline sequences, {latency_ms:g} ms one way, "
+            "share of the rate without",
             f"≥ {reach}",
-            f"{median(shares[latency_ms]):.3f} ({', '.join(f'{share:.2f}' for share in shares[latency_ms])}; "
-            f"{rates[latency_ms]:.0f} of {near:.0f} tokens/s)",
+            f"{_spread(shares[latency_ms])}; {rates[latency_ms]:.0f} of {near:.0f} tokens/s)",
             f"two fixed microbatches {fixed}",
-            f"{median(limits[latency_ms]):.3f} ({', '.join(f'{limit:.2f}' for limit in limits[latency_ms])}; "
-            "these steps without bubbles)",
+            f"{_spread(limits[latency_ms])}; these steps without bubbles)",
             median(shares[latency_ms]) >= reach,
         )
         for latency_ms, (reach, fixed) in KEPT.items()
     ]
+
+
+def _spread(values: list[float]) -> str:
+    """Their median, and each of them after an open bracket."""
+    return f"{median(values):.3f} ({', '.join(f'{value:.2f}' for value in values)}"

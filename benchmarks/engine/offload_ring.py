@@ -1,7 +1,8 @@
 """What is swapping worth to miners that serve a chain together?
 
-Two chains of two stages each, processes of their own with links of a given latency between them, serve the same
-sequences: one has memory for all of them, the other for a third and a second tier. They take turns.
+Two chains of two stages each, processes of their own with links of a given latency between them,
+serve the same sequences: one has memory for all of them, the other for a third and a second tier.
+They take turns.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.engine.models import model_folder
+from benchmarks.engine.models import model_folder, tiny_folder
 from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate
 from benchmarks.engine.rig.rig import PROMPT_TOKENS, Load, Ran, Rig
 from benchmarks.engine.serving import CUTS
@@ -18,12 +19,22 @@ from benchmarks.table import Row
 from core.engine.memory.pages import PAGE_TOKENS
 from core.engine.weights.shape import describe_model, layer_count, read_config
 
-#: So many that a sixth of them is a step in which arithmetic, and not reading weights, takes the time.
+#: In a step of a sixth of them arithmetic takes the time, and not reading weights.
 SEQUENCES, NEW_TOKENS, WARM_TOKENS = 240, 24, 8
 #: Formula 1 of DeServe: with all of hot memory in two pools, half as many times the requests fit.
 GROUPS = 6
 ROUNDS = 3
-LATENCIES_MS = (None, 64.0, 256.0)
+LATENCIES_MS: tuple[float | None, ...] = (None, 64.0, 256.0)
+QUICK = {
+    "model_folder": tiny_folder,
+    "CUTS": {"llama": 1},
+    "SEQUENCES": 24,
+    "NEW_TOKENS": 4,
+    "WARM_TOKENS": 2,
+    "GROUPS": 3,
+    "ROUNDS": 1,
+    "LATENCIES_MS": (None,),
+}
 
 
 def rows() -> list[Row]:
@@ -33,11 +44,11 @@ def rows() -> list[Row]:
 
 @dataclass
 class _Found:
-    """Of one latency: tokens per second of both chains, of their steps without bubbles, and whether they signed the same."""
+    """Of one latency: tokens per second of both chains and of their steps without bubbles."""
 
     rates: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     limits: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    are_equal: bool = True
+    are_equal: bool = True  # what both signed, and their tokens
 
 
 async def _rows() -> list[Row]:
@@ -86,11 +97,13 @@ def _kept(latency_ms: float, found: _Found) -> Row:
     one, two = (median(some) for some in found.rates)
     of_one, of_two = (median(some) for some in found.limits)
     return Row(
-        f"KV offload in miners, two stages, {latency_ms:g} ms one way, throughput kept against memory for all",
+        f"KV offload in miners, two stages, {latency_ms:g} ms one way, "
+        "throughput kept against memory for all",
         "≥ 0.9",
         f"{two / one:.2f} ({two:.0f} against {one:.0f} tokens/s)",
         "–",
-        f"{of_two / of_one:.2f} (steps of both without bubbles, {of_two:.0f} and {of_one:.0f} tokens/s)",
+        f"{of_two / of_one:.2f} (steps of both without bubbles, "
+        f"{of_two:.0f} and {of_one:.0f} tokens/s)",
         two >= 0.9 * one,
     )
 

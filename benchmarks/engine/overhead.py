@@ -11,16 +11,18 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.engine.models import model_folder, packed_shard, whole_shard
+from benchmarks.engine.models import model_folder, packed_shard, tiny_folder, whole_shard
 from benchmarks.table import Row
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 
 GATHER_BATCH, GATHER_TOKENS = 16, 96
+CALLS, WARM_CALLS = 60, 10
+QUICK = {"model_folder": tiny_folder, "GATHER_BATCH": 2, "CALLS": 3, "WARM_CALLS": 1}
 
 
 def rows() -> list[Row]:
-    """Share of a step spent on gathering pages, and what a layer costs when it has nothing to multiply."""
+    """What gathering pages takes of a step, and what a layer takes without its products."""
     torch.set_num_threads(1)
     return [_gather_row(), _python_row()]
 
@@ -56,7 +58,7 @@ def _gather_row() -> Row:
 
 
 def _python_row() -> Row:
-    """A model of 18 layers so narrow that only the calls take time; transformers' own cache and loop beside it."""
+    """18 layers so narrow that only calls take time, beside transformers' own cache and loop."""
     from devnet.models.tiny_models import write_tiny_model
 
     with tempfile.TemporaryDirectory(prefix="headrace-thin-") as scratch:
@@ -66,7 +68,7 @@ def _python_row() -> Row:
     engine.open("r")
     cache = _library_cache(theirs)
     taken: dict[bool, list[float]] = {True: [], False: []}
-    for position in range(60):
+    for position in range(CALLS):
         started = time.process_time()
         engine.step([RequestPiece("r", torch.tensor([7]), position)])
         middle = time.process_time()
@@ -74,7 +76,7 @@ def _python_row() -> Row:
             theirs.model(input_ids=torch.tensor([[7]]), past_key_values=cache, use_cache=True)
         taken[True].append(middle - started)
         taken[False].append(time.process_time() - middle)
-    ours, library = (median(taken[key][10:]) / 18 * 1e3 for key in (True, False))
+    ours, library = (median(taken[key][WARM_CALLS:]) / 18 * 1e3 for key in (True, False))
     engine.close()
     return Row(
         "calls of one layer without the products, one row",

@@ -1,6 +1,7 @@
-"""Who computes when? Draws the pipeline with one microbatch and with as many as the first stage chooses.
+"""Which stage computes when, with one microbatch and with as many as the first stage chooses?
 
-`python -m benchmarks.engine.pictures [FILE]` runs both on two real stages over links and writes docs/pictures/microbatches.svg.
+`python -m benchmarks.engine.pictures [FILE]` runs both on two real stages over links and writes
+docs/pictures/microbatches.svg.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ CLIENTS, NEW_TOKENS, LATENCY_MS = 32, 24, 64.0
 SHOWN_S = 1.0
 WIDTH, LEFT, TITLE, ROW = 960, 118, 28, 32
 PALETTE = (
-    "#8dd3c7", "#fdb462", "#bebada", "#fb8072", "#80b1d3", "#ffed6f",
-    "#b3de69", "#fccde5", "#ccebc5", "#bc80bd", "#d9b38c", "#9ecae1",
-)  # fmt: skip
+    *("#8dd3c7", "#fdb462", "#bebada", "#fb8072", "#80b1d3", "#ffed6f"),
+    *("#b3de69", "#fccde5", "#ccebc5", "#bc80bd", "#d9b38c", "#9ecae1"),
+)
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One stage in the shown second: steps from its beginning, and the share of the time that it computed."""
+    """One stage in the shown second: its steps, and the share of the time that it computed."""
 
     steps: Sequence[Step]
     busy: float
@@ -87,10 +88,12 @@ def svg_of(panels: Sequence[Panel]) -> str:
         for row, lane in enumerate(panel.lanes):
             y = top + TITLE + row * ROW
             lines.append(
-                f'<rect x="{LEFT}" y="{y}" width="{SHOWN_S * scale:.1f}" height="{ROW - 5}" fill="#f1f1f1"/>'
+                f'<rect x="{LEFT}" y="{y}" width="{SHOWN_S * scale:.1f}" height="{ROW - 5}" '
+                'fill="#f1f1f1"/>'
             )
             lines.append(
-                f'<text x="{LEFT - 8}" y="{y + 18}" text-anchor="end">stage {row}, {lane.busy:.0%} busy</text>'
+                f'<text x="{LEFT - 8}" y="{y + 18}" text-anchor="end">'
+                f"stage {row}, {lane.busy:.0%} busy</text>"
             )
             lines += [_bar(step, y, scale, PALETTE[colours[step.job]]) for step in lane.steps]
     foot = len(panels) * panel_height
@@ -102,8 +105,8 @@ def svg_of(panels: Sequence[Panel]) -> str:
             text, anchor = f"{text} ms", "end"
         lines.append(f'<text x="{x:.1f}" y="{foot + 11}" text-anchor="{anchor}">{text}</text>')
     lines.append(
-        f'<text x="{LEFT}" y="{foot + 28}" fill="#444">a colour is a microbatch, the number in it its rows; '
-        "grey: the stage waits</text>"
+        f'<text x="{LEFT}" y="{foot + 28}" fill="#444">'
+        "a colour is a microbatch, the number in it its rows; grey: the stage waits</text>"
     )
     return "\n".join([*lines, "</svg>\n"])
 

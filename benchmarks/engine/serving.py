@@ -1,10 +1,12 @@
 """How fast do two stages answer their clients, against Hugging Face `generate` in one process?
 
-Stages are the product's own, with encryption, commitments and receipts, one compute thread each. `generate` is measured between
-our runs, with one thread; a row is the median of the ratios of the rounds. "64 ms" is one way, between stages.
+Stages are the product's own, with encryption, commitments and receipts, one compute thread each.
+`generate` is measured between our runs, with one thread; a row is the median of the ratios of the
+rounds. "64 ms" is one way, between stages.
 
-Over links stages guess ahead as a miner's do, and once more they do not. The random Llama repeats itself soon, which is what
-guesses live of; on text without repetitions there are none. Without links nothing is guessed here.
+Over links stages run once with guesses, as a miner's do, and once without. The random Llama repeats
+itself soon, so guesses are right; on text without repetitions there are none. Without links nothing
+is guessed here.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import asyncio
 from collections import defaultdict
 from statistics import median
 
-from benchmarks.engine.models import NAMES, model_folder
+from benchmarks.engine.models import NAMES, model_folder, tiny_folder
 from benchmarks.engine.rig.rates import rate_without_bubbles, steady_rate, token_s
 from benchmarks.engine.rig.rig import Load, Ran, Rig
 from benchmarks.engine.rig.steps import decode_s
@@ -21,7 +23,8 @@ from benchmarks.table import Row
 from core.engine.sampling.guesses import MOST_GUESSES
 
 #: Where the second stage begins, so that both take about as long.
-CUTS = {"gemma": 17, "smollm": 17, "llama": 10}
+CUTS = {"gemma": 17, "smollm": 17, "llama": 10, "tiny": 1}
+MODELS: tuple[str, ...] = ("smollm", "gemma", "llama")
 ROUNDS, NEW_TOKENS, WARM_TOKENS = 3, 32, 12
 #: More of them, since eight may come at once.
 FAR_TOKENS = 64
@@ -29,6 +32,16 @@ FAR_MS = 64.0
 #: Clients → what it must reach, and what Petals reaches, of `generate` at batch 1.
 REACH = {1: (0.9, "0.75"), 4: (2.8, "1.2"), 16: (12.0, "1.2")}
 REACH_FAR = {1: (0.26, "0.14"), 4: (1.05, "0.5"), 16: (4.4, "1.0")}
+QUICK = {
+    "MODELS": ("llama",),
+    "model_folder": tiny_folder,
+    "CUTS": {"llama": 1},
+    "ROUNDS": 1,
+    "NEW_TOKENS": 4,
+    "WARM_TOKENS": 2,
+    "REACH": {1: REACH[1]},
+    "REACH_FAR": {},
+}
 
 
 def rows() -> list[Row]:
@@ -38,14 +51,14 @@ def rows() -> list[Row]:
 
 async def _rows() -> list[Row]:
     found: list[Row] = []
-    for name in ("smollm", "gemma", "llama"):
+    for name in MODELS:
         folder, cut, title = model_folder(name), [CUTS[name]], NAMES[name]
         if not folder.exists():
             found.append(Row(title, "installed", "not installed", "–", "–", False))
             continue
         async with Rig(folder, cut) as rig:
             found += await _near_rows(rig, title, list(REACH) if name == "llama" else [1])
-            if name == "llama":
+            if name == "llama" and REACH_FAR:
                 async with Rig(folder, cut, peer=False, guesses=True) as guessing:
                     found += await _far_rows(rig, guessing, title)
     return found
@@ -75,7 +88,8 @@ async def _near_rows(rig: Rig, title: str, crowds: list[int]) -> list[Row]:
                 f"≥ {reach}",
                 f"{median(values):.2f} ({steady_rate(runs[clients].times):.1f} tokens/s)",
                 f"1 ({median(peers):.1f} tokens/s); Petals {petals}",
-                f"{_limit_rate(runs[clients], 0.0) / median(peers):.3f} (these steps without bubbles)",
+                f"{_limit_rate(runs[clients], 0.0) / median(peers):.3f} "
+                "(these steps without bubbles)",
                 median(values) >= reach,
             )
         )
@@ -111,9 +125,11 @@ async def _far_rows(plain: Rig, guessing: Rig, title: str) -> list[Row]:
         limit = _limit_rate(ran, FAR_MS) / median(peers)
         found.append(
             Row(
-                f"{title}, {_clients(clients)}, two stages, {FAR_MS:g} ms one way, guessing ahead, tokens/s against generate at batch 1",
+                f"{title}, {_clients(clients)}, two stages, {FAR_MS:g} ms one way, "
+                "guessing ahead, tokens/s against generate at batch 1",
                 f"≥ {reach}",
-                f"{ours:.2f} ({steady_rate(guessed.times):.1f} tokens/s); without guesses {without:.2f} ({steady_rate(ran.times):.1f})",
+                f"{ours:.2f} ({steady_rate(guessed.times):.1f} tokens/s); "
+                f"without guesses {without:.2f} ({steady_rate(ran.times):.1f})",
                 f"1 ({median(peers):.1f} tokens/s); Petals {petals}",
                 f"without guesses {limit:.3f} (these steps and links without bubbles)",
                 ours >= reach,
@@ -126,7 +142,8 @@ async def _far_rows(plain: Rig, guessing: Rig, title: str) -> list[Row]:
         Row(
             f"{title}, one stream at {FAR_MS:g} ms one way on text that repeats, guessing ahead",
             "≥ 1.5, tokens equal",
-            f"{gain:.2f} ({steady_rate(runs[1][-1][1].times):.1f} tokens/s), {'equal' if equal else 'not equal'}",
+            f"{gain:.2f} ({steady_rate(runs[1][-1][1].times):.1f} tokens/s), "
+            f"{'equal' if equal else 'not equal'}",
             f"1 ({steady_rate(runs[1][-1][0].times):.1f} tokens/s: without guesses)",
             f"{MOST_GUESSES + 1} (every guess right)",
             gain >= 1.5 and equal,
@@ -158,7 +175,7 @@ def _physical_row(title: str, runs: list[Ran]) -> Row:
 
 
 def _limit_rate(ran: Ran, latency_ms: float) -> float:
-    """No stage computes faster than without bubbles, and no token comes sooner than its steps and links take."""
+    """Tokens per second: stages without bubbles, and no token sooner than its steps and links."""
     alone = 1 / (sum(map(decode_s, ran.steps)) + 2 * latency_ms / 1000)
     clients = len(ran.times)
     if clients == 1:

@@ -1,13 +1,11 @@
-"""What do two stages spend beside computing, what do they hold in memory, and what do they give back?"""
+"""What do two stages spend beside computing, hold in memory, and give back?"""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from pathlib import Path
 
-from benchmarks.engine.models import NAMES, model_folder
+from benchmarks.engine.models import NAMES, model_folder, tiny_folder
 from benchmarks.engine.rig.chain import DOMAIN
 from benchmarks.engine.rig.rig import MIB, PER_JOB, Client, Load, Rig
 from benchmarks.engine.rig.steps import decode_s
@@ -16,13 +14,30 @@ from benchmarks.table import Row
 from core.protocol import wire
 from core.runtime.network.channel import StreamIdentity, connect
 
+MODELS: tuple[str, ...] = ("gemma", "smollm", "llama", "tiny")
+#: The model that is too small to take time: what it holds is requests, streams and a database.
+SOAKED = "tiny"
 CLIENTS, NEW_TOKENS = 16, 96
 CANCEL_MS, CANCEL_AFTER_TOKENS, MARGIN_S = 16.0, 6, 0.1
-KV_BYTES = 256 * MIB
+KV_BYTES, SOAKED_KV_BYTES = 256 * MIB, 16 * MIB
 LIBRARIES_BYTES = 400 * 10**6
 REQUESTS, WARM_REQUESTS, PER_ROUND, SOAK_JOBS = 10_000, 2_000, 1_000, 8
 #: What an allocator may keep without it being a leak: 0.4 KB for each of the requests between.
 FLAT_BYTES = 4 * MIB
+QUICK = {
+    "MODELS": ("llama",),
+    "SOAKED": "llama",
+    "model_folder": tiny_folder,
+    "CUTS": {"llama": 1},
+    "CLIENTS": 2,
+    "NEW_TOKENS": 8,
+    "CANCEL_MS": 2.0,
+    "KV_BYTES": SOAKED_KV_BYTES,
+    "REQUESTS": 16,
+    "WARM_REQUESTS": 8,
+    "PER_ROUND": 8,
+    "SOAK_JOBS": 2,
+}
 
 
 def rows() -> list[Row]:
@@ -32,21 +47,24 @@ def rows() -> list[Row]:
 
 async def _rows() -> list[Row]:
     found: list[Row] = []
-    for name in ("gemma", "smollm", "llama"):
+    for name in MODELS:
         if not model_folder(name).exists():
             found.append(Row(NAMES[name], "installed", "not installed", "–", "–", False))
             continue
-        async with Rig(model_folder(name), [CUTS[name]], peer=False, kv_bytes=KV_BYTES) as rig:
-            found.append(await _memory_row(rig, NAMES[name]))
+        kv_bytes = SOAKED_KV_BYTES if name == SOAKED else KV_BYTES
+        async with Rig(model_folder(name), [CUTS[name]], peer=False, kv_bytes=kv_bytes) as rig:
+            if name in NAMES:
+                found.append(await _memory_row(rig, NAMES[name]))
             if name == "llama":
                 found.append(await commitments_row(rig, NAMES[name]))
                 found.append(await _cancel_row(rig, NAMES[name]))
-    found.append(await _flat_row())
+            if name == SOAKED:
+                found.append(await _flat_row(rig))
     return found
 
 
 async def _memory_row(rig: Rig, title: str) -> Row:
-    """The hungriest stage right after loading; what it keeps ready for keys and values is not counted."""
+    """The stage that holds most right after loading, its memory for keys and values left out."""
     worst, said = 0.0, []
     for i, stage in enumerate(rig.stages):
         resident = (await stage.ask("memory"))["VmRSS"] - KV_BYTES
@@ -82,7 +100,7 @@ async def commitments_row(rig: Rig, title: str) -> Row:
 
 
 async def _cancel_row(rig: Rig, title: str) -> Row:
-    """A client gives everything up in mid-answer over links: when is the last page free on every stage?"""
+    """A client cancels everything in mid-answer: when is the last page free on every stage?"""
     load = Load(1, PER_JOB, new_tokens=200)
     client = await rig.client(load, rig.endpoints(CANCEL_MS))
     running = asyncio.create_task(client.session.run())
@@ -103,7 +121,8 @@ async def _cancel_row(rig: Rig, title: str) -> Row:
     taken_s = max(answer["at_s"] for answer in answers) - cancelled_at
     left = sum(answer["kv_tokens"] for answer in answers)
     return Row(
-        f"{title}, {PER_JOB} requests cancelled in mid-answer, {CANCEL_MS:g} ms one way, all pages free",
+        f"{title}, {PER_JOB} requests cancelled in mid-answer, {CANCEL_MS:g} ms one way, "
+        "all pages free",
         f"≤ ring time + {MARGIN_S * 1000:.0f} ms",
         f"{taken_s * 1000:.0f} ms ({sum(held)} positions held before, {left} after)",
         "–",
@@ -130,26 +149,21 @@ async def _cancel(rig: Rig, client: Client, requests: int) -> float:
             await channel.close()
 
 
-async def _flat_row() -> Row:
-    """A model too small to take time; what is left are requests, streams, signatures and a database."""
-    from devnet.models.tiny_models import write_tiny_model
-
-    with tempfile.TemporaryDirectory(prefix="headrace-tiny-") as folder:
-        write_tiny_model(Path(folder), "llama", layers=2, hidden=32)
-        async with Rig(Path(folder), [1], peer=False, kv_bytes=16 * MIB) as rig:
-            held: dict[int, list[int]] = {}
-            for done in range(PER_ROUND, REQUESTS + 1, PER_ROUND):
-                await _soak(rig)
-                for stage in rig.stages:
-                    await stage.ask("empty", within_s=10.0)
-                memory = [await stage.ask("memory") for stage in rig.stages]
-                held[done] = [answer["RssAnon"] for answer in memory]
-            left = sum(answer["kv_tokens"] + answer["active"] for answer in memory)
+async def _flat_row(rig: Rig) -> Row:
+    held: dict[int, list[int]] = {}
+    for done in range(PER_ROUND, REQUESTS + 1, PER_ROUND):
+        await _soak(rig)
+        for stage in rig.stages:
+            await stage.ask("empty", within_s=10.0)
+        memory = [await stage.ask("memory") for stage in rig.stages]
+        held[done] = [answer["RssAnon"] for answer in memory]
+    left = sum(answer["kv_tokens"] + answer["active"] for answer in memory)
     grown = max(b - a for a, b in zip(held[WARM_REQUESTS], held[REQUESTS], strict=True))
     return Row(
         f"memory of a stage after {REQUESTS} requests, against {WARM_REQUESTS}",
         f"flat (≤ {FLAT_BYTES / MIB:.0f} MiB more)",
-        f"{grown / MIB:+.1f} MiB of {max(held[REQUESTS]) / MIB:.0f}, {left} positions or requests left",
+        f"{grown / MIB:+.1f} MiB of {max(held[REQUESTS]) / MIB:.0f}, "
+        f"{left} positions or requests left",
         "–",
         "0",
         grown <= FLAT_BYTES and left == 0,

@@ -174,7 +174,7 @@ class Activations(OfRequest, frozen=True, omit_defaults=True):
     Payload: float32 little-endian [rows, D]. `halved`: only the upper 16 bits of each number are
     sent, all others being zero, as in rows of bfloat16. `again`: all rows carried over from `start`
     on are void, these come instead. The first frame has `most_rows`, how many rows there will be at
-    most, `company`, the same number for requests of this sender that come together (0 in both:
+    most, `group`, the same number for requests of this sender that come together (0 in both:
     unknown), and `origin`. The last `guessed` rows are of guessed tokens: the next frame begins
     where they became void.
     """
@@ -189,7 +189,7 @@ class Activations(OfRequest, frozen=True, omit_defaults=True):
     most_rows: t.U32 = 0
     trace: Trace | None = None
     origin: Origin | None = None
-    company: Annotated[int, msgspec.Meta(ge=0, le=2**16)] = 0
+    group: Annotated[int, msgspec.Meta(ge=0, le=2**16)] = 0
 
 
 class Carry(OfRequest, frozen=True):

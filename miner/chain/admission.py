@@ -39,7 +39,7 @@ TERMS = "E-ADMIT-TERMS"
 
 
 @dataclass(frozen=True)
-class AdmissionRefusal:
+class Refusal:
     """Why not: a stable code for programs and a sentence with the numbers for people."""
 
     code: str
@@ -90,81 +90,74 @@ class ReceivedProposal:
     terms_bound: bool = True  # they are those that the order was signed with
 
 
-def decide(offer: ReceivedProposal, me: MinerState) -> AdmissionRefusal | None:
+def decide(offer: ReceivedProposal, me: MinerState) -> Refusal | None:
     """Everything that can be judged without the chain. None: no objection."""
     order = offer.order
     if me.draining:
-        return AdmissionRefusal(DRAINING, "this miner finishes its work and takes no new jobs")
+        return Refusal(DRAINING, "this miner finishes its work and takes no new jobs")
     if me.layers is None:
-        return AdmissionRefusal(NOT_SERVING, "this miner holds no layers at the moment")
+        return Refusal(NOT_SERVING, "this miner holds no layers at the moment")
     if order.matcher != ZERO_ADDRESS and order.matcher.lower() != offer.proposer.lower():
-        return AdmissionRefusal(
-            MATCHER, f"the order names matcher {order.matcher}, not {offer.proposer}"
-        )
+        return Refusal(MATCHER, f"the order names matcher {order.matcher}, not {offer.proposer}")
     if not offer.order_signed:
-        return AdmissionRefusal(SIGNATURE, f"the order is not signed by {order.requester}")
+        return Refusal(SIGNATURE, f"the order is not signed by {order.requester}")
     if order.model_id != me.model_id:
-        return AdmissionRefusal(
+        return Refusal(
             MODEL, f"this miner serves model {me.model_id}, the order is for {order.model_id}"
         )
     if order.numerics_profile != me.spec.numerics_profile:
-        return AdmissionRefusal(
-            PROFILE, f"the model's numerics profile is {me.spec.numerics_profile}"
-        )
+        return Refusal(PROFILE, f"the model's numerics profile is {me.spec.numerics_profile}")
     if order.requests < 1 or order.max_tokens_in < 1 or order.max_tokens_out < 1:
-        return AdmissionRefusal(REQUESTS, "the order buys nothing")
+        return Refusal(REQUESTS, "the order buys nothing")
     if order.requests > MAX_REQUESTS:
-        return AdmissionRefusal(
-            REQUESTS, f"{order.requests} requests, one receipt covers {MAX_REQUESTS}"
-        )
+        return Refusal(REQUESTS, f"{order.requests} requests, one receipt covers {MAX_REQUESTS}")
     if refusal := _check_plan(offer, me, me.layers) or _check_terms(offer):
         return refusal
     if order.price_in < me.price_in or order.price_out < me.price_out:
-        return AdmissionRefusal(
+        return Refusal(
             PRICE,
             f"the order pays {order.price_in}/{order.price_out} nano base units per token and "
-            "layer "
-            f"unit (in/out), this miner asks {me.price_in}/{me.price_out}",
+            f"layer unit (in/out), this miner asks {me.price_in}/{me.price_out}",
         )
     if me.free_requests < 1:
-        return AdmissionRefusal(SLOTS, "all request slots are reserved")
+        return Refusal(SLOTS, "all request slots are reserved")
     return None
 
 
-def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> AdmissionRefusal | None:
+def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal | None:
     """Everything that only the chain can tell. None: no objection."""
     lead_s = order.deadline - seen.now_s
     if not seen.signer_may_spend:
-        return AdmissionRefusal(
+        return Refusal(
             SIGNATURE, f"the order is not signed by {order.requester} or a spender that it allows"
         )
     if seen.job_exists:
-        return AdmissionRefusal(USED, "this order was opened before")
+        return Refusal(USED, "this order was opened before")
     if seen.nonce_revoked:
-        return AdmissionRefusal(USED, f"the requester revoked nonce {order.nonce}")
+        return Refusal(USED, f"the requester revoked nonce {order.nonce}")
     if lead_s < MIN_LEAD_S:
-        return AdmissionRefusal(
+        return Refusal(
             DEADLINE, f"the deadline is {lead_s} s away, at least {MIN_LEAD_S} s are needed"
         )
     if lead_s > seen.max_job_s:
-        return AdmissionRefusal(
+        return Refusal(
             DEADLINE, f"the deadline is {lead_s} s away, the limit is {seen.max_job_s} s"
         )
     if order.window > seen.max_window_s:
-        return AdmissionRefusal(
+        return Refusal(
             WINDOW, f"the window is {order.window} s, the limit is {seen.max_window_s} s"
         )
     need = pricing.max_amount(order, spec)
     if seen.requester_balance < need:
-        return AdmissionRefusal(
+        return Refusal(
             ESCROW,
             f"{order.requester} has {format_token(seen.requester_balance)} in escrow, the order "
             f"needs {format_token(need)}",
         )
     if not seen.arbitrator_listed:
-        return AdmissionRefusal(ARBITRATOR, f"{order.arbitrator} is not on the list of arbitrators")
+        return Refusal(ARBITRATOR, f"{order.arbitrator} is not on the list of arbitrators")
     if not seen.can_work:
-        return AdmissionRefusal(
+        return Refusal(
             STAKE, "this miner's stake is below what the order asks, or it may not work now"
         )
     return None
@@ -172,9 +165,7 @@ def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Admission
 
 def requests_reserved(order: Order, free_requests: int, terms: Terms | None = None) -> int:
     """How many of the miner's request slots a job gets: enough to fill a pipeline, never more than
-    are free.
-
-    An open order says in its terms how many of its requests run at once.
+    are free. An open order says in its terms how many of its requests run at once.
     """
     at_once = terms.in_flight if terms is not None and order.is_open else JOB_REQUESTS
     return max(1, min(order.requests, JOB_REQUESTS, at_once, free_requests))
@@ -202,38 +193,32 @@ def check_tiling(plan: Sequence[Stage], layers: int) -> None:
         raise PlanInvalid(f"layer {covered - 1} of a model with {layers} layers")
 
 
-def _check_terms(offer: ReceivedProposal) -> AdmissionRefusal | None:
+def _check_terms(offer: ReceivedProposal) -> Refusal | None:
     if not offer.terms_bound:
-        return AdmissionRefusal(TERMS, "the terms that came along are not those of the order")
+        return Refusal(TERMS, "the terms that came along are not those of the order")
     if offer.order.is_open and offer.terms is None:
-        return AdmissionRefusal(
-            TERMS, "an open order has no terms that say how many requests run at once"
-        )
+        return Refusal(TERMS, "an open order has no terms that say how many requests run at once")
     barred = [s.operator for s in offer.plan if offer.terms and not offer.terms.allows(s.operator)]
     if barred:
-        return AdmissionRefusal(TERMS, f"the order's terms do not allow operator {barred[0]}")
+        return Refusal(TERMS, f"the order's terms do not allow operator {barred[0]}")
     return None
 
 
-def _check_plan(
-    offer: ReceivedProposal, me: MinerState, layers: LayerRange
-) -> AdmissionRefusal | None:
+def _check_plan(offer: ReceivedProposal, me: MinerState, layers: LayerRange) -> Refusal | None:
     try:
         check_tiling(offer.plan, me.spec.layers)
     except PlanInvalid as error:
-        return AdmissionRefusal(error.code, error.why)
+        return Refusal(error.code, error.why)
     if offer.endpoints != len(offer.plan):
-        return AdmissionRefusal(PLACE, f"{offer.endpoints} endpoints for {len(offer.plan)} stages")
+        return Refusal(PLACE, f"{offer.endpoints} endpoints for {len(offer.plan)} stages")
     if offer.stage >= len(offer.plan):
-        return AdmissionRefusal(PLACE, f"there is no stage {offer.stage} of {len(offer.plan)}")
+        return Refusal(PLACE, f"there is no stage {offer.stage} of {len(offer.plan)}")
     mine = offer.plan[offer.stage]
     if mine.operator.lower() != me.operator.lower():
-        return AdmissionRefusal(PLACE, f"stage {offer.stage} is {mine.operator}, not this miner")
+        return Refusal(PLACE, f"stage {offer.stage} is {mine.operator}, not this miner")
     if sum(stage.operator.lower() == me.operator.lower() for stage in offer.plan) > 1:
-        return AdmissionRefusal(PLACE, "this miner stands in the plan twice")
+        return Refusal(PLACE, "this miner stands in the plan twice")
     inside = layers.start <= mine.layer_from and mine.layer_to <= layers.end
     if mine.layers != layers and not (me.takes_parts and inside):
-        return AdmissionRefusal(
-            PLACE, f"this miner holds layers {layers}, the plan says {mine.layers}"
-        )
+        return Refusal(PLACE, f"this miner holds layers {layers}, the plan says {mine.layers}")
     return None

@@ -63,10 +63,7 @@ class MinerChain:
         return self._seen_s + int(self._clock.monotonic() - self._seen_at)
 
     async def refresh_time(self) -> int:
-        """Look at the newest block.
-
-        An idle development chain mints none, so time never goes back here.
-        """
+        """Look at the newest block. Time never goes back: an idle development chain mints none."""
         seen_s = await self._ask(self.chain.now())
         if not self._has_looked or seen_s > self.now_s() or self.now_s() - seen_s > _OTHER_CHAIN_S:
             self._seen_s, self._seen_at = seen_s, self._clock.monotonic()
@@ -109,16 +106,12 @@ class MinerChain:
         return [str(juror) for juror in found]
 
     async def model(self, model_id: str) -> t.ModelSpec:
-        """A registered model's specification. Raises ContractRefused if nobody registered it."""
+        """A registered model's specification. Raises ContractRefused for an unknown one."""
         found = await self._ask(self.chain.read("ModelRegistry", "specOf", model_id))
         return msgspec.convert(found, t.ModelSpec)
 
-    async def can_work(self) -> bool:
-        """Whether the registry would give this operator work at all."""
-        return bool(await self._ask(self.chain.read("MinerRegistry", "canWork", self.operator, 0)))
-
     async def owner(self) -> str:
-        """The owner that registered this operator; the zero address if nobody did."""
+        """The owner that registered this operator; else the zero address."""
         return str(await self._ask(self.chain.read("MinerRegistry", "ownerOf", self.operator)))
 
     async def registered(self, owner: str) -> Any:
@@ -224,10 +217,7 @@ class News:
         position: ChainPosition,
         window: int,
     ) -> None:
-        """Events from `start_block` on.
-
-        Of a chain that replaced the one we knew, from `deploy_block` on.
-        """
+        """Events from `start_block` on; of a replaced chain, from `deploy_block` on."""
         self._chain, self._deploy_block, self._window = chain, deploy_block, window
         self._follower = EventFollower(
             chain, start_block=start_block, position=position, window=window
@@ -236,10 +226,8 @@ class News:
     async def poll(self) -> tuple[list[JobNews | DisputeNews | ClosingNews], ChainPosition, bool]:
         """(news, position to store with them, whether jobs may have moved back).
 
-        Raises ChainUnreachable.
-
-        A rolled-back block takes events with it; the owner then asks the chain about its live jobs
-        again.
+        Raises ChainUnreachable. A rolled-back block takes events with it; the owner then asks the
+        chain about its live jobs again.
         """
         batch = await self._follower.poll()
         if batch.chain_replaced:

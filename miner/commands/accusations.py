@@ -1,4 +1,4 @@
-"""Who accuses this miner, where does each accusation stand, and how is it answered without a daemon?"""
+"""Which accusations are there against this miner, and how is each answered?"""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from core.protocol import ids
 from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.commands.console import Run
-from miner.commands.facts import operator_address
+from miner.commands.facts import require_operator
 from miner.commands.results import AccusationRow
 
 _OPENED = {"GameOpened": ("id", "accuser"), "DisputeOpened": ("dispute", "challenger")}
 
 
 async def accusations(run: Run) -> list[AccusationRow]:
-    """Every dispute against this machine's owner, newest first. Raises UsageError for an unregistered miner."""
+    """Every dispute against this machine's owner, newest first. Raises UsageError."""
     from miner.commands.registration import REGISTRY, open_chain
 
     settings = run.settings
-    operator, problem = operator_address(settings)
-    if operator is None:
-        raise UsageError("whose disputes?", problem, next_step="miner register --stake AMOUNT")
+    operator = require_operator(settings, "whose disputes?")
     async with open_chain(settings) as chain:
         owner = str(await chain.read(REGISTRY, "ownerOf", operator))
         if owner == ZERO_ADDRESS:
@@ -48,15 +46,11 @@ async def accusation(run: Run, typed: str) -> AccusationRow:
 
 
 async def respond(run: Run) -> list[AccusationRow]:
-    """Play every open game against this miner to its end from what it kept; a running daemon does so by itself.
-
-    Raises ConfigError while a daemon runs.
-    """
+    """Play every open game to its end, as a daemon does. Raises ConfigError while one runs."""
     from core.runtime.clock import SystemClock
-    from miner.commands.bench import model_folder
     from miner.commands.registration import REGISTRY, open_chain
     from miner.defence.defence import Defence
-    from miner.records.home import Home, operator_wallet
+    from miner.records.home import Home, model_folder, operator_wallet
     from miner.records.store import MinerStore
 
     settings = run.settings

@@ -28,6 +28,7 @@ from core.runtime.settings import Settings
 from miner.commands.facts import dial, operator_address
 from miner.commands.market import ask, model_id_of
 from miner.commands.results import Bench, PeerDistance
+from miner.records.home import model_folder
 
 if TYPE_CHECKING:
     from core.engine.weights.shape import ModelSizes
@@ -46,10 +47,7 @@ LEAST_S = 1e-6
 
 
 async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) -> Bench:
-    """Load the layers (as many as the memory limit holds, where none are named) and time them.
-
-    Raises ModelMissing, UsageError for layers that the model lacks or that do not fit.
-    """
+    """Load the layers, else as many as fit, and time them. Raises ModelMissing, UsageError."""
     from core.engine.weights.shape import describe_model
     from miner.compute.compute import Compute
     from miner.records.machine import memory_limit_bytes
@@ -70,7 +68,8 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
             prefill = await _prefill_tokens_per_s(compute, shape, held)
         taus = {str(rows): round(ms, 5) for rows, ms in compute.metrics().tau_ms_by_rows.items()}
         tau_ms, kv_tokens = compute.tau_ms_per_layer, compute.kv_capacity_tokens
-        batch = _batch_rows(taus, settings.miner.max_batch)
+        # The largest measured batch that this miner would run.
+        batch = max((n for n in map(int, taus) if n <= settings.miner.max_batch), default=1)
     finally:
         compute.close()
     with run.stage(4, 4, "the way to other machines") as stage:
@@ -109,7 +108,7 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
 
 
 def fitting_layers(shape: ModelSizes, wanted: LayerRange | None, limit_bytes: int) -> LayerRange:
-    """The layers to load: those named, else the first ones, as many as fit beside a little cache."""
+    """The layers to load: those named, else as many of the first as fit beside a little cache."""
     if wanted is not None:
         if wanted.end > shape.layers:
             raise UsageError(
@@ -134,17 +133,6 @@ def most_layers(shape: ModelSizes, limit_bytes: int) -> int:
     """How many of the first layers fit beside a little cache."""
     counts = range(shape.layers, 0, -1)
     return next((n for n in counts if shape.shard_bytes(0, n) + KV_BYTES <= limit_bytes), 0)
-
-
-def model_folder(settings: Settings) -> Path:
-    """Where the configured model's files are. Raises ModelMissing."""
-    from core.engine.weights.store import resolve_model
-    from core.protocol.errors import ModelMissing
-
-    try:
-        return resolve_model(settings.miner.model, settings.folders.cache)
-    except ModelMissing:
-        return resolve_model(settings.miner.model)
 
 
 def bench_file(settings: Settings) -> Path:
@@ -217,11 +205,6 @@ async def _prefill_tokens_per_s(compute: Compute, shape: ModelSizes, held: Layer
     return rows / sorted(times)[CHUNKS // 2]
 
 
-def _batch_rows(taus: dict[str, float], most: int) -> int:
-    """The largest measured batch that this miner would run."""
-    return max((int(rows) for rows in taus if int(rows) <= most), default=1)
-
-
 def _kernels() -> str:
     from core.engine.native.native import NoKernels, kernels
 
@@ -258,7 +241,7 @@ async def _peers(settings: Settings) -> tuple[list[PeerDistance], str]:
 async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[float | None]:
     """How fast each takes bytes, one after another: at the same time they would share our own line.
 
-    Under a key of its own, for a stream has to be somebody's, and whose matters to nobody here.
+    Under a key of its own: a stream needs one, and here any will do.
     """
     from core.keys.signer import Signer
     from core.runtime.network.channel import Peers, StreamIdentity
@@ -276,10 +259,9 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
 
 async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
     """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is
-    none, or not within seconds.
-
-    The bytes are the payload of a ping, which whoever answers reads and forgets. What comes back is
-    a pong, so the other direction is for the other machine to measure.
+    none, or not within seconds. The bytes are the payload of a ping, which the other machine reads
+    and forgets. What comes back is a pong, so the other direction is for the other machine to
+    measure.
     """
     payload = os.urandom(SENT_BYTES)
     try:
@@ -299,7 +281,7 @@ async def _ping_s(channel: Channel, payload: bytes) -> float:
 
 async def round_trip_ms(endpoint: str) -> float | None:
     """The shortest of a few connections to host:port, which take one round trip each; None when
-    nobody answers, or only through a relay, where opening another stream waits for nobody."""
+    none answers, or only through a relay, where opening another stream takes no round trip."""
     if not endpoint.rpartition(":")[2].isdigit():
         return None
     found: list[float] = []

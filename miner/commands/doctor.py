@@ -17,10 +17,11 @@ from pathlib import Path
 from core.protocol.errors import ChainUnreachable, HeadraceError, ModelMissing
 from core.protocol.units import format_eth
 from core.runtime.settings import Settings
-from miner.commands.bench import model_folder, most_layers
+from miner.commands.bench import most_layers
 from miner.commands.facts import daemon_status, dial, operator_address
 from miner.commands.market import ask, model_id_of
 from miner.commands.results import Check
+from miner.records.home import model_folder
 
 #: Two machines' clocks may differ by the swarm's slack; the chain's newest block is older the
 #: slower its blocks.

@@ -23,7 +23,7 @@ from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS, ModelSpec
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
-from miner.commands.facts import operator_address
+from miner.commands.facts import require_operator
 from miner.commands.results import EarnedRow, Earnings
 
 By = Literal["job", "day", "model"]
@@ -107,10 +107,7 @@ def rows_of(
     name_of: Callable[[str], str],
     show: Callable[[int], str],
 ) -> list[EarnedRow]:
-    """The table, newest first.
-
-    A day counts what was credited on it; its jobs are those that began on it. Pure.
-    """
+    """The table, newest first. A day has what was credited and the jobs that began on it."""
     groups: dict[str, list[Served]] = {}
     paid: dict[str, int] = {}
     for served in books.jobs.values():
@@ -149,16 +146,11 @@ def _row(key: str, jobs: Sequence[Served], paid: int, show: Callable[[int], str]
 
 
 async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | None) -> Earnings:
-    """From the chain, and from this machine's orders what is still to come.
-
-    Raises UsageError for an unregistered miner.
-    """
+    """From the chain, and what is to come from this machine's orders. Raises UsageError."""
     from miner.commands.registration import REGISTRY, open_chain
 
     settings, show = run.settings, run.settings.show_token
-    operator, problem = operator_address(settings)
-    if operator is None:
-        raise UsageError("whose earnings?", problem, next_step="miner register --stake AMOUNT")
+    operator = require_operator(settings, "whose earnings?")
     async with open_chain(settings) as chain:
         owner = str(await chain.read(REGISTRY, "ownerOf", operator))
         if owner == ZERO_ADDRESS:
@@ -198,7 +190,7 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
 
 
 async def _read(run: Run, chain: Chain, owner: str, deploy_block: int, first: int) -> Books:
-    """Events from `first` on count; who our operators were is read from the beginning."""
+    """Events from `first` on count; the owner's operators are read from the beginning."""
     head = await chain.block_number()
     books, before = Books(), Books()
     with run.stage(

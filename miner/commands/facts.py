@@ -6,11 +6,11 @@ Each source is asked once; one that does not answer leaves its error where its f
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from core.keys.keystore import Keystore
-from core.protocol.errors import HeadraceError
+from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.settings import Settings
 from miner.commands.market import ask, model_id_of
@@ -39,10 +39,7 @@ class OwnerOnChain:
 
 @dataclass(frozen=True)
 class MinerFacts:
-    """Everything at one moment.
-
-    A text under a name with `_problem` says why its neighbour is missing.
-    """
+    """Everything at one moment; a text `…_problem` says why its neighbour is missing."""
 
     settings: Settings
     operator: str | None
@@ -88,29 +85,18 @@ class MinerFacts:
 async def gather_facts(settings: Settings) -> MinerFacts:
     """Ask daemon, chain and market at once. Only a broken configuration raises."""
     operator, operator_problem = operator_address(settings)
-    (daemon, daemon_problem), (chain, chain_problem), market = await asyncio.gather(
+    daemon, chain, market = await asyncio.gather(
         _daemon(settings), _chain(settings, operator), _market(settings)
     )
-    miners, models, jobs, matcher_problem = market
+    is_running = _is_running(settings)
     facts = MinerFacts(
-        settings,
-        operator,
-        operator_problem,
-        daemon,
-        daemon_problem,
-        chain,
-        chain_problem,
-        miners,
-        models,
-        jobs,
-        matcher_problem,
-        is_running=_is_running(settings),
+        settings, operator, operator_problem, *daemon, *chain, *market, is_running=is_running
     )
-    endpoint = (facts.own or {}).get("endpoint") or (daemon or {}).get("endpoint")
+    endpoint = (facts.own or {}).get("endpoint") or (facts.daemon or {}).get("endpoint")
     if endpoint is None:
         return facts
     reached, why = await dial(endpoint)
-    return MinerFacts(**{**vars(facts), "reached": reached, "reach_problem": why})
+    return replace(facts, reached=reached, reach_problem=why)
 
 
 def operator_address(settings: Settings) -> tuple[str | None, str]:
@@ -131,6 +117,14 @@ def operator_address(settings: Settings) -> tuple[str | None, str]:
     return None, f"the file of '{name}' does not say its address; start the miner once"
 
 
+def require_operator(settings: Settings, question: str) -> str:
+    """The address of the operator's wallet. Raises UsageError, with the question, without one."""
+    operator, problem = operator_address(settings)
+    if operator is None:
+        raise UsageError(question, problem, next_step="miner register --stake AMOUNT")
+    return operator
+
+
 def _is_running(settings: Settings) -> bool:
     try:
         return Home.of(settings).read_running() is not None
@@ -139,9 +133,7 @@ def _is_running(settings: Settings) -> bool:
 
 
 async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, str]:
-    """Whether a machine accepts a connection by one of an endpoint's routes, each within
-    `within_s`, and why not.
-    """
+    """Whether one of an endpoint's routes takes a connection `within_s`, and why none does."""
     from core.runtime.network.channel import open_route
 
     why, routes = [], endpoint.split(",")
@@ -160,27 +152,35 @@ async def dial(endpoint: str, within_s: float = DIAL_WITHIN_S) -> tuple[bool, st
     return False, "; ".join(why)
 
 
-async def daemon_status(settings: Settings) -> Json | None:
-    """What the running daemon says; None when none runs.
+def running_daemon(settings: Settings) -> RunningDaemon:
+    """The daemon that uses the miner's folder. Raises Unreachable where none does."""
+    home = Home.of(settings)
+    running = home.read_running()
+    if running is None:
+        raise Unreachable(
+            "the miner is not running", f"no daemon uses {home.folder}", next_step="miner start"
+        )
+    return running
 
-    Raises Unreachable when it does not answer.
-    """
+
+async def daemon_status(settings: Settings) -> Json | None:
+    """What the running daemon says, None without one. Raises Unreachable if it is silent."""
     running = Home.of(settings).read_running()
-    return None if running is None else await _call(running, "GET", "/status")
+    return None if running is None else await ask_daemon(running)
+
+
+async def ask_daemon(running: RunningDaemon) -> Json:
+    """What a daemon says of itself. Raises Unreachable if it is silent."""
+    return await _call(running, "GET", "/status")
 
 
 async def tell_daemon(running: RunningDaemon, path: str) -> Json:
-    """Ask a running daemon for something that only its owner may.
-
-    Raises Unreachable when it does not answer.
-    """
+    """Ask a running daemon for what only its owner may. Raises Unreachable if it is silent."""
     return await _call(running, "POST", path, authorization=f"Bearer {running.token}")
 
 
 async def _call(running: RunningDaemon, method: str, path: str, **headers: str) -> Json:
     import httpx2
-
-    from core.protocol.errors import Unreachable
 
     try:
         async with httpx2.AsyncClient(timeout=5.0) as client:

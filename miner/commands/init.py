@@ -34,10 +34,8 @@ async def init(
     bench: bool,
 ) -> Initialised:
     """Ask what was not said, write it to the user's configuration, measure, and say what to type
-    next.
-
-    Without a terminal, what is configured or usual stands; only the wallet must be said. Raises
-    UsageError, ConfigError.
+    next. Without a terminal, what is configured or usual stands; only the wallet must be said.
+    Raises UsageError, ConfigError.
     """
     import socket
 
@@ -121,9 +119,7 @@ def prices_of(text: str) -> tuple[str, str]:
 
 async def update(run: Run, changes: Mapping[str, Any], pause: bool | None) -> Updated:
     """Change this machine's terms in the configuration, and tell a running daemon to pause or to go
-    on.
-
-    Raises UsageError when nothing is to change, ConfigError for what cannot be set.
+    on. Raises UsageError when nothing is to change, ConfigError for what cannot be set.
     """
     wanted = {key: str(value) for key, value in changes.items() if value is not None}
     if not wanted and pause is None:

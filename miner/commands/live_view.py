@@ -6,10 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from core.protocol.errors import Unreachable
 from core.runtime.commands.console import Run
-from core.runtime.settings import Settings
-from miner.commands.facts import daemon_status
+from miner.commands.facts import Json, ask_daemon, daemon_status, running_daemon
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,15 +17,10 @@ _BAR = 24
 
 
 async def watch(run: Run, every_s: float, *, whole_screen: bool, count: int | None) -> None:
-    """Show the daemon's status again and again until it ends, `count` times at most.
-
-    With --json one line per look.
-
-    Raises Unreachable when none runs to begin with.
-    """
+    """Show the daemon's status until it ends, `count` times at most. Raises Unreachable."""
     settings, seen = run.settings, 0
     rates = Rates()
-    found = await require_status(settings)
+    found: Json | None = await ask_daemon(running_daemon(settings))
     if run.options.json or not run.out.is_terminal:
         while found is not None:
             rates.take(asyncio.get_running_loop().time(), found)
@@ -49,20 +42,6 @@ async def watch(run: Run, every_s: float, *, whole_screen: bool, count: int | No
             found = await daemon_status(settings)
     if found is None:
         run.note("the miner has left")
-
-
-async def require_status(settings: Settings) -> dict[str, Any]:
-    """What the daemon says. Raises Unreachable when none runs."""
-    found = await daemon_status(settings)
-    if found is None:
-        from miner.records.home import Home
-
-        raise Unreachable(
-            "the miner is not running",
-            f"no daemon uses {Home.of(settings).folder}",
-            next_step="miner start",
-        )
-    return found
 
 
 class Rates:

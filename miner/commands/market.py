@@ -11,10 +11,7 @@ ANSWER_WITHIN_S = 10.0
 
 
 async def ask(settings: Settings, path: str, **params: str) -> dict[str, Any]:
-    """The JSON document at a path of the network's matcher.
-
-    Raises ConfigError without one, MatcherUnreachable.
-    """
+    """The JSON at a path of the network's matcher. Raises ConfigError, MatcherUnreachable."""
     import httpx2
 
     url = settings.require_matcher_url().rstrip("/")
@@ -32,9 +29,6 @@ async def ask(settings: Settings, path: str, **params: str) -> dict[str, Any]:
 
 
 def model_id_of(settings: Settings) -> str:
-    """The id of the configured model, in lower case.
-
-    Its name where the network knows no such model.
-    """
+    """The id of the configured model in lower case, or its name where it has none."""
     name = settings.miner.model
     return settings.network.models.get(name, name).lower()

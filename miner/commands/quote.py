@@ -42,11 +42,7 @@ async def quote(
     prompt_ratio: float = 0.0,
     tokens_per_s: float | None = None,
 ) -> Profit:
-    """The break-even rate of the configured prices, against what `miner bench` measured and what
-    others ask.
-
-    Raises AmountUnitMissing, UsageError for a cost that is none.
-    """
+    """The break-even rate of the configured prices, beside the measured one. Raises UsageError."""
     cost = hourly_cost(settings, costs)
     notes: list[str] = []
     bench = read_bench(settings)
@@ -130,9 +126,7 @@ def _without(text: str, *endings: str) -> str:
 
 
 def _share(bench: Bench | None, model: dict[str, object] | None) -> tuple[int, int]:
-    """Layer units that a machine like the one measured is paid for, of the model's; the whole model
-    when nothing is known.
-    """
+    """Layer units that a machine like the measured one is paid for, of the model's."""
     if bench is None:
         return 1, 1
     first, last = (int(part) for part in bench.layers.split("-"))

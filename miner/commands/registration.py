@@ -31,14 +31,7 @@ from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
 from core.protocol.units import format_duration, format_eth, format_moment
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
-from miner.commands.results import (
-    Leaving,
-    Registered,
-    Rotated,
-    Stake,
-    StakeChanged,
-    WithdrawnStake,
-)
+from miner.commands.results import Leaving, Registered, Rotated, Stake, StakeChanged, WithdrawnStake
 from miner.records.home import operator_wallet
 
 REGISTRY = "MinerRegistry"
@@ -65,10 +58,7 @@ async def open_chain(settings: Settings) -> AsyncIterator[Chain]:
 
 
 async def register(run: Run, stake: str, operator_name: str | None) -> Registered:
-    """Stake, name the operator key and the machine.
-
-    Raises StakeTooLow, TokenShort or GasShort before anything is sent.
-    """
+    """Stake, name operator and machine. StakeTooLow, TokenShort, GasShort before it is sent."""
     settings = run.settings
     units, show = settings.token(stake), settings.show_token
     async with open_chain(settings) as chain:
@@ -94,7 +84,8 @@ async def register(run: Run, stake: str, operator_name: str | None) -> Registere
                 "start`",
             )
         await _need_tokens(run, chain, owner.address, units)
-        name = _operator_name(settings, operator_name)
+        name = operator_name or "new"
+        name = operator_wallet(settings) if name == "new" else name
         existing = _existing_operator(run, name)
         gift_wei = await _short_of_a_defence(chain, existing.address if existing else None)
         fee_wei = await _need_gas(
@@ -236,8 +227,7 @@ async def withdraw_credits(run: Run) -> WithdrawnStake:
                 next_step="work first: `miner start`, `miner status`",
             )
         run.confirm(
-            "Withdraw it?",
-            {"amount": show(sum(due.values())), "to": f"wallet {owner.address}"},
+            "Withdraw it?", {"amount": show(sum(due.values())), "to": f"wallet {owner.address}"}
         )
         sent = [await chain.transact(owner, contract, "withdrawCredit") for contract in due]
         return _withdrawn(sent[-1], show(sum(due.values())), owner.address)
@@ -394,9 +384,7 @@ async def _need_gas(chain: Chain, address: str, *calls: str, more_wei: int = 0) 
 
 
 async def _fee_wei(chain: Chain, gas: int) -> int:
-    """The most that `Chain.transact` would let this much gas cost, rounded up to millionths of an
-    ETH.
-    """
+    """The most that `Chain.transact` pays for this much gas, rounded up to 10¹² wei."""
     price = int(await chain.rpc("eth_gasPrice"), 16)
     fee_wei = gas * 125 // 100 * (2 * price + 10**9)
     return -(-fee_wei // 10**12) * 10**12
@@ -410,10 +398,6 @@ async def _refuse_taken(chain: Chain, operator: str, owner: str) -> None:
             f"it has worked for {taken_by}, and an operator never changes its owner",
             next_step="name another wallet with --operator NAME",
         )
-
-
-def _operator_name(settings: Settings, typed: str | None) -> str:
-    return operator_wallet(settings) if typed in (None, "", "new") else str(typed)
 
 
 def _existing_operator(run: Run, name: str) -> Signer | None:
@@ -458,9 +442,4 @@ def _machine(settings: Settings) -> tuple[str, int, int, str]:
     if port:
         endpoint = f"{miner.announce_host or miner.listen_host}:{port}"
         endpoint_hash = "0x" + sha256(endpoint.encode()).hexdigest()
-    return (
-        _CLASS_CPU,
-        memory_limit_bytes(settings) // 2**20,
-        copy_bandwidth_mb_s(),
-        endpoint_hash,
-    )
+    return (_CLASS_CPU, memory_limit_bytes(settings) // 2**20, copy_bandwidth_mb_s(), endpoint_hash)

@@ -22,10 +22,7 @@ class SentTransaction(OwnerResult, frozen=True):
 
 
 class Stake(OwnerResult, frozen=True):
-    """`stake status`: what the registry has of an owner.
-
-    Null where nothing leaves, and where the owner is not in jail.
-    """
+    """`stake status`: what the registry has; null where nothing leaves, or without jail."""
 
     owner: str
     operator: str
@@ -120,10 +117,7 @@ class Initialised(OwnerResult, frozen=True):
 
 
 class PeerDistance(OwnerResult, frozen=True):
-    """Round trip to another machine's data port, and how fast it takes bytes from here.
-
-    Null where it does not answer.
-    """
+    """Round trip to a machine's data port and its rate; null where it does not answer."""
 
     miner: str
     endpoint: str
@@ -132,10 +126,7 @@ class PeerDistance(OwnerResult, frozen=True):
 
 
 class Bench(OwnerResult, frozen=True):
-    """`bench`: this machine by the engine's own steps.
-
-    τ is milliseconds per layer of one decode step.
-    """
+    """`bench`: this machine by the engine's own steps; τ is ms per layer of a decode step."""
 
     model: str
     layers: str

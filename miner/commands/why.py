@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 from core.protocol.units import format_duration
 from miner.commands.facts import Json, MinerFacts, OwnerOnChain
@@ -13,197 +14,160 @@ HOUR_S = 3600
 _GRAVITY = {"blocks": 0, "unknown": 1, "costs": 2, "fine": 3}
 #: MinerRegistry's states.
 NONE, ACTIVE, COOLDOWN, EXITED = range(4)
+_Weight = Literal["blocks", "unknown", "costs", "fine"]
+_Found = tuple[_Weight, str, str]
+"""How grave it is, the fact, and what to do."""
 
 
 def reasons(facts: MinerFacts) -> list[Reason]:
-    """Ranked: what keeps all work away, what could not be seen, what keeps some away, and what is fine.
-
-    Pure. Of equal gravity, the earlier step of getting work comes first.
-    """
-    found = [
-        *_registration(facts),
-        *_stake(facts),
-        *_reputation(facts),
-        *_daemon(facts),
-        *_record(facts),
-        *_reachability(facts),
-        *_coverage(facts),
-        *_price(facts),
-        *_demand(facts),
-        *_room(facts),
-    ]
-    ordered = sorted(found, key=lambda reason: _GRAVITY[reason.weight])
-    return [
-        Reason(rank, one.topic, one.weight, one.fact, one.next)
-        for rank, one in enumerate(ordered, start=1)
-    ]
+    """Ranked: what blocks all work, is unknown, costs some, is fine; of equals the earlier step."""
+    found = [(topic, *one) for topic, look in _LOOKS.items() for one in look(facts)]
+    ordered = sorted(found, key=lambda reason: _GRAVITY[reason[1]])
+    return [Reason(rank, *one) for rank, one in enumerate(ordered, start=1)]
 
 
-def _blocks(topic: str, fact: str, fix: str) -> Reason:
-    return Reason(0, topic, "blocks", fact, fix)
+def _blocks(fact: str, fix: str) -> _Found:
+    return "blocks", fact, fix
 
 
-def _costs(topic: str, fact: str, fix: str) -> Reason:
-    return Reason(0, topic, "costs", fact, fix)
+def _costs(fact: str, fix: str) -> _Found:
+    return "costs", fact, fix
 
 
-def _fine(topic: str, fact: str) -> Reason:
-    return Reason(0, topic, "fine", fact, "")
+def _fine(fact: str) -> _Found:
+    return "fine", fact, ""
 
 
-def _unknown(topic: str, fact: str, fix: str) -> Reason:
-    return Reason(0, topic, "unknown", fact, fix)
+def _unknown(fact: str, fix: str) -> _Found:
+    return "unknown", fact, fix
 
 
-def _registration(facts: MinerFacts) -> Iterator[Reason]:
+def _registration(facts: MinerFacts) -> Iterator[_Found]:
     if facts.operator is None:
-        yield _blocks("registration", facts.operator_problem, "miner register --stake AMOUNT")
+        yield _blocks(facts.operator_problem, "miner register --stake AMOUNT")
         return
     chain = facts.chain
     if chain is None:
-        yield _unknown("registration", facts.chain_problem, "miner doctor")
+        yield _unknown(facts.chain_problem, "miner doctor")
     elif chain.state == NONE:
         yield _blocks(
-            "registration",
             f"no miner on this chain names operator {facts.operator}",
             f"miner register --stake {facts.settings.show_token(chain.min_stake)}",
         )
     elif chain.operator.lower() != facts.operator.lower():
         yield _blocks(
-            "registration",
             f"the owner works with another operator now: {chain.operator}",
             "miner config set miner.operator NAME, then start it anew",
         )
     elif chain.state == EXITED:
-        yield _blocks("registration", "the owner has left", "miner register --stake AMOUNT")
+        yield _blocks("the owner has left", "miner register --stake AMOUNT")
     else:
-        yield _fine("registration", f"owner {chain.owner}")
+        yield _fine(f"owner {chain.owner}")
 
 
-def _stake(facts: MinerFacts) -> Iterator[Reason]:
+def _stake(facts: MinerFacts) -> Iterator[_Found]:
     chain, show = facts.chain, facts.settings.show_token
     if chain is None or chain.state in (NONE, EXITED):
         return
     if chain.state == COOLDOWN:
         yield _blocks(
-            "stake",
             f"{show(chain.leaving)} is being taken out, so nothing new is given",
             "miner withdraw --cancel",
         )
     elif chain.stake < chain.min_stake:
         short = chain.min_stake - chain.stake
         yield _blocks(
-            "stake",
             f"{show(chain.stake)} is below the minimum of {show(chain.min_stake)}",
             f"miner stake add {show(short)}",
         )
     else:
         more = [m for m in facts.others if (m["stakeUnits"] or 0) > chain.stake]
         yield _fine(
-            "stake",
             f"{show(chain.stake)}, the minimum is {show(chain.min_stake)}; "
-            f"{len(more)} of {len(facts.others)} others stake more",
+            f"{len(more)} of {len(facts.others)} others stake more"
         )
 
 
-def _reputation(facts: MinerFacts) -> Iterator[Reason]:
+def _reputation(facts: MinerFacts) -> Iterator[_Found]:
     chain = facts.chain
     if chain is None or chain.state in (NONE, EXITED):
         return
     standing, why = (facts.own or {}).get("standing"), (facts.own or {}).get("standingWhy")
     if chain.jailed_for_s:
         yield _blocks(
-            "reputation",
             f"jailed for {format_duration(chain.jailed_for_s)} more after {_strikes(chain)}",
             "miner unjail, when the time is over",
         )
     elif not chain.can_work and chain.state == ACTIVE and chain.stake >= chain.min_stake:
-        yield _blocks(
-            "reputation",
-            f"the jail time after {_strikes(chain)} is over but not left",
-            "miner unjail",
-        )
+        yield _blocks(f"the jail time after {_strikes(chain)} is over but not left", "miner unjail")
     elif standing == "left out":
-        yield _blocks(
-            "reputation", f"the matcher leaves it out: {why}", "ask that auditor for its verdict"
-        )
+        yield _blocks(f"the matcher leaves it out: {why}", "ask that auditor for its verdict")
     elif chain.strikes:
         yield _costs(
-            "reputation",
             f"{_strikes(chain)} stay on record, so others come first, and requesters may avoid it",
             "nothing takes them back; miner disputes ls shows why",
         )
     elif standing == "last":
-        yield _costs(
-            "reputation", f"others come first: {why}", "keep rows as long as they may be asked for"
-        )
+        yield _costs(f"others come first: {why}", "keep rows as long as they may be asked for")
     else:
-        yield _fine("reputation", f"no strike, {chain.open_disputes} open disputes")
+        yield _fine(f"no strike, {chain.open_disputes} open disputes")
 
 
 def _strikes(chain: OwnerOnChain) -> str:
     return f"{chain.strikes} strike" + ("" if chain.strikes == 1 else "s")
 
 
-def _daemon(facts: MinerFacts) -> Iterator[Reason]:
+def _daemon(facts: MinerFacts) -> Iterator[_Found]:
     daemon = facts.daemon
     if daemon is None and facts.is_running:
         yield _unknown(
-            "daemon",
-            facts.daemon_problem,
-            "try again; if it stays so, miner stop, then miner start",
+            facts.daemon_problem, "try again; if it stays so, miner stop, then miner start"
         )
     elif daemon is None:
-        yield _blocks("daemon", facts.daemon_problem, "miner start")
+        yield _blocks(facts.daemon_problem, "miner start")
     elif daemon["problem"]:
-        yield _blocks("daemon", daemon["problem"], "miner doctor")
+        yield _blocks(daemon["problem"], "miner doctor")
     elif daemon["state"] in ("DRAINING", "LEFT"):
         yield _blocks(
-            "daemon",
             f"it is {daemon['state']}: paused, or on its way out",
             "miner update --resume, or miner start once it has left",
         )
     elif not daemon["chainReachable"]:
-        yield _blocks(
-            "daemon", "it does not reach the chain, so it accepts nothing", "miner doctor"
-        )
+        yield _blocks("it does not reach the chain, so it accepts nothing", "miner doctor")
     elif daemon["layers"] is None:
         told = "no matcher has told it layers yet"
         own = facts.own
         if own is not None and own["standby"]:
             told = "the matcher keeps it in reserve: others hold the model already"
-        yield _blocks("daemon", told, "miner start --layers A:B holds layers of your choice")
+        yield _blocks(told, "miner start --layers A:B holds layers of your choice")
     else:
-        yield _fine("daemon", f"{daemon['state']} layers {daemon['layers']} of {daemon['model']}")
+        yield _fine(f"{daemon['state']} layers {daemon['layers']} of {daemon['model']}")
 
 
-def _record(facts: MinerFacts) -> Iterator[Reason]:
+def _record(facts: MinerFacts) -> Iterator[_Found]:
     if facts.matcher_problem:
-        yield _unknown("record", facts.matcher_problem, "miner doctor")
+        yield _unknown(facts.matcher_problem, "miner doctor")
         return
     own = facts.own
     if own is None:
         yield _blocks(
-            "record",
             f"the matcher sees none of {len(facts.miners)} records from this machine",
             "miner doctor; check network.bootstrap_peers and miner.peers",
         )
     elif not own["alive"]:
         yield _blocks(
-            "record",
             f"its last record is {own['ageMs'] / 1000:.0f} s old, so it counts as gone",
             "miner status; then miner start",
         )
     else:
-        yield _fine("record", f"{own['state']}, seen {own['ageMs'] / 1000:.1f} s ago")
+        yield _fine(f"{own['state']}, seen {own['ageMs'] / 1000:.1f} s ago")
 
 
-def _reachability(facts: MinerFacts) -> Iterator[Reason]:
+def _reachability(facts: MinerFacts) -> Iterator[_Found]:
     own = facts.own
     if facts.reached is False:
         where = (own or facts.daemon or {}).get("endpoint")
         yield _blocks(
-            "reachability",
             f"nobody answers at {where}, which is what peers dial: {facts.reach_problem}",
             "open the port, set miner.announce_host and miner.announce_port, or miner.reach = "
             '"relay"',
@@ -213,43 +177,36 @@ def _reachability(facts: MinerFacts) -> Iterator[Reason]:
         seen = [m for m in facts.others if mine in {who.lower() for who in m["rhoMs"]}]
         text = f"{len(seen)} of {len(facts.others)} other machines of this model have reached it"
         if seen:
-            yield _fine("reachability", text)
+            yield _fine(text)
         else:
-            yield _costs(
-                "reachability",
-                text,
-                "open the port, or set miner.announce_host to what others can dial",
-            )
+            yield _costs(text, "open the port, or set miner.announce_host to what others can dial")
     elif facts.reached:
-        yield _fine("reachability", "it answers; no other machine of this model is there to ask")
+        yield _fine("it answers; no other machine of this model is there to ask")
 
 
-def _coverage(facts: MinerFacts) -> Iterator[Reason]:
+def _coverage(facts: MinerFacts) -> Iterator[_Found]:
     if facts.matcher_problem:
         return
     model = facts.model
     if model is None:
         yield _blocks(
-            "coverage",
             f"{facts.settings.miner.model} is not a registered model of this network",
             "choose one: client models; then miner config set miner.model NAME",
         )
     elif not model["covered"]:
         yield _blocks(
-            "coverage",
             f"no chain of machines holds all {model['layers']} layers: they reach to layer "
             f"{model['coveredTo']}",
             "hold missing layers with --layers, or wait for more machines",
         )
     else:
         yield _fine(
-            "coverage",
             f"at least {model['copies']} of the machines "
-            f"hold{'s' if model['copies'] == 1 else ''} each layer",
+            f"hold{'s' if model['copies'] == 1 else ''} each layer"
         )
 
 
-def _price(facts: MinerFacts) -> Iterator[Reason]:
+def _price(facts: MinerFacts) -> Iterator[_Found]:
     own = facts.own
     if own is None or "priceOutShown" not in own:
         return
@@ -257,17 +214,16 @@ def _price(facts: MinerFacts) -> Iterator[Reason]:
     cheaper = [m for m in rivals if _asks(m) < _asks(own)]
     text = f"{own['priceInShown']} in, {own['priceOutShown']} out"
     if not rivals:
-        yield _fine("price", f"{text}; nobody else holds these layers")
+        yield _fine(f"{text}; nobody else holds these layers")
     elif cheaper:
         lowest = min(cheaper, key=_asks)
         yield _costs(
-            "price",
             f"{text} is above {len(cheaper)} of {len(rivals)} others with these layers; the "
             f"lowest is {lowest['priceInShown']} in, {lowest['priceOutShown']} out",
             f"miner update --price {lowest['priceInShown']},{lowest['priceOutShown']}",
         )
     else:
-        yield _fine("price", f"{text}; none of {len(rivals)} others with these layers asks less")
+        yield _fine(f"{text}; none of {len(rivals)} others with these layers asks less")
 
 
 def _asks(machine: Json) -> int:
@@ -279,7 +235,7 @@ def _overlap(one: Json, other: Json) -> bool:
     return bool(a and b and a[0] < b[1] and b[0] < a[1])
 
 
-def _demand(facts: MinerFacts) -> Iterator[Reason]:
+def _demand(facts: MinerFacts) -> Iterator[_Found]:
     if facts.matcher_problem or facts.chain is None:
         return
     wanted, since = model_id_of(facts.settings), facts.chain.now_s - HOUR_S
@@ -296,17 +252,32 @@ def _demand(facts: MinerFacts) -> Iterator[Reason]:
     if not asked:
         text = "nobody ordered this model in the last hour"
     if asked:
-        yield _fine("demand", text)
+        yield _fine(text)
     else:
-        yield _costs("demand", text, "serve a model that is asked for: client models")
+        yield _costs(text, "serve a model that is asked for: client models")
 
 
-def _room(facts: MinerFacts) -> Iterator[Reason]:
+def _room(facts: MinerFacts) -> Iterator[_Found]:
     daemon = facts.daemon
     if daemon is None or daemon["layers"] is None:
         return
     text = f"{daemon['freeRequests']} of {daemon['maxRequests']} places are free"
     if daemon["freeRequests"]:
-        yield _fine("room", text)
+        yield _fine(text)
     else:
-        yield _costs("room", text, "raise miner.max_batch or miner.memory_limit")
+        yield _costs(text, "raise miner.max_batch or miner.memory_limit")
+
+
+#: In the order of the steps by which a miner gets work.
+_LOOKS: dict[str, Callable[[MinerFacts], Iterator[_Found]]] = {
+    "registration": _registration,
+    "stake": _stake,
+    "reputation": _reputation,
+    "daemon": _daemon,
+    "record": _record,
+    "reachability": _reachability,
+    "coverage": _coverage,
+    "price": _price,
+    "demand": _demand,
+    "room": _room,
+}

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,7 +72,7 @@ class RequestSpec:
     """What a request is, as its first rows open it.
 
     `most_rows` says how many it will have at most (0: the context), `layers` which of the
-    shard's it runs (None: all), `ring` by any name who comes after this stage: requests of one
+    shard's it runs (None: all), `ring` by any name the stages after this one: requests of one
     ring run the same layers. Requests of one `group_before` come together from the stage before
     (see `Compute.group`). What the prompts of one `owner` have in common is computed once
     (`miner.compute.prefixes`).
@@ -110,9 +110,7 @@ class _OpenRequest:
 
 
 class _Look:
-    """A look at the running step: since when it is seen, and how long the thread had waited for a
-    processor by then.
-    """
+    """The running step: since when it is seen, and how long the thread had no processor by then."""
 
     __slots__ = ("held_up_s", "number", "seen_s", "since_s")
 
@@ -124,14 +122,9 @@ class Compute:
     """A shard behind one thread."""
 
     def __init__(
-        self,
-        *,
-        threads: int = 1,
-        on_step: Callable[[Stepped, int], None] | None = None,
+        self, *, threads: int = 1, on_step: Callable[[Stepped, int], None] | None = None
     ) -> None:
-        """`on_step` hears of every batch, and how many of its steps were prompts, in the compute
-        thread.
-        """
+        """`on_step` hears of every batch and how many of its steps were prompts, in the thread."""
         self.pace = Pace(max_rows=MAX_ROWS)
         self.busy_s = self.idle_s = 0.0  # idle: while requests were open
         self.steps = self.stepped_rows = self.prefix_tokens = 0
@@ -151,7 +144,7 @@ class Compute:
         self._promises: Promises | None = None
         self._lineup: Lineup[StepWork] | None = None
         self._dropped: deque[tuple[_OpenRequest, asyncio.Future[None]]] = deque()
-        self._errands: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._calls: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._is_closing = False
         self._running: tuple[int, float] | None = None  # the step's number and its expected seconds
         self._prompt_times = StepTimes()
@@ -198,19 +191,14 @@ class Compute:
         return len(self._requests)
 
     def group(self, key: Key) -> int | None:
-        """The group in which a request has its pages, whose requests leave here together.
-
-        None where there are no groups.
-        """
+        """The group of a request's pages, which leaves here together; None without groups."""
         request, promises = self._requests.get(key), self._promises
         if request is None or not request.is_open or promises is None or promises.engine.groups < 2:
             return None
         return promises.group_of(request)
 
     def spare_rows(self, key: Key) -> int:
-        """How many guesses may go with each step of a request without delaying another answer
-        (`miner.compute.pace`).
-        """
+        """Guesses that may go with each step of a request and delay no other answer."""
         request = self._requests.get(key)
         return 0 if request is None else self.pace.spare_rows(request.ring)
 
@@ -221,10 +209,8 @@ class Compute:
 
     def running_s(self) -> tuple[float, float]:
         """Seconds for which the step that runs has been seen to run, and those that were to be
-        expected; 0, 0 between steps.
-
-        What other programs held up is left out. A step that nobody looked at for some seconds is
-        new: we may have slept.
+        expected; 0, 0 between steps. What other programs held up is left out. A step that nobody
+        looked at for some seconds is new: we may have slept.
         """
         running, now_s = self._running, time.monotonic()
         if running is None:
@@ -240,27 +226,24 @@ class Compute:
     def metrics(self) -> EngineMetrics:
         """What is counted and measured here."""
         engine, rings = self._engine, self.pace.rings()
+        swapped_bytes, waited_s = self._swapped
+        counted = EngineMetrics(
+            self.busy_s,
+            self.idle_s,
+            self.steps,
+            self.stepped_rows,
+            swapped_bytes=swapped_bytes + (engine.swapped[0] if engine else 0),
+            swap_waited_s=waited_s + (engine.swapped[1] if engine else 0.0),
+            prefix_tokens=self.prefix_tokens,
+        )
         if engine is None:
-            swapped_bytes, waited_s = self._swapped
-            return EngineMetrics(
-                self.busy_s,
-                self.idle_s,
-                self.steps,
-                self.stepped_rows,
-                swapped_bytes=swapped_bytes,
-                swap_waited_s=waited_s,
-                prefix_tokens=self.prefix_tokens,
-            )
-        swapped_bytes, waited_s = engine.swapped
+            return counted
         layers = len(engine.shard.layers)
         choice, latency_s = max(
             rings.values(), key=lambda ring: ring[0].tickets, default=(None, 0.0)
         )
-        return EngineMetrics(
-            busy_s=self.busy_s,
-            idle_s=self.idle_s,
-            steps=self.steps,
-            rows=self.stepped_rows,
+        return replace(
+            counted,
             waiting_requests=self.waiting_requests,
             kv_tokens=self.kv_tokens,
             kv_free_tokens=self.kv_free_tokens,
@@ -273,9 +256,6 @@ class Compute:
             microbatch_rows=choice.rows if choice else 0,
             ring_latency_s=latency_s,
             kv_bytes=engine.held_bytes(),
-            swapped_bytes=self._swapped[0] + swapped_bytes,
-            swap_waited_s=self._swapped[1] + waited_s,
-            prefix_tokens=self.prefix_tokens,
         )
 
     def longest_request(self, context: int) -> int:
@@ -295,16 +275,13 @@ class Compute:
     ) -> ModelShard:
         """Replace the shard, with `kv_bytes` for keys and values.
 
-        The old one is freed first; no request may be running.
-
-        `kv_bytes` may be asked of the shard when it is there; what it raises is raised, and nothing
-        is loaded. `second` is where more keys and values may lie than that, of requests whose turn
-        is not near; it is measured how much may, unless an `Offload` says it. Up to `prefix_share`
-        of `kv_bytes` keep prompts for their owner's next ones (0: none) until requests need it, and
-        rows beside them take at most as much again.
-
-        `model_dir` is where an embedding that the head shares may be read from instead of being
-        held twice.
+        The old one is freed first; no request may be running. `kv_bytes` may be asked of the shard
+        when it is there; what it raises is raised, and nothing is loaded. `second` is where more
+        keys and values may lie than that, of requests whose turn is not near; it is measured how
+        much may, unless an `Offload` says it. Up to `prefix_share` of `kv_bytes` keep prompts for
+        their owner's next ones (0: none) until requests need it, and rows beside them take at most
+        as much again. `model_dir` is where an embedding that the head shares may be read from
+        instead of being held twice.
         """
         self._lose_all()
         return await self._run(
@@ -317,10 +294,7 @@ class Compute:
         await self._run(self._unload)
 
     async def measure(self) -> float:
-        """τ: milliseconds per layer of one decode step, the median of a few.
-
-        Larger batches are tried too.
-        """
+        """τ: ms per layer of one decode step, the median of a few; larger batches are tried."""
         await self._run(self._probe)
         return self.tau_ms_per_layer
 
@@ -340,7 +314,7 @@ class Compute:
         as_decodes: bool = False,
         guessed: int = 0,
     ) -> bytes:
-        """Feed token ids (first stage) or float32 rows; returns this stage's float32 rows.
+        """Feed ids [T] (first stage) or float32 rows [T, D]; returns this stage's rows [T, D].
 
         They stand at position `first`, by default after those fed so far. A `trace` is lengthened
         by what this step took. `as_decodes` gives the bits of as many steps of one row; the last
@@ -363,10 +337,7 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = False,
     ) -> DrawnToken:
-        """Feed a last stage and draw the sampler's next token from the last position.
-
-        The sampler is not moved on.
-        """
+        """Feed a last stage rows [T, D] and draw the next token; `sampler` is not moved on."""
         work = self._new_work(request, x, first, draw=sampler, trace=trace, as_decodes=as_decodes)
         result: DrawnToken = await work.future
         return result
@@ -382,10 +353,7 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = True,
     ) -> list[DrawnToken]:
-        """Feed a last stage a row and those of `guesses`; as many draws as fit, and the one after.
-
-        The sampler is not moved on.
-        """
+        """Feed a row and those of `guesses` [1 + guesses, D]: draws that fit, and one more."""
         work = self._new_work(
             request,
             x,
@@ -400,20 +368,13 @@ class Compute:
         return result
 
     async def feed(
-        self,
-        request: RequestSpec,
-        x: Rows,
-        *,
-        first: int | None = None,
-        as_decodes: bool = False,
+        self, request: RequestSpec, x: Rows, *, first: int | None = None, as_decodes: bool = False
     ) -> None:
-        """Feed a last stage what no token follows yet."""
+        """Feed a last stage rows [T, D] that no token follows yet."""
         await self._new_work(request, x, first, as_decodes=as_decodes).future
 
     async def drop(self, key: Key) -> None:
-        """Forget a request: what waits of it is taken out at once, its pages are free when the
-        running step ends.
-        """
+        """Forget a request; its pages are free when the running step ends."""
         request = self._requests.pop(key, None)
         if request is None:
             return
@@ -430,10 +391,8 @@ class Compute:
 
     async def carry(self, old: Key, new: Key, rows: int, *, ring: Hashable = None) -> int:
         """Let `new` go on with what is remembered of `old`, which may be the same: its first `rows`
-        positions.
-
-        Returns how many of them are here; the others must be fed again. What waited of `old` is
-        taken out. `ring` is as in `rows`.
+        positions. Returns how many of them are here; the others must be fed again. What waited of
+        `old` is taken out. `ring` is as in `rows`.
         """
         request = self._requests.get(old)
         if request is None or (old != new and new in self._requests):
@@ -452,10 +411,7 @@ class Compute:
         return request.end
 
     def heard(self, key: Key, trace: Sequence[int] | None, *, is_last: bool = False) -> None:
-        """A first stage: what left for this request is home, with the trace that it carried.
-
-        `is_last` if no step follows.
-        """
+        """A first stage: what left is home, with its trace; `is_last` if no step follows."""
         request = self._requests.get(key)
         if request is None:
             return
@@ -468,9 +424,7 @@ class Compute:
                 self._changed.notify()
 
     async def wait_for_room(self) -> None:
-        """Wait while more rows wait here than the engine can soon run: the backpressure that
-        senders feel.
-        """
+        """Wait while more rows wait here than the engine can soon run: backpressure."""
         await self._room.wait()
 
     def close(self) -> None:
@@ -572,12 +526,12 @@ class Compute:
                 future.set_result(result)
         self._look_for_room(waiting_rows)
 
-    async def _run(self, errand: Callable[[], T]) -> T:
+    async def _run(self, call: Callable[[], T]) -> T:
         """Run something in the thread, between steps."""
         loop = self._loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         with self._changed:
-            self._errands.append((errand, done))
+            self._calls.append((call, done))
             self._changed.notify()
         return await done
 
@@ -594,7 +548,7 @@ class Compute:
         while True:
             with self._changed:
                 idle_since = time.perf_counter()
-                while not (self._is_closing or self._dropped or self._errands):
+                while not (self._is_closing or self._dropped or self._calls):
                     batch = self._form()
                     if batch is not None:
                         break
@@ -606,11 +560,11 @@ class Compute:
                 if self._is_closing:
                     return
                 dropped, self._dropped = self._dropped, deque()
-                errand = self._errands.popleft() if self._errands else None
+                call = self._calls.popleft() if self._calls else None
             if dropped:
                 self._free(dropped)
-            if errand is not None:
-                self._do(*errand)
+            if call is not None:
+                self._do(*call)
             if batch is not None:
                 self._step(batch)
 
@@ -651,9 +605,9 @@ class Compute:
                     self._promises.release(request)
         self._tell([(freed, None) for _, freed in dropped])
 
-    def _do(self, errand: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+    def _do(self, call: Callable[[], Any], done: asyncio.Future[Any]) -> None:
         try:
-            result = errand()
+            result = call()
         except BaseException as error:  # handed to the caller
             result = error
         self._tell([(done, result)])
@@ -838,9 +792,7 @@ def _probe_step(engine: Engine, names: Sequence[Hashable], position: int) -> flo
 
 
 def _keeps_bits(engine: Engine) -> bool:
-    """Whether a request's rows do not depend on who else is computed, tried on the last layer and
-    what comes after it.
-    """
+    """Whether a request's rows depend on no other's, tried on the last layer and the head."""
     from core.engine.batch.batch import BatchEngine
     from core.engine.batch.determinism import is_batch_invariant
     from core.engine.memory.paged_kv import KvShort
@@ -856,9 +808,7 @@ def _keeps_bits(engine: Engine) -> bool:
 
 
 def _share(shard: ModelShard, works: Sequence[StepWork]) -> float:
-    """Which part of the shard's layers these steps ran in the mean: what times of whole steps are
-    told from.
-    """
+    """The mean share of the shard's layers in these steps: times of whole steps follow from it."""
     whole = len(shard.layers)
     ran = [whole if work.layers is None else len(work.layers) for work in works]
     return sum(ran) / (whole * len(ran))

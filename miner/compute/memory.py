@@ -36,10 +36,7 @@ class Paged(Protocol):
 
 @dataclass
 class Promises:
-    """One ledger for each of an engine's pools, in each group of requests.
-
-    The `Admission` of a stage's lineup.
-    """
+    """A ledger for each pool in each group of requests: the `Admission` of a stage's lineup."""
 
     engine: Paged
     chunk_tokens: int
@@ -57,11 +54,7 @@ class Promises:
         layers: LayerRange | None = None,
         group_before: int | None = None,
     ) -> bool:
-        """A request of at most `tokens` over these layers (all) is coming; False if it will
-        never fit.
-
-        Those of the same `group_before` should be in one group, because they come together.
-        """
+        """Expect a request of these layers (all), near its `group_before`; False if too large."""
         if not self._would_fit(tokens, layers):
             return False
         self._wanted[request] = self._pages_for(tokens, layers), group_before
@@ -107,7 +100,7 @@ class Promises:
 
     @property
     def free_tokens(self) -> int:
-        """Positions that nobody has been promised."""
+        """Positions that are promised to no request."""
         return sum(
             self._tokens([ledger.free_pages for ledger in ledgers]) for ledgers in self._groups
         )
@@ -122,9 +115,7 @@ class Promises:
         return all(n <= have for n, have in zip(wanted, self.engine.pages_of_group, strict=True))
 
     def _in_order(self, group_before: int | None) -> list[int]:
-        """Groups by who should get a request first: its group_before's, then the fullest, for a
-        step costs much the same for few.
-        """
+        """Groups to try: that of `group_before`, then the fullest: steps of few cost as much."""
         count = len(self._groups)
         first = None if group_before is None else group_before % count
         return sorted(range(count), key=lambda g: (g != first, -self._groups[g][0].requests, g))

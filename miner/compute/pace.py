@@ -51,10 +51,7 @@ class Pace:
         self._rings: dict[Hashable, _Ring] = {}
 
     def heard(self, ring: Hashable, away_s: float, trace: Sequence[int]) -> None:
-        """A microbatch came home `away_s` after its step here ended.
-
-        `trace` begins with this stage's numbers.
-        """
+        """A microbatch came home `away_s` after its step; `trace` begins with this stage."""
         known = self._ring(ring)
         stages = [trace[at : at + 3] for at in range(TRACE_NUMBERS, len(trace) - 2, TRACE_NUMBERS)]
         while len(known.later) < len(stages):
@@ -85,16 +82,11 @@ class Pace:
         return known.choice
 
     def joins(self, rows: int, more: int) -> bool:
-        """Whether a microbatch of `more` rows runs in one step with `rows` that came before it.
-
-        A stage that knows nothing joins them.
-        """
+        """Whether `more` rows run in one step with `rows` before them; unknown stages join."""
         return not self.own or joins(self.own.seconds, rows, more)
 
     def spare_rows(self, ring: Hashable) -> int:
-        """How many guesses each request of a ring may send along so that nobody's answer comes
-        later, as of the last choice.
-        """
+        """Guesses that each request of a ring may send along and delay no other answer."""
         known = self._rings.get(ring)
         return known.spare if known is not None else 0
 

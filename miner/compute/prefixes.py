@@ -27,7 +27,7 @@ class ChunkChain:
     __slots__ = ("_links", "_owner")
 
     def __init__(self, owner: str) -> None:
-        """`owner` shares with nobody else."""
+        """Only prompts of one `owner` share."""
         self._owner = owner.lower().encode()
         self._links: list[bytes] = []
 
@@ -61,10 +61,8 @@ class Sorted(NamedTuple):
 
 def sort_out(engine: Engine, works: Sequence[StepWork]) -> Sorted:
     """Give works of a batch what others have computed, and hold those back of which a twin runs in
-    this batch, once.
-
-    Their requests are open in the engine. Works that run are given the links under which they are
-    to be kept.
+    this batch, once. Their requests are open in the engine. Works that run are given the links
+    under which they are to be kept.
     """
     if not engine.shares_prefixes:
         return Sorted([], list(works), [])

@@ -24,19 +24,14 @@ if TYPE_CHECKING:
 
 
 class DrawnToken(NamedTuple):
-    """A token that a last stage drew, and its state row: what the last layer gave at that position,
-    as it is committed and kept.
-    """
+    """A token that a last stage drew, and its state row: what the last layer gave there."""
 
     choice: TokenChoice
     state: bytes
 
 
 class StepWork(RequestStep):
-    """A request's step and who waits for it.
-
-    Without `draw` a last stage says nothing, any other gives its rows.
-    """
+    """A request's step and its future. Without `draw` a last stage gives nothing."""
 
     __slots__ = (
         *("as_decodes", "data", "draw", "future", "guesses", "has_waited", "links", "queued_s"),
@@ -61,11 +56,9 @@ class StepWork(RequestStep):
     ) -> None:
         """`data` is token ids or the bytes of float32 rows.
 
-        `trace` is lengthened in place once the step has run.
-
-        What is drawn comes out as a `DrawnToken`. With `guesses` each row but the first stands for
-        one, and a list of draws comes out: one, and one more for each guess that fits the draw
-        before.
+        `trace` is lengthened in place once the step has run. What is drawn comes out as a
+        `DrawnToken`. With `guesses` each row but the first stands for one, and a list of draws
+        comes out: one, and one more for each guess that fits the draw before.
         """
         super().__init__(request, first, end, job, layers, guessed, leads=bool(trace))
         self.data, self.future, self.draw, self.trace = data, future, draw, trace
@@ -219,9 +212,7 @@ def as_rows(out: Any) -> bytes:
 
 
 def _drawing(works: Sequence[StepWork]) -> Draw:
-    """Draws the tokens of these works, in their order: one of each that is to draw, of one with
-    guesses one of each row.
-    """
+    """Draws the tokens of these works, in order: one each, or one for each row with guesses."""
     from core.engine.sampling.sampling import sample_batch
 
     samplers: list[Sampler] = []
@@ -257,10 +248,7 @@ def _drawn(choice: Any, state: Any) -> Any:
 
 
 def _fitting(drawn: Sequence[Any], guesses: Sequence[int]) -> Any:
-    """Draws as far as they are what was guessed, and the one after.
-
-    The error where the first failed.
-    """
+    """Draws as far as they were guessed, and the one after; the error where the first failed."""
     found: list[Any] = []
     for i, draw in enumerate(drawn):
         if isinstance(draw, Exception):

@@ -45,10 +45,8 @@ class _Make(Protocol):
 def choose_offload(make: _Make, hot_bytes: int, second: SecondTier) -> Offload | None:
     """How to swap with `hot_bytes` of hot memory.
 
-    None, and a word in the log, where it would gain nothing.
-
-    `make` makes an engine on the shard. Raises UsageError where the folder cannot hold what is
-    measured with.
+    None, and a word in the log, where it would gain nothing. `make` makes an engine on the shard.
+    Raises UsageError where the folder cannot hold what is measured with.
     """
     from core.engine.batch.batch import BatchEngine
     from core.engine.memory.sizing import copy_bytes_per_s, fitting_offload
@@ -108,9 +106,7 @@ def _step_s(engine: BatchEngine) -> float:
 
 
 def _share_for(engine: BatchEngine, tokens: int) -> float:
-    """Which part of hot memory a request of `tokens` holds at most, in the pool where that is
-    most.
-    """
+    """The most of hot memory that a request of `tokens` holds, as a share of the fullest pool."""
     wanted = engine.pages_for(tokens, chunk_tokens=CHUNK_TOKENS)
     # Two more, because pools are divided into whole pages.
     return max((n + 2) / have for n, have in zip(wanted, engine.pages, strict=True) if n)

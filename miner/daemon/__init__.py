@@ -1,0 +1,9 @@
+"""The running miner, from start to end.
+
+`daemon`       all loops, and the order in which they start and stop
+`assignment`   the layers that this miner is told to hold, loaded and changed
+`announce`     this miner's records in the swarm, and distances to the others
+`stake_watch`  what the owner should hear of stake and credits
+`claims`       acknowledgements that the miner itself brings on chain
+`status`       the page that tells the owner, on this machine only
+"""

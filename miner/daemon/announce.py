@@ -43,9 +43,7 @@ class Records(Protocol):
 
 
 class Announcer:
-    """Publishes the record of this machine, each with a higher sequence number than the one
-    before.
-    """
+    """Publishes this machine's record, each with a higher sequence number than the last."""
 
     def __init__(
         self, swarm: Records, signer: signing.DigestSigner, domain: signing.Domain
@@ -55,10 +53,7 @@ class Announcer:
         self.failures = 0
 
     async def announce(self, record: MinerRecord, *, timeout_s: float = SWARM_TIMEOUT_S) -> bool:
-        """Say it now.
-
-        False when nobody took it within `timeout_s`; PeerUnreachable when our own peer has ended.
-        """
+        """Say it now: False when not taken in time, PeerUnreachable when our peer has ended."""
         self._sequence = max(self._sequence + 1, now_ms())
         data = seal(record, self._sequence, self._signer, self._domain)
         try:

@@ -1,4 +1,4 @@
-"""Which layers does this miner hold, who told it, and how does it change them?"""
+"""Which layers does this miner hold, by which matcher's word, and how do they change?"""
 
 from __future__ import annotations
 
@@ -83,9 +83,8 @@ def follow(
 def open_model(name: str, model_id: str, spec: t.ModelSpec, folder: Path) -> LocalModel:
     """Check the files against the registry.
 
-    Raises CheckFailed when they are another model, ModelError without them.
-
-    Hashes every weight the first time, which takes seconds; the result is kept beside the model.
+    Raises CheckFailed when they are another model, ModelError without them. Hashes every weight the
+    first time, which takes seconds; the result is kept beside the model.
     """
     from core.engine.weights.shape import describe_model
     from core.engine.weights.tokenizer import Tokenizer
@@ -207,7 +206,7 @@ async def load(
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """A model's own tokenizer: slow to read and large, so only read for who needs it."""
+    """A model's own tokenizer: slow to read and large, so only read where it is needed."""
     from core.engine.weights.tokenizer import Tokenizer
 
     return Tokenizer(folder)

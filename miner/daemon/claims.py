@@ -18,7 +18,7 @@ from core.protocol.signing import DigestSigner
 from core.protocol.types import JobState
 from core.runtime.logs import get_logger
 from miner.records.store import StoredJob
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 
 log = get_logger(__name__)
 
@@ -34,9 +34,7 @@ class OpenOrderSeen:
 
 
 def turn_s(seen: OpenOrderSeen, close_delay_s: int, stage: int, stages: int) -> int:
-    """When it is this stage's turn to bring what the matcher did not: in the second and third
-    quarter of the while after the deadline.
-    """
+    """When it is this stage's turn: in the second and third quarter after the deadline."""
     quarter = close_delay_s // 4
     return seen.deadline_s + quarter + 2 * quarter * stage // stages
 
@@ -58,7 +56,7 @@ def is_due(
 class Claims:
     """Looks after the acknowledgements that this miner holds."""
 
-    def __init__(self, chain: Chain, signer: DigestSigner, book: Book) -> None:
+    def __init__(self, chain: Chain, signer: DigestSigner, book: ReceiptBook) -> None:
         self._chain, self._signer, self._book = chain, signer, book
         self._close_delay_s: int | None = None
 

@@ -13,7 +13,6 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import msgspec
 
@@ -26,7 +25,6 @@ from core.protocol.errors import (
     ConfigError,
     ContractRefused,
     HeadraceError,
-    ModelMissing,
     ModelUnknown,
     PeerUnreachable,
     UsageError,
@@ -52,14 +50,14 @@ from miner.daemon.claims import Claims
 from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
 from miner.daemon.status import serve_status
 from miner.defence.defence import OFFER_S, Defence, TraceHook
-from miner.records.home import Home, RunningDaemon
+from miner.records.home import Home, RunningDaemon, model_folder
 from miner.records.machine import memory_limit_bytes
 from miner.records.metrics import MinerMetrics
 from miner.records.store import MinerStore
-from miner.serving.job_table import Desk, MinerTerms
+from miner.serving.job_table import JobTable, MinerTerms
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outboxes
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.stage import StageService
 
 FOLLOW_S = 1.0
@@ -86,11 +84,9 @@ async def serve(
 ) -> None:
     """Serve until told to leave or cancelled.
 
-    Accepted work is finished first, within `miner.drain_timeout`.
-
-    `signer` holds the operator's key. `shard_hook` gets each shard after it was loaded,
-    `trace_hook` the weights that a defence is made of; the product passes none. Raises
-    HeadraceError when it cannot start.
+    Accepted work is finished first, within `miner.drain_timeout`. `signer` holds the operator's
+    key. `shard_hook` gets each shard after it was loaded, `trace_hook` the weights that a defence
+    is made of; the product passes none. Raises HeadraceError when it cannot start.
     """
     home = Home.of(settings)
     with home.locked():
@@ -186,17 +182,8 @@ async def _open_model(settings: Settings, chain: MinerChain) -> LocalModel:
         raise ModelUnknown(
             f"model {model_id} is not registered", "ModelRegistry does not know it"
         ) from None
-    folder = _model_folder(name, settings)
+    folder = model_folder(settings)
     return await asyncio.to_thread(assignment.open_model, name, model_id, spec, folder)
-
-
-def _model_folder(name: str, settings: Settings) -> Path:
-    from core.engine.weights.store import resolve_model
-
-    try:
-        return resolve_model(name, settings.folders.cache)
-    except ModelMissing:
-        return resolve_model(name)
 
 
 class MinerDaemon:
@@ -222,16 +209,16 @@ class MinerDaemon:
         self._domain = chain.chain.domain
         self._memory_bytes = memory_limit_bytes(settings)
         self.metrics = MinerMetrics()
-        self._book = Book(store, signer, self._domain, chain.now_s)
+        self._book = ReceiptBook(store, signer, self._domain, chain.now_s)
         self._compute = Compute(threads=settings.engine.threads or 1, on_step=self.metrics.step)
         identity = StreamIdentity(signer, self._domain)
         self._peers = Peers(identity)
         self._outboxes = Outboxes(self._peers)
         self._beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
         self._neighbours = Neighbours(Peers(identity), self._beat, self._clock)
-        self._desk = Desk(self._terms(), self._book, chain, self._clock.monotonic)
+        self._table = JobTable(self._terms(), self._book, chain, self._clock.monotonic)
         self._stage = StageService(
-            self._desk,
+            self._table,
             self._compute,
             self._outboxes,
             self._clock.monotonic,
@@ -303,10 +290,7 @@ class MinerDaemon:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Everything side by side, until the owner asks to leave.
-
-        Raises PeerUnreachable when our swarm peer ends.
-        """
+        """Everything, until the owner asks to leave. PeerUnreachable when our peer ends."""
         self._speed = await self._compute.benchmark()
         loops = [
             _every(self._settings.miner.announce_interval_s, self._announce),
@@ -333,11 +317,11 @@ class MinerDaemon:
         if self._has_left:
             return
         within_s = self._settings.miner.drain_timeout_s if within_s is None else within_s
-        self._desk.is_draining = True
-        log.info("leaving", within_s=within_s, active=self._desk.active_requests)
+        self._table.is_draining = True
+        log.info("leaving", within_s=within_s, active=self._table.active_requests)
         deadline = announce_at = self._clock.monotonic()
         deadline += within_s
-        while not self._desk.is_idle and self._clock.monotonic() < deadline:
+        while not self._table.is_idle and self._clock.monotonic() < deadline:
             if self._clock.monotonic() >= announce_at:
                 await self._announce()
                 announce_at = self._clock.monotonic() + self._settings.miner.announce_interval_s
@@ -349,26 +333,23 @@ class MinerDaemon:
         self._has_left = True
         with contextlib.suppress(PeerUnreachable):
             await self._announcer.announce(self._record(), timeout_s=GOODBYE_S)
-        log.info("left", unfinished=self._desk.active_requests)
+        log.info("left", unfinished=self._table.active_requests)
 
     def ask_to_leave(self, within_s: float | None) -> None:
         """Start leaving, from anywhere in the loop."""
         self._leave_within = within_s
-        self._desk.is_draining = True
+        self._table.is_draining = True
         self._asked_to_leave.set()
 
     def pause(self, paused: bool) -> None:
         """Take nothing new, or go on; one that is asked to leave does not go on."""
         if not self._asked_to_leave.is_set():
-            self._desk.is_draining = paused
+            self._table.is_draining = paused
 
     # --- its phases ---
 
     async def listen(self) -> None:
-        """Open the data port: the configured one, else the one of last time, else any.
-
-        Raises ConfigError, or PeerUnreachable where a relay is needed and none is there.
-        """
+        """Open the data port: as configured, as last time, or any. ConfigError, PeerUnreachable."""
         miner = self._settings.miner
         is_relayed = miner.reach == "relay"
         if miner.listen_host in ("0.0.0.0", "::") and not miner.announce_host and not is_relayed:
@@ -396,9 +377,7 @@ class MinerDaemon:
 
     @property
     def endpoint(self) -> str:
-        """How others reach the data port: host:port, a circuit's multiaddress or both, separated by
-        a comma.
-        """
+        """How others reach the data port: host:port, a circuit's address, or both with a comma."""
         miner = self._settings.miner
         host = miner.announce_host or miner.listen_host
         direct = f"{host}:{miner.announce_port or self._listener.port}"
@@ -423,29 +402,29 @@ class MinerDaemon:
 
     async def _follow_allocation(self) -> None:
         """Hold what we are told: finish running work, then load."""
-        if not self._is_fixed and not self._desk.is_draining:
+        if not self._is_fixed and not self._table.is_draining:
             found = await allocations(self._swarm, self._domain, self._model.model_id)
             self._assignment = assignment.follow(
-                self._assignment, self._signer.address, found, self._desk.terms.matchers
+                self._assignment, self._signer.address, found, self._table.terms.matchers
             )
-        now, serving = self._clock.monotonic(), self._desk.serving
+        now, serving = self._clock.monotonic(), self._table.serving
         if self._assignment.layers == (serving.layers if serving else None):
-            self._desk.is_changing = False
+            self._table.is_changing = False
             return
-        if self._desk.is_draining or now < self._retry_load_at:
+        if self._table.is_draining or now < self._retry_load_at:
             return
-        if not self._desk.is_changing:
-            self._desk.is_changing, self._changing_since = True, now
+        if not self._table.is_changing:
+            self._table.is_changing, self._changing_since = True, now
         patience_s = self._settings.miner.drain_timeout_s
-        if self._desk.is_idle or now - self._changing_since > patience_s:
+        if self._table.is_idle or now - self._changing_since > patience_s:
             await self._change_layers(self._assignment.layers)
 
     async def _change_layers(self, layers: t.LayerRange | None) -> None:
-        for job in self._desk.jobs.values():
+        for job in self._table.jobs.values():
             for run in list(job.runs.values()):
                 run.fail(HeadraceError("this stage holds other layers now", str(layers)))
         self._stage.serve(None)
-        self._desk.is_changing = False
+        self._table.is_changing = False
         try:
             if layers is None:
                 await self._compute.unload()
@@ -457,7 +436,7 @@ class MinerDaemon:
                         layers,
                         memory_bytes=self._memory_bytes,
                         kv_bytes=self._settings.engine.kv_memory_bytes,
-                        max_requests=self._desk.terms.max_requests,
+                        max_requests=self._table.terms.max_requests,
                         offload_bytes=self._settings.engine.offload_bytes,
                         offload_folder=self._settings.engine.offload_folder,
                         prefix_share=self._settings.engine.prefix_share,
@@ -481,10 +460,7 @@ class MinerDaemon:
         await retry(self._follow_chain, on=ChainUnreachable, backoff=CHAIN_BACKOFF, on_retry=silent)
 
     async def _follow_chain(self) -> None:
-        """Take in what happened to jobs and disputes since the last look.
-
-        Raises ChainUnreachable.
-        """
+        """Take in news of jobs and disputes since the last look. Raises ChainUnreachable."""
         async with self._news_lock:
             await self._chain.refresh_time()
             if self._news is None:
@@ -492,9 +468,9 @@ class MinerDaemon:
             try:
                 news, position, moved_back = await self._news.poll()
                 for item in news:
-                    await self._desk.hear(item)
+                    await self._table.hear(item)
                 if moved_back:
-                    await self._desk.ask_again()
+                    await self._table.ask_again()
             except BaseException:
                 self._news = None  # its position may be ahead of what was taken in
                 raise
@@ -525,7 +501,7 @@ class MinerDaemon:
     async def _look_at_standing(self) -> None:
         """Numbers and alerts of what is at stake and what is owed."""
         try:
-            seen = await self._standing.look(self._desk.jobs.values(), self._desk.terms.spec)
+            seen = await self._standing.look(self._table.jobs.values(), self._table.terms.spec)
         except ChainUnreachable as error:
             log.debug("our standing is not known", why=str(error))
             return
@@ -534,13 +510,13 @@ class MinerDaemon:
 
     @property
     def _layers_held(self) -> int:
-        layers = self._desk.serving.layers if self._desk.serving else None
+        layers = self._table.serving.layers if self._table.serving else None
         return layers.end - layers.start if layers else 0
 
     @property
     def _unpaid_units(self) -> int:
-        spec = self._desk.terms.spec
-        return sum(j.unpaid_units(spec) for j in self._desk.jobs.values() if j.is_open_order)
+        spec = self._table.terms.spec
+        return sum(j.unpaid_units(spec) for j in self._table.jobs.values() if j.is_open_order)
 
     async def _tend(self) -> None:
         self._look_whether_stuck()
@@ -551,26 +527,24 @@ class MinerDaemon:
             finished=self._stage.requests_done,
             tokens_in=self._stage.tokens_in,
             tokens_out=self._stage.tokens_out,
-            active=self._desk.active_requests,
-            free=self._desk.free_requests,
+            active=self._table.active_requests,
+            free=self._table.free_requests,
             engine=self._compute.metrics(),
             chain_up=self._chain.is_reachable,
             rho_ms=self._distances.rho_ms,
-            queued=sum(len(job.waiting) for job in self._desk.jobs.values()),
+            queued=sum(len(job.waiting) for job in self._table.jobs.values()),
             layers=self._layers_held,
             unpaid_units=self._unpaid_units,
         )
 
     def _look_whether_stuck(self) -> None:
-        """A step that does not end keeps new work away, and one that never ends ends the miner:
-        only a new process can help.
-        """
+        """A step that does not end keeps new work away; one that never ends ends the miner."""
         step_s, due_s = self._compute.running_s()
         is_stuck, now = self._beat.is_stuck(step_s, due_s), self._clock.monotonic()
-        if is_stuck and not self._desk.is_stuck:
+        if is_stuck and not self._table.is_stuck:
             self._stuck_since = now
             log.error("a step does not end", step_s=round(step_s, 1), due_s=round(due_s, 3))
-        self._desk.is_stuck = is_stuck
+        self._table.is_stuck = is_stuck
         if is_stuck and now - self._stuck_since > STUCK_S:
             self._ending = self._ending or HeadraceError(
                 "this miner computes no more",
@@ -590,20 +564,20 @@ class MinerDaemon:
     def state(self) -> Lifecycle:
         if self._has_left:
             return "LEFT"
-        if self._desk.is_draining:
+        if self._table.is_draining:
             return "DRAINING"
-        is_ready = self._desk.serving and not (self._desk.is_changing or self._desk.is_stuck)
+        is_ready = self._table.serving and not (self._table.is_changing or self._table.is_stuck)
         return "SERVING" if is_ready else "JOIN"
 
     def _record(self) -> MinerRecord:
-        desk, serving = self._desk, self._desk.serving
+        table, serving = self._table, self._table.serving
         engine = self._compute.metrics()
         shown = serving if self.state in ("SERVING", "DRAINING") else None
         return MinerRecord(
             operator=self._signer.address,
             endpoint=self.endpoint,
             state=self.state,
-            model_id=desk.terms.model_id,
+            model_id=table.terms.model_id,
             layers=shown.layers if shown else None,
             memory_bytes=self._memory_bytes,
             tflops=round(self._speed[0], 4),
@@ -611,12 +585,12 @@ class MinerDaemon:
             region="",
             tau_ms_per_layer=round(self._compute.tau_ms_per_layer, 4),
             rho_ms={who: round(ms, 3) for who, ms in self._distances.rho_ms.items()},
-            max_requests=desk.terms.max_requests,
-            active_requests=max(0, desk.terms.max_requests - desk.free_requests),
+            max_requests=table.terms.max_requests,
+            active_requests=max(0, table.terms.max_requests - table.free_requests),
             kv_free_tokens=self._compute.kv_free_tokens if serving else 0,
-            context=serving.context if serving else desk.terms.spec.context,
-            price_in=desk.terms.price_in,
-            price_out=desk.terms.price_out,
+            context=serving.context if serving else table.terms.spec.context,
+            price_in=table.terms.price_in,
+            price_out=table.terms.price_out,
             allocation=self._assignment.allocation,
             sent_at_ms=int(self._clock.now() * 1000),
             tau_ms_by_rows=dict(engine.tau_ms_by_rows),
@@ -624,7 +598,7 @@ class MinerDaemon:
 
     def describe(self) -> MinerStatus:
         """What `/status` and `miner status` show."""
-        desk, engine = self._desk, self._compute.metrics()
+        table, engine = self._table, self._compute.metrics()
         return MinerStatus(
             state=self.state,
             name=self._settings.miner.name or None,
@@ -634,17 +608,17 @@ class MinerDaemon:
             swarm=self._swarm_addresses,
             model=self._model.name,
             model_id=self._model.model_id,
-            layers=str(desk.serving.layers) if desk.serving else None,
+            layers=str(table.serving.layers) if table.serving else None,
             model_layers=self._model.spec.layers,
             allocation=self._assignment.allocation,
             matcher=self._assignment.matcher or None,
             problem=self._problem or None,
             tau_ms_per_layer=self._compute.tau_ms_per_layer,
             rho_ms=dict(self._distances.rho_ms),
-            active_requests=desk.active_requests,
-            free_requests=desk.free_requests,
-            max_requests=desk.terms.max_requests,
-            open_jobs=len(desk.jobs),
+            active_requests=table.active_requests,
+            free_requests=table.free_requests,
+            max_requests=table.terms.max_requests,
+            open_jobs=len(table.jobs),
             finished_requests=self._stage.requests_done,
             tokens_in=self._stage.tokens_in,
             tokens_out=self._stage.tokens_out,

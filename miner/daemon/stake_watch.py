@@ -57,10 +57,7 @@ class StakeWatch:
         self._owed_since: dict[str, int] = {}
 
     async def look(self, jobs: Iterable[ActiveJob], spec: ModelSpec) -> OwnerSeen:
-        """Read the registry, and judge.
-
-        What is owed is judged even where the chain does not answer; then raises ChainUnreachable.
-        """
+        """Read the registry, and judge; what is owed also without it. Raises ChainUnreachable."""
         owed = [
             SessionDebt(job.stored.job_id, job.unpaid_units(spec))
             for job in jobs
@@ -68,19 +65,15 @@ class StakeWatch:
         ]
         now_s = self._chain.now_s()
         self._owed_since = owed_since(self._owed_since, owed, now_s)
-        late = [one for one in owed if self._is_late(one, now_s)]
-        self.alerts.tell(UNSETTLED, [self._unsettled(one, now_s) for one in late])
+        waited = [(one, now_s - self._owed_since.get(one.job_id, now_s)) for one in owed]
+        late = [self._unsettled(*each) for each in waited if each[1] >= self._limits.unsettled_s]
+        self.alerts.tell(UNSETTLED, late)
         seen = await self._seen()
         self.alerts.tell(LOW_STAKE, stake_troubles(seen, self._limits.stake_bps, self._show))
         self.alerts.tell(DISPUTED, dispute_troubles(seen, self._show))
         return seen
 
-    def _is_late(self, owed: SessionDebt, now_s: int) -> bool:
-        since = self._owed_since.get(owed.job_id, now_s)
-        return now_s - since >= self._limits.unsettled_s
-
-    def _unsettled(self, owed: SessionDebt, now_s: int) -> Trouble:
-        waited_s = now_s - self._owed_since[owed.job_id]
+    def _unsettled(self, owed: SessionDebt, waited_s: int) -> Trouble:
         return Trouble(
             "finished work is not paid",
             f"{self._show(owed.units)} of one session were not acknowledged for {waited_s} s",

@@ -25,10 +25,8 @@ async def serve_status(
 ) -> HttpServer:
     """`/status`, `/metrics`, and `POST /drain` and `/pause` for a caller that knows the token.
 
-    Raises ConfigError if the port is taken.
-
-    `leave` gets the seconds that accepted work may still take, None for the configured time;
-    `pause` whether new work is refused from now on.
+    Raises ConfigError if the port is taken. `leave` gets the seconds that accepted work may still
+    take, None for the configured time; `pause` whether new work is refused from now on.
     """
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import JSONResponse

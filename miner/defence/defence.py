@@ -1,7 +1,8 @@
 """How does a miner defend itself in a tolerance game, by itself and within its clock?
 
-It re-executes from the rows it kept, in the arithmetic that has one set of bits, goes down to the first hash of the accuser's that is
-not its own, and points at the value. All that it must know stands on chain or in its store, so a restart changes nothing.
+It computes its own trace of the rows that it kept, goes down to the first of the accuser's hashes
+that is not its own, and points at the value there. All that it must know stands on chain or in its
+store, so a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from core.dispute.play.players import Accused
 
 RETRY_S = 2.0
-#: An accuser that hands its trace over begins at once; another one costs us so much of a turn.
+#: How long an accuser may take to begin to show its trace off chain; an honest one begins at once.
 OFFER_S = 10.0
 UNAUTHORISED, NOT_NOW, NOT_SHOWN = "E-PEER-AUTH", "E-GAME-NOT-NOW", "E-GAME-HASHES"
 TraceHook = Callable[["TraceModel"], "TraceModel"]
@@ -43,13 +43,13 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a miner kept of the accused request: all rows that it signed for."""
+class KeptRows:
+    """All rows of one request that this stage signed for, and the bytes of one row each."""
 
     inputs: bytes
     outputs: bytes
     states: bytes  # of a last stage
-    in_bytes: int  # of one row
+    in_bytes: int
     out_bytes: int
     state_bytes: int
 
@@ -72,22 +72,16 @@ class Defence:
         trace_hook: TraceHook | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """Games opened since `first_block` are looked for. Traces are kept under `folder`, in memory without one.
+        """Looks for games since `first_block`; keeps traces in `folder`, or in memory without one.
 
-        An accuser has `patience_s` to begin, or to go on, to show its trace off chain before we go down it on chain.
-        `trace_hook` is for demonstrations of miners that believe in other weights; the product passes none.
+        An accuser has `patience_s` to begin, or to go on, to show its trace off chain before this
+        miner asks for it on chain. Demonstrations change the weights by `trace_hook`.
         """
-        self._chain, self._signer, self._owner = chain, signer, owner.lower()
-        self._store, self._model_dir, self._clock = store, model_dir, clock
-        self._next_block, self._folder, self._on_move = first_block, folder, on_move
-        self._trace_hook = trace_hook
-        self._players: dict[str, Accused] = {}
-        self._patience_s = patience_s
-        self._open: dict[str, Opened] = {}
-        self._shown: dict[str, ShownNodes] = {}
-        self._wait_until: dict[str, float] = {}
-        self._preparing: dict[str, asyncio.Lock] = {}
-        self._standing: set[str] = set()  # games in which we found nothing to say
+        self.chain, self.signer, self.store, self.clock = chain, signer, store, clock
+        self.model_dir, self.folder, self.on_move = model_dir, folder, on_move
+        self.trace_hook, self.patience_s = trace_hook, patience_s
+        self._owner, self._next_block = owner.lower(), first_block
+        self._games: dict[str, _AccusedGame] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def watch(self) -> None:
@@ -98,18 +92,18 @@ class Defence:
                     await self.look()
                 except HeadraceError as error:
                     log.warning("cannot look for disputes", error=str(error))
-                await self._clock.sleep(RETRY_S)
+                await self.clock.sleep(RETRY_S)
         finally:
             await self.close()
 
     async def look(self) -> None:
-        """Take up the games that were opened against us since the last look. Raises ChainUnreachable."""
-        if GAME not in self._chain.addresses:
+        """Take up the games against us since the last look. Raises ChainUnreachable."""
+        if GAME not in self.chain.addresses:
             return
-        head = await self._chain.block_number()
-        for opened in await games(self._chain, self._next_block, head):
+        head = await self.chain.block_number()
+        for opened in await games(self.chain, self._next_block, head):
             if opened.accused.lower() == self._owner and opened.dispute not in self._tasks:
-                self._open[opened.dispute] = opened
+                self._games[opened.dispute] = _AccusedGame(self, opened)
                 task = asyncio.create_task(self._play(opened), name=f"game {opened.dispute[:10]}")
                 self._tasks[opened.dispute] = task
         self._next_block = head + 1
@@ -126,98 +120,121 @@ class Defence:
         await asyncio.gather(*self._tasks.values())
 
     async def shown(self, peer: str, message: wire.ShowNode, data: bytes) -> wire.Differs:
-        """What differs in what the accuser of one of our games shows of its trace. Raises Refused, ChainUnreachable."""
-        dispute = message.dispute
-        if dispute not in self._open:
+        """What differs in a trace that an accuser shows. Raises Refused, ChainUnreachable."""
+        if message.dispute not in self._games:
             await self.look()
-        opened = self._open.get(dispute)
-        if opened is None or opened.accuser.lower() != peer.lower():
+        game = self._games.get(message.dispute)
+        if game is None or game.accuser != peer.lower():
             raise Refused(UNAUTHORISED, f"{peer} accuses us of nothing there")
-        seen = await read_game(self._chain, opened)
-        if seen.phase != Phase.PICKING or seen.claim is None:
-            raise Refused(NOT_NOW, f"the dispute is {seen.phase.name.lower()}")
-        self._wait_until[dispute] = self._clock.monotonic() + self._patience_s
-        player = await self._player(seen)
-        nodes = self._shown.setdefault(dispute, ShownNodes(seen.claim.trace_root, player.trace))
-        try:
-            child = await asyncio.to_thread(nodes.differs, message.level, message.index, data)
-        except ValueError as error:
-            raise Refused(NOT_SHOWN, str(error)) from None
-        self._wait_until[dispute] = self._clock.monotonic() + self._patience_s
-        return wire.Differs(child)
-
-    async def _player(self, seen: Seen) -> Accused:
-        """Ours in this game, made once."""
-        dispute = seen.opened.dispute
-        async with self._preparing.setdefault(dispute, asyncio.Lock()):
-            if dispute not in self._players:
-                self._players[dispute] = await self._prepare(seen)
-            return self._players[dispute]
-
-    def _is_awaiting(self, seen: Seen, player: Accused) -> bool:
-        """Whether the accuser may still be about to show us what we would have to ask for on chain."""
-        assert seen.claim is not None
-        dispute = seen.opened.dispute
-        at_root = seen.phase == Phase.PICKING and "NodeOpened" not in seen.moves
-        if not at_root or seen.claim.trace_root == player.trace.tree.root:
-            return False
-        now = self._clock.monotonic()
-        return now < self._wait_until.setdefault(dispute, now + self._patience_s)
+        return await game.compare(message, data)
 
     async def _play(self, opened: Opened) -> None:
-        await asyncio.to_thread(self._store.put_dispute, opened.dispute, opened.job, opened.stage)
-        log.warning("accused", dispute=opened.dispute, job=opened.job, accuser=opened.accuser)
-        side = _Side(self, opened)
+        dispute = opened.dispute
+        await asyncio.to_thread(self.store.put_dispute, dispute, opened.job, opened.stage)
+        log.warning("accused", dispute=dispute, job=opened.job, accuser=opened.accuser)
+        game = self._games[dispute]
         while True:
             try:
-                verdict = await side.play()
+                verdict = await game.play()
                 break
             except HeadraceError as error:
-                log.error("cannot answer now", dispute=opened.dispute, error=str(error))
-                await self._clock.sleep(RETRY_S)
-        await asyncio.to_thread(self._store.close_dispute, opened.dispute)
-        for kept in (self._players, self._open, self._shown, self._wait_until, self._preparing):
-            kept.pop(opened.dispute, None)
-        self._standing.discard(opened.dispute)
-        home = self._home(opened)
-        if home is not None:
-            await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
-        log.info("dispute ended", dispute=opened.dispute, verdict=verdict.name)
+                log.error("cannot answer now", dispute=dispute, error=str(error))
+                await self.clock.sleep(RETRY_S)
+        await asyncio.to_thread(self.store.close_dispute, dispute)
+        del self._games[dispute]
+        if game.home is not None:
+            await asyncio.to_thread(shutil.rmtree, game.home, ignore_errors=True)
+        log.info("dispute ended", dispute=dispute, verdict=verdict.name)
 
-    def _moved(self, dispute: str, played: Played) -> None:
-        sent = played.sent
-        log.info("moved", dispute=dispute, move=played.function, gas=sent.gas_used, tx=sent.tx_hash)
-        self._on_move(dispute, played.function)
 
-    async def _answer(self, seen: Seen) -> Move | None:
+class _AccusedGame(Party):
+    """One game, played by the accused."""
+
+    turns = ACCUSED_TURNS
+
+    def __init__(self, defence: Defence, opened: Opened) -> None:
+        super().__init__(defence.chain, defence.signer, defence.clock, opened, self._moved)
+        self.accuser = opened.accuser.lower()
+        #: Where our trace of this game is kept.
+        self.home = defence.folder / opened.dispute[2:18] if defence.folder else None
+        self._defence = defence
+        self._player: Accused | None = None
+        self._preparing = asyncio.Lock()
+        self._shown: ShownNodes | None = None
+        self._wait_until: float | None = None
+        self._has_no_answer = False
+
+    async def compare(self, message: wire.ShowNode, data: bytes) -> wire.Differs:
+        """What differs in a node that the accuser shows. Raises Refused, ChainUnreachable."""
+        seen = await read_game(self._chain, self._opened)
+        if seen.phase != Phase.PICKING or seen.claim is None:
+            raise Refused(NOT_NOW, f"the dispute is {seen.phase.name.lower()}")
+        self._begin_to_wait()
+        player = await self._ready(seen)
+        if self._shown is None:
+            self._shown = ShownNodes(seen.claim.trace_root, player.trace)
+        try:
+            child = await asyncio.to_thread(self._shown.differs, message.level, message.index, data)
+        except ValueError as error:
+            raise Refused(NOT_SHOWN, str(error)) from None
+        self._begin_to_wait()
+        return wire.Differs(child)
+
+    async def answer(self, seen: Seen, now: int) -> Move | None:
         from core.dispute.play.players import reveal
 
         if seen.phase == Phase.ASKED:
             assert seen.asked is not None
             return reveal(seen.asked, await self._sources(seen))
-        assert seen.claim is not None
-        if seen.opened.dispute in self._standing:
+        if self._has_no_answer:
             return None
-        player = await self._player(seen)
-        nodes = self._shown.get(seen.opened.dispute)
-        if seen.phase == Phase.PICKING and nodes is not None and nodes.place is not None:
-            move: Move | None = Move("point", (tuple(nodes.place),))
+        player = await self._ready(seen)
+        if seen.phase == Phase.PICKING and self._shown is not None and self._shown.place:
+            move: Move | None = Move("point", (tuple(self._shown.place),))
         elif self._is_awaiting(seen, player):
             return None
         else:
             move = await asyncio.to_thread(player.answer, seen)
         if move is None:
-            log.warning("the accusation stands", dispute=seen.opened.dispute)
-            self._standing.add(seen.opened.dispute)
+            log.warning("the accusation stands", dispute=self._opened.dispute)
+            self._has_no_answer = True
         elif move.function == "point":
             place = Place(*move.args[0])
             log.warning(
                 "a value of the accuser's is not ours",
-                dispute=seen.opened.dispute,
+                dispute=self._opened.dispute,
                 place=list(place),
                 ours=player.value_at(place),
             )
         return move
+
+    def executes(self, verdict: Verdict) -> bool:
+        return verdict != Verdict.FAULT  # a slash is for the accuser to execute
+
+    def _moved(self, played: Played) -> None:
+        dispute, move, sent = self._opened.dispute, played.function, played.sent
+        log.info("moved", dispute=dispute, move=move, gas=sent.gas_used, tx=sent.tx_hash)
+        self._defence.on_move(dispute, move)
+
+    def _begin_to_wait(self) -> float:
+        self._wait_until = self._clock.monotonic() + self._defence.patience_s
+        return self._wait_until
+
+    def _is_awaiting(self, seen: Seen, player: Accused) -> bool:
+        """Whether the accuser may be about to show what we would have to ask for on chain."""
+        assert seen.claim is not None
+        at_root = seen.phase == Phase.PICKING and "NodeOpened" not in seen.moves
+        if not at_root or seen.claim.trace_root == player.trace.tree.root:
+            return False
+        until = self._begin_to_wait() if self._wait_until is None else self._wait_until
+        return self._clock.monotonic() < until
+
+    async def _ready(self, seen: Seen) -> Accused:
+        """Our player, made once."""
+        async with self._preparing:
+            if self._player is None:
+                self._player = await self._prepare(seen)
+            return self._player
 
     async def _prepare(self, seen: Seen) -> Accused:
         """Our own trace of what the claim is about."""
@@ -225,48 +242,24 @@ class Defence:
         from core.dispute.play.prepare import traced
         from core.dispute.play.program import model_program
 
-        assert seen.claim is not None
-        case = await case_of(self._chain, seen.opened, seen.claim)
-        kept = self._kept(seen)
-        home = self._home(seen.opened)
+        assert seen.claim is not None and seen.receipt is not None
+        folder, hook = self._defence.model_dir, self._defence.trace_hook
+        case = await case_of(self._chain, self._opened, seen.claim)
+        order, plan = seen.receipt["orderHash"], seen.receipt["planHash"]
+        kept = self._rows(order, plan, seen.claim.leaf.request_index)
 
         def build() -> Accused:
-            ours = model_program(self._model_dir, case.program.tolerances)
+            ours = model_program(folder, case.program.tolerances)
             if ours.program != case.program:
                 log.error("this machine makes another operator program of the model")
-            model = ours.trace_model(self._model_dir)
-            if self._trace_hook is not None:
-                model = self._trace_hook(model)
+            model = ours.trace_model(folder)
+            if hook is not None:
+                model = hook(model)
             rows = kept.inputs, kept.outputs, kept.states
-            trace, sources = traced(case, model, *rows, folder=home)
+            trace, sources = traced(case, model, *rows, folder=self.home)
             return Accused(case, trace, sources, seen.listed)
 
         return await asyncio.to_thread(build)
-
-    def _home(self, opened: Opened) -> Path | None:
-        """Where our trace of a game is kept."""
-        return self._folder / opened.dispute[2:18] if self._folder else None
-
-    def _kept(self, seen: Seen) -> Kept:
-        assert seen.receipt is not None and seen.claim is not None
-        order, plan = seen.receipt["orderHash"], seen.receipt["planHash"]
-        return self._rows(order, plan, seen.claim.leaf.request_index)
-
-    def _rows(self, order: str, plan: str, request: int) -> Kept:
-        found, widths = [], []
-        for side in _SIDES:
-            first = self._store.rows(order, plan, request, side, 0, 1)
-            if first is None and side == "states":
-                first = b"", 0, 0  # this stage was not the last one
-            if first is None:
-                raise HeadraceError(
-                    f"the rows of request {request} are not here",
-                    why="they were purged or never kept",
-                )
-            rows = self._store.rows(order, plan, request, side, 0, first[2])
-            found.append(rows[0] if rows else b"")
-            widths.append(first[1])
-        return Kept(*found, *widths)
 
     async def _sources(self, seen: Seen) -> ShardSources:
         """The rows that were asked for, by the roots we signed."""
@@ -275,38 +268,27 @@ class Defence:
         from core.dispute.trace.sources import cut_rows
 
         assert seen.asked is not None
-        receipt, rows = seen.asked["receipt"], seen.asked["rows"]
-        order, plan, request = (
-            receipt["orderHash"],
-            receipt["planHash"],
-            rows["leaf"]["requestIndex"],
-        )
-        kept = self._rows(order, plan, request)
+        receipt, leaf = seen.asked["receipt"], seen.asked["rows"]["leaf"]
+        kept = self._rows(receipt["orderHash"], receipt["planHash"], leaf["requestIndex"])
         return ShardSources.over(
-            TraceModel.open(self._model_dir),
+            TraceModel.open(self._defence.model_dir),
             cut_rows(kept.inputs, kept.in_bytes),
             cut_rows(kept.outputs, kept.out_bytes),
             cut_rows(kept.states, kept.state_bytes) if kept.states else (),
         )
 
-
-class _Side(Party):
-    """The accused's side of one game."""
-
-    turns = ACCUSED_TURNS
-
-    def __init__(self, defence: Defence, opened: Opened) -> None:
-        super().__init__(
-            defence._chain,
-            defence._signer,
-            defence._clock,
-            opened,
-            partial(defence._moved, opened.dispute),
-        )
-        self._defence = defence
-
-    async def answer(self, seen: Seen, now: int) -> Move | None:
-        return await self._defence._answer(seen)
-
-    def executes(self, verdict: Verdict) -> bool:
-        return verdict != Verdict.FAULT  # a slash is for the accuser to execute
+    def _rows(self, order: str, plan: str, request: int) -> KeptRows:
+        found, widths = [], []
+        for side in _SIDES:
+            first = self._defence.store.rows(order, plan, request, side, 0, 1)
+            if first is None and side == "states":
+                first = b"", 0, 0  # this stage was not the last one
+            if first is None:
+                raise HeadraceError(
+                    f"the rows of request {request} are not here",
+                    why="they were purged or never kept",
+                )
+            rows = self._defence.store.rows(order, plan, request, side, 0, first[2])
+            found.append(rows[0] if rows else b"")
+            widths.append(first[1])
+        return KeptRows(*found, *widths)

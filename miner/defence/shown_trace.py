@@ -1,6 +1,6 @@
 """What has an accuser shown us of its trace off chain, and which value of it is not ours?
 
-Everything is held against the root that it posted, so whatever is shown under that root could be opened on chain as well.
+Everything is held against the root that the accuser posted: it could be opened on chain as well.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class ShownNodes:
         self.place: Place | None = None  # where to point, once a chunk was shown
 
     def differs(self, level: int, index: int, data: bytes) -> int:
-        """Number of the first hash below this node that is not ours; at level 0 the chunk itself was shown, and `place` is set.
+        """Number of the first hash below this node that is not ours.
 
-        Raises ValueError for what is not under the root, in which nothing differs, or which is too much.
+        At level 0 the chunk itself is shown, and `place` is set. Raises ValueError for what is not
+        under the root, in which nothing differs, or which is too much.
         """
         if (level, index) not in self._known:
             raise ValueError(f"node {index} of level {level} is under nothing that was shown")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from core.protocol.errors import ConfigError, UsageError
+from core.protocol.errors import ConfigError, ModelMissing, UsageError
 from core.runtime.folders import alone_in
 from core.runtime.settings import Settings
 
@@ -40,6 +40,16 @@ def operator_wallet(settings: Settings) -> str:
         "neither miner.operator nor a wallet is set",
         next_step="pass --wallet NAME, or `miner config set miner.operator NAME`",
     )
+
+
+def model_folder(settings: Settings) -> Path:
+    """Where the configured model's files are. Raises ModelMissing."""
+    from core.engine.weights.store import resolve_model
+
+    try:
+        return resolve_model(settings.miner.model, settings.folders.cache)
+    except ModelMissing:
+        return resolve_model(settings.miner.model)
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,7 @@ class Home:
     def locked(self) -> AbstractContextManager[None]:
         """Hold the folder for one daemon. Raises ConfigError when another one has it."""
         return alone_in(
-            self.folder,
-            "this miner",
-            "look at it with `miner status`, or end it with `miner stop`",
+            self.folder, "this miner", "look at it with `miner status`, or end it with `miner stop`"
         )
 
     @property

@@ -19,14 +19,9 @@ def memory_limit_bytes(settings: Settings) -> int:
 
 
 def held_up_s(thread: int) -> float:
-    """Seconds that a thread of ours, by its native id, could have run and had no processor.
-
-    0 where the system does not tell.
-    """
-    try:
-        file = os.open(
-            f"/proc/self/task/{thread}/schedstat", os.O_RDONLY
-        )  # a Path takes thrice as long, and every ping asks
+    """Seconds that a thread, by its native id, was ready without a processor; 0 if untold."""
+    try:  # a Path takes thrice as long, and every ping asks
+        file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
     except OSError:
         return 0.0
     try:

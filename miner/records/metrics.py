@@ -22,7 +22,7 @@ class EngineMetrics:
     rows: int = 0
     waiting_requests: int = 0  # for memory
     kv_tokens: int = 0
-    kv_free_tokens: int = 0  # promised to nobody
+    kv_free_tokens: int = 0  # promised to no request
     kv_capacity_tokens: int = 0
     tau_ms_by_rows: Mapping[int, float] = field(default_factory=dict)
     microbatches: int = 0  # that this first stage keeps under way, in the ring with most
@@ -54,83 +54,76 @@ class MinerMetrics:
 
     def __init__(self) -> None:
         metrics = self.registry = Metrics()
+        count, gauge = metrics.counter, metrics.gauge
         self._step = metrics.histogram(
             "headrace_stage_seconds", "Time of one compute step", ["kind"]
         )
-        self._requests = metrics.counter(
-            "headrace_requests_total", "Requests by how they ended", ["outcome"]
-        )
-        self._tokens = metrics.counter(
-            "headrace_tokens_total", "Tokens of finished requests", ["direction"]
-        )
-        self._refused = metrics.counter(
+        self._requests = count("headrace_requests_total", "Requests by how they ended", ["outcome"])
+        self._tokens = count("headrace_tokens_total", "Tokens of finished requests", ["direction"])
+        self._refused = count(
             "headrace_refused_total", "What peers said in vain, by reason", ["reason"]
         )
-        self._streams = metrics.counter(
+        self._streams = count(
             "headrace_stream_faults_total", "Faulty frames and streams, by reason", ["reason"]
         )
-        self._active = metrics.gauge("headrace_inflight_requests", "Requests that run or wait here")
-        self._free = metrics.gauge("headrace_free_requests", "Request slots nobody has reserved")
+        self._active = gauge("headrace_inflight_requests", "Requests that run or wait here")
+        self._free = gauge("headrace_free_requests", "Request slots nobody has reserved")
         self._rows = metrics.histogram(
             "headrace_batch_rows", "Rows of one compute step", buckets=_ROW_BUCKETS
         )
-        self._spent = metrics.counter(
+        self._spent = count(
             "headrace_compute_seconds_total",
             "Time of the compute thread while requests were open: busy, or waiting for others",
             ["state"],
         )
-        self._bubbles = metrics.gauge(
+        self._bubbles = gauge(
             "headrace_bubble_ratio", "Share of that time spent waiting, since the last look"
         )
-        self._kv = metrics.gauge(
-            "headrace_kv_tokens", "Positions by what becomes of them", ["state"]
-        )
-        self._waiting = metrics.gauge(
-            "headrace_waiting_requests", "Requests that wait for memory here"
-        )
-        self._microbatches = metrics.gauge(
+        self._kv = gauge("headrace_kv_tokens", "Positions by what becomes of them", ["state"])
+        self._waiting = gauge("headrace_waiting_requests", "Requests that wait for memory here")
+        self._microbatches = gauge(
             "headrace_microbatches", "Microbatches that a first stage keeps under way"
         )
-        self._microbatch_rows = metrics.gauge("headrace_microbatch_rows", "Rows of each")
-        self._ring = metrics.gauge(
+        self._microbatch_rows = gauge("headrace_microbatch_rows", "Rows of each")
+        self._ring = gauge(
             "headrace_ring_latency_seconds", "Time round the ring that no stage computes"
         )
-        self._tau = metrics.gauge(
+        self._tau = gauge(
             "headrace_tau_seconds", "A decode step of one layer, by rows of the step", ["rows"]
         )
-        self._chain = metrics.gauge("headrace_chain_up", "1 when the chain answered last")
-        self._links = metrics.gauge(
+        self._chain = gauge("headrace_chain_up", "1 when the chain answered last")
+        self._links = gauge(
             "headrace_link_seconds", "One-way latency to the nearest and farthest peer", ["which"]
         )
-        self._kv_bytes = metrics.gauge(
+        self._kv_bytes = gauge(
             "headrace_kv_bytes", "Memory of keys and values that is held, by place", ["place"]
         )
-        self._swapped = metrics.counter(
+        self._swapped = count(
             "headrace_kv_swapped_bytes_total", "Keys and values copied between the places"
         )
-        self._swap_waits = metrics.counter(
+        self._swap_waits = count(
             "headrace_kv_swap_wait_seconds_total", "Time that steps have waited for such copies"
         )
-        self._prefixes = metrics.counter(
+        self._prefixes = count(
             "headrace_prefix_tokens_total",
             "Prompt positions that were not computed, because an earlier prompt began the same",
         )
-        self._queue = metrics.gauge(
+        self._queue = gauge(
             "headrace_queue_length",
             "Requests that wait here: for a slot, or for memory",
             ["reason"],
         )
-        self._layers = metrics.gauge("headrace_layers", "Layers that are held and served")
-        self._peers = metrics.gauge("headrace_peers", "Other machines that answered last")
-        self._stake = metrics.gauge("headrace_stake_units", "The owner's stake, in base units")
-        self._least = metrics.gauge(
+        self._layers = gauge("headrace_layers", "Layers that are held and served")
+        self._peers = gauge("headrace_peers", "Other machines that answered last")
+        self._stake = gauge("headrace_stake_units", "The owner's stake, in base units")
+        self._least = gauge(
             "headrace_stake_least_units", "The least stake that may work, in base units"
         )
-        self._unpaid = metrics.gauge(
+        self._unpaid = gauge(
             "headrace_unpaid_units", "Work of open orders that nobody acknowledged, in base units"
         )
-        self._gas = metrics.gauge("headrace_balance_wei", "ETH for fees", ["account"])
-        self._disputes = metrics.gauge("headrace_disputes", "Disputes by state", ["state"])
+        self._gas = gauge("headrace_balance_wei", "ETH for fees", ["account"])
+        self._disputes = gauge("headrace_disputes", "Disputes by state", ["state"])
         for outcome in ("finished", "failed"):
             self._requests.labels(outcome)
         for direction in ("in", "out"):

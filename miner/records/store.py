@@ -140,10 +140,7 @@ class MinerStore:
     """The file. Methods are short transactions and may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create.
-
-        Raises ConfigError when it was written by a newer program or is no database.
-        """
+        """Open or create. ConfigError for a newer program's file, or what is no database."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -193,9 +190,16 @@ class MinerStore:
                 raise
             self._db.execute("COMMIT")
 
+    def _put(self, sql: str, *args: object) -> None:
+        with self._write() as db:
+            db.execute(sql, args)
+
     def _rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         with self._lock:
             return self._db.execute(sql, args).fetchall()
+
+    def _row(self, sql: str, *args: object) -> tuple[Any, ...] | None:
+        return next(iter(self._rows(sql, *args)), None)
 
     # --- jobs ---
 
@@ -211,39 +215,24 @@ class MinerStore:
         keep_until: int,
     ) -> None:
         """Remember what is about to be accepted. A repeated proposal renews the acceptance only."""
-        with self._write() as db:
-            db.execute(
-                "INSERT INTO jobs (order_hash, plan_hash, job_id, stage, signed_order, plan, "
-                "endpoints,"
-                " shard_root, acceptance, keep_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (order_hash, plan_hash) DO UPDATE SET acceptance = "
-                "excluded.acceptance,"
-                " endpoints = excluded.endpoints WHERE verified = 0",
-                (
-                    acceptance.acceptance.order_hash,
-                    acceptance.acceptance.plan_hash,
-                    job_id,
-                    acceptance.acceptance.stage,
-                    _pack(signed),
-                    _pack(list(plan)),
-                    _pack(list(endpoints)),
-                    shard_root,
-                    _pack(acceptance),
-                    keep_until,
-                ),
-            )
+        accepted = acceptance.acceptance
+        self._put(
+            "INSERT INTO jobs (order_hash, plan_hash, job_id, stage, signed_order, plan,"
+            " endpoints, shard_root, acceptance, keep_until)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (order_hash, plan_hash) DO UPDATE SET"
+            " acceptance = excluded.acceptance, endpoints = excluded.endpoints WHERE verified = 0",
+            *(accepted.order_hash, accepted.plan_hash, job_id, accepted.stage),
+            *(_pack(signed), _pack(list(plan)), _pack(list(endpoints)), shard_root),
+            *(_pack(acceptance), keep_until),
+        )
 
     def job(self, order_hash: str, plan_hash: str | None = None) -> StoredJob | None:
-        """The job with this plan.
-
-        Without a plan the one verified on chain, else the newest accepted.
-        """
+        """The job with this plan; without one the verified, else the newest accepted."""
         found = self._jobs(
-            "order_hash = ? AND (? IS NULL OR plan_hash = ?) ORDER BY verified DESC, rowid DESC "
-            "LIMIT 1",
-            order_hash,
-            plan_hash,
-            plan_hash,
+            "order_hash = ? AND (? IS NULL OR plan_hash = ?)"
+            " ORDER BY verified DESC, rowid DESC LIMIT 1",
+            *(order_hash, plan_hash, plan_hash),
         )
         return found[0] if found else None
 
@@ -254,19 +243,15 @@ class MinerStore:
 
     def mark_verified(self, order_hash: str, plan_hash: str, *, now_s: int) -> None:
         """The chain shows the job matched with this plan."""
-        with self._write() as db:
-            db.execute(
-                "UPDATE jobs SET verified = 1, started_at = CASE started_at WHEN 0 THEN ? ELSE "
-                "started_at END"
-                " WHERE order_hash = ? AND plan_hash = ?",
-                (now_s, order_hash, plan_hash),
-            )
+        self._put(
+            "UPDATE jobs SET verified = 1,"
+            " started_at = CASE started_at WHEN 0 THEN ? ELSE started_at END"
+            " WHERE order_hash = ? AND plan_hash = ?",
+            *(now_s, order_hash, plan_hash),
+        )
 
     def set_chain_state(self, job_id: str, state: str, *, now_s: int = 0, keep_s: int = 0) -> None:
-        """What the chain says of a job now.
-
-        Rows are kept at least `keep_s` past `now_s` and the order's window.
-        """
+        """What the chain says of a job; rows stay `keep_s` past `now_s` and its window."""
         with self._write() as db:
             for order_hash, signed, keep_until in db.execute(
                 "SELECT order_hash, signed_order, keep_until FROM jobs WHERE job_id = ?", (job_id,)
@@ -301,27 +286,20 @@ class MinerStore:
     ) -> None:
         """Keep what opens the order's commitments.
 
-        Both were checked against the order, so the first is the only one.
-
-        Of an open order it is the requester's signature over this prompt: evidence of what was
-        asked.
+        Both were checked against the order, so the first is the only one. Of an open order it is
+        the requester's signature over this prompt: evidence of what was asked.
         """
-        with self._write() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO openings VALUES (?, ?, ?, ?)",
-                (order_hash, request, _pack(opening), prompt),
-            )
+        self._put(
+            "INSERT OR IGNORE INTO openings VALUES (?, ?, ?, ?)",
+            *(order_hash, request, _pack(opening), prompt),
+        )
 
     def opening(self, order_hash: str, request: int) -> tuple[wire.Opening, bytes] | None:
-        found = self._rows(
+        found = self._row(
             "SELECT opening, prompt FROM openings WHERE order_hash = ? AND request = ?",
-            order_hash,
-            request,
+            *(order_hash, request),
         )
-        if not found:
-            return None
-        opening, prompt = found[0]
-        return msgspec.msgpack.decode(opening, type=wire.Opening), bytes(prompt)
+        return found and (msgspec.msgpack.decode(found[0], type=wire.Opening), bytes(found[1]))
 
     def put_leaf(
         self,
@@ -334,10 +312,9 @@ class MinerStore:
     ) -> None:
         """Write down one finished request, before anything is signed over it.
 
-        A last stage's with its `states`.
-
-        Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when
-        another leaf of this request is on record: signing both would be equivocation.
+        A last stage's with its `states`. Writing the same leaf again changes nothing. Raises
+        CheckFailed, and changes nothing, when another leaf of this request is on record: signing
+        both would be equivocation.
         """
         with self._write() as db:
             known = db.execute(
@@ -379,101 +356,71 @@ class MinerStore:
     def rows(
         self, order_hash: str, plan_hash: str, request: int, side: wire.Side, start: int, count: int
     ) -> tuple[bytes, int, int] | None:
-        """(rows [start, start + count) as far as they exist, bytes per row, rows in all), None when
-        not kept.
-        """
-        found = self._rows(
+        """(rows [start, start + count) that exist, bytes per row, rows in all), or None."""
+        found = self._row(
             "SELECT row_bytes, length(data), substr(data, ? * row_bytes + 1, ? * row_bytes)"
-            " FROM boundary_rows WHERE order_hash = ? AND plan_hash = ? AND request = ? AND side "
-            "= ?",
-            start,
-            count,
-            order_hash,
-            plan_hash,
-            request,
-            side,
+            " FROM boundary_rows"
+            " WHERE order_hash = ? AND plan_hash = ? AND request = ? AND side = ?",
+            *(start, count, order_hash, plan_hash, request, side),
         )
-        if not found:
+        if found is None:
             return None
-        row_bytes, size_bytes, data = found[0]
+        row_bytes, size_bytes, data = found
         return bytes(data or b""), int(row_bytes), int(size_bytes) // int(row_bytes)
 
     def put_checkpoint(self, checkpoint: t.HopCheckpoint, signature: str) -> None:
         """The newest word of the stage before about what it sent for one request."""
-        with self._write() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
-                (
-                    checkpoint.order_hash,
-                    checkpoint.plan_hash,
-                    checkpoint.request_index,
-                    _pack(checkpoint),
-                    signature,
-                ),
-            )
+        self._put(
+            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
+            *(checkpoint.order_hash, checkpoint.plan_hash, checkpoint.request_index),
+            *(_pack(checkpoint), signature),
+        )
 
     def checkpoint(
         self, order_hash: str, plan_hash: str, request: int
     ) -> tuple[t.HopCheckpoint, str] | None:
-        found = self._rows(
+        found = self._row(
             "SELECT checkpoint, signature FROM checkpoints"
             " WHERE order_hash = ? AND plan_hash = ? AND request = ?",
-            order_hash,
-            plan_hash,
-            request,
+            *(order_hash, plan_hash, request),
         )
-        if not found:
-            return None
-        checkpoint, signature = found[0]
-        return msgspec.msgpack.decode(checkpoint, type=t.HopCheckpoint), str(signature)
+        return found and (msgspec.msgpack.decode(found[0], type=t.HopCheckpoint), str(found[1]))
 
     # --- receipts ---
 
     def put_receipt(self, signed: t.SignedReceipt) -> None:
         """Remember a receipt before it is sent."""
         receipt = signed.receipt
-        with self._write() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?, ?)",
-                (
-                    receipt.order_hash,
-                    receipt.plan_hash,
-                    receipt.requests_root,
-                    receipt.requests,
-                    _pack(signed),
-                ),
-            )
+        self._put(
+            "INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?, ?)",
+            *(receipt.order_hash, receipt.plan_hash, receipt.requests_root, receipt.requests),
+            _pack(signed),
+        )
 
     def receipt(
         self, order_hash: str, plan_hash: str, requests_root: str
     ) -> t.SignedReceipt | None:
         """The one receipt over this set of requests, if it was signed before."""
-        found = self._rows(
-            "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? AND requests_root "
-            "= ?",
-            order_hash,
-            plan_hash,
-            requests_root,
+        found = self._row(
+            "SELECT signed FROM receipts"
+            " WHERE order_hash = ? AND plan_hash = ? AND requests_root = ?",
+            *(order_hash, plan_hash, requests_root),
         )
-        return msgspec.msgpack.decode(found[0][0], type=t.SignedReceipt) if found else None
+        return msgspec.msgpack.decode(found[0], type=t.SignedReceipt) if found else None
 
     def receipts(self, order_hash: str, plan_hash: str) -> list[t.SignedReceipt]:
         """Every receipt signed for a job, in order of signing."""
-        return [
-            msgspec.msgpack.decode(signed, type=t.SignedReceipt)
-            for (signed,) in self._rows(
-                "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? ORDER BY rowid",
-                order_hash,
-                plan_hash,
-            )
-        ]
+        found = self._rows(
+            "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? ORDER BY rowid",
+            *(order_hash, plan_hash),
+        )
+        return [msgspec.msgpack.decode(signed, type=t.SignedReceipt) for (signed,) in found]
 
     def sets_signed(self, order_hash: str, plan_hash: str) -> int:
         """How many receipts of a job cover more than one request."""
         found = self._rows(
             "SELECT count(*) FROM receipts WHERE order_hash = ? AND plan_hash = ? AND requests > 1",
-            order_hash,
-            plan_hash,
+            *(order_hash, plan_hash),
         )
         return int(found[0][0])
 
@@ -481,60 +428,45 @@ class MinerStore:
 
     def put_ack(self, ack: t.Ack, signature: str) -> None:
         """The newest one replaces those before it, which cover less."""
-        with self._write() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO acks VALUES (?, ?, ?, ?)",
-                (ack.order_hash, ack.plan_hash, _pack(ack), signature),
-            )
+        self._put(
+            "INSERT OR REPLACE INTO acks VALUES (?, ?, ?, ?)",
+            *(ack.order_hash, ack.plan_hash, _pack(ack), signature),
+        )
 
     def ack(self, order_hash: str, plan_hash: str) -> tuple[t.Ack, str] | None:
-        found = self._rows(
+        found = self._row(
             "SELECT ack, signature FROM acks WHERE order_hash = ? AND plan_hash = ?",
-            order_hash,
-            plan_hash,
+            *(order_hash, plan_hash),
         )
-        if not found:
-            return None
-        return msgspec.msgpack.decode(found[0][0], type=t.Ack), str(found[0][1])
+        return found and (msgspec.msgpack.decode(found[0], type=t.Ack), str(found[1]))
 
     # --- disputes and notes ---
 
     def put_dispute(self, dispute_id: str, job_id: str, stage: int) -> None:
-        with self._write() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO disputes VALUES (?, ?, ?, 1)", (dispute_id, job_id, stage)
-            )
+        self._put("INSERT OR IGNORE INTO disputes VALUES (?, ?, ?, 1)", dispute_id, job_id, stage)
 
     def close_dispute(self, dispute_id: str) -> None:
-        with self._write() as db:
-            db.execute("UPDATE disputes SET open = 0 WHERE dispute_id = ?", (dispute_id,))
+        self._put("UPDATE disputes SET open = 0 WHERE dispute_id = ?", dispute_id)
 
     def open_disputes(self, job_id: str) -> list[str]:
-        return [
-            str(found[0])
-            for found in self._rows(
-                "SELECT dispute_id FROM disputes WHERE job_id = ? AND open = 1", job_id
-            )
-        ]
+        sql = "SELECT dispute_id FROM disputes WHERE job_id = ? AND open = 1"
+        return [str(found) for (found,) in self._rows(sql, job_id)]
 
     def note(self, key: str) -> bytes | None:
         """A small value under a name: the event follower's position, the record's sequence."""
-        found = self._rows("SELECT value FROM notes WHERE key = ?", key)
-        return bytes(found[0][0]) if found else None
+        found = self._row("SELECT value FROM notes WHERE key = ?", key)
+        return bytes(found[0]) if found else None
 
     def put_note(self, key: str, value: bytes) -> None:
-        with self._write() as db:
-            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (key, value))
+        self._put("INSERT OR REPLACE INTO notes VALUES (?, ?)", key, value)
 
     # --- the end of it ---
 
     def purge(self, now_s: int) -> int:
-        """Delete rows and prompts of jobs nobody can dispute any more.
+        """Delete rows and prompts of jobs that can no longer be disputed.
 
-        Returns how many jobs were cleared.
-
-        Leaves, acceptances and receipts stay for ever: they are small, and they are what keeps a
-        request from being signed twice.
+        Returns how many jobs were cleared. Leaves, acceptances and receipts stay for ever: they are
+        small, and they are what keeps a request from being signed twice.
         """
         with self._write() as db:
             old = db.execute(

@@ -1,4 +1,4 @@
-"""Who may see what this miner signed for, and what are they given?
+"""Which peers may see what this miner signed for, and what are they given?
 
 Prompts and activations go to the requester, its auditor, an auditor it delegated, the stages of the
 same plan, and the drawn jurors of an open dispute; to nobody else, because they are a requester's
@@ -35,10 +35,7 @@ def may_see(
     now_s: int,
     jurors: Iterable[str] = (),
 ) -> bool:
-    """Whether `peer` may be shown this job's content.
-
-    `jurors` are those drawn for its open disputes.
-    """
+    """Whether `peer`, or as one of its open disputes' `jurors`, may be shown this job."""
     who, order = peer.lower(), job.order
     insiders = {*payers(job.signed, domain), order.auditor, *jurors}
     insiders |= {stage.operator for stage in job.plan}
@@ -50,9 +47,7 @@ def may_see(
 def is_delegated(
     peer: str, job: StoredJob, ask: Fetch, *, domain: signing.Domain, now_s: int
 ) -> bool:
-    """Whether the request carries the requester's signed and unexpired delegation to this peer for
-    this order.
-    """
+    """Whether this carries a requester's valid delegation to this peer for this order."""
     delegation = ask.delegation
     if delegation is None:
         return False
@@ -90,9 +85,7 @@ def answer(store: MinerStore, job: StoredJob, ask: Fetch) -> Answer:
 
 
 def _beside(ask: wire.FetchRows, store: MinerStore, job: StoredJob) -> str | None:
-    """What a last stage signed together with the rows that are asked for: the root of its state
-    rows, or of its tokens.
-    """
+    """What a last stage signed beside these rows: the root of its state rows, or of its tokens."""
     place = job.order_hash, job.plan_hash
     if ask.side == "in" or not job.is_last:
         return None
@@ -109,10 +102,7 @@ def _most_rows(ask: wire.FetchRows, store: MinerStore, job: StoredJob) -> int:
 
 
 def _that_fit(signed: list[t.SignedReceipt]) -> list[t.SignedReceipt]:
-    """As many receipts as a header holds, those over most requests first.
-
-    Of equals the oldest first.
-    """
+    """As many receipts as a header holds: over most requests first, of equals the oldest."""
     chosen, room = [], MAX_RECEIPTS_BYTES
     for receipt in sorted(signed, key=lambda one: -one.receipt.requests):
         room -= len(msgspec.msgpack.encode(receipt))

@@ -1,11 +1,8 @@
 """How do rows travel that were computed in bfloat16?
 
-As what they are: the upper half of each float32.
-
-The lower half of such numbers is zero, so nothing is lost, and nobody has to believe it: what is
-committed, signed and kept is the float32 row, the same at both ends. Rows of a model in float32 are
-never cut to that: it would move them by about 10^-3, ten to a hundred times what their tolerances
-allow.
+As the upper half of each float32, since the lower half is zero. Nothing is lost: what is committed,
+signed and kept is the float32 row, the same at both ends. Rows of a model in float32 are never cut
+to that: it would move them by about 10⁻³, ten to a hundred times what their tolerances allow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Which jobs did this miner take on, are they real on the chain, and how many request slots do they
-hold?
-"""
+"""Which jobs did this miner take on, are they on chain, and which slots do they hold?"""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ from core.protocol.types import JobState
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel
 from miner.chain import admission
-from miner.chain.admission import AdmissionRefusal, MinerState, ReceivedProposal
+from miner.chain.admission import MinerState, ReceivedProposal, Refusal
 from miner.chain.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
 from miner.records.store import CLOSED_STATES, StoredJob, keep_until
 from miner.serving.outbox import Outbox
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.request_run import RequestRun
 from miner.serving.request_state import RequestPhase
 
@@ -42,9 +40,7 @@ log = get_logger(__name__)
 
 
 class Refused(Exception):
-    """A peer asked for what it may not have, or what cannot be now: a code and a reason to answer
-    with.
-    """
+    """A peer asked for what it may not have or what cannot be now: a code and a reason."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{reason} [{code}]")
@@ -62,9 +58,7 @@ class MinerTerms:
     price_in: int  # nano base units per token per layer unit
     price_out: int
     max_requests: int
-    matchers: frozenset[str] = (
-        frozenset()
-    )  # lower-case addresses whose proposals are taken; empty: any
+    matchers: frozenset[str] = frozenset()  # in lower case, whose proposals are taken; empty: any
     keep_s: int = 86400  # how long rows are kept past the last possible dispute
     #: Most that an open order may owe while it begins new requests, in base units. None:
     #: `in_flight` of its largest requests.
@@ -83,9 +77,7 @@ class LoadedShard:
     eos_ids: frozenset[int]
     kv_tokens: int  # positions of all requests that fit beside the weights
     tokenizer: Callable[[], Tokenizer] | None = None  # slow at the first call; stop strings need it
-    root_of: Callable[[t.LayerRange], str] | None = (
-        None  # of a part; without it whole shards are served
-    )
+    root_of: Callable[[t.LayerRange], str] | None = None  # of a part; None: it serves no parts
 
     def can_run(self, layers: t.LayerRange) -> bool:
         """Whether requests may run these layers here, all or a part of the shard's."""
@@ -102,10 +94,7 @@ class LoadedShard:
 
 @dataclass
 class ActiveJob:
-    """A job in memory.
-
-    `runs` are its unfinished requests here, `over` those that ended without a receipt.
-    """
+    """A job in memory: unfinished requests in `runs`, ended without receipt in `over`."""
 
     stored: StoredJob
     reserved: int
@@ -151,9 +140,7 @@ class ActiveJob:
 
     @property
     def is_signed_for(self) -> bool:
-        """Whether every request of a fixed order has a receipt here: then the disk knows all that
-        there is to know.
-        """
+        """Whether every request of a fixed order has a receipt: then the disk knows everything."""
         return not self.is_open_order and len(self.finished) >= self.order.requests
 
     @property
@@ -173,9 +160,7 @@ class ActiveJob:
         return self.continues.order_hash, request
 
     def unpaid_units(self, spec: t.ModelSpec) -> int:
-        """What this stage has finished of an open order and nobody has acknowledged, in base
-        units.
-        """
+        """What this stage finished of an open order without acknowledgement, in base units."""
         due = [max(0, done - acked) for done, acked in zip(self.done, self.acked, strict=True)]
         return self.cost(spec, due[0], due[1])
 
@@ -190,11 +175,15 @@ class ActiveJob:
             self.outbox.put(message)
 
 
-class Desk:
+class JobTable:
     """The jobs, their reservations, and what makes them real."""
 
     def __init__(
-        self, terms: MinerTerms, book: Book, chain: ChainReads, monotonic: Callable[[], float]
+        self,
+        terms: MinerTerms,
+        book: ReceiptBook,
+        chain: ChainReads,
+        monotonic: Callable[[], float],
     ) -> None:
         self.terms, self.book, self.chain = terms, book, chain
         self.serving: LoadedShard | None = None
@@ -219,10 +208,7 @@ class Desk:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that was accepted is left to do.
-
-        Of open orders only what has begun was.
-        """
+        """Whether nothing accepted is left to do; of open orders only what has begun was."""
         return not self.active_requests and all(
             not job.reserved or job.is_open_order for job in self.jobs.values()
         )
@@ -230,10 +216,7 @@ class Desk:
     # --- proposals ---
 
     async def propose(self, peer: str, message: wire.Propose) -> wire.Accepted:
-        """Judge a proposal and sign it, or raise Refused.
-
-        Raises ChainUnreachable when it cannot be judged.
-        """
+        """Judge a proposal and sign it. Raises Refused, or ChainUnreachable if it cannot."""
         order = message.signed.order
         if self.terms.matchers and peer.lower() not in self.terms.matchers:
             raise Refused(admission.MATCHER, f"this miner takes no work from matcher {peer}")
@@ -293,10 +276,7 @@ class Desk:
         return job
 
     def continued(self, job: ActiveJob, index: int) -> Iterator[tuple[ActiveJob, int]]:
-        """The jobs that a request went through before, newest first, with its index there.
-
-        As far as they ran on these layers.
-        """
+        """Jobs that a request went through before on these layers, newest first, with its index."""
         seen = {job.stored.order_hash}
         while (before := job.goes_on_with(index)) is not None:
             order_hash, index = before
@@ -330,7 +310,7 @@ class Desk:
         )
 
     @staticmethod
-    def _objections(refusal: AdmissionRefusal | None) -> None:
+    def _objections(refusal: Refusal | None) -> None:
         if refusal is not None:
             raise Refused(refusal.code, refusal.reason)
 
@@ -375,10 +355,8 @@ class Desk:
 
     async def prove(self, order_hash: str) -> ActiveJob:
         """The job, once the chain shows it matched with a plan this miner accepted and it may still
-        be worked on.
-
-        Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven jobs need no
-        chain.
+        be worked on. Raises Refused, or ChainUnreachable when a new job cannot be looked up; proven
+        jobs need no chain.
         """
         job = await self.find(order_hash)
         async with job.lock:
@@ -426,10 +404,7 @@ class Desk:
     # --- open orders ---
 
     def admit(self, job: ActiveJob, most_units: int, *, slack: int = 1) -> None:
-        """Take a new request of an open order that can come to `most_units` here.
-
-        Raises Refused.
-        """
+        """Take an open order's request that can come to `most_units` here. Raises Refused."""
         if self.is_draining:
             raise Refused(
                 admission.DRAINING, "this miner finishes its work and takes no new requests"
@@ -445,12 +420,7 @@ class Desk:
             )
 
     def acknowledged(self, job: ActiveJob, ack: t.Ack, signature: str) -> bool:
-        """Take note of what an open order's requester owes by its own word.
-
-        False for what says no more than is known.
-
-        Raises Refused for what is no acknowledgement of this job.
-        """
+        """Whether an acknowledgement of an open order says more than is known. Raises Refused."""
         order = job.order
         if not job.is_open_order or ack.plan_hash != job.stored.plan_hash:
             raise Refused(NOT_PAID, "it is about another order or another plan")
@@ -498,12 +468,10 @@ class Desk:
     # --- time ---
 
     def release(self, job: ActiveJob) -> bool:
-        """Give back slots that nobody will use.
+        """Give back slots that no request will use.
 
-        True when the job can leave memory; a later question finds it on disk.
-
-        Days can go by before a job is settled, and much of what a stage does looks at every job
-        that it has in memory.
+        True when the job can leave memory; a later question finds it on disk. Days can go by before
+        a job is settled, and much of what a stage does looks at every job that it has in memory.
         """
         now, now_s = self._monotonic(), self.chain.now_s()
         lost = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_LOST_S

@@ -36,7 +36,7 @@ class Neighbours:
             self._watches[place] = asyncio.create_task(self._watch(place), name=f"watch {operator}")
 
     def keep_only(self, needed: Collection[Place]) -> None:
-        """Watch nobody else any more."""
+        """Watch no other stage any more."""
         for place in self._watches.keys() - set(needed):
             self._watches.pop(place).cancel()
 

@@ -1,7 +1,7 @@
 """How do messages leave in order, while no request waits for a slow reader?
 
 An outbox has a bounded queue and one sender. Whatever waits when the sender is free leaves as one
-frame, so that a batch costs one. Who puts a message never waits; when the outbox is broken or full,
+frame, so that a batch costs one. A sender never waits; when the outbox is broken or full,
 each message that did not leave reports it, and its request fails while others go on.
 """
 
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 5.0
 OUTBOX_MESSAGES = 4096
 #: Of payload in one frame, so that a long prompt does not hold back others' steps.
 BUNDLE_BYTES = 2**20
-#: Who makes more than this wait here is asked to wait.
+#: A sender with more bytes than this here is asked to wait.
 OUTBOX_BYTES = 16 * 2**20
 MAX_OUTBOXES = 256
 log = get_logger(__name__)
@@ -73,9 +73,7 @@ class Outbox:
             self._room.clear()
 
     async def wait_for_room(self) -> None:
-        """Wait while more bytes wait here than should: the peer takes them slower than they are
-        made.
-        """
+        """Wait while more bytes wait here than should: the peer is slower than we are."""
         await self._room.wait()
 
     async def flush(self, timeout_s: float) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 MAX_SETS = 32
 
 
-class Book:
+class ReceiptBook:
     """Signs receipts and checkpoints; the only holder of the operator's key in a stage.
 
     Database work runs in its own thread, so that a disk that takes its time delays no token.
@@ -85,10 +85,7 @@ class Book:
         return await self.sign_over(job, [leaf.request_index])
 
     async def sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
-        """One receipt over exactly these requests.
-
-        Raises CheckFailed unless all of them are finished here.
-        """
+        """One receipt over these requests. Raises CheckFailed unless all are finished here."""
         async with self._one_at_a_time:
             return await self.disk(self._sign_over, job, requests)
 

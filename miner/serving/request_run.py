@@ -32,7 +32,7 @@ from miner.records.store import BoundaryRows, States, StoredJob
 from miner.serving import bf16_rows, request_state
 from miner.serving.committed_rows import RootedRows
 from miner.serving.outbox import Outbox
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.request_state import Request
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RunContext:
     """What a run works with: shared by all runs of a stage."""
 
     compute: Compute
-    book: Book
+    book: ReceiptBook
     hidden: int
     vocab: int
     eos_ids: frozenset[int]
@@ -70,10 +70,7 @@ class RunContext:
     guesses: bool = True
 
     def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
-        """Decides where an answer ends.
-
-        Raises CheckFailed for stop strings where there is no tokenizer.
-        """
+        """Where an answer ends. CheckFailed for stop strings where there is no tokenizer."""
         from core.engine.sampling.stops import AnswerEnding
 
         if sampling.stop and self.tokenizer is None:
@@ -104,9 +101,7 @@ class _Feed:
 
 @dataclass(frozen=True)
 class _TakeOver:
-    """Before anything else of a continued request: `rows` rows of what the compute thread knows as
-    `old`.
-    """
+    """First of all for a continued request: take `rows` rows that compute holds as `old`."""
 
     old: Key | None
     rows: int
@@ -131,9 +126,7 @@ class RequestRun:
         self.seen_at = context.monotonic()
         self.prompt: tuple[int, ...] = ()
         self.counts = (0, 0)  # tokens in and out, once it is finished
-        self.stranding: wire.RequestFailed | None = (
-            None  # what the client was told when it broke off
-        )
+        self.stranding: wire.RequestFailed | None = None  # what the client was told of it
         self._context, self._wires = context, wires
         self._sampling: t.SamplingParams | None = None
         self._sampler: Sampler | None = None
@@ -147,17 +140,12 @@ class RequestRun:
         self._states = RootedRows(self._row_bytes)
         #: Rows at most and the group before are known with the first message that says them.
         self._spec = RequestSpec(
-            self.key,
-            ring=job.plan_hash,
-            layers=job.place.layers,
-            owner=job.order.requester,
+            self.key, ring=job.plan_hash, layers=job.place.layers, owner=job.order.requester
         )
         self._trace: list[int] = []  # goes with the next frame or token
         self._done_rows = 0  # rows that the compute thread remembers
         self._sent_rows = 0  # rows of ours that the next stage has or is about to have
-        self._told: wire.Carried | None = (
-            None  # what the next stage remembers, until we could compare
-        )
+        self._told: wire.Carried | None = None  # of the next stage, until we could compare
         self._again = False  # the next frame replaces rows that the next stage has
         self._is_taken = False  # another order goes on with it
         self._has_end = False  # all its tokens are known
@@ -257,10 +245,7 @@ class RequestRun:
             self._feed_tokens(first, self.prompt[first:last])
 
     def carry(self, message: wire.Carry, old: RequestRun | None) -> wire.Carried:
-        """The stage before asks what of a continued request is remembered here.
-
-        Asked again, the same. Raises CheckFailed.
-        """
+        """What of a continued request is here, for the stage before. Raises CheckFailed."""
         if self._carried is None:
             rows = self._take_over(old, message)
             self.request = request_state.carry(self.request, rows)
@@ -283,7 +268,7 @@ class RequestRun:
         self._guarded(self._take_end, tokens_in, tokens_out)
 
     def wait(self) -> None:
-        """It waits for memory here: those who wait for it are told that nothing is lost."""
+        """It waits for memory here: its client and peers are told that nothing is lost."""
         message = wire.Waiting(
             order_hash=self.job.order_hash, request=self.index, stage=self.job.stage
         )
@@ -294,9 +279,7 @@ class RequestRun:
             after.put(message)
 
     def makes_room(self) -> None:
-        """Nobody who goes round the same ring waits for what has left of it: it may never come
-        home.
-        """
+        """Nobody on this ring waits for what has left of it: it may never come home."""
         self._context.compute.heard(self.key, None, is_last=True)
 
     def stays(self) -> None:
@@ -313,9 +296,7 @@ class RequestRun:
             self.strand()
 
     def strand(self, error: HeadraceError | None = None, lost: str | None = None) -> None:
-        """Stop here and keep what was done: `lost` is a neighbour that fell silent, or another
-        order goes on with it.
-        """
+        """Stop and keep what was done: neighbour `lost` is silent, or another order goes on."""
         after = request_state.strand(self.request)
         if after is None:
             return
@@ -327,20 +308,11 @@ class RequestRun:
         if error is None:
             return
         self._context.count("request_stranded")
-        self.stranding = wire.RequestFailed(
-            order_hash=self.job.order_hash,
-            request=self.index,
-            code=error.code,
-            reason=str(error)[:2000],
-            lost=lost,
-        )
+        self.stranding = failed(self.job, self.index, error.code, str(error), lost)
         self._wires.to_client(self.stranding)
 
     async def cut(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
-        """Sign for what a broken pipeline did up to the last token that the client holds.
-
-        Raises CheckFailed.
-        """
+        """Sign up to the last token that the client holds of a broken pipeline, or CheckFailed."""
         self.strand()
         # What was guessed counts as far as the client holds the tokens.
         rows = min(tokens_in + tokens_out - 1, self._done_rows, len(self._in))
@@ -359,14 +331,7 @@ class RequestRun:
             return
         self._context.count(f"request_failed_{error.code}")
         self._log.warning("request failed", error=str(error))
-        self._wires.to_client(
-            wire.RequestFailed(
-                order_hash=self.job.order_hash,
-                request=self.index,
-                code=error.code,
-                reason=str(error)[:2000],
-            )
-        )
+        self._wires.to_client(failed(self.job, self.index, error.code, str(error)))
         self._leave(after)
 
     async def closed(self) -> None:
@@ -405,21 +370,18 @@ class RequestRun:
         self._check_checkpoint(message)
         self.request = after
         self._touch()
-        if message.most_rows or message.company:
+        if message.most_rows or message.group:
             self._spec = replace(
                 self._spec,
                 most_rows=message.most_rows or self._spec.most_rows,
-                group_before=(message.company - 1 if message.company else self._spec.group_before),
+                group_before=(message.group - 1 if message.group else self._spec.group_before),
             )
         self._inbox.put_nowait(
             _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
         )
 
     def _keep_in(self, rows: int) -> None:
-        """What was guessed from row `rows` on is void.
-
-        Raises CheckFailed while nobody can know that.
-        """
+        """Guesses from row `rows` on are void. Raises CheckFailed before any peer can know that."""
         if rows >= len(self._in):
             return
         if self._done_rows < len(self._in):
@@ -492,10 +454,7 @@ class RequestRun:
         self._inbox.put_nowait(_End(tokens_in, tokens_out))
 
     def _go_on(self, row: int, token: int) -> None:
-        """Feed the newest token at its row, and what is guessed to follow.
-
-        Unless it was guessed and is fed.
-        """
+        """Feed the newest token at its row, unless it was guessed, and guesses to follow."""
         assert self._guesser is not None and self._boldness is not None, "a submitted request"
         if not self.request.is_last:  # one that is both ends has pushed it when it was drawn
             self._guesser.push(token)
@@ -515,9 +474,7 @@ class RequestRun:
         self._feed_tokens(row, (token, *guesses), guessed=len(guesses))
 
     def _room_for_guesses(self) -> int:
-        """How many may go with the next step: any number where hardly a request is here, else what
-        delays nobody.
-        """
+        """Guesses for the next step: any number with few requests here, else what delays none."""
         context = self._context
         if not context.guesses:
             return 0
@@ -625,7 +582,7 @@ class RequestRun:
                 checkpoint=checkpoint,
                 checkpoint_signature=signature,
                 most_rows=0 if start else self._spec.most_rows,
-                company=0 if start else self._group_here(),
+                group=0 if start else self._group_here(),
                 trace=trace or None,
                 origin=origin,
             ),
@@ -667,9 +624,7 @@ class RequestRun:
         self._take_drawn(drawn, item.trace)
 
     async def _draw_along(self, item: _Feed) -> None:
-        """A row and guesses of those after it: as many tokens as were guessed right, and one
-        more.
-        """
+        """A row and guesses after it: as many tokens as were guessed right, and one more."""
         assert self._sampler is not None and self._guesser is not None, "a submitted request"
         guesses = self._guesser.guess(item.guessed)
         if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
@@ -763,11 +718,7 @@ class RequestRun:
         if self._checkpoint is not None:
             await book.disk(book.store.put_checkpoint, *self._checkpoint)
         signed = await book.finish(
-            self.job,
-            leaf,
-            _boundary(self._in, rows_in),
-            _boundary(self._out, rows_out),
-            states,
+            self.job, leaf, _boundary(self._in, rows_in), _boundary(self._out, rows_out), states
         )
         self.counts = (tokens_in, tokens_out)
         return signed
@@ -781,7 +732,7 @@ class RequestRun:
 
     @property
     def has_memory(self) -> bool:
-        """Whether the compute thread knows rows of this request that nobody has taken over."""
+        """Whether the compute thread knows rows of it that no other request has taken over."""
         return self._kept_rows > 0 and not self._is_taken
 
     @property
@@ -790,10 +741,7 @@ class RequestRun:
         return min(self._done_rows, len(self._in), self.request.rows)
 
     def _take_over(self, old: RequestRun | None, carry: wire.Carry) -> int:
-        """Make what is left of `old` ours, at most what the message allows.
-
-        How many rows that is.
-        """
+        """Make what is left of `old` ours, as far as the message allows; returns its rows."""
         self._carry = carry
         rows = 0
         if old is not None:
@@ -842,9 +790,7 @@ class RequestRun:
         await self._run_again(held, first_row)
 
     async def _run_again(self, start: int, end: int) -> None:
-        """Rows that we have and the compute thread no longer remembers: run them for its memory's
-        sake.
-        """
+        """Run rows again that we have and the compute thread no longer remembers."""
         assert self._carry is not None, "only continued requests are carried"
         for first, last in replay_chunks(start, end, self._carry.decoded_from):
             data = self._in.data(first, last)
@@ -860,10 +806,7 @@ class RequestRun:
         return decoded or guessed > 0
 
     def _group_here(self) -> int:
-        """One number for those that leave here together, 0 for none.
-
-        It is the group that they are in here, else the one that they came with.
-        """
+        """A number for those that leave here, or came, as one group; 0 without groups."""
         group = self._context.compute.group(self.key)
         if group is None:
             group = self._spec.group_before
@@ -926,6 +869,15 @@ def _equal_rows(one: Sequence[int], other: Sequence[int]) -> int:
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
         min(len(one), len(other)),
+    )
+
+
+def failed(
+    job: StoredJob, index: int, code: str, reason: str, lost: str | None = None
+) -> wire.RequestFailed:
+    """What a client is told of a request that cannot go on here."""
+    return wire.RequestFailed(
+        order_hash=job.order_hash, request=index, code=code, reason=reason[:2000], lost=lost
     )
 
 

@@ -71,10 +71,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def submit(request: Request, prompt_tokens: int, max_new_tokens: int) -> Request:
-    """The client said what to do.
-
-    Only at the ends of a pipeline and once. Raises ContextTooLong too.
-    """
+    """The client said what to do: once, at the ends of a pipeline. Raises ContextTooLong too."""
     if not (request.is_first or request.is_last):
         raise _illegal(request, "a middle stage is given no prompts")
     if request.is_over or request.is_submitted:
@@ -107,11 +104,8 @@ def start(request: Request) -> Request:
 
 def rows_arrive(request: Request, first_row: int, count: int, guessed: int = 0) -> Request | None:
     """The stage before sent rows [first_row, first_row + count), the last `guessed` of them
-    guesses.
-
-    None: they were here already.
-
-    Guesses that came before count as far as `first_row`, the others are void.
+    guesses. None: they were here already. Guesses that came before count as far as `first_row`, the
+    others are void.
     """
     if request.is_first:
         raise _illegal(request, "a first stage takes tokens, not activations")
@@ -147,9 +141,7 @@ def guess_fits(request: Request) -> Request:
 
 
 def guesses_end(request: Request) -> Request:
-    """A last stage has drawn something else, or all that was guessed: no more of these rows
-    count.
-    """
+    """A last stage drew something else, or all that was guessed: the other rows are void."""
     return replace(request, guessed=0)
 
 
@@ -172,10 +164,7 @@ def produce(request: Request, *, is_eos: bool) -> Request:
 
 
 def token_arrives(request: Request, step: int, finish: str) -> Request | None:
-    """A first stage hears of token `step`; unless it ends the answer, it is the next row.
-
-    None: heard before.
-    """
+    """A first stage hears token `step`, the next row unless it is the last. None: known."""
     if not request.is_first:
         raise _illegal(request, "only a first stage is told tokens")
     if request.is_late or (step < request.produced and not request.is_last):
@@ -193,10 +182,7 @@ def token_arrives(request: Request, step: int, finish: str) -> Request | None:
         if not finish and step + 1 >= request.max_new_tokens:
             raise _illegal(request, f"more than {request.max_new_tokens} tokens are on their way")
     return replace(
-        request,
-        produced=step + 1,
-        finish=finish,
-        rows=request.rows if finish else request.rows + 1,
+        request, produced=step + 1, finish=finish, rows=request.rows if finish else request.rows + 1
     )
 
 
@@ -234,10 +220,7 @@ def carry(request: Request, rows: int) -> Request:
 
 
 def rewind(request: Request, first_row: int, until: int) -> Request | None:
-    """Rows from `first_row` on come again, other ones.
-
-    Only among the `until` rows that may be carried over.
-    """
+    """Other rows come from `first_row` on, among the `until` that may be carried over."""
     if request.is_late:
         return None
     if request.is_first or request.produced or request.rows > until + 1:
@@ -253,9 +236,8 @@ def strand(request: Request) -> Request | None:
 def cut(request: Request, tokens_in: int, tokens_out: int, kept: int) -> Request | None:
     """A broken pipeline's answer ends with the tokens the client holds.
 
-    `kept` rows are whole here. None: it is over.
-
-    No more may be cut off than can have been under way: what a stage did it is paid for.
+    `kept` rows are whole here. None: it is over. No more may be cut off than can have been under
+    way: what a stage did it is paid for.
     """
     if request.is_over:
         return None

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
-from core.runtime.logs import get_logger
 from core.runtime.network.channel import Answer, Channel
 from core.runtime.tasks import spawn
 from miner.compute.compute import Compute
 from miner.records.store import CLOSED_STATES
 from miner.serving import answers, request_state
-from miner.serving.job_table import ActiveJob, Desk, LoadedShard, Refused
+from miner.serving.job_table import ActiveJob, JobTable, LoadedShard, Refused
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outbox, Outboxes
-from miner.serving.request_run import RequestRun, RunContext, Wires, token_ids
+from miner.serving.request_run import RequestRun, RunContext, Wires, failed, token_ids
 from miner.serving.request_state import RequestPhase
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ OPENING = "E-JOB-OPENING"
 CAPS = "E-JOB-CAPS"
 REQUEST_OVER = "E-JOB-REQUEST-OVER"
 UNEXPECTED = "E-PEER-UNEXPECTED"
-log = get_logger(__name__)
+_WITH_PAYLOAD = (wire.Activations, wire.Submit, wire.ShowNode)
 
 
 class StageService:
@@ -57,7 +56,7 @@ class StageService:
 
     def __init__(
         self,
-        desk: Desk,
+        table: JobTable,
         compute: Compute,
         outboxes: Outboxes,
         monotonic: Callable[[], float],
@@ -67,18 +66,15 @@ class StageService:
         neighbours: Neighbours | None = None,
         guesses: bool = True,
     ) -> None:
-        """`look_for_disputes` brings the desk's knowledge of disputes up to date before an unknown
-        peer is turned away; `on_shown` is told what accusers show of their traces.
-
-        Without `guesses` no tokens are guessed ahead.
-
-        `neighbours` watch the stages that we send to; without them only a stream that ends is
-        noticed.
+        """`look_for_disputes` brings the table's knowledge of disputes up to date before an unknown
+        peer is turned away; `on_shown` is told what accusers show of their traces. Without
+        `guesses` no tokens are guessed ahead. `neighbours` watch the stages that we send to;
+        without them only a stream that ends is noticed.
         """
-        self.desk, self.compute, self.outboxes = desk, compute, outboxes
+        self.table, self.compute, self.outboxes = table, compute, outboxes
         self.counts: Counter[str] = Counter()
         self.tokens_in = self.tokens_out = self.requests_done = 0
-        self._book = desk.book
+        self._book = table.book
         self._monotonic = monotonic
         self._look_for_disputes = look_for_disputes
         self._on_shown = on_shown
@@ -88,7 +84,7 @@ class StageService:
             neighbours.on_lost = self._neighbour_lost
         self._context: RunContext | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._handlers: dict[type, Callable[[Channel, Any, memoryview], Awaitable[Answer]]] = {
+        self._handlers: dict[type, Callable[..., Awaitable[Answer]]] = {
             wire.Ping: self._ping,
             wire.Propose: self._propose,
             wire.OpenJob: self._open_job,
@@ -114,8 +110,8 @@ class StageService:
 
     def serve(self, serving: LoadedShard | None) -> None:
         """Take up a shard, or none. No request may be running."""
-        assert not self.desk.active_requests, "requests are running"
-        self.desk.serving = serving
+        assert not self.table.active_requests, "requests are running"
+        self.table.serving = serving
         self._context = None
         if serving is not None:
             self._context = RunContext(
@@ -136,7 +132,9 @@ class StageService:
         try:
             if handler is None:
                 raise Refused(UNEXPECTED, f"a miner takes no {type(frame.message).__name__}")
-            return await handler(channel, frame.message, frame.payload)
+            if isinstance(frame.message, _WITH_PAYLOAD):
+                return await handler(channel, frame.message, frame.payload)
+            return await handler(channel, frame.message)
         except Refused as refusal:
             self._count(refusal.code)
             return wire.Failed(code=refusal.code, reason=refusal.reason[:2000])
@@ -148,30 +146,32 @@ class StageService:
         """End every request and tell no peer."""
         if self._neighbours is not None:
             await self._neighbours.close()
-        runs = [run for job in self.desk.jobs.values() for run in list(job.runs.values())]
+        runs = [run for job in self.table.jobs.values() for run in list(job.runs.values())]
         for run in runs:
             run.cancel()
         await asyncio.gather(*(run.closed() for run in runs))
-        await asyncio.gather(*(j.outbox.close() for j in self.desk.jobs.values() if j.outbox))
+        await asyncio.gather(*(outbox.close() for outbox in self._client_outboxes()))
         await asyncio.gather(*self._background, return_exceptions=True)
 
     async def flush(self, timeout_s: float) -> None:
         """Let receipts and tokens leave before streams close."""
-        outboxes = [job.outbox for job in self.desk.jobs.values() if job.outbox is not None]
-        await asyncio.gather(*(outbox.flush(timeout_s) for outbox in outboxes))
+        await asyncio.gather(*(outbox.flush(timeout_s) for outbox in self._client_outboxes()))
+
+    def _client_outboxes(self) -> list[Outbox]:
+        return [job.outbox for job in self.table.jobs.values() if job.outbox is not None]
 
     # --- time ---
 
     def tick(self) -> None:
-        """Once a second: drop what fell silent, cancel what nobody waits for, free slots."""
+        """Once a second: drop what fell silent, cancel what has no client, free slots."""
         now = self._monotonic()
-        for order_hash, job in list(self.desk.jobs.items()):
+        for order_hash, job in list(self.table.jobs.items()):
             if job.client is not None and not job.client.is_open and job.client_gone_at is None:
                 job.client_gone_at = now
             alone_s = 0.0 if job.client_gone_at is None else now - job.client_gone_at
             gone = alone_s > CLIENT_GONE_S
             closed = job.stored.chain_state in CLOSED_STATES
-            late = self.desk.chain.now_s() > job.order.deadline
+            late = self.table.chain.now_s() > job.order.deadline
             for run in list(job.runs.values()):
                 if now - run.seen_at > AWAY_S:
                     run.makes_room()
@@ -189,18 +189,18 @@ class StageService:
                     run.fail(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
                     )
-            if self.desk.release(job):
-                del self.desk.jobs[order_hash]
+            if self.table.release(job):
+                del self.table.jobs[order_hash]
                 if job.outbox is not None:
                     self._spawn(job.outbox.close())
 
         if self._neighbours is not None:
             self._neighbours.keep_only(
-                {place for job in self.desk.jobs.values() if job.runs for place in _after(job)}
+                {place for job in self.table.jobs.values() if job.runs for place in _after(job)}
             )
 
     def _neighbour_lost(self, operator: str, error: HeadraceError) -> None:
-        for job in self.desk.jobs.values():
+        for job in self.table.jobs.values():
             if operator in (place[0] for place in _after(job)):
                 for run in list(job.runs.values()):
                     if run.request.phase is RequestPhase.RUNNING:
@@ -208,21 +208,17 @@ class StageService:
 
     # --- anyone, matcher, client ---
 
-    async def _ping(self, channel: Channel, message: wire.Ping, payload: memoryview) -> Answer:
+    async def _ping(self, channel: Channel, message: wire.Ping) -> Answer:
         step_s, due_s = self.compute.running_s()
         return wire.Pong(step_ms=_ms(step_s), due_ms=_ms(due_s))
 
-    async def _propose(
-        self, channel: Channel, message: wire.Propose, payload: memoryview
-    ) -> Answer:
-        return await self.desk.propose(channel.peer, message)
+    async def _propose(self, channel: Channel, message: wire.Propose) -> Answer:
+        return await self.table.propose(channel.peer, message)
 
-    async def _open_job(
-        self, channel: Channel, message: wire.OpenJob, payload: memoryview
-    ) -> Answer:
+    async def _open_job(self, channel: Channel, message: wire.OpenJob) -> Answer:
         order_hash = signing.order_hash(message.signed.order)
-        _only(channel, *(await self.desk.find(order_hash)).payers)
-        job = await self.desk.prove(order_hash)
+        _only(channel, *(await self.table.find(order_hash)).payers)
+        job = await self.table.prove(order_hash)
         if (
             signing.plan_hash(message.plan) != job.stored.plan_hash
             or message.stage != job.stored.stage
@@ -236,7 +232,7 @@ class StageService:
         return wire.JobOpened(again=again)
 
     def _attach(self, job: ActiveJob, channel: Channel) -> None:
-        self.desk.jobs[job.stored.order_hash] = job  # it may have left meanwhile
+        self.table.jobs[job.stored.order_hash] = job  # it may have left meanwhile
         if job.outbox is not None:
             self._spawn(job.outbox.close())
 
@@ -247,13 +243,10 @@ class StageService:
         job.outbox = Outbox(f"client {channel.peer}", same_channel)
         if not job.reserved and not job.is_complete:
             most = job.at_once if job.is_open_order else job.order.requests
-            job.reserved = max(1, min(most, self.desk.free_requests))
+            job.reserved = max(1, min(most, self.table.free_requests))
 
     async def _replay(self, job: ActiveJob) -> None:
-        """A client that lost its stream gets again what it may have missed.
-
-        It knows tokens by position.
-        """
+        """A client that lost its stream gets what it may lack: it knows tokens by position."""
         for run in job.runs.values():
             for step, token in enumerate(run.tokens):
                 finish = run.request.finish if step == run.request.produced - 1 else ""
@@ -261,7 +254,7 @@ class StageService:
             if run.stranding is not None:
                 job.tell_client(run.stranding)
         for index, phase in list(job.over.items())[-MAX_RUNS:]:
-            job.tell_client(_failed(job, index, REQUEST_OVER, f"it was {phase} here"))
+            job.tell_client(failed(job.stored, index, REQUEST_OVER, f"it was {phase} here"))
         finished = sorted(job.finished)
         # Of a long session only what can have been under way: the rest was acknowledged.
         for index in finished[-2 * job.at_once :] if job.is_open_order else finished:
@@ -292,7 +285,7 @@ class StageService:
         return context.ending(sampling, prompt)
 
     async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         _only(channel, *job.payers)
         stored, index = job.stored, message.request
         if not (stored.is_first or stored.is_last):
@@ -362,9 +355,7 @@ class StageService:
             )
 
     async def _check_opening(self, job: ActiveJob, message: wire.Submit, prompt: list[int]) -> None:
-        """Raise Refused unless the requester signed for this prompt under this index, and for no
-        other one.
-        """
+        """Raise Refused unless the requester signed this prompt under this index only."""
         index, signed = message.request, message.opening
         said = t.RequestOpening(
             order_hash=message.order_hash,
@@ -385,7 +376,7 @@ class StageService:
             raise Refused(
                 OPENING, f"request {index} comes without the signed opening of its prompt"
             )
-        signer = signing.recover(self.desk.terms.domain, said, signed.signature)
+        signer = signing.recover(self.table.terms.domain, said, signed.signature)
         if signer is None or signer.lower() not in job.payers:
             raise Refused(OPENING, f"the opening of request {index} is not signed by the requester")
         if index not in job.openings:
@@ -397,8 +388,7 @@ class StageService:
 
     def _admit(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
         """Raise Refused where a new request of an open order finds no room or too much unpaid."""
-        serving = self.desk.serving
-        assert serving is not None, "prove() refuses without a shard"
+        serving = self._the_shard
         if job.is_ended:
             raise Refused(REQUEST_OVER, "its requester has ended this session")
         if prompt_tokens + max_new_tokens > serving.kv_tokens:
@@ -407,7 +397,7 @@ class StageService:
                 f"{prompt_tokens + max_new_tokens} positions, this stage's memory holds "
                 f"{serving.kv_tokens}",
             )
-        self.desk.admit(job, job.cost(self.desk.terms.spec, prompt_tokens, max_new_tokens))
+        self.table.admit(job, job.cost(self.table.terms.spec, prompt_tokens, max_new_tokens))
 
     @staticmethod
     def _promise(job: ActiveJob, index: int, tokens_in: int, tokens_out: int) -> None:
@@ -416,8 +406,8 @@ class StageService:
         job.tokens_in += tokens_in
         job.tokens_out += tokens_out
 
-    async def _goes_on(self, channel: Channel, message: wire.GoesOn, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+    async def _goes_on(self, channel: Channel, message: wire.GoesOn) -> Answer:
+        job = await self.table.prove(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
         if not job.is_open_order:
@@ -425,25 +415,23 @@ class StageService:
         job.gone_on.setdefault(message.request, (message.continues, message.continued))
         return wire.Submitted()
 
-    async def _acknowledge(
-        self, channel: Channel, message: wire.Acknowledge, payload: memoryview
-    ) -> Answer:
-        job = await self.desk.find(message.ack.order_hash)
+    async def _acknowledge(self, channel: Channel, message: wire.Acknowledge) -> Answer:
+        job = await self.table.find(message.ack.order_hash)
         _only(channel, *job.payers, job.order.matcher)
-        if self.desk.acknowledged(job, message.ack, message.signature):
+        if self.table.acknowledged(job, message.ack, message.signature):
             # Beside the loop: the next request, which it pays for, need not wait for the disk.
             self._spawn(self._book.disk(self._book.store.put_ack, message.ack, message.signature))
         return None
 
-    async def _end_job(self, channel: Channel, message: wire.EndJob, payload: memoryview) -> Answer:
-        job = await self.desk.find(message.order_hash)
+    async def _end_job(self, channel: Channel, message: wire.EndJob) -> Answer:
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         if job.is_open_order:
             job.is_ended = True
         return None
 
-    async def _cancel(self, channel: Channel, message: wire.Cancel, payload: memoryview) -> Answer:
-        job = await self.desk.find(message.order_hash)
+    async def _cancel(self, channel: Channel, message: wire.Cancel) -> Answer:
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
         run = job.runs.get(message.request)
@@ -453,8 +441,8 @@ class StageService:
             job.over.setdefault(message.request, RequestPhase.CANCELLED)
         return None
 
-    async def _cut(self, channel: Channel, message: wire.Cut, payload: memoryview) -> Answer:
-        job = await self.desk.find(message.order_hash)
+    async def _cut(self, channel: Channel, message: wire.Cut) -> Answer:
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
         run = job.runs.get(message.request)
@@ -473,8 +461,8 @@ class StageService:
 
     # --- other stages ---
 
-    async def _carry(self, channel: Channel, message: wire.Carry, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+    async def _carry(self, channel: Channel, message: wire.Carry) -> Answer:
+        job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = self._run_for(job, message.request)
         if run is None:
@@ -484,7 +472,7 @@ class StageService:
     async def _activations(
         self, channel: Channel, message: wire.Activations, payload: memoryview
     ) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = self._run_for(job, message.request, message.most_rows)
         if run is None or run.request.is_late:
@@ -495,8 +483,8 @@ class StageService:
         run.take_rows(message, payload)
         return None
 
-    async def _token(self, channel: Channel, message: wire.Token, payload: memoryview) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+    async def _token(self, channel: Channel, message: wire.Token) -> Answer:
+        job = await self.table.prove(message.order_hash)
         if not job.stored.is_first:
             raise Refused(WRONG_PLACE, "tokens go to the first stage")
         _only(channel, job.stored.plan[-1].operator)
@@ -508,10 +496,8 @@ class StageService:
         run.take_token(message)
         return None
 
-    async def _stopped(
-        self, channel: Channel, message: wire.Stopped, payload: memoryview
-    ) -> Answer:
-        job = await self.desk.find(message.order_hash)
+    async def _stopped(self, channel: Channel, message: wire.Stopped) -> Answer:
+        job = await self.table.find(message.order_hash)
         _only(channel, *job.payers, *(operator for operator, _ in _after(job)))
         run = job.runs.get(message.request)
         if run is not None:
@@ -519,20 +505,15 @@ class StageService:
         return None
 
     def _stop_sender(self, job: ActiveJob, index: int) -> None:
-        """Tell a sender of rows or tokens that their request is stopped or over here.
-
-        It slept when the other stages were told.
-        """
+        """Tell a sender, which slept meanwhile, that its request is stopped or over here."""
         stages = len(job.stored.plan)
         self._outbox_to(job, (job.stored.stage - 1) % stages).put(
             wire.Stopped(order_hash=job.stored.order_hash, request=index)
         )
 
-    async def _waiting(
-        self, channel: Channel, message: wire.Waiting, payload: memoryview
-    ) -> Answer:
+    async def _waiting(self, channel: Channel, message: wire.Waiting) -> Answer:
         """Passed on until the whole ring knows."""
-        job = await self.desk.prove(message.order_hash)
+        job = await self.table.prove(message.order_hash)
         stored, stages = job.stored, len(job.stored.plan)
         _only(channel, stored.plan[stored.stage - 1].operator)
         run = job.runs.get(message.request)
@@ -543,10 +524,8 @@ class StageService:
             self._outbox_to(job, after).put(message)
         return None
 
-    async def _finish_request(
-        self, channel: Channel, message: wire.FinishRequest, payload: memoryview
-    ) -> Answer:
-        job = await self.desk.prove(message.order_hash)
+    async def _finish_request(self, channel: Channel, message: wire.FinishRequest) -> Answer:
+        job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
         run = job.runs.get(message.request)
         if run is None:
@@ -565,21 +544,17 @@ class StageService:
 
     # --- closing and answering ---
 
-    async def _progress(
-        self, channel: Channel, message: wire.Progress, payload: memoryview
-    ) -> Answer:
-        job = await self.desk.find(message.order_hash)
-        _only(channel, *job.payers, job.order.matcher, *_operators(job))
+    async def _progress(self, channel: Channel, message: wire.Progress) -> Answer:
+        job = await self.table.find(message.order_hash)
+        _only(channel, *job.payers, job.order.matcher, *(s.operator for s in job.stored.plan))
         return wire.Finished(requests=sorted(job.finished))
 
-    async def _close_job(
-        self, channel: Channel, message: wire.CloseJob, payload: memoryview
-    ) -> Answer:
-        job = await self.desk.find(message.order_hash)
-        _only(channel, *job.payers, job.order.matcher, *_operators(job))
+    async def _close_job(self, channel: Channel, message: wire.CloseJob) -> Answer:
+        job = await self.table.find(message.order_hash)
+        _only(channel, *job.payers, job.order.matcher, *(s.operator for s in job.stored.plan))
         return wire.Receipt(signed=await self._book.sign_over(job.stored, message.requests))
 
-    async def _fetch(self, channel: Channel, message: answers.Fetch, payload: memoryview) -> Answer:
+    async def _fetch(self, channel: Channel, message: answers.Fetch) -> Answer:
         stored = await self._book.disk(self._book.store.job, message.order_hash)
         if stored is None:
             raise Refused(answers.NOT_KEPT, "this miner accepted no such order")
@@ -589,8 +564,8 @@ class StageService:
                 channel.peer,
                 stored,
                 message,
-                domain=self.desk.terms.domain,
-                now_s=self.desk.chain.now_s(),
+                domain=self.table.terms.domain,
+                now_s=self.table.chain.now_s(),
                 jurors=jurors,
             )
 
@@ -609,7 +584,7 @@ class StageService:
         if self._look_for_disputes is not None:
             await self._look_for_disputes()
         found = await self._book.disk(self._book.store.open_disputes, job_id)
-        panels = await asyncio.gather(*(self.desk.chain.panel(dispute) for dispute in found))
+        panels = await asyncio.gather(*(self.table.chain.panel(dispute) for dispute in found))
         return [juror for panel in panels for juror in panel]
 
     # --- runs ---
@@ -618,6 +593,11 @@ class StageService:
     def _the_context(self) -> RunContext:
         assert self._context is not None, "prove() refuses without a shard"
         return self._context
+
+    @property
+    def _the_shard(self) -> LoadedShard:
+        assert self.table.serving is not None, "prove() refuses without a shard"
+        return self.table.serving
 
     def _run_for(self, job: ActiveJob, index: int, most_rows: int = 0) -> RequestRun | None:
         """The run of a request, made on its first row. None when the request is over here."""
@@ -632,27 +612,24 @@ class StageService:
         return self._new_run(job, index)
 
     def _admit_in_the_middle(self, job: ActiveJob, index: int, most_rows: int) -> None:
-        """As `_admit` where no Submit comes.
-
-        Twice the limit: an acknowledgement may be on its way beside the rows.
-        """
-        serving = self.desk.serving
-        assert serving is not None, "prove() refuses without a shard"
-        rows = most_rows or serving.context
+        """As `_admit` without Submit, to twice the limit: an acknowledgement may come yet."""
+        rows = most_rows or self._the_shard.context
         try:
-            self.desk.admit(job, job.cost(self.desk.terms.spec, rows, rows), slack=2)
+            self.table.admit(job, job.cost(self.table.terms.spec, rows, rows), slack=2)
         except Refused as refusal:
-            job.tell_client(_failed(job, index, refusal.code, refusal.reason))
-            job.over[index] = RequestPhase.FAILED
+            self._give_up(job, index, refusal)
             raise
 
+    @staticmethod
+    def _give_up(job: ActiveJob, index: int, why: Refused) -> None:
+        job.tell_client(failed(job.stored, index, why.code, why.reason))
+        job.over[index] = RequestPhase.FAILED
+
     def _new_run(self, job: ActiveJob, index: int) -> RequestRun:
-        serving = self.desk.serving
-        assert serving is not None, "prove() refuses without a shard"
-        if self.desk.active_requests >= MAX_RUNS:
-            job.tell_client(_failed(job, index, BUSY, "too many requests run at this stage"))
-            job.over[index] = RequestPhase.FAILED
-            raise Refused(BUSY, "too many requests run at this stage")
+        if self.table.active_requests >= MAX_RUNS:
+            refusal = Refused(BUSY, "too many requests run at this stage")
+            self._give_up(job, index, refusal)
+            raise refusal
         stored = job.stored
         run = RequestRun(
             stored,
@@ -680,21 +657,15 @@ class StageService:
 
     def _left_of(self, job: ActiveJob, index: int) -> RequestRun | None:
         """What this stage still has of the request that request `index` of a job goes on with."""
-        for earlier, request in self.desk.continued(job, index):
+        for earlier, request in self.table.continued(job, index):
             run = earlier.runs.get(request)
             if run is not None and run.has_memory:
                 return run
         return None
 
     def _fresh(self, job: ActiveJob, index: int) -> request_state.Request:
-        serving = self.desk.serving
-        assert serving is not None, "prove() refuses without a shard"
-        return request_state.Request(
-            index=index,
-            is_first=job.stored.is_first,
-            is_last=job.stored.is_last,
-            context=serving.context,
-        )
+        stored, context = job.stored, self._the_shard.context
+        return request_state.Request(index, stored.is_first, stored.is_last, context)
 
     def _outbox_to(self, job: ActiveJob, stage: int) -> Outbox:
         return self.outboxes.to(job.stored.plan[stage].operator, job.stored.endpoints[stage])
@@ -755,16 +726,10 @@ def _before(job: ActiveJob) -> str:
 
 
 def _after(job: ActiveJob) -> list[tuple[str, str]]:
-    """Operator and endpoint of whom this stage sends to: the next one, or from the last stage the
-    first.
-    """
+    """Operator and endpoint that this stage sends to: the next one, or from the last the first."""
     stored = job.stored
     stage = 0 if stored.is_last else stored.stage + 1
     return [(stored.plan[stage].operator, stored.endpoints[stage])] if len(stored.plan) > 1 else []
-
-
-def _operators(job: ActiveJob) -> list[str]:
-    return [stage.operator for stage in job.stored.plan]
 
 
 def _in_order(job: ActiveJob, index: int) -> None:
@@ -820,10 +785,4 @@ def _token(job: ActiveJob, index: int, step: int, token: int, finish: str) -> wi
         step=step,
         token=token,
         finish=finish,  # type: ignore[arg-type]
-    )
-
-
-def _failed(job: ActiveJob, index: int, code: str, reason: str) -> wire.RequestFailed:
-    return wire.RequestFailed(
-        order_hash=job.stored.order_hash, request=index, code=code, reason=reason
     )

@@ -225,10 +225,10 @@ async def test_a_stage_that_comes_back_empty_is_as_good_as_lost(town: Town) -> N
     watch = Watch()
     batch, running = await begin(town, watch)
     victim = town.machine(town.matches[0].plan[1].operator)
-    for job in victim.desk.jobs.values():
+    for job in victim.table.jobs.values():
         for run in list(job.runs.values()):
             run._task.cancel()
-    victim.desk.jobs.clear()
+    victim.table.jobs.clear()
     victim.reset()
     result = await running
     assert not result.unfinished

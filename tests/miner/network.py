@@ -26,10 +26,10 @@ from miner.chain.admission import ChainView
 from miner.chain.onchain import JobOnChain
 from miner.compute.compute import KV_BYTES, Compute
 from miner.records.store import MinerStore
-from miner.serving.job_table import Desk, LoadedShard, MinerTerms
+from miner.serving.job_table import JobTable, LoadedShard, MinerTerms
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outboxes
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.stage import StageService
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
@@ -137,15 +137,15 @@ class Machine:
             **terms,
         )
         self.store = MinerStore(self.folder / f"{self.signer.address}.sqlite")
-        self.book = Book(self.store, self.signer, DOMAIN, self.chain.now_s)
-        self.desk = Desk(self.terms, self.book, self.chain, self.now)
+        self.book = ReceiptBook(self.store, self.signer, DOMAIN, self.chain.now_s)
+        self.table = JobTable(self.terms, self.book, self.chain, self.now)
         self.compute = Compute(threads=1)
         identity = StreamIdentity(self.signer, DOMAIN)
         self.peers = Peers(identity)
         self.links = Outboxes(self.peers)
         neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
         self.stage = StageService(
-            self.desk,
+            self.table,
             self.compute,
             self.links,
             self.now,

@@ -224,9 +224,9 @@ async def test_a_bad_frame_fails_its_request_and_signs_nothing(scene: Scene, how
     await requester.until(lambda: bool(requester.failures))
     assert [failed.request for failed in requester.failures] == [0]
     assert requester.failures[0].code in ("E-CHECK-01", "E-WIRE-05")
-    desk = puppet.last.desk
-    assert desk.jobs[requester.order_hash].over == {0: "failed"}
-    assert desk.active_requests == 0
+    table = puppet.last.table
+    assert table.jobs[requester.order_hash].over == {0: "failed"}
+    assert table.active_requests == 0
     rows = puppet.compute(PROMPT)
     await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
     assert (await puppet.channel.call(wire.Ping())).message == wire.Pong()
@@ -283,8 +283,8 @@ async def test_a_stage_that_stops_signing_checkpoints_is_stopped(
     start: Start, chain: FakeChain, model_dir: Path
 ) -> None:
     (last,) = await start((2, 4))
-    assert last.desk.serving is not None
-    last.stage.serve(replace(last.desk.serving, eos_ids=frozenset()))
+    assert last.table.serving is not None
+    last.stage.serve(replace(last.table.serving, eos_ids=frozenset()))
     puppet = Puppet(model_dir, last)
     await puppet.start()
     requester = Requester(key(50), chain, [puppet, last])  # type: ignore[list-item]

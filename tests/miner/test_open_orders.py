@@ -143,7 +143,7 @@ async def test_requests_begin_one_by_one_and_answer_as_ever(asker: Asker, model_
         done = sum(len(p.ids) for p in asker.prompts.values()), sum(map(len, asker.tokens.values()))
         await asker.acknowledge(*done)
     for machine in asker.machines:
-        job = machine.desk.jobs[asker.order_hash]
+        job = machine.table.jobs[asker.order_hash]
         assert (job.tokens_in, job.tokens_out) == job.done == done  # what was promised is released
         async with asyncio.timeout(30):
             while machine.store.ack(asker.order_hash, asker.plan_hash)[0].tokens_in != done[0]:
@@ -201,7 +201,7 @@ async def test_another_prompt_under_an_old_index_is_refused_after_a_restart_too(
     await asker.ask(0)
     await asker.finished([0])
     for machine in asker.machines:
-        machine.desk.jobs.clear()
+        machine.table.jobs.clear()
     assert codes(await asker.ask(0, ids=(9, 9))) == [OPENING, OPENING]
     await asker.close()
 
@@ -217,7 +217,7 @@ async def test_the_caps_hold_for_what_is_promised_and_release_what_was_not_used(
     for channel in asker.channels:
         await channel.send(wire.Cancel(asker.order_hash, 1))
     async with asyncio.timeout(30):
-        while asker.machines[0].desk.jobs[asker.order_hash].tokens_out:
+        while asker.machines[0].table.jobs[asker.order_hash].tokens_out:
             await asyncio.sleep(0.02)
     assert codes(await asker.submit(2)) == ["", ""]
     await asker.close()
@@ -244,7 +244,7 @@ async def test_acknowledgements_only_grow_and_come_from_the_requester(
         while (kept := asker.machines[0].store.ack(asker.order_hash, asker.plan_hash)) is None:
             await asyncio.sleep(0.02)
     assert (kept[0].tokens_in, kept[0].tokens_out) == (3, 4)
-    assert asker.machines[0].desk.jobs[asker.order_hash].acked == (3, 4)
+    assert asker.machines[0].table.jobs[asker.order_hash].acked == (3, 4)
     await asker.close()
 
 
@@ -255,20 +255,20 @@ def _frame(message: wire.AnyMessage, asker: Asker) -> wire.Frame:
 async def test_an_ended_session_begins_nothing_and_frees_its_slots(asker: Asker) -> None:
     await asker.begin()
     first = asker.machines[0]
-    assert first.desk.jobs[asker.order_hash].reserved == 2  # as its terms say
+    assert first.table.jobs[asker.order_hash].reserved == 2  # as its terms say
     for channel in asker.channels:
         await channel.send(wire.EndJob(asker.order_hash))
     answers = await asker.ask(0)
     assert codes(answers)[0] == REQUEST_OVER
     first.stage.tick()
-    assert first.desk.free_requests == first.terms.max_requests
+    assert first.table.free_requests == first.terms.max_requests
     await asker.close()
 
 
 async def test_a_session_closed_on_chain_begins_nothing(asker: Asker) -> None:
     await asker.begin()
     for machine in asker.machines:
-        await machine.desk.hear(ClosingNews(asker.job_id))
+        await machine.table.hear(ClosingNews(asker.job_id))
     assert codes(await asker.ask(0))[0] == REQUEST_OVER
     await asker.close()
 
@@ -277,9 +277,9 @@ async def test_a_draining_stage_begins_nothing_and_does_not_wait_for_a_session(
     asker: Asker,
 ) -> None:
     await asker.begin()
-    asker.machines[1].desk.is_draining = True
+    asker.machines[1].table.is_draining = True
     assert codes(await asker.ask(0))[0] == admission.DRAINING
-    assert asker.machines[1].desk.is_idle
+    assert asker.machines[1].table.is_idle
     await asker.close()
 
 
@@ -368,7 +368,7 @@ async def test_whatever_is_said_about_a_session_a_stage_answers_or_counts_and_li
         channel = rng.choice([asker.channels[0], stranger])
         answer = await stage.handle(_From(channel), wire.Frame(message, memoryview(body)))
         assert answer is None or isinstance(answer, wire.Failed | wire.Submitted), message
-    job = asker.machines[0].desk.jobs[asker.order_hash]
+    job = asker.machines[0].table.jobs[asker.order_hash]
     assert job.tokens_in <= job.order.max_tokens_in and job.tokens_out <= job.order.max_tokens_out
     assert job.acked <= (200, 100)
     await peers.close()

@@ -66,7 +66,7 @@ async def test_plans_with_other_cuts_share_the_same_machines(
         for number, stage in enumerate(one.plan):
             receipt = one.receipts[0][number].receipt
             assert (receipt.layer_from, receipt.layer_to) == (stage.layer_from, stage.layer_to)
-            job = one.machines[number].desk.jobs[one.order_hash]
+            job = one.machines[number].table.jobs[one.order_hash]
             units = pricing.stage_units(stage, spec)
             paid += units
             assert job.cost(spec, 10**6, 10**6) == pricing.cost(units, 10**6, 10**6, 100, 200)
@@ -130,8 +130,8 @@ async def test_a_machine_without_roots_of_parts_serves_whole_shards(
     start: Start, chain: FakeChain
 ) -> None:
     low, high = await start((0, 3), (1, 4))
-    assert low.desk.serving is not None
-    low.desk.serving = replace(low.desk.serving, root_of=None)
+    assert low.table.serving is not None
+    low.table.serving = replace(low.table.serving, root_of=None)
     one = asker(chain, 0, [(low, (0, 2)), (high, (2, 4))])
     refused, accepted = await one.propose(MATCHER)
     assert isinstance(refused, wire.Failed) and refused.code == admission.PLACE

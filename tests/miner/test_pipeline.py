@@ -158,7 +158,7 @@ async def test_many_requests_run_at_once_and_none_waits_for_another(
         while True:
             running = [
                 run.request.phase == "running"
-                for job in machines[0].desk.jobs.values()
+                for job in machines[0].table.jobs.values()
                 for run in job.runs.values()
             ]
             busiest = max(busiest, sum(running))
@@ -338,13 +338,13 @@ async def test_restarted_miner_answers_for_what_it_signed_and_signs_nothing_else
     assert isinstance((await channel.call(rows)).message, wire.Rows)
     submit, prompt = requester.submission(0)
     assert isinstance((await channel.call(submit, prompt)).message, wire.Submitted)
-    assert machine.desk.active_requests == 0, "a finished request is not computed again"
+    assert machine.table.active_requests == 0, "a finished request is not computed again"
     await channel.close()
 
 
 async def gone(machines: list[Machine], requester: Requester) -> None:
     """The requester has left, and every machine has noticed."""
-    clients = [m.desk.jobs[requester.order_hash].client for m in machines]
+    clients = [m.table.jobs[requester.order_hash].client for m in machines]
     await requester.close()
     await requester.until(lambda: not any(client and client.is_open for client in clients))
     for machine in machines:
@@ -361,17 +361,17 @@ async def test_a_job_that_is_signed_for_leaves_memory_with_its_client_and_comes_
     tokens, receipts = dict(requester.tokens), dict(requester.receipts)
     for machine in machines:
         machine.stage.tick()
-        assert list(machine.desk.jobs) == [requester.order_hash], "its client is here"
+        assert list(machine.table.jobs) == [requester.order_hash], "its client is here"
     await gone(machines, requester)
-    assert not any(m.desk.jobs for m in machines)
-    assert {m.desk.free_requests for m in machines} == {16}
+    assert not any(m.table.jobs for m in machines)
+    assert {m.table.free_requests for m in machines} == {16}
 
     requester.tokens, requester.receipts = {}, {}
     assert await requester.open() == [wire.JobOpened(again=True)] * 2
     await requester.finished([0, 1])
     await requester.until(lambda: requester.tokens == tokens)
     assert requester.receipts == receipts
-    assert {m.desk.free_requests for m in machines} == {16}, "nothing of it can start again"
+    assert {m.table.free_requests for m in machines} == {16}, "nothing of it can start again"
     await gone(machines, requester)
     for answer in await requester.propose(MATCHER):
         assert isinstance(answer, wire.Failed), "this order was worked on"
@@ -388,8 +388,8 @@ async def test_a_job_of_which_something_has_no_receipt_stays_in_memory(
     await requester.until(lambda: len(requester.receipts.get(1, {})) == 2)
     await gone(machines, requester)
     for machine in machines:
-        assert machine.desk.jobs[requester.order_hash].over == {0: "cancelled"}
-        assert machine.desk.free_requests == 16
+        assert machine.table.jobs[requester.order_hash].over == {0: "cancelled"}
+        assert machine.table.free_requests == 16
 
 
 async def test_prompt_that_is_not_in_the_order_is_refused(start: Start, chain: FakeChain) -> None:
@@ -437,7 +437,7 @@ async def test_orders_caps_and_the_context_bound_what_is_taken(
     assert isinstance(first, wire.Submitted)
     assert isinstance(second, wire.Failed)
     assert second.code == "E-JOB-CAPS"
-    machines[0].desk.jobs[requester.order_hash].tokens_out = 0
+    machines[0].table.jobs[requester.order_hash].tokens_out = 0
     (third,) = await requester.submit(2)
     assert isinstance(third, wire.Failed)
     await requester.finished([0])
@@ -470,7 +470,7 @@ async def test_cancelled_request_is_forgotten_and_others_go_on(
         await channel.send(wire.Cancel(order_hash=requester.order_hash, request=0))
     await requester.submit(1)
     await requester.finished([1])
-    await requester.until(lambda: all(m.desk.active_requests == 0 for m in machines))
+    await requester.until(lambda: all(m.table.active_requests == 0 for m in machines))
     await requester.until(lambda: all(m.compute.kv_tokens == 0 for m in machines))
     answers = await requester.submit(0)
     assert {m.code for m in answers if isinstance(m, wire.Failed)} == {"E-JOB-REQUEST-OVER"}
@@ -483,7 +483,7 @@ async def test_a_request_that_its_requester_stops_is_kept_and_signed_for(
     machines, requester = await in_mid_answer(start, chain)
     for channel in requester.channels:
         await channel.send(wire.Stopped(order_hash=requester.order_hash, request=0))
-    runs = [run for m in machines for job in m.desk.jobs.values() for run in job.runs.values()]
+    runs = [run for m in machines for job in m.table.jobs.values() for run in job.runs.values()]
     await requester.until(lambda: all(run.request.phase is RequestPhase.STRANDED for run in runs))
     assert len(runs) == 2
     assert not requester.failures, "who said so needs not hear it"
@@ -504,7 +504,7 @@ async def test_dead_next_stage_fails_the_request_and_not_the_stage(
     await machines[1].peers.close()
     await requester.until(lambda: bool(requester.failures))
     assert requester.failures[0].code == "E-NET-03"
-    assert machines[0].desk.active_requests == 0
+    assert machines[0].table.active_requests == 0
     assert not requester.receipts
     await requester.channels[0].close()
 
@@ -519,22 +519,22 @@ async def test_silent_requests_and_gone_clients_are_dropped(start: Start, chain:
     submit, prompt = requester.submission(0)
     # Only the first stage hears of it, so the last one waits for ever.
     await requester.channels[0].call(submit, prompt)
-    await requester.until(lambda: machines[1].desk.active_requests == 1)
+    await requester.until(lambda: machines[1].table.active_requests == 1)
     for machine in machines:
         machine.offset_s = 61.0
         machine.stage.tick()
     await requester.until(lambda: len(requester.failures) == 2)
-    assert {m.desk.active_requests for m in machines} == {0}
+    assert {m.table.active_requests for m in machines} == {0}
     submit, prompt = requester.submission(1)
     await requester.channels[0].call(submit, prompt)
     await requester.close()
     theirs = [c for c in machines[0].listener.channels if c.peer == requester.signer.address]
     await requester.until(lambda: not any(c.is_open for c in theirs))
     machines[0].stage.tick()
-    assert machines[0].desk.active_requests == 1
+    assert machines[0].table.active_requests == 1
     machines[0].offset_s += 16.0
     machines[0].stage.tick()
-    assert machines[0].desk.active_requests == 0
+    assert machines[0].table.active_requests == 0
 
 
 async def test_long_prompts_go_through_in_canonical_chunks(
@@ -595,7 +595,7 @@ async def test_settled_jobs_give_their_slots_back(start: Start, chain: FakeChain
     (refused,) = await other.propose(MATCHER)
     assert isinstance(refused, wire.Failed)
     assert refused.code == "E-ADMIT-SLOTS"
-    await machines[0].desk.hear(JobNews(requester.job_id, JobState.SETTLED))
+    await machines[0].table.hear(JobNews(requester.job_id, JobState.SETTLED))
     machines[0].stage.tick()
     (accepted,) = await other.propose(MATCHER)
     assert isinstance(accepted, wire.Accepted)

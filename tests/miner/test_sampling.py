@@ -103,9 +103,9 @@ async def test_logprobs_are_told_to_the_client_alone_and_only_when_asked_for(
     heard: list[wire.Token] = []
     original = type(machines[0].stage)._token
 
-    async def listen(self: object, channel: object, message: wire.Token, payload: object) -> object:
+    async def listen(self: object, channel: object, message: wire.Token) -> object:
         heard.append(message)
-        return await original(self, channel, message, payload)  # type: ignore[arg-type]
+        return await original(self, channel, message)  # type: ignore[arg-type]
 
     stage = machines[0].stage
     monkeypatch.setitem(stage._handlers, wire.Token, listen.__get__(stage))

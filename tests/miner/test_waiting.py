@@ -90,7 +90,7 @@ async def test_a_request_waits_for_memory_longer_than_any_silence(
 
 
 def is_fresh(machine: Machine, order_hash: str) -> bool:
-    run = machine.desk.jobs[order_hash].runs.get(0)
+    run = machine.table.jobs[order_hash].runs.get(0)
     return run is None or machine.now() - run.seen_at < 0.3 * SILENT_REQUEST_S
 
 
@@ -180,7 +180,7 @@ async def test_a_storm_of_cancellations_leaves_nothing_behind(
         ids, sampling = prompts[index]
         assert requester.tokens[index] == reference(machines[0].model_dir, ids, sampling, index)
     for machine in machines:
-        job = machine.desk.jobs[requester.order_hash]
+        job = machine.table.jobs[requester.order_hash]
         await requester.until(lambda: not job.runs)  # noqa: B023
         await requester.until(lambda: machine.compute.kv_tokens == 0)  # noqa: B023
         assert machine.compute.kv_free_tokens == machine.compute.kv_capacity_tokens
@@ -188,6 +188,6 @@ async def test_a_storm_of_cancellations_leaves_nothing_behind(
         assert set(job.finished) == kept
         assert (job.tokens_in, job.tokens_out) == job.done, "promises are taken back"
         machine.stage.tick()
-        assert machine.desk.free_requests == 64
+        assert machine.table.free_requests == 64
     assert not requester.failures
     await requester.close()

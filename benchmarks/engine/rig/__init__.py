@@ -1,1 +1,1 @@
-"""Two real stages in processes of their own, their clients, the links between them, and the peer they are compared with."""
+"""Two real stages in processes of their own, with clients and links, and `generate` beside them."""

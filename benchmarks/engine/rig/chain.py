@@ -29,7 +29,7 @@ def signer(number: int) -> Signer:
 
 
 class KnownJobs:
-    """`miner.chain.onchain.ChainReads` for a stage: everybody is rich and registered, jobs are those it was told."""
+    """`ChainReads` for a stage: all accounts are rich and registered, jobs are told to it."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobOnChain] = {}

@@ -1,4 +1,7 @@
-"""How does a benchmark talk to a process of its own? A JSON line asks, a JSON line answers, the closed pipe ends it."""
+"""How does a benchmark talk to a process of its own?
+
+A JSON line asks, a JSON line answers, and the closed pipe ends it.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +41,16 @@ class Child:
     async def start(
         cls, module: str, spec: Mapping[str, Any], environ: Mapping[str, str] | None = None
     ) -> Self:
-        """Run `python -m module SPEC` and wait until it is ready. Raises ChildFailed with the end of its stderr."""
+        """Run `python -m module SPEC` until it is ready. Raises ChildFailed with its errors."""
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", module, json.dumps(spec),
+            *(sys.executable, "-m", module, json.dumps(spec)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             limit=_LINE_BYTES,
             env={**os.environ, **ENVIRON, **(environ or {})},
-        )  # fmt: skip
+        )
         child = cls(module, process, errors)
         try:
             child.ready = await child._hear(READY_S)
@@ -98,7 +101,7 @@ class Child:
 
 
 def keep_stdout() -> None:
-    """The process's side, first of all: what libraries print goes to stderr, stdout is for answers."""
+    """The process's side, at first: what libraries print goes to stderr, stdout is for answers."""
     global _answers
     _answers = os.dup(1)
     os.dup2(2, 1)
@@ -114,7 +117,7 @@ def say(answer: Mapping[str, Any]) -> None:
 async def obey(
     perform: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]], asked: Path | None = None
 ) -> None:
-    """The process's side: do what is asked until the pipe closes, the input or the one that `asked` names."""
+    """The process's side: do what is asked until the pipe closes: the input, or `asked`."""
     reader = asyncio.StreamReader(limit=_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader),

@@ -1,6 +1,6 @@
 """The other end of a stream, for its cost alone: small frames come back, large ones are counted.
 
-`python -m benchmarks.engine.rig.echo_process {}` says where it listens; its key is the first stage's.
+`python -m benchmarks.engine.rig.echo_process {}` says where it listens, by the first stage's key.
 """
 
 from __future__ import annotations

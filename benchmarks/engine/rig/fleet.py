@@ -1,6 +1,6 @@
-"""Stages in processes that come, die, freeze and thaw: who is there, and how is each told what to do?
+"""Which stages are there, in processes that come, die, freeze and thaw, and how are they told?
 
-All are forked from one interpreter that has imported everything, so that a dead one is replaced in half a second.
+All are forked from one interpreter that has imported everything: a dead one is soon replaced.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Fleet:
 
     @property
     def alive(self) -> list[Member]:
-        """Those that nobody killed; a frozen one is among them, because nobody can see that it is."""
+        """Those that were not killed; frozen ones too, because no peer can see that they are."""
         return [member for member in self.members if not member.is_dead]
 
     async def add(self, layers: tuple[int, int]) -> Member:

@@ -1,6 +1,6 @@
 """The peer: Hugging Face `generate` in one process, float32, greedy.
 
-`python -m benchmarks.engine.rig.generate_process SPEC` decodes when asked, and tells when each token came.
+`python -m benchmarks.engine.rig.generate_process SPEC` decodes when asked, and times each token.
 """
 
 from __future__ import annotations

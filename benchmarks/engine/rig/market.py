@@ -1,7 +1,7 @@
-"""Who matches a fleet's orders, and what do its requesters read of the chain, where there is neither matcher nor chain?
+"""What matches a fleet's orders and answers for the chain, where there is neither?
 
-A job is matched as soon as its stages have accepted it; every acknowledgement is kept and held against its order. Everything
-else of a requester is the product's own.
+A job is matched as soon as its stages have accepted it; every acknowledgement is kept and held
+against its order. Everything else of a requester is the product's own.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Reads:
 
 
 class Market:
-    """`client.orders.matcher_api.MatcherApi` over a fleet. `turn` decides which of equal members new orders prefer."""
+    """A `MatcherApi` over a fleet. `turn` decides which of equal members new orders prefer."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.turn = 0
@@ -114,7 +114,7 @@ class Market:
         return {}
 
     async def _tell(self, route: Sequence[Member], job_id: str, plan_hash: str) -> None:
-        """The match, to every member; as with a chain, one that died or froze since it accepted holds nobody up."""
+        """The match, to every member; one that died or froze since then holds no other up."""
         telling = {
             asyncio.create_task(member.ask("match", job=job_id, plan=plan_hash)): member
             for member in route

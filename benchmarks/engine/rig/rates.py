@@ -1,4 +1,4 @@
-"""How many tokens a second is it, from the times at which tokens came, and how many could it be at most?"""
+"""How many tokens a second came, by their times, and how many could have come at most?"""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ Times = Sequence[Sequence[float]]
 
 
 def steady_rate(times: Times) -> float:
-    """Tokens per second while every sequence is being answered: from the last one's first token to the first one's last.
+    """Tokens per second while every sequence is being answered.
 
+    That is from the last one's first token to the first one's last.
     Where that is less than a quarter of the whole, the rate of the whole, with its ragged ends.
     """
     began, ended = _steady(times)
@@ -25,7 +26,7 @@ def steady_rate(times: Times) -> float:
 
 
 def rate_without_bubbles(times: Times, stages: Sequence[Sequence[Step]]) -> float:
-    """Tokens per second if the stage that computed longest had done nothing else: the limit of these very steps."""
+    """Tokens per second if the stage that computed longest had never waited."""
     began, ended = _steady(times)
     if ended <= began:
         began, ended = min(t[0] for t in times), max(t[-1] for t in times)
@@ -43,7 +44,7 @@ def token_s(times: Sequence[float]) -> float:
 
 
 def _steady(times: Times) -> tuple[float, float]:
-    """Begin and end of the time in which all are being answered; (0, 0) where that is too short to tell."""
+    """Begin and end of the time in which all are being answered; (0, 0) where it is too short."""
     began, ended = max(t[0] for t in times), min(t[-1] for t in times)
     whole = max(t[-1] for t in times) - min(t[0] for t in times)
     return (began, ended) if ended - began >= whole / 4 else (0.0, 0.0)

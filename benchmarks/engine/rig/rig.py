@@ -1,4 +1,4 @@
-"""Two stages, their links, their clients and the peer, as one thing that runs loads and tells when tokens came."""
+"""How do two stages, their links, their clients and a peer run a load, and when do tokens come?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a load came to: token times and tokens of each sequence, the steps of each stage, and what was spent beside.
+    """What a load came to: times and tokens of each sequence, steps and other time of each stage.
 
     `roots` are what every stage signed of its rows, for each sequence.
     """
@@ -102,10 +102,11 @@ class Rig:
         layers: Sequence[tuple[int, int]] | None = None,
         emulate: Sequence[Sequence[float]] | None = None,
     ) -> None:
-        """`cuts` are the layers at which a new stage begins; `layers` names the stages instead, replicas among them.
+        """`cuts` are the layers at which a stage begins; `layers` names all stages instead.
 
-        `kv_bytes` is what a stage has beside its weights; with `groups` of requests that take turns in it the others' keys and
-        values lie in a second tier. `guesses` are made ahead as a miner does. `emulate` slows each stage down (`stage_process.Spec`).
+        `kv_bytes` is what a stage has beside its weights; with `groups` of requests that take turns
+        in it, keys and values of the others lie in a second tier. `guesses` are made ahead, as by a
+        miner. `emulate` slows each stage down (`stage_process.Spec`).
         """
         self.folder = folder
         bounds = [0, *cuts, layer_count(read_config(folder))]
@@ -162,7 +163,7 @@ class Rig:
     # --- ours ---
 
     async def run(self, load: Load, *, latency_ms: float | None = None) -> Ran:
-        """Run a load to its end. With a latency, what stages say to each other crosses links of so much one way."""
+        """Run a load to its end; with a latency, over links of that many ms one way."""
         endpoints = self.endpoints(latency_ms)
         clients = [await self.client(load, endpoints) for _ in range(load.clients)]
         await self.take()
@@ -189,7 +190,7 @@ class Rig:
     def endpoints(
         self, latency_ms: float | None, each_ms: Sequence[float] | None = None
     ) -> list[str]:
-        """Where stages find each other: directly, or over links of this latency; `each_ms` says it for each of them."""
+        """Where stages find each other: directly, over links of this latency, or of `each_ms`."""
         if latency_ms is None and each_ms is None:
             return [stage.ready["endpoint"] for stage in self.stages]
         for i, found in enumerate(each_ms or ()):
@@ -207,9 +208,10 @@ class Rig:
         route: Sequence[int] | None = None,
         streams: Streams | None = None,
     ) -> Client:
-        """A new client with a matched job, opened at every stage; stages know each other by these endpoints.
+        """A new client with a matched job, opened at every stage.
 
-        `route` names the stages of its pipeline (all of them). Over `streams` it is a job of their owner.
+        Stages find each other at `endpoints`. `route` names the stages of its pipeline (all of
+        them). Over `streams` it is a job of their owner.
         """
         batch = self._batch(load)
         key = signer(next(self._keys)) if streams is None else streams.identity.signer

@@ -1,7 +1,9 @@
-"""One miner without chain and swarm: the product's stage, compute thread, streams, store and signatures.
+"""How does one miner serve without chain and swarm?
 
-`python -m benchmarks.engine.rig.stage_process SPEC` serves until its input closes. It is put together as
-`miner.daemon.daemon` does it; only the chain is a list of jobs and nothing is announced. `main` serves the same from a warm interpreter.
+The product's stage, compute thread, streams, store and signatures, put together as by
+`miner.daemon.daemon`; the chain is a list of jobs and nothing is announced.
+`python -m benchmarks.engine.rig.stage_process SPEC` serves until its input closes; `main` serves
+the same from a warm interpreter.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ from miner.compute.compute import Compute
 from miner.daemon import assignment
 from miner.records.store import MinerStore
 from miner.serving.committed_rows import RootedRows
-from miner.serving.job_table import Desk, MinerTerms
+from miner.serving.job_table import JobTable, MinerTerms
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outboxes
-from miner.serving.receipts import Book
+from miner.serving.receipts import ReceiptBook
 from miner.serving.stage import StageService
 
 if TYPE_CHECKING:
@@ -56,12 +58,11 @@ class Spec(msgspec.Struct):
     memory_bytes: int
     max_requests: int
     kv_bytes: int | None = None  # of that for keys and values; None: what the weights leave
-    groups: int = (
-        0  # of requests whose keys and values take turns there; the others' lie in a second tier
-    )
+    #: Of requests whose keys and values take turns there; the others' lie in a second tier.
+    groups: int = 0
     threads: int = 1
     guesses: bool = False  # of tokens, ahead
-    #: Milliseconds that a pass shall last at least: in all, and for each prompt token, decode step and position read.
+    #: Milliseconds that a pass lasts at least: in all, by prompt token, decode step, position read.
     emulate: tuple[float, float, float, float] | None = None
     control: str = ""  # a named pipe with what is asked, instead of the input
 
@@ -86,7 +87,7 @@ class StageProcess:
         model_id = signing.model_id(model_spec)
         model = assignment.open_model(folder.name, model_id, model_spec, folder)
         store = MinerStore(Path(spec.folder) / f"stage-{spec.key}.sqlite")
-        self._book = Book(store, self._signer, DOMAIN, self._chain.now_s)
+        self._book = ReceiptBook(store, self._signer, DOMAIN, self._chain.now_s)
         terms = MinerTerms(
             operator=self._signer.address,
             domain=DOMAIN,
@@ -100,11 +101,11 @@ class StageProcess:
         identity = StreamIdentity(self._signer, DOMAIN)
         peers = Peers(identity)
         links = Outboxes(peers)
-        desk = Desk(terms, self._book, self._chain, time.monotonic)
-        self._desk = desk
+        table = JobTable(terms, self._book, self._chain, time.monotonic)
+        self._table = table
         neighbours = Neighbours(Peers(identity), Beat(), SystemClock())
         self._stage = StageService(
-            desk,
+            table,
             self._compute,
             links,
             time.monotonic,
@@ -180,8 +181,8 @@ class StageProcess:
                     "microbatches": metrics.microbatches,
                     "swap_waited_s": metrics.swap_waited_s,
                     "most_inside": self._most_inside,
-                    "active": self._desk.active_requests,
-                    "jobs": len(self._desk.jobs),
+                    "active": self._table.active_requests,
+                    "jobs": len(self._table.jobs),
                 }
             case "empty":  # when does the last page come free?
                 deadline = time.monotonic() + request["within_s"]
@@ -190,20 +191,22 @@ class StageProcess:
                 return {"at_s": time.monotonic(), "kv_tokens": self._compute.kv_tokens}
             case "settle":  # the jobs are paid on chain: nothing of them need be remembered
                 for job in request["jobs"]:
-                    await self._desk.hear(JobNews(job, JobState.SETTLED))
+                    await self._table.hear(JobNews(job, JobState.SETTLED))
                 self._stage.tick()
                 return {}
             case "tickets":  # so many microbatches, instead of what the stage measures
                 fixed = request["tickets"]
-                self._compute.pace.choice = lambda ring, active, now_s, is_alone: MicrobatchChoice(  # type: ignore[method-assign]
-                    fixed, -(-active // fixed)
+                self._compute.pace.choice = (  # type: ignore[method-assign]
+                    lambda ring, active, now_s, is_alone: MicrobatchChoice(
+                        fixed, -(-active // fixed)
+                    )
                 )
                 return {}
         raise ValueError(f"a stage cannot {request['do']}")
 
 
 def last_as_long(emulate: tuple[float, float, float, float]) -> None:
-    """From now on engines compute, then sleep until the pass has lasted as long as on the machine that they stand for."""
+    """From now on engines compute, then sleep until a pass has lasted as long as it should."""
     from core.engine.batch import compat
 
     make_engine, (a_ms, b_ms, c_ms, d_ms) = compat.make_engine, emulate
@@ -230,7 +233,7 @@ def last_as_long(emulate: tuple[float, float, float, float]) -> None:
 
 
 def take_turns(groups: int) -> None:
-    """From now on a second tier is used with so many groups, half of the memory for each of two; a miner chooses by what it measures."""
+    """From now on a second tier takes `groups`, half of hot memory for each of two at a time."""
     from core.engine.memory.sizing import Offload
     from miner.compute import compute
 

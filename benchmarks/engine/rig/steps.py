@@ -1,4 +1,4 @@
-"""When did a stage's thread compute, how long, how many rows, and what did its commitments cost beside it?"""
+"""When did a stage's thread compute, how long and how many rows, and what else took time?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOKS = 2000
 
 
 class Step(NamedTuple):
-    """One pass of a shard. Times are the machine's monotonic clock, the same in all its processes."""
+    """One pass of a shard, in seconds of the monotonic clock that all processes share."""
 
     ended_s: float
     took_s: float
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     decodes: int = 0
     """How many of its requests were fed a next token."""
     context: int = 0
-    """Positions that it read: of decode steps up to their own, of prompts those before the chunk."""
+    """Positions that it read: of decode steps up to their own, of prompts before the chunk."""
 
     @property
     def began_s(self) -> float:
@@ -74,7 +74,7 @@ def decode_s(steps: Sequence[Step]) -> float:
 
 
 class Spent:
-    """Processor time inside chosen functions, by name; a call inside a call counts once, and looking at the clock not at all."""
+    """Processor time inside chosen functions, by name; calls inside calls count once."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -2,8 +2,8 @@
 
 The rows of a step, decode rows and prompt chunks of different requests at different positions, are
 packed into one row of T tokens without padding and run through the library's own layers; only
-attention looks at who owns which row. Requests may run any part of the owned layers: the pass is
-cut where a request enters or leaves.
+attention asks which request a row is of. Requests may run any part of the owned layers: the pass
+is cut where a request enters or leaves.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ from core.protocol.types import LayerRange
 
 
 class BatchEngine:
-    """A shard and the pages of all its requests.
-
-    Called from one thread; knows no socket and no clock.
-    """
+    """A shard and the pages of all its requests; from one thread, without socket and clock."""
 
     def __init__(
         self,
@@ -52,13 +49,11 @@ class BatchEngine:
         """`kv_bytes` bounds the hot pages.
 
         Up to `prefix_share` of them keep prompts for later requests with the same, and rows that
-        left with these take at most as many bytes more.
-
-        A pass of fewer than `least_rows` is padded: some kernels sum a single row in another order
-        (`Packed.least_rows` tells; 1 is for who wants no bits promised). Steps of single rows are
-        captured by `capture`, by default as CUDA graphs where the shard lies on such a device.
-        Raises ModelUnsupported where the layers cannot share pages (see `core.engine.batch.compat`),
-        UsageError where `kv_bytes` is too few.
+        left with these take at most as many bytes more. A pass of fewer than `least_rows` is
+        padded: some kernels sum a single row in another order (`Packed.least_rows` tells; 1
+        promises no bits). Steps of single rows are captured by `capture`, by default as CUDA graphs
+        where the shard lies on such a device. Raises ModelUnsupported where the layers cannot share
+        pages (see `core.engine.batch.compat`), UsageError where `kv_bytes` is too few.
         """
         self.shard = shard
         self._least_rows = least_rows
@@ -99,11 +94,7 @@ class BatchEngine:
     # --- requests ---
 
     def open(
-        self,
-        request: Hashable,
-        layers: LayerRange | None = None,
-        *,
-        microbatch: int = 0,
+        self, request: Hashable, layers: LayerRange | None = None, *, microbatch: int = 0
     ) -> None:
         """Begin a request that runs `layers` of the model, all owned ones when None."""
         start, end = relative_layers(self.shard, layers)
@@ -116,10 +107,8 @@ class BatchEngine:
 
     def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
         """What a step over a request's next chunk would give, where the same has been run and kept;
-        None where not.
-
-        The request then has `tokens` positions. `links` are those of its chunks since its
-        beginning, this one included.
+        None where not. The request then has `tokens` positions. `links` are those of its chunks
+        since its beginning, this one included.
         """
         if self.prefixes is None:
             return None
@@ -130,17 +119,11 @@ class BatchEngine:
         return self.kv.requests[request].length
 
     def truncate(self, request: Hashable, tokens: int) -> None:
-        """Forget a request's positions from `tokens` on.
-
-        Raises UsageError when a window has let go what is needed.
-        """
+        """Forget positions from `tokens` on. UsageError where a window let go what is needed."""
         self.kv.truncate(self.kv.requests[request], tokens)
 
     def free(self, request: Hashable) -> int:
-        """Forget a request now, finished or cancelled.
-
-        Returns the pages it held, 0 for an unknown one.
-        """
+        """Forget a request; returns the pages it held, 0 for an unknown one."""
         return self.kv.free(request)
 
     @property
@@ -162,26 +145,20 @@ class BatchEngine:
 
     @property
     def swapped(self) -> tuple[int, float]:
-        """Bytes that were copied between the places so far, and the seconds that steps have waited
-        for it.
-        """
+        """Bytes copied between the places so far, and seconds that steps have waited for them."""
         store = self.store
         return (store.copied_bytes, store.stalled_s) if isinstance(store, SwapStore) else (0, 0.0)
 
     @property
     def used_pages(self) -> list[int]:
-        """Those that requests hold now.
-
-        What is only kept for others goes to a request that needs it.
-        """
+        """Those that requests hold now; what is kept for others goes to whichever needs it."""
         # Not below 0: other threads look while pages change hands.
         return [max(0, a.used_pages - a.idle_pages) for a in self.kv.allocators]
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory that requests hold: on the device, and what may be swapped out to the host or into
-        files.
+        """Bytes that requests hold on the device, and that may be swapped to the host or files.
 
-        And what is kept for others with the same prompt, pages that nobody holds and rows.
+        And those kept for prompts that begin the same: pages that no request holds, and rows.
         """
         held = {"device": 0, "host": 0, "files": 0, "kept": 0}
         item_bytes = self.shard.dtype.itemsize
@@ -199,9 +176,7 @@ class BatchEngine:
     def pages_for(
         self, tokens: int, layers: LayerRange | None = None, chunk_tokens: int = 1
     ) -> list[int]:
-        """Pages of each pool that a request may hold while it grows to `tokens`, in chunks of
-        `chunk_tokens`.
-        """
+        """Pages of each pool that a request may hold as it grows to `tokens` by `chunk_tokens`."""
         start, end = relative_layers(self.shard, layers)
         return self.layout.pages_for(tokens, start, end, chunk_tokens)
 
@@ -212,9 +187,7 @@ class BatchEngine:
     # --- steps ---
 
     def check(self, piece: RequestPiece, *, values: bool = True) -> None:
-        """Raises ValueError, ContextTooLong or UsageError for a piece that `step` would refuse,
-        whatever the load.
-        """
+        """Raises ValueError, ContextTooLong or UsageError for a piece that no step can take."""
         check_piece(self.shard, self.kv.requests.get(piece.request), piece, values=values)
 
     def step(
@@ -229,15 +202,14 @@ class BatchEngine:
     ) -> list[Any]:
         """Run one batch, each request at most once; one output per piece, in order.
 
-        `checked` if `check` saw every piece.
-
-        That is activations [n, D] where the request leaves before the model's end, else float32
-        logits: [n, V], [1, V] or [0, V] as the piece asks; with `states` a `Final`, the rows that
-        they were made of beside them. With `draw` what it makes of them instead: it is given all
-        logits in the order of the pieces, but never more of them at once than memory is at hand
-        for. All of a batch's requests are of one microbatch; `following` names the one that is
-        likely next, whose pages are fetched meanwhile. Raises as `check`, or KvShort; no request
-        has then moved, but positions that a piece repeats are forgotten.
+        `checked` if `check` saw every piece. That is activations [n, D] where the request leaves
+        before the model's end, else float32 logits: [n, V], [1, V] or [0, V] as the piece asks;
+        with `states` a `Final`, the rows that they were made of beside them. With `draw` what it
+        makes of them instead: it is given all logits in the order of the pieces, but never more of
+        them at once than memory is at hand for. All of a batch's requests are of one microbatch;
+        `following` names the one that is likely next, whose pages are fetched meanwhile. Raises as
+        `check`, or KvShort; no request has then moved, but positions that a piece repeats are
+        forgotten.
         """
         if len({piece.request for piece in pieces}) < len(pieces):
             raise ValueError("a request steps once in a batch")
@@ -313,10 +285,7 @@ class BatchEngine:
         microbatch: int,
         draw: Draw | None,
     ) -> list[Tensor] | list[Final]:
-        """Layers [start, end) for pieces that all run them.
-
-        With logits, or what is drawn from them, where that is the model's end.
-        """
+        """Layers [start, end) for pieces that all run them; logits or draws at the model's end."""
         shard, planned, first = self.shard, [], 0
         for piece, h in zip(pieces, held, strict=True):
             count = len(piece.x)
@@ -350,9 +319,7 @@ class BatchEngine:
         wanted: list[int] | None,
         draw: Draw | None,
     ) -> Any:
-        """What rows x [T] or [T, D] become in these layers: activations [T, D], or where some are
-        `wanted` a `Final` of them.
-        """
+        """Rows x [T] or [T, D] after these layers: [T, D], or a `Final` of the `wanted` ones."""
         shard, count, (start, end) = self.shard, len(positions), layers
         from_ids = start == 0 and shard.is_first
         x = x.to(shard.device, None if from_ids else shard.dtype)

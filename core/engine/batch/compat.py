@@ -33,9 +33,7 @@ def make_engine(
     prefix_share: float = 0.25,
     least_rows: int = 2,
 ) -> BatchEngine | CompatEngine:
-    """The batching engine where the shard's layers allow it, else the compatible one without
-    offload.
-    """
+    """The batching engine where the shard's layers allow it, else `CompatEngine`, unswapped."""
     try:
         return BatchEngine(
             shard,
@@ -64,6 +62,9 @@ class CompatEngine:
     """A shard and one library cache per request. Called from one thread."""
 
     graphs = None  # every operator is launched
+    groups = 1
+    shares_prefixes = False  # a request's cache is its own
+    swapped = 0, 0.0
 
     def __init__(self, shard: ModelShard, *, kv_bytes: int) -> None:
         self.shard = shard
@@ -76,22 +77,13 @@ class CompatEngine:
         self._gates.remove()
 
     def open(
-        self,
-        request: Hashable,
-        layers: LayerRange | None = None,
-        *,
-        microbatch: int = 0,
+        self, request: Hashable, layers: LayerRange | None = None, *, microbatch: int = 0
     ) -> None:
         """Begin a request."""
         if request in self._requests:
             raise UsageError(f"request {request} is already open")
         start, end = relative_layers(self.shard, layers)
         self._requests[request] = _Request(start, end, self.shard.new_cache(), microbatch)
-
-    @property
-    def shares_prefixes(self) -> bool:
-        """Never: a request's cache is its own."""
-        return False
 
     def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
         return None
@@ -113,16 +105,8 @@ class CompatEngine:
         return [self._kv_bytes // (2 * self._bytes_per_token * PAGE_TOKENS)]
 
     @property
-    def groups(self) -> int:
-        return 1
-
-    @property
     def pages_of_group(self) -> list[int]:
         return self.pages
-
-    @property
-    def swapped(self) -> tuple[int, float]:
-        return 0, 0.0
 
     @property
     def used_pages(self) -> list[int]:
@@ -162,10 +146,7 @@ class CompatEngine:
         states: bool = False,
         draw: Draw | None = None,
     ) -> list[Any]:
-        """Run a batch, one request after the other; outputs as of `BatchEngine.step`.
-
-        Raises KvShort.
-        """
+        """As `BatchEngine.step`, one request after the other. Raises KvShort."""
         if not checked:
             for piece in pieces:
                 self.check(piece)

@@ -14,7 +14,7 @@ from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 from core.protocol.types import LayerRange
 
-_COMPANY = 5
+_OTHERS = 5
 _PROMPT_TOKENS = 19
 _STEPS = 3
 
@@ -23,28 +23,24 @@ def is_batch_invariant(
     engine: BatchEngine, *, layers: LayerRange | None = None, threads: Sequence[int] = ()
 ) -> bool:
     """Whether one sequence's outputs are bit-equal alone, among others, and with each of these
-    thread counts.
-
-    `layers` are those that it runs, all of the shard's by default; kernels go by shapes, which are
-    mostly alike in all of them. Costs a few small steps. The engine must be able to hold six short
-    requests, else KvShort; it is left as it was, and so is the number of threads.
+    thread counts. `layers` are those that it runs, all of the shard's by default; kernels go by
+    shapes, which are mostly alike in all of them. Costs a few small steps. The engine must be able
+    to hold six short requests, else KvShort; it is left as it was, and so is the number of threads.
     """
     before = torch.get_num_threads()
     try:
         alone = _outputs(engine, 0, layers)
-        seen = [_outputs(engine, _COMPANY, layers)]
+        seen = [_outputs(engine, _OTHERS, layers)]
         for count in threads:
             torch.set_num_threads(count)
-            seen += [_outputs(engine, 0, layers), _outputs(engine, _COMPANY, layers)]
+            seen += [_outputs(engine, 0, layers), _outputs(engine, _OTHERS, layers)]
     finally:
         torch.set_num_threads(before)
     return all(torch.equal(alone, other) for other in seen)
 
 
 def _outputs(engine: BatchEngine, others: int, layers: LayerRange | None) -> Tensor:
-    """What a prompt's last row, or all of them where no logits are made of them, and steps after it
-    come to.
-    """
+    """Rows of a prompt and of steps after it: the last of each where logits are made, else all."""
     names = [("determinism", i) for i in range(others + 1)]
     from_ids = engine.shard.is_first and (layers is None or layers.start == 0)
     outs = []

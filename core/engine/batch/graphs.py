@@ -40,16 +40,13 @@ Replay = Callable[[], None]
 Made = tuple[Tensor, ...]
 """Activations [rows, D], and at the model's end their logits [rows, V] beside them."""
 Capture = Callable[[Callable[[], Made]], tuple[Made, Replay]]
-"""What runs a function once and can run it again on the same memory: where its results lie, and
-how.
-"""
+"""Runs a function once, and can run it again on the same memory: where its results lie, and how."""
 
 
 def cuda_capture() -> Capture:
     """Captures functions as CUDA graphs that share their memory: they run one after the other, and
-    results are copied at once.
-
-    It raises RuntimeError for a function that looks at numbers on its way.
+    results are copied at once. It raises RuntimeError for a function that looks at numbers on its
+    way.
     """
     pool = torch.cuda.graph_pool_handle()
 
@@ -70,9 +67,7 @@ class _Shape:
 
 
 class _Step:
-    """Memory of the numbers that change from one step of a shape to the next, and the step over
-    them.
-    """
+    """The memory of what changes between steps of a shape, and the step captured over it."""
 
     def __init__(self, shard: ModelShard, gates: LayerGates, kv: PagedKv, shape: _Shape) -> None:
         device, rows = shard.device, shape.rows
@@ -179,10 +174,8 @@ class DecodeGraphs:
     def try_step(self, planned: Sequence[PlannedRows], x: Tensor, positions: Tensor) -> Made | None:
         """Rows x at `positions` [T] through all layers, as `_Step.run`, [T, ·] each.
 
-        None where the step has to be launched.
-
-        All rows attend alone, and their pages are there. `x` is on the shard's device, `positions`
-        on the host.
+        None where the step has to be launched. All rows attend alone, and their pages are there.
+        `x` is on the shard's device, `positions` on the host.
         """
         if self.refusal or len(positions) > MOST_ROWS:
             return None
@@ -214,9 +207,7 @@ class DecodeGraphs:
     def _try_capture(
         self, shape: _Shape, planned: Sequence[PlannedRows], x: Tensor, positions: Tensor
     ) -> tuple[_Step, Made, Replay] | None:
-        """Capture a shape on a step's own numbers, and compare it with the same step launched: it
-        may write twice what it writes.
-        """
+        """Capture a shape on this step, and compare it with the step as it is launched."""
         step = _Step(self._shard, self._gates, self._kv, shape)
         step.fill(x, positions, planned)
         try:

@@ -1,6 +1,4 @@
-"""What does each owned layer keep of a token, learned from running it rather than from its
-configuration?
-"""
+"""What does each owned layer keep of a token, learned by running it, not from its config?"""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ _TOLERANCE = 1e-3
 
 def learn_layout(shard: ModelShard, gates: LayerGates) -> KvLayout:
     """The attention classes of a shard, after proving on a few rows that our attention gives its
-    answers.
-
-    Raises ModelUnsupported when the layers do not ask for attention through the library's
+    answers. Raises ModelUnsupported when the layers do not ask for attention through the library's
     interface, exactly once each, or the answers differ: such a shard runs with a cache for each
     request.
     """

@@ -23,8 +23,8 @@ class RequestPiece:
     `x` is ids [n] int64 where the request enters at the embedding, else activations [n, D].
     Positions that the request already has are run again. `logits` says which rows of a last stage
     are wanted: all, last or none. `as_decodes` gives the n rows the bits of n steps of one row
-    each: for drafts, and to repeat what was decoded. With `links`, those of all chunks since the
-    request's beginning up to this one (`core.engine.memory.prefix`), it is kept for who brings the same.
+    each: for drafts, and to repeat what was decoded. With `links`, those of all chunks of the
+    request up to this one (`core.engine.memory.prefix`), it is kept for others with the same.
     """
 
     request: Hashable
@@ -45,10 +45,7 @@ class OpenedRequest(Protocol):
 
 
 def relative_layers(shard: ModelShard, layers: LayerRange | None) -> tuple[int, int]:
-    """[start, end) in the shard's own numbers.
-
-    Raises UsageError for layers that it does not hold.
-    """
+    """[start, end) in the shard's own numbers. Raises UsageError for layers it does not hold."""
     if layers is None:
         return 0, len(shard.layers)
     if not shard.layers.start <= layers.start < layers.end <= shard.layers.end:
@@ -61,11 +58,7 @@ def relative_layers(shard: ModelShard, layers: LayerRange | None) -> tuple[int, 
 def check_piece(
     shard: ModelShard, held: OpenedRequest | None, piece: RequestPiece, *, values: bool = True
 ) -> None:
-    """Raises ValueError, ContextTooLong or UsageError for a piece that no step can run.
-
-    `values` False leaves out what looks at every number: ids that exist, activations that are
-    finite.
-    """
+    """Raises ValueError, ContextTooLong or UsageError; without `values` no number is looked at."""
     if held is None:
         raise UsageError(f"request {piece.request} is not open")
     if not 0 <= piece.position <= held.length:

@@ -31,9 +31,7 @@ _LEAST_BLOCKS = 2
 @dataclass(frozen=True)
 class PlannedRows:
     """Consecutive rows of one request in a pass: `count` positions from `position` on, from row
-    `first` on.
-
-    `as_decodes` attends row by row, as if each had come alone.
+    `first` on. `as_decodes` attends row by row, as if each had come alone.
     """
 
     held: Held
@@ -45,9 +43,7 @@ class PlannedRows:
 
 @dataclass(frozen=True)
 class _Single:
-    """A row that attends alone: the pages that it sees [layers, n], the position that they begin
-    at, and its own.
-    """
+    """A row that attends alone: the pages it sees [layers, n], where they begin, and its own."""
 
     row: int
     pages: Pages
@@ -120,16 +116,11 @@ class PassPlan:
         return self._count
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """The library's call for the layer now running, shapes as in `attention.Pass.attend`.
-
-        Rows beyond the planned ones are padding.
-        """
+        """[1, H, T, d], [1, K, T, d], [1, K, T, e] → [1, T, H, e] in the running layer."""
         return self.attend_at(self._gates.layer, query, key, value, options)
 
     def seen_alone(self, start: int, end: int) -> npt.NDArray[np.int64] | None:
-        """What `layers.c` needs to know of layers [start, end) where every row attends alone and
-        directly, else None.
-        """
+        """What `layers.c` needs for layers [start, end) if all rows attend directly, else None."""
         plans = [self._plans[layer] for layer in range(start, end)]
         if any(plan.chunks or plan.seen is None or not plan.is_direct for plan in plans):
             return None
@@ -167,7 +158,8 @@ class PassPlan:
                 picked = (
                     by_row[:count] if group.rows is None else by_row.index_select(0, group.rows)
                 )
-                done.append((group.rows, _group(plan, group, index, picked, options)))
+                keys, values = pool.gather(group.gather[index], group.count)
+                done.append((group.rows, decode_rows(picked, keys, values, group.mask, options)))
         if len(done) == 1 and not plan.chunks:
             if count == rows:
                 return done[0][1][None]
@@ -198,18 +190,9 @@ class PassPlan:
 
 
 def rounded_blocks(blocks: int) -> int:
-    """The size of product that a row which sees `blocks` pages takes part in: at most one page or a
-    quarter too large.
-    """
+    """The size of product for a row that sees `blocks` pages: a page or a quarter more."""
     step = max(_LEAST_BLOCKS, 2 ** (blocks.bit_length() - 1) // 4)
     return -(-blocks // step) * step
-
-
-def _group(
-    plan: _ClassPlan, group: _PlannedGroup, index: int, query: Tensor, options: dict[str, Any]
-) -> Tensor:
-    keys, values = plan.pool.gather(group.gather[index], group.count)
-    return decode_rows(query, keys, values, group.mask, options)
 
 
 def _plan_class(

@@ -30,10 +30,8 @@ from core.protocol.errors import ModelUnsupported
 
 def prepare(shard: ModelShard, model_dir: Path | None = None) -> ModelShard:
     """The same shard, packed in place: `run_whole` is faster from now on, and `forward` has the
-    packed products.
-
-    Numbers change by as much as two kernels differ. It takes about as long as it saves on 500 rows.
-    `model_dir` as in `prepack`.
+    packed products. Numbers change by as much as two kernels differ. It takes about as long as it
+    saves on 500 rows. `model_dir` as in `prepack`.
     """
     if shard.device.type != "cpu":  # there the library's own kernels are the fast ones
         return shard
@@ -96,9 +94,7 @@ class WholeRequests:
             raise
 
     def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
-        """Activations [len(rows), D] of ids [T] or activations [T, D]; on the last stage with their
-        logits, or what `draw` makes of them.
-        """
+        """ids [T] or [T, D] → [len(rows), D], at the end with logits or what `draw` makes."""
         shard, plan = self._shard, _Rows(len(x), self._shard.windows, self._gates)
         positions = torch.arange(len(x))
         model, layers = shard.model, len(shard.decoder_layers)
@@ -144,9 +140,8 @@ class _Rows:
 
 def attend_whole(query: Tensor, key: Tensor, value: Tensor, window: int, scaling: float) -> Tensor:
     """[H, T, d] over [K, T, d] and [K, T, e] → [T, H, e]: row i sees rows up to i, the last
-    `window` of them where it is not 0.
-
-    Raises NoKernels for other numbers than float32 and float64, and where there is no compiler.
+    `window` of them where it is not 0. Raises NoKernels for other numbers than float32 and float64,
+    and where there is no compiler.
     """
     if query.dtype not in (torch.float32, torch.float64) or query.device.type != "cpu":
         raise NoKernels(f"no attention of {query.dtype} on {query.device.type}")

@@ -26,9 +26,8 @@ SPACE_BYTES = 64 * 2**20
 
 def ended(model: Any, states: Tensor, draw: Draw | None, *, least_rows: int = 1) -> Final:
     """Rows [n, D] of the last layer with their logits, or what `draw` makes of each, by the model's
-    own `norm` and output embeddings.
-
-    Products are of at least `least_rows` rows, so that the bits of one do not depend on the others.
+    own `norm` and output embeddings. Products are of at least `least_rows` rows, so that the bits
+    of one do not depend on the others.
     """
     if draw is None:
         return final(states, _logits(model, states, least_rows), None)
@@ -55,10 +54,7 @@ def full(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _lent(head: Any, size_bytes: int) -> Iterator[Tensor | None]:
-    """The memory that a head keeps.
-
-    None where blocks that the allocator uses again suffice, or it cannot be filled.
-    """
+    """The memory that a head keeps; None where reused blocks suffice, or it cannot be filled."""
     fills = isinstance(head, PackedLinear) and isinstance(head.layout, Panels)
     if size_bytes <= REUSED_BYTES or not fills:
         yield None

@@ -27,10 +27,7 @@ PANELLED = (torch.float32, torch.float64)
 
 
 class WeightLayout(Protocol):
-    """One way of laying weights out.
-
-    What it cannot do it says with RuntimeError or AttributeError when tried.
-    """
+    """One way of laying weights out. Raises RuntimeError or AttributeError for what it cannot."""
 
     name: str
 
@@ -81,10 +78,7 @@ class Panels:
         columns: int,
         space: Tensor | None = None,
     ) -> Tensor:
-        """[…, in] → […, columns].
-
-        `space` [m] is numbers in a row for the product to lie in, where they suffice.
-        """
+        """[…, in] → […, columns], in `space` [m] of consecutive numbers where they suffice."""
         depth = laid.shape[1]
         if x.dtype != self.dtype or x.shape[-1] != depth:
             raise RuntimeError(f"{x.dtype} of {x.shape[-1]} against {self.dtype} of {depth}")
@@ -127,9 +121,7 @@ class OneDnn:
 
 
 def layouts_of(dtype: torch.dtype) -> tuple[list[WeightLayout], str]:
-    """What may be tried for weights of this dtype, the best first, and why one is missing ("" if
-    none is).
-    """
+    """What may be tried for weights of this dtype, the best first; why one is missing, or ""."""
     found: list[WeightLayout] = []
     missing = ""
     if dtype in PANELLED:

@@ -21,10 +21,7 @@ _COMPARED_ROWS = 64
 
 
 def map_embedding(shard: ModelShard, model_dir: Path) -> bool:
-    """Look ids up in the file from now on and let the table in memory go.
-
-    False where no stored tensor is that table.
-    """
+    """Look ids up in the file and free the table; False where no stored tensor is the table."""
     table = shard.model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
         return False

@@ -65,9 +65,7 @@ _LAYERS: dict[torch.dtype, type[_Layer]] = {torch.float32: _Layer32, torch.float
 
 
 class LayerPlan(Protocol):
-    """What these layers ask of a `core.engine.batch.plan.PassPlan`, or of rows that are whole requests
-    (`core.engine.batch.whole`).
-    """
+    """What these layers ask of a `PassPlan`, or of rows that are whole requests."""
 
     @property
     def rows(self) -> int: ...
@@ -174,10 +172,7 @@ class PlainLayers:
         return torch.empty(*shape, dtype=self._dtype)
 
     def _prove(self, shard: ModelShard, number: int, layer: Any) -> None:
-        """The library's layer and ours on the same rows, attention replaced by given numbers.
-
-        Raises _Unlike.
-        """
+        """Raises _Unlike unless ours gives what the library's does, attention left out."""
         made = torch.Generator().manual_seed(number)
         mine = self._layers[number]
         x = torch.randn(_PROOF_ROWS, mine.hidden, generator=made).to(self._dtype)
@@ -235,9 +230,7 @@ class _AttentionProbe:
 
 
 def plain_layers(shard: ModelShard) -> PlainLayers | None:
-    """The shard's layers in C, None where they are not all plain, packed, float32 or float64, and
-    here.
-    """
+    """The shard's layers in C; None unless all are plain, packed, float32 or float64, and here."""
     if shard.model.config.model_type not in _KINDS or shard.dtype not in _LAYERS:
         return None
     if shard.device.type != "cpu" or _is_watched(shard):
@@ -251,9 +244,7 @@ def plain_layers(shard: ModelShard) -> PlainLayers | None:
 
 
 def _is_watched(shard: ModelShard) -> bool:
-    """Whether foreign code has been put around what the library runs: it would see nothing
-    of ours.
-    """
+    """Whether foreign code was put around what the library runs: it would see nothing of ours."""
     inside = [module for layer in shard.decoder_layers for module in layer.modules()]
     for module in (shard.model, shard.model.base_model, *inside):
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
@@ -305,9 +296,7 @@ class _Described:
     def _norm(
         self, norm: nn.Module | None, epsilon: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Where the factors of a norm lie, and what it adds to the mean of squares: `epsilon` where
-        that is given.
-        """
+        """Where a norm's factors lie, and its `epsilon`: the one that is given, else its own."""
         if norm is None:
             return None, epsilon
         if hasattr(norm, "variance_epsilon"):

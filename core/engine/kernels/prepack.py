@@ -41,10 +41,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """In which layout a shape is packed, None and the reason when in none.
-
-    From how many rows on it keeps its bits.
-    """
+    """The layout of a shape, or why there is none; from how many rows on it keeps its bits."""
 
     layout: WeightLayout | None
     reason: str
@@ -60,7 +57,7 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.layout, self.packed = layout, layout.lay(weight)
-        self.spaces: list[Tensor] = []  # memory for wide results that nobody uses now
+        self.spaces: list[Tensor] = []  # memory for wide results, unused now
 
     def forward(self, x: Tensor, *space: Tensor) -> Tensor:
         """[…, in] → […, out]; `space` is memory for the result, of a layout that takes some."""
@@ -68,9 +65,7 @@ class PackedLinear(nn.Module):
 
 
 class JoinedLinear(nn.Module):
-    """One of several linear modules that are given the same tensor one after the other: one product
-    serves all.
-    """
+    """One of several linear modules that get the same tensor in turn: one product serves all."""
 
     def __init__(self, whole: PackedLinear, sizes: list[int], number: int) -> None:
         super().__init__()
@@ -144,18 +139,16 @@ def prepack(shard: ModelShard, *, head: bool = True, model_dir: Path | None = No
                 for name, part in zip(names, parts, strict=True):
                     setattr(parent, name, part)
             packed += len(names)
-            if id(modules[0]) == output and model_dir is not None and _is_embedding(shard, held[0]):
-                map_embedding(shard, model_dir)
+            if id(modules[0]) == output and model_dir is not None:
+                table = shard.model.get_input_embeddings().weight
+                if table.data_ptr() == held[0].data_ptr():
+                    map_embedding(shard, model_dir)
             del held, weights, modules
             return_freed_memory()
     least_rows = 2 if plain else max((v.least_rows for v in verdicts.values()), default=2)
     used = {v.layout.name for v in verdicts.values() if v.layout is not None}
     reason = reasons[0] if reasons else ""
     return Packed(packed, plain, reason, least_rows, tuple(sorted(used)))
-
-
-def _is_embedding(shard: ModelShard, weight: Tensor) -> bool:
-    return bool(shard.model.get_input_embeddings().weight.data_ptr() == weight.data_ptr())
 
 
 def _groups(parent: nn.Module) -> list[tuple[str, ...]]:
@@ -206,9 +199,7 @@ def _verdict(weights: list[Tensor]) -> _Verdict:
 
 
 def _try(layout: WeightLayout, weight: Tensor) -> tuple[str, int]:
-    """What is wrong with the product of this shape, "" if nothing, and from how many rows on it
-    keeps its bits.
-    """
+    """What is wrong with products of this shape (or ""), and from how many rows bits stay."""
     made = torch.Generator().manual_seed(0)
     x = torch.randn(max(_CHECK_ROWS), weight.shape[1], generator=made).to(weight.dtype)
     columns = len(weight)

@@ -40,9 +40,8 @@ def own_pages() -> Iterator[None]:
 
 def in_large_pages(address: int, size_bytes: int) -> None:
     """Ask for pages of 2 MiB where these bytes fill whole ones: what is read from first to last
-    waits less often for where it lies.
-
-    For memory that nobody has written to yet. Does nothing where the system has none.
+    waits less often for where it lies. For memory that was never written to. Does nothing
+    where the system has none.
     """
     start, end = -(-address // _LARGE_PAGE_BYTES), (address + size_bytes) // _LARGE_PAGE_BYTES
     if start < end and hasattr(mmap, "MADV_HUGEPAGE"):

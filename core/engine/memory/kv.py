@@ -22,10 +22,7 @@ WINDOW_SLACK_ROWS = 64
 
 
 class _LayerStore(CacheLayerMixin):
-    """Keys and values [1, K, rows, head_dim] of one layer.
-
-    `window` 0 means that all rows are kept.
-    """
+    """Keys and values [1, K, rows, head_dim] of one layer; all are kept where `window` is 0."""
 
     def __init__(self, window: int = 0) -> None:
         super().__init__()
@@ -55,10 +52,7 @@ class _LayerStore(CacheLayerMixin):
         self._values[:, :, start : start + new] = value_states
         self.length += new
         first = start - visible
-        return (
-            self._keys[:, :, first : start + new],
-            self._values[:, :, first : start + new],
-        )
+        return (self._keys[:, :, first : start + new], self._values[:, :, first : start + new])
 
     def _make_room(self, new: int) -> None:
         held, room = self.length - self._dropped, self._keys.shape[-2]
@@ -102,9 +96,7 @@ class _LayerStore(CacheLayerMixin):
 
 
 class Cache:
-    """What one shard remembers of one request: `length` positions of keys and values per owned
-    layer.
-    """
+    """What a shard remembers of a request: keys and values of `length` positions in each layer."""
 
     def __init__(self, windows: Sequence[int]) -> None:
         """One entry per owned layer: its sliding window, or 0 for full attention."""

@@ -12,10 +12,7 @@ SLACK_TOKENS = 32
 
 @dataclass(frozen=True)
 class PageShape:
-    """What a page holds: keys and values of 16 tokens of one layer.
-
-    Layers of one shape share a pool.
-    """
+    """What a page holds: 16 tokens of one layer. Layers of one shape share a pool."""
 
     kv_heads: int
     key_dim: int
@@ -27,26 +24,20 @@ class PageShape:
 
 @dataclass(frozen=True)
 class KvClass:
-    """Layers, in the shard's numbers, that look back equally far and take pages from the same
-    pool.
-    """
+    """Layers of a shard, by its numbers, that look back equally far and share a pool."""
 
     window: int  # 0 is full attention
     pool: int
     layers: tuple[int, ...]
 
     def first_block(self, tokens: int, slack_tokens: int = SLACK_TOKENS) -> int:
-        """The first block that a request of `tokens` still needs, also after being cut back
-        by the slack.
-        """
+        """The first block that a request of `tokens` needs, also when cut back by the slack."""
         if not self.window:
             return 0
         return max(0, tokens - slack_tokens - self.window + 1) // PAGE_TOKENS
 
     def blocks_for(self, tokens: int, chunk_tokens: int = 1) -> int:
-        """The most pages per layer that a request holds while it grows to `tokens`, at most
-        `chunk_tokens` at a time.
-        """
+        """The most pages per layer for a request that grows to `tokens` by `chunk_tokens`."""
         blocks = -(-tokens // PAGE_TOKENS)
         if not self.window:
             return blocks
@@ -60,9 +51,7 @@ class KvLayout:
     classes: tuple[KvClass, ...]
 
     def pages_for(self, tokens: int, start: int, end: int, chunk_tokens: int = 1) -> list[int]:
-        """Pages of each pool that a request over layers [start, end) holds at most, growing to so
-        many tokens.
-        """
+        """Pages of each pool that a request over layers [start, end) holds at most."""
         wanted = [0] * len(self.shapes)
         for kind in self.classes:
             layers = sum(start <= layer < end for layer in kind.layers)

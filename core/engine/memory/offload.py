@@ -1,7 +1,4 @@
-"""How large are the pools, and which microbatch has one, when hot memory is too small for
-everybody?
-
-(DeServe §4.2)
+"""How do microbatches take turns in hot memory that is too small for all? (DeServe §4.2)
 
 Hot memory M_KV holds N_B local pools and two global pools G₀ and G₁ of M_G each. While one
 microbatch computes in one global pool, the other is written back for the microbatch before and
@@ -41,9 +38,7 @@ def global_pool_bytes(bandwidth_bytes_per_s: float, stage_s: float) -> int:
 
 
 def microbatch_bytes(hot: int, pool: int, microbatches: int) -> int:
-    """M_B' = (M_KV − 2 M_G) / N_B + M_G: what one microbatch can hold (DeServe, formula 1), whole
-    units.
-    """
+    """M_B' = (M_KV − 2 M_G) / N_B + M_G: what a microbatch can hold (DeServe, formula 1)."""
     if not 0 <= 2 * pool <= hot:
         raise ValueError(f"two global pools of {pool} in a hot memory of {hot}")
     return (hot - 2 * pool) // microbatches + pool
@@ -51,9 +46,7 @@ def microbatch_bytes(hot: int, pool: int, microbatches: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The pages of one pool: `local` for each of N microbatches and `swapped` in each of G₀
-    and G₁.
-    """
+    """The pages of one pool: `local` for each of N microbatches, `swapped` in each of G₀ and G₁."""
 
     microbatches: int
     local: int
@@ -70,35 +63,9 @@ class ArenaPlan:
 
 
 def plan_arena(hot_pages: int, swapped: int, microbatches: int) -> ArenaPlan:
-    """Formula 1 in pages: what the global pools leave is divided evenly, a remainder stays
-    unused.
-    """
+    """Formula 1 in pages: what the global pools leave is divided evenly."""
     local = microbatch_bytes(hot_pages, swapped, microbatches) - swapped
     return ArenaPlan(microbatches, local, swapped)
-
-
-class Throttle:
-    """A token bucket: `take` waits until these bytes may pass. The bucket holds one burst."""
-
-    def __init__(
-        self,
-        bytes_per_s: float,
-        *,
-        burst_bytes: int = _COPY_BYTES,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rate, self._burst = bytes_per_s, float(burst_bytes)
-        self._clock, self._sleep = clock, sleep
-        self._level, self._at = 0.0, clock()
-
-    def take(self, size_bytes: int) -> None:
-        """Waits in debt: a copy larger than the bucket passes when its last byte may."""
-        now = self._clock()
-        self._level = min(self._burst, self._level + (now - self._at) * self._rate) - size_bytes
-        self._at = now
-        if self._level < 0:
-            self._sleep(-self._level / self._rate)
 
 
 @dataclass
@@ -111,10 +78,8 @@ class _Slot:
 
 class SwapStore(HotStore):
     """Hot pools with two global pools at their end, a cold tier, and the copier thread between
-    them.
-
-    Page numbers from `resident` on belong to a microbatch; its turn decides where they lie. `turn`
-    must be called before a microbatch's pages are read or written by a step.
+    them. Page numbers from `resident` on belong to a microbatch; its turn decides where they lie.
+    `turn` must be called before a microbatch's pages are read or written by a step.
     """
 
     def __init__(
@@ -124,7 +89,6 @@ class SwapStore(HotStore):
         dtype: torch.dtype,
         *,
         folder: Path | None = None,
-        throttle: Throttle | None = None,
         device: torch.device | None = None,
     ) -> None:
         """`folder` keeps the cold tier in memory-mapped files there, None in ordinary memory.
@@ -148,10 +112,8 @@ class SwapStore(HotStore):
         ]
         self._slots = (_Slot(), _Slot())
         self._last = 1
-        self._throttle = throttle
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._failure: BaseException | None = None
-        self.stalls = 0
         self.stalled_s = 0.0
         self.copied_bytes = 0
         self.copying_s = 0.0
@@ -164,15 +126,12 @@ class SwapStore(HotStore):
         self._copier.join()
 
     def turn(
-        self,
-        microbatch: int,
-        used: Callable[[int], list[Pages]],
-        following: int | None = None,
+        self, microbatch: int, used: Callable[[int], list[Pages]], following: int | None = None
     ) -> None:
         """Make this microbatch's pages hot, and start on those of the one that follows.
 
-        `used(m)` gives, for each pool, the swapped pages that microbatch m holds. Waits, and counts
-        a stall, when the copier is not through.
+        `used(m)` gives, for each pool, the swapped pages that microbatch m holds. Waits
+        when the copier is not through.
         """
         slot = self._slot_of(microbatch)
         if slot is None:
@@ -251,9 +210,7 @@ class SwapStore(HotStore):
         return None
 
     def _exchange(self, number: int, microbatch: int, pages: list[Pages]) -> None:
-        """Have the copier write back what the slot's owner has changed and bring in another's
-        pages.
-        """
+        """Have the copier write back what the slot's owner changed, and fetch another's pages."""
         slot = self._slots[number]
         changed: list[npt.NDArray[np.bool_]] = []
         before = slot.owner
@@ -279,9 +236,7 @@ class SwapStore(HotStore):
         self._jobs.put(work)
 
     def _write_back(self, n: int, slot: int, microbatch: int, dirty: npt.NDArray[np.bool_]) -> None:
-        """Copy positions [swapped pages, 16] of a global pool to the cold tier: pages where they
-        are most of one, else one by one.
-        """
+        """Copy positions [swapped pages, 16] of a global pool out: whole pages, or one by one."""
         counts = dirty.sum(axis=1)
         is_most = counts > PAGE_TOKENS // 2
         self._move(n, slot, microbatch, np.flatnonzero(is_most), to_cold=True)
@@ -335,8 +290,6 @@ class SwapStore(HotStore):
             self._account(part.nbytes, started)
 
     def _account(self, size_bytes: int, started: float) -> None:
-        if self._throttle is not None:
-            self._throttle.take(size_bytes)
         self.copied_bytes += size_bytes
         self.copying_s += time.perf_counter() - started
 
@@ -354,7 +307,6 @@ class SwapStore(HotStore):
             return
         started = time.perf_counter()
         ready.wait()
-        self.stalls += 1
         self.stalled_s += time.perf_counter() - started
         self._raise_failure()
 
@@ -381,10 +333,7 @@ def _cold_pool(
 
 
 def mapped(folder: Path, size: int, dtype: torch.dtype) -> Tensor:
-    """`size` zeros in a file of this folder that has lost its name.
-
-    Raises UsageError where they do not fit.
-    """
+    """[size] zeros in a nameless file of this folder. Raises UsageError where they do not fit."""
     path = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)

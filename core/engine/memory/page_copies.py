@@ -15,9 +15,7 @@ _LEAST_BYTES = 128 * 2**10
 
 
 def move(target: Tensor, source: Tensor) -> None:
-    """`target.copy_(source)` of tensors [...] of one shape that no gradient is asked of, with its
-    errors; the interpreter is free meanwhile.
-    """
+    """`target.copy_(source)` of tensors [...] of one shape, with the interpreter free meanwhile."""
     if _lie_alike(target, source):
         try:
             kernels().stream(target.data_ptr(), source.data_ptr(), source.nbytes)
@@ -29,9 +27,7 @@ def move(target: Tensor, source: Tensor) -> None:
 
 def _lie_alike(target: Tensor, source: Tensor) -> bool:
     """Are both equally many bytes in a row, that mean the same and lie in different places of main
-    memory?
-
-    An address says nothing of this: whatever is not sure here is left to the library, which
+    memory? An address says nothing of this: whatever is not sure here is left to the library, which
     converts, spreads or refuses.
     """
     if target.shape != source.shape or target.dtype != source.dtype:

@@ -26,9 +26,7 @@ class KvShort(RuntimeError):
 
 @dataclass
 class PageTable:
-    """Pages of one request in one class: `pages[i, b]` holds tokens [16·b, 16·b + 16) of its i-th
-    layer there.
-    """
+    """Pages of a request in one class: `pages[i, b]` has tokens [16·b, 16·b + 16) of layer i."""
 
     layers: tuple[int, ...]  # in the shard's numbers
     pages: Pages
@@ -49,9 +47,7 @@ class PageTable:
 
 @dataclass
 class Held:
-    """One request: the layers [start, end) of the shard that it runs, its length in tokens, its
-    tables by class.
-    """
+    """One request: layers [start, end) of the shard, its tokens, its tables by class."""
 
     start: int
     end: int
@@ -78,23 +74,12 @@ class PagedKv:
         self._blank: list[tuple[int, Pages, int]] = []
         self._copies: list[tuple[int, Pages, Pages, int]] = []
 
-    @property
-    def used_pages(self) -> int:
-        return sum(allocator.used_pages for allocator in self.allocators)
-
-    @property
-    def free_pages(self) -> int:
-        return sum(allocator.free_pages for allocator in self.allocators)
-
     def allocator(self, number: int) -> PageAllocator:
         """Where the pages of class `number` come from."""
         return self.allocators[self.classes[number].pool]
 
     def open(self, request: Hashable, start: int, end: int, microbatch: int = 0) -> Held:
-        """Begin to remember a request that runs layers [start, end) of the shard.
-
-        Takes no page yet.
-        """
+        """Begin to remember a request over layers [start, end) of the shard, without a page."""
         if request in self.requests:
             raise UsageError(f"request {request} is already open")
         held = Held(start, end, microbatch)
@@ -113,9 +98,7 @@ class PagedKv:
         return 0 if held is None else self._give_all(held)
 
     def has_room(self, growth: Sequence[tuple[Held, int]]) -> bool:
-        """Whether all these requests could grow to these lengths at once, evicting what may be
-        evicted.
-        """
+        """Whether all these requests could grow to these lengths at once, with evictions."""
         wanted: dict[tuple[int, int], int] = {}
         for held, tokens in growth:
             blocks = -(-tokens // PAGE_TOKENS)
@@ -132,12 +115,7 @@ class PagedKv:
         return True
 
     def grow(self, growth: Sequence[tuple[Held, int]]) -> None:
-        """Give every request the pages for its new length, each written by nobody else.
-
-        Raises KvShort.
-
-        The caller calls `prepare_pages` before a request writes.
-        """
+        """Give each request pages for its new length. KvShort. Then call `prepare_pages`."""
         if not self.has_room(growth):
             raise KvShort("too few pages for the step")
         self._copies.clear()
@@ -156,9 +134,7 @@ class PagedKv:
                         )
 
     def prepare_pages(self) -> None:
-        """Copy what `grow` has unshared and clear what it has handed out half used: old contents
-        may be NaN.
-        """
+        """Copy what `grow` has unshared and clear what it gave out half used: it may hold NaN."""
         for pool, source, target, microbatch in self._copies:
             self.store.write(pool, target, microbatch, self.store.read(pool, source, microbatch))
         for pool, pages, microbatch in self._blank:
@@ -177,10 +153,7 @@ class PagedKv:
                 table.first = first
 
     def truncate(self, held: Held, tokens: int) -> None:
-        """Forget everything from position `tokens` on.
-
-        Raises UsageError when a window has let go what is needed.
-        """
+        """Forget positions from `tokens` on. UsageError where a window let go what is needed."""
         if not 0 <= tokens <= held.length:
             raise ValueError(f"cannot cut {held.length} positions to {tokens}")
         for number, table in held.tables.items():
@@ -201,9 +174,8 @@ class PagedKv:
     def try_adopt(self, held: Held, pages: dict[int, Pages], tokens: int) -> bool:
         """Let a request grow to `tokens` with others' full pages [layers, blocks] of each class.
 
-        False if it cannot.
-
-        It holds whole pages only, and as many as make these the ones that follow.
+        False if it cannot. It holds whole pages only, and as many as make these the ones that
+        follow.
         """
         if held.length % PAGE_TOKENS or tokens % PAGE_TOKENS:
             return False
@@ -231,9 +203,7 @@ class PagedKv:
         return given
 
     def _shared_tail(self, number: int, table: PageTable, length: int) -> Pages:
-        """Which of the layers share the block that position `length` falls into with another
-        request.
-        """
+        """Which of the layers share the block of position `length` with another request."""
         allocator = self.allocator(number)
         pages = table.pages[:, length // PAGE_TOKENS]
         hot = pages < allocator.resident

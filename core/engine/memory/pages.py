@@ -3,7 +3,7 @@
 A page is 16 tokens of one layer of one attention class, the page of `core.batching.KvLedger`. Pages
 [0, resident) always stay in hot memory and may be shared. With offload every microbatch also has
 `swapped` pages of its own, numbered from `resident` on: they are hot only while their microbatch is
-near its turn, so nobody else may hold them.
+near its turn, so no other request may hold them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ class PageAllocator:
         microbatches: int = 1,
         resident_share: int | None = None,
     ) -> None:
-        """`resident_share` bounds the resident pages that one microbatch may hold.
-
-        None is no bound.
-        """
+        """`resident_share` bounds the resident pages of one microbatch; None is no bound."""
         if resident < 1 or swapped < 0 or microbatches < 1:
             raise ValueError(f"{resident} resident, {swapped} swapped, {microbatches} microbatches")
         self.resident, self.swapped, self.microbatches = resident, swapped, microbatches
@@ -72,10 +69,7 @@ class PageAllocator:
         return min(len(self._free), max(0, share)) + len(self._free_swapped[microbatch])
 
     def try_take(self, count: int, microbatch: int = 0) -> Pages | None:
-        """`count` pages for one holder, resident ones first.
-
-        None, and nothing changed, when there are too few.
-        """
+        """`count` pages for one holder, resident ones first; None where there are too few."""
         if count > self.room(microbatch):
             return None
         share = self.resident_share - self._paid[microbatch]
@@ -89,25 +83,23 @@ class PageAllocator:
         return np.concatenate([hot, self._free_swapped[microbatch].pop(count - kept)])
 
     def share(self, pages: Pages) -> None:
-        """One more holder for each of these resident pages."""
+        """One more holder for each of these resident pages [n]."""
         assert (pages < self.resident).all(), "swapped pages cannot be shared"
         assert (self.holders[pages] > 0).all(), "a free page cannot be shared"
         self.holders[pages] += 1
 
     def keep(self, pages: Pages) -> None:
-        """Hold these resident pages for no request yet, so that they outlive the one that has
-        filled them.
-        """
+        """Hold these resident pages [n] for no request yet: they outlive that which filled them."""
         self.share(pages)
         self._kept[pages] = True
 
     def let_go(self, pages: Pages, microbatch: int = 0) -> Pages:
-        """Undo `keep`; returns those pages that are now free."""
+        """Undo `keep`; returns those of pages [n] that are now free."""
         self._kept[pages] = False
         return self.give_back(pages, microbatch)
 
     def give_back(self, pages: Pages, microbatch: int = 0) -> Pages:
-        """One holder less for each page; returns those that are now free."""
+        """One holder less for each of pages [n]; returns those that are now free."""
         swapped = pages[pages >= self.resident]
         hot = pages[(pages < self.resident) & (pages > 0)]
         if len(hot):

@@ -56,10 +56,7 @@ class PagePool:
         )
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Put the first of keys and values [T, K, ·] into slots [T·K], of which a row has 16.
-
-        More rows are padding.
-        """
+        """Put keys and values [≥ T, K, ·] into slots [T·K]: 16 a pool row. More are padding."""
         d, e = self.shape.key_dim, self.shape.value_dim
         if len(key) * key.shape[1] > len(slots):
             rows = len(slots) // key.shape[1]
@@ -73,11 +70,13 @@ class PagePool:
         return self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def write_pages(self, pages: Pages, content: Content) -> None:
+        """Fill whole pages [n]."""
         rows = self._page_rows(pages)
         self.keys.index_copy_(0, rows, content[0])
         self.values.index_copy_(0, rows, content[1])
 
     def clear(self, pages: Pages) -> None:
+        """Put zeros into whole pages [n]."""
         rows = self._page_rows(pages)
         self.keys.index_fill_(0, rows, 0)
         self.values.index_fill_(0, rows, 0)
@@ -104,19 +103,19 @@ class HotStore:
         ]
 
     def physical(self, number: int, pages: Pages, microbatch: int) -> Pages:
-        """Where pages of a microbatch lie in the pool `number` during its turn."""
+        """Where a microbatch's pages [...] lie in pool `number` during its turn: [...]."""
         return pages
 
     def read(self, number: int, pages: Pages, microbatch: int) -> Content:
-        """Copies of whole pages, wherever they are now."""
+        """Copies of whole pages [n], wherever they are now."""
         return self.pools[number].read_pages(pages)
 
     def write(self, number: int, pages: Pages, microbatch: int, content: Content) -> None:
-        """Fill whole pages, wherever they are now."""
+        """Fill whole pages [n], wherever they are now."""
         self.pools[number].write_pages(pages, content)
 
     def clear(self, number: int, pages: Pages, microbatch: int) -> None:
-        """Put zeros into whole pages during the microbatch's turn."""
+        """Put zeros into whole pages [...] during the microbatch's turn."""
         self.pools[number].clear(self.physical(number, pages, microbatch))
 
     def touched(self, number: int, pages: Pages, in_page: Pages | slice, microbatch: int) -> None:

@@ -23,7 +23,7 @@ Name = tuple[int, int, int, bytes]
 
 
 def first_link(scope: bytes) -> bytes:
-    """What a chain begins with; `scope` keeps apart who must not share."""
+    """What a chain begins with; requests of another `scope` never share."""
     return sha256(b"prefix" + scope).digest()
 
 
@@ -42,16 +42,14 @@ class _KeptChunk:
 
 
 class PrefixIndex:
-    """Chunks by who may have them. Only resident pages are kept, since only those can be shared.
+    """Chunks of resident pages, since only those can be shared, by the requests that may have them.
 
     Where requests are in microbatches each has its own: a page counts against the microbatch that
     has computed it, any request holds it, and would otherwise be missing where it was promised.
     """
 
     def __init__(self, kv: PagedKv, *, max_blocks: int, max_row_bytes: int) -> None:
-        """`max_blocks` bounds the blocks of 16 tokens that are kept, `max_row_bytes` the rows
-        beside them.
-        """
+        """`max_blocks` bounds the blocks of 16 tokens, `max_row_bytes` the rows beside them."""
         self._kv, self._max_blocks, self._max_row_bytes = kv, max_blocks, max_row_bytes
         self._chunks: OrderedDict[Name, _KeptChunk] = OrderedDict()
         self.blocks = self.row_bytes = 0
@@ -76,9 +74,8 @@ class PrefixIndex:
 
     def keep(self, held: Held, links: Sequence[bytes], tokens: int, rows: Tensor) -> None:
         """Keep the chunk that a request of whole chunks fills as it grows to `tokens`, with the
-        rows [n, D] that leave.
-
-        Called before what is behind windows goes. What is too large, or swapped, is not kept.
+        rows [n, D] that leave. Called before what is behind windows goes. What is too large, or
+        swapped, is not kept.
         """
         name = _name(held, links[-1])
         first, last = held.length // PAGE_TOKENS, tokens // PAGE_TOKENS
@@ -105,26 +102,15 @@ class PrefixIndex:
         self._touch(held, links)
 
     def evict_one(self, microbatch: int) -> bool:
-        """Let go of the chunk of a microbatch that was used longest ago.
-
-        False when there is none.
-        """
+        """Let go of a microbatch's chunk that was used longest ago; False without any."""
         name = next((name for name in self._chunks if name[0] == microbatch), None)
         if name is None:
             return False
         self._evict(name)
         return True
 
-    def clear(self) -> None:
-        """Let go of everything."""
-        while self._chunks:
-            self._evict(next(iter(self._chunks)))
-
     def _make_room(self, held: Held, links: Sequence[bytes], blocks: int, row_bytes: int) -> bool:
-        """Whether it fits when others have gone.
-
-        Without the chunks that it stands on it would be of no use.
-        """
+        """Whether it fits once others, but none that it stands on, have gone."""
         self._touch(held, links)
         own = {_name(held, link) for link in links}
         while (

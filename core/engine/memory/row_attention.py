@@ -62,10 +62,7 @@ class SeenRows:
     def __init__(
         self, pool: PagePool, pages: Sequence[Pages], begin: Sequence[int], end: Sequence[int]
     ) -> None:
-        """`pages` of each row [layers, n], where they lie.
-
-        Row r sees tokens [begin, end) of its own.
-        """
+        """`pages` [layers, n] of each row, where they lie; of them it sees tokens [begin, end)."""
         most = max(found.shape[1] for found in pages)
         self._pool = pool
         self._pages = np.zeros((len(pages[0]), len(pages), most), np.int64)
@@ -76,17 +73,12 @@ class SeenRows:
         self._at = (self._pages.ctypes.data, self._begin.ctypes.data, self._end.ctypes.data)
 
     def at(self, layer: int) -> tuple[int, int, int, int]:
-        """Where a layer's pages, the rows' begins and ends lie, and how many pages a row has at
-        most.
-        """
+        """Where a layer's pages and the rows' begins and ends lie, and a row's most pages."""
         pages, begin, end = self._at
         return pages + self._pages.strides[0] * layer, begin, end, self._pages.shape[2]
 
     def attend(self, layer: int, query: Tensor, scaling: float) -> Tensor:
-        """[R, H, d] of each row's new token → [R, H, e].
-
-        `layer` counts those that `pages` were given of.
-        """
+        """[R, H, d] of each row's new token → [R, H, e]; `layer` counts those of `pages`."""
         if query.stride(2) != 1 or query.dtype != torch.float32:
             query = query.to(torch.float32).contiguous()
         shape, (rows, H, _) = self._pool.shape, query.shape

@@ -10,14 +10,7 @@ from pathlib import Path
 import torch
 
 from core.engine.memory.layout import KvLayout
-from core.engine.memory.offload import (
-    ArenaPlan,
-    SwapStore,
-    Throttle,
-    global_pool_bytes,
-    mapped,
-    plan_arena,
-)
+from core.engine.memory.offload import ArenaPlan, SwapStore, global_pool_bytes, mapped, plan_arena
 from core.engine.memory.page_copies import move
 from core.engine.memory.pages import PageAllocator
 from core.engine.memory.pool import HotStore
@@ -33,14 +26,12 @@ _WORTHWHILE = 1.25
 class Offload:
     """What swapping needs to know: N_B microbatches, and M_G as a share of hot memory.
 
-    `folder` keeps the cold tier in memory-mapped files, None in ordinary memory. `throttle` slows
-    the copier for tests.
+    `folder` keeps the cold tier in memory-mapped files, None in ordinary memory.
     """
 
     microbatches: int
     global_share: float
     folder: Path | None = None
-    throttle: Throttle | None = None
 
     def __post_init__(self) -> None:
         if self.microbatches < 1 or not 0 <= self.global_share <= 0.5:
@@ -59,12 +50,10 @@ def fitting_offload(
 ) -> Offload | None:
     """As many microbatches as `cold_bytes` hold the swapped pages of.
 
-    None where swapping would not pay.
-
-    No step is to wait for the copier: M_G = W · T_S, or half of hot memory where that is less
-    (DeServe, formula 2). Each microbatch can hold `least_bytes` (formula 1), so that no request is
-    too long which was not before, and there are no more of them than `most_bytes` in all fill. To
-    pay is to hold a quarter more than hot memory alone.
+    None where swapping would not pay. No step is to wait for the copier: M_G = W · T_S, or half of
+    hot memory where that is less (DeServe, formula 2). Each microbatch can hold `least_bytes`
+    (formula 1), so that no request is too long which was not before, and there are no more of them
+    than `most_bytes` in all fill. To pay is to hold a quarter more than hot memory alone.
     """
     pool = min(hot_bytes // 2, global_pool_bytes(bytes_per_s, stage_s))
     count = min(_MAX_MICROBATCHES, cold_bytes // max(1, pool))
@@ -78,10 +67,7 @@ def fitting_offload(
 
 
 def copy_bytes_per_s(folder: Path | None = None, size_bytes: int = _PROBE_BYTES) -> float:
-    """W: how fast this machine copies into memory and out of it again, or a file in `folder`.
-
-    The median of a few.
-    """
+    """W: bytes per second into memory and out of it, or a file in `folder`: median of a few."""
     near = torch.ones(size_bytes // 8)
     far = (
         torch.empty(size_bytes // 8)
@@ -140,12 +126,7 @@ def make_memory(
         for count in counts
     ]
     return allocators_of(plans), SwapStore(
-        layout.shapes,
-        plans,
-        dtype,
-        folder=offload.folder,
-        throttle=offload.throttle,
-        device=device,
+        layout.shapes, plans, dtype, folder=offload.folder, device=device
     )
 
 

@@ -57,7 +57,11 @@ def derive_family(config: PreTrainedConfig) -> Family:
         after=tuple(name for name in after if name != head),
         head=head,
         tied_by_default=bool(config.tie_word_embeddings),
-        stale=tuple(p for p in (*OLD_CONSTANTS, *ignored) if not _names_a_weight(p, owned)),
+        stale=tuple(
+            pattern
+            for pattern in (*OLD_CONSTANTS, *ignored)
+            if not any(re.search(pattern, name) for name in owned)
+        ),
         targets=Renaming(model).targets,
     )
 
@@ -83,9 +87,7 @@ def build_tiny(config: PreTrainedConfig) -> Any:
 
 
 def layer_list(model: Any) -> tuple[str, nn.ModuleList]:
-    """Path and list of a model's layers: the one outermost list that is as long as it has
-    layers.
-    """
+    """Path and list of a model's layers: the one outermost list with as many entries."""
     count = model.config.num_hidden_layers
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
     outer = {n: m for n, m in lists.items() if not any(n.startswith(f"{o}.") for o in lists)}
@@ -140,10 +142,6 @@ def _has_own_weights(module: nn.Module) -> bool:
         n for n, _ in module.named_buffers(recurse=False)
     }
     return bool(persistent) or any(True for _ in module.parameters(recurse=False))
-
-
-def _names_a_weight(pattern: str, owned: set[str]) -> bool:
-    return any(re.search(pattern, name) for name in owned)
 
 
 @contextmanager

@@ -27,10 +27,7 @@ class Pass(Protocol):
     """What answers the layers' attention calls during one pass."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        """[1, H, T, d], [1, K, T, d], [1, K, T, e] → [1, T, H, e].
-
-        `options` are the library's keyword arguments.
-        """
+        """[1, H, T, d], [1, K, T, d], [1, K, T, e], the library's `options` → [1, T, H, e]."""
         ...
 
 
@@ -42,9 +39,7 @@ _running = _Running()
 
 
 class ForwardingCache(LibraryCache):
-    """Stands where layers expect a cache, and remembers nothing: keys and values go straight to the
-    pass.
-    """
+    """Stands where layers expect a cache, and keeps nothing: keys and values go to the pass."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -61,9 +56,7 @@ class ForwardingCache(LibraryCache):
 
 @contextmanager
 def attention_by(config: Any, kind: str) -> Iterator[None]:
-    """Within, this model's layers attend by this one of the library's functions, such as `eager` or
-    `sdpa`.
-    """
+    """Within, this model's layers attend by one of the library's functions, such as `eager`."""
     before = config._attn_implementation
     config._attn_implementation = kind
     try:
@@ -106,10 +99,8 @@ def decode_rows(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, options: dict[str, Any]
 ) -> Tensor:
     """One row for each sequence: [R, H, d] over [R, K, S, d] and [R, K, S, e], mask [R·K, 1, S] →
-    [R, H, e].
-
-    Every sequence is its own small product of its own padded length, so its bits depend neither on
-    the others nor on the number of threads.
+    [R, H, e]. Every sequence is its own small product of its own padded length, so its bits depend
+    neither on the others nor on the number of threads.
     """
     R, K, S, d = keys.shape
     grouped = query.reshape(R * K, -1, d)  # [R·K, g, d]
@@ -164,9 +155,7 @@ def chunk_rows(
 def fused(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    """As `_attend` without sinks, [N, m, d] → [N, m, e], by whichever fused kernel the library has
-    for these shapes.
-    """
+    """As `_attend` without sinks, [N, m, d] → [N, m, e], by the library's fused kernels."""
     mask = mask.to(query.dtype).expand(len(query), query.shape[1], -1)
     out: Tensor = nn.functional.scaled_dot_product_attention(
         query[:, None], keys[:, None], values[:, None], mask[:, None], scale=options["scaling"]
@@ -223,9 +212,7 @@ def _attend(
     sinks: Tensor | None,
     options: dict[str, Any],
 ) -> Tensor:
-    """[N, m, d] over [N, S, d] and [N, S, e], mask broadcast to [N, m, S], sinks [N, m] → [N, m,
-    e].
-    """
+    """[N, m, d] over [N, S, d] and [N, S, e], mask to [N, m, S], sinks [N, m] → [N, m, e]."""
     dtype = query.dtype
     if query.is_cuda and _is_fusible(query, sinks, options):
         # One kernel, without the scores in memory. On a processor its sums would change

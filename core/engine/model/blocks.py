@@ -27,9 +27,7 @@ MAX_ACTIVATION = 1e8
 
 class Final(NamedTuple):
     """What is left at a model's end: rows of its last layer [n, D], before norm and head, and their
-    logits [n, V].
-
-    Where a `Draw` took the logits, what it made of each.
+    logits [n, V]. Where a `Draw` took the logits, what it made of each.
     """
 
     rows: Tensor
@@ -44,13 +42,10 @@ Float32, or float64 where that is judged in. Called with some rows after the oth
 
 
 class WholePass(Protocol):
-    """What runs whole requests through a shard faster than `forward` (`core.engine.batch.whole`)."""
+    """Runs whole requests through a shard, faster than `forward` (`batch.whole`)."""
 
     def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
-        """`x` is ids [T] or activations [T, D].
-
-        `rows` [n] of it are wanted, as `Final` at the model's end.
-        """
+        """x [T] or [T, D] → activations [n, D] of `rows` [n], a `Final` at the model's end."""
 
 
 def without_states(outs: Sequence[Any]) -> list[Tensor]:
@@ -77,10 +72,7 @@ class ModelShard:
         decoder_layers: nn.ModuleList,
         device: torch.device,
     ) -> None:
-        """`model` is a transformers causal LM cut to these layers.
-
-        See `core.engine.weights.load_shard.load_shard`.
-        """
+        """`model` is a causal LM cut to these layers (`core.engine.weights.load_shard`)."""
         self.model = model
         self.layers = layers
         self.num_layers = num_layers
@@ -128,9 +120,7 @@ class ModelShard:
         return self._run(x, cache, logits_to_keep=1 if last_only else 0)
 
     def forward_rows(self, x: Tensor, cache: Cache, rows: Tensor) -> Tensor:
-        """The same, with the last stage's logits for the given row numbers of `x` only: [len(rows),
-        V].
-        """
+        """The same with the last stage's logits of these rows of `x` only: [len(rows), V]."""
         return self._run(x, cache, logits_to_keep=rows)
 
     def _run(self, x: Tensor, cache: Cache, *, logits_to_keep: int | Tensor) -> Tensor:
@@ -176,9 +166,7 @@ class ModelShard:
             raise ValueError(f"activations hold NaN or values beyond ±{MAX_ACTIVATION:.0e}")
         if length + x.shape[0] > self.context:
             raise ContextTooLong(
-                prompt_tokens=length + x.shape[0],
-                max_new_tokens=0,
-                context_tokens=self.context,
+                prompt_tokens=length + x.shape[0], max_new_tokens=0, context_tokens=self.context
             )
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -203,10 +191,8 @@ def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
 
 class _KeepDouble(TorchFunctionMode):
     """Keeps float64 values in float64 where model code rounds to float32 on the way (norms,
-    softmax).
-
-    Rotary angles are born float32 from integer positions and are not touched: the float32 table is
-    part of what the model means, for every machine.
+    softmax). Rotary angles are born float32 from integer positions and are not touched: the float32
+    table is part of what the model means, for every machine.
     """
 
     def __torch_function__(

@@ -62,10 +62,7 @@ _DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers")
 
 
 def cut_config(config: PreTrainedConfig, numbers: Sequence[int]) -> PreTrainedConfig:
-    """The same configuration with only the layers of these numbers.
-
-    Every per-layer list is cut alike.
-    """
+    """The same configuration with only these layers: every per-layer list is cut alike."""
     cut = copy.deepcopy(config)
     cut_in_place(cut, numbers)
     return cut
@@ -91,9 +88,7 @@ def per_layer_lists(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def tiny_clone(config: PreTrainedConfig) -> PreTrainedConfig:
-    """A configuration of the same architecture with at most `LAYERS` layers, picked for their
-    variety.
-    """
+    """The same architecture with at most `LAYERS` layers, picked for their variety."""
     total = config.num_hidden_layers
     size = min(LAYERS, total)
     kinds = list(getattr(config, "layer_types", None) or [""] * total)

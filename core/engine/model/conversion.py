@@ -32,10 +32,7 @@ _NUMBER = re.compile(r"\.\d+\.")
 
 @dataclass
 class TensorGroup:
-    """Stored tensors that together become one or more parameters.
-
-    `sources` maps pattern → names, in order.
-    """
+    """Tensors that together become parameters; `sources` maps pattern → names, in order."""
 
     target: str
     converter: Any = None
@@ -73,10 +70,7 @@ class Renaming:
         return list(groups.values())
 
     def convert(self, group: TensorGroup, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
-        """Parameters made of a group's tensors.
-
-        Raises ModelUnsupported when they do not fit together.
-        """
+        """Parameters of a group's tensors. ModelUnsupported where they do not fit together."""
         tensors = {p: [read(n) for n in names] for p, names in group.sources.items()}
         return self._apply(group, tensors)
 

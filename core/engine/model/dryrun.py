@@ -63,11 +63,7 @@ class _Note(CacheLayerMixin):
 
 @lru_cache(maxsize=64)
 def attention_shape(config_json: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Of a model, given its `config.json`: widest head, its key/value heads, and every layer's
-    width and window.
-
-    Raises ModelUnsupported when a layer remembers otherwise.
-    """
+    """Widest head, its key/value heads, each layer's width and window. Raises ModelUnsupported."""
     config = parse_config(config_json)
     shapes = kv_shapes_of(config)
     widest = max(shapes, key=lambda shape: shape.width)
@@ -82,10 +78,7 @@ def windows_of(config: PreTrainedConfig) -> tuple[int, ...]:
 
 
 def kv_shapes_of(config: PreTrainedConfig) -> tuple[KvShape, ...]:
-    """What every layer keeps of a token.
-
-    Raises ModelUnsupported when a layer remembers otherwise.
-    """
+    """What every layer keeps of a token. Raises ModelUnsupported where one remembers otherwise."""
     lists = per_layer_lists(config).values()
     kinds = [json.dumps([values[i] for values in lists]) for i in range(config.num_hidden_layers)]
     examples = {kind: i for i, kind in reversed(list(enumerate(kinds)))}

@@ -48,12 +48,7 @@ WRITTEN_DOWN = {
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
-    """The family of a model, given its `config.json`.
-
-    Raises ModelUnsupported, naming what cannot be cut.
-
-    Imports torch for families that are not written down.
-    """
+    """The family of a `config.json`. Raises ModelUnsupported. Imports torch for unlisted ones."""
     model_type = config.get("model_type")
     family = WRITTEN_DOWN.get(model_type) if isinstance(model_type, str) else None
     if family is not None:

@@ -37,10 +37,7 @@ class LayerGates:
 
     @contextmanager
     def only(self, start: int, end: int, rows: Tensor | None) -> Iterator[LayerGates]:
-        """Within, the model runs layers [start, end) on `rows` [1, T, D].
-
-        None leaves its own inputs.
-        """
+        """Within, the model runs layers [start, end) on `rows` [1, T, D], or its own inputs."""
         self._start, self._end, self._rows, self._out = start, end, rows, None
         try:
             yield self

@@ -1,9 +1,8 @@
 """How is transformers loaded without what a shard never asks of it?
 
-Its quantisers import torchao where that is installed, to read models saved by torchao. Headrace
-reads none: it quantises itself (`core.engine.weights.quantise`) and imports torchao only then. The import
-takes a second and writes warnings of its own. Its losses for finding objects in pictures import
-SciPy's optimisers, which are 38 MB of a miner's memory and another second.
+Its quantisers import torchao, which takes a second and writes warnings; a shard imports it only to
+quantise (`core.engine.weights.quantise`). Its losses for pictures import SciPy's optimisers, which
+take 38 MB and another second.
 """
 
 from __future__ import annotations

@@ -21,10 +21,8 @@ def run_library(
     keep: Tensor | int | None,
 ) -> Tensor | Final:
     """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], all on
-    its device.
-
-    → activations [T, D] where `keep` is None, else these rows with their logits, 0 meaning all of
-    them. `present` answers the layers' attention.
+    its device. → activations [T, D] where `keep` is None, else these rows with their logits, 0
+    meaning all of them. `present` answers the layers' attention.
     """
     start, end = layers
     from_ids = start == 0 and shard.is_first

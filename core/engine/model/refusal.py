@@ -33,10 +33,7 @@ _KIND_NAMES = {
 
 
 def parse_config(config_json: str) -> PreTrainedConfig:
-    """The library's configuration object.
-
-    Raises ModelUnsupported for one that the library does not know.
-    """
+    """The library's configuration object. Raises ModelUnsupported for one it does not know."""
     raw = json.loads(config_json)
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
@@ -61,9 +58,7 @@ def unsupported(config: PreTrainedConfig, reason: str) -> ModelUnsupported:
 
 
 def refuse_unsupported(config: PreTrainedConfig) -> None:
-    """Raises ModelUnsupported, naming what is unsupported, for configurations that cannot be
-    cut.
-    """
+    """Raises ModelUnsupported, with the reason, for configurations that cannot be cut."""
     if getattr(config, "is_encoder_decoder", False):
         raise unsupported(config, "an encoder beside its decoder")
     if config.get_text_config(decoder=True) is not config:
@@ -111,9 +106,7 @@ def _rope_kinds(config: PreTrainedConfig) -> list[Any]:
 
 
 def attention_of(config: PreTrainedConfig) -> str:
-    """The library's attention that serves this model: fused, unless scores are soft-capped or it
-    has none.
-    """
+    """The library's attention for this model: fused, unless scores are capped or it has none."""
     if getattr(config, "attn_logit_softcapping", None):
         return "eager"
     return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"

@@ -21,8 +21,7 @@ int attend(const REAL *query, int64_t row_stride, int64_t head_stride, const REA
            const int32_t *end, REAL *out, int64_t rows, int64_t heads, int64_t group,
            int64_t key_width, int64_t value_width, REAL scale, int threads);
 void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots,
-    REAL *pool,
-         int64_t rows, int64_t heads, int64_t width);
+         REAL *pool, int64_t rows, int64_t heads, int64_t width);
 
 /* Weights as products.c wants them; biases, the norms of queries and keys and those of what is
    added may be null. */
@@ -104,8 +103,7 @@ static void add_normed(REAL *x, REAL *more, const REAL *weight, int64_t rows, in
 /* qkv [rows][(heads + 2 · kv_heads) · head_width] of x [rows][hidden], rotated; space
    [rows][hidden]. */
 void before_attention(const Layer *l, const REAL *x, const REAL *cosine, const REAL *sine,
-    REAL *qkv,
-                      REAL *space, int64_t rows, int threads) {
+                      REAL *qkv, REAL *space, int64_t rows, int threads) {
   const int64_t width = (l->heads + 2 * l->kv_heads) * l->head_width;
   for (int64_t r = 0; r < rows; r++)
     norm_row(x + r * l->hidden, l->norm, space + r * l->hidden, l->hidden, l->epsilon);
@@ -140,8 +138,7 @@ void after_attention(const Layer *l, REAL *x, const REAL *seen, REAL *space, int
    sines of each layer. 0, or 1 when there was no memory. space [rows][hidden + (2 · heads + 2 ·
    kv_heads) · head_width + 3 · inner] */
 int single_rows(const Layer *layers, const Seen *seen, int64_t count, REAL *x,
-    const REAL *const *angles,
-                REAL *space, int64_t rows, int threads) {
+                const REAL *const *angles, REAL *space, int64_t rows, int threads) {
   for (int64_t i = 0; i < count; i++) {
     const Layer *l = layers + i;
     const Seen *s = seen + i;

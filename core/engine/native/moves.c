@@ -1,5 +1,4 @@
-/* Bytes from one place in memory to another, past the caches: who computes meanwhile keeps what it
-   has there.
+/* Bytes from one place in memory to another, past the caches, which a step meanwhile needs.
 
    An ordinary store first fetches the line that it overwrites, so an ordinary copy moves three
    bytes for each of its own and not two. */

@@ -46,10 +46,7 @@ def compile_kernels(into: Path, *options: str) -> Path:
 
 
 def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
-    """Load what was compiled; it runs in torch's own threads where those can be found.
-
-    Raises NoKernels.
-    """
+    """Load what was compiled, in torch's own threads where they are found. Raises NoKernels."""
     try:
         library = ctypes.CDLL(str(file))
     except OSError as error:
@@ -95,9 +92,7 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
 
 
 def _torchs_parallel() -> ctypes.c_void_p | None:
-    """`GOMP_parallel` of the library that torch has loaded: another one would bring threads of its
-    own.
-    """
+    """`GOMP_parallel` of the library that torch has loaded: another one would add its threads."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None

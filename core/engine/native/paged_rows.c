@@ -12,7 +12,7 @@
 
 #define PAGE 16 /* tokens */
 #define LINE 64 /* bytes that memory is fetched by */
-#ifdef QUERIES /* given, with BESIDE, by who tries another processor's */
+#ifdef QUERIES /* given, with BESIDE, where another processor's are tried */
 #elif defined(__AVX512F__)
 #define QUERIES 4 /* of a head at once */
 #define BESIDE 4  /* tokens, or vectors of a value, for each of them */
@@ -38,7 +38,7 @@ typedef struct {
 
 static parallel_fn run_parallel;
 
-/* Rows of weights or of what they give, so many numbers apart. */
+/* Rows of weights or of what they give, `stride` numbers apart. */
 typedef struct {
   REAL *at;
   int64_t stride;
@@ -85,12 +85,11 @@ static inline __attribute__((always_inline)) void four_sums(const lanes *of, REA
 #endif
 }
 
-/* Scores of n queries against so many tokens; those at `next` are fetched if there are any.
+/* Scores of n queries against `tokens` keys; those at `next` are fetched if there are any.
    Constants where it is used. */
 static inline __attribute__((always_inline)) void dots(
     const int n, const int tokens, const REAL *query, int64_t stride, const REAL *keys,
-        int64_t width,
-    REAL scale, Beside scores, const REAL *next) {
+    int64_t width, REAL scale, Beside scores, const REAL *next) {
   lanes s[QUERIES][BESIDE];
   memset(s, 0, sizeof s);
   for (int64_t i = 0; i < width; i += WIDE) {
@@ -136,10 +135,10 @@ static inline __attribute__((always_inline)) void page_scores(
   }
 }
 
-/* So many vectors of n outs, from number i on: weighted values on top. */
+/* `vectors` vectors of n outs, from number i on: weighted values on top. */
 static inline __attribute__((always_inline)) void add_some(
     const int n, const int vectors, Beside weights, Tokens values, int64_t width, int64_t i,
-        Beside out, Tokens next) {
+    Beside out, Tokens next) {
   const int64_t left = width - i;
   lanes s[QUERIES][BESIDE];
 #pragma GCC unroll 4
@@ -181,29 +180,27 @@ static inline __attribute__((always_inline)) void add_values(
    `after` is fetched at the end. */
 static inline __attribute__((always_inline)) void some_queries(
     const int n, const Attention *a, int64_t row, int64_t head, int64_t from, REAL *scores,
-        int64_t room, Tokens after) {
+    int64_t room, Tokens after) {
   const int64_t begin = a->begin[row], end = a->end[row];
   const int64_t first = begin / PAGE, last = (end - 1) / PAGE;
-  const int64_t number = head * a->group + from;
+  const int64_t number = head * a->group + from, width = a->value_width;
   const REAL *query = a->query + row * a->row_stride + number * a->head_stride;
-  const Beside out = {a->out + (row * a->heads * a->group + number) * a->value_width,
-      a->value_width};
+  const Beside out = {a->out + (row * a->heads * a->group + number) * width, width};
   Beside here = {scores, room};
   for (int64_t page = first; page <= last; page++) {
     const Tokens keys = seen(a, a->keys, a->key_width, row, head, page);
     const Tokens next = page < last ? seen(a, a->keys, a->key_width, row, head, page + 1)
-                                    : seen(a, a->values, a->value_width, row, head, first);
+                                    : seen(a, a->values, width, row, head, first);
     page_scores(n, query, a->head_stride, keys, a->key_width, a->scale, here, next);
     here.at += keys.count;
   }
   for (int q = 0; q < n; q++) soft_max(scores + q * room, end - begin);
-  memset(out.at, 0, sizeof(REAL) * (size_t)(n * a->value_width));
+  memset(out.at, 0, sizeof(REAL) * (size_t)(n * width));
   here.at = scores;
   for (int64_t page = first; page <= last; page++) {
-    const Tokens values = seen(a, a->values, a->value_width, row, head, page);
-    const Tokens next = page < last ? seen(a, a->values, a->value_width, row, head, page + 1)
-        : after;
-    add_values(n, here, values, a->value_width, out, next);
+    const Tokens values = seen(a, a->values, width, row, head, page);
+    const Tokens next = page < last ? seen(a, a->values, width, row, head, page + 1) : after;
+    add_values(n, here, values, width, out, next);
     here.at += values.count;
   }
 }
@@ -263,8 +260,7 @@ int attend(const REAL *query, int64_t row_stride, int64_t head_stride, const REA
 
 /* Keys and values of `rows` new tokens into their slots of `width` numbers; slots [rows][heads]. */
 void put(const REAL *from, int64_t row_stride, int64_t head_stride, const int64_t *slots,
-    REAL *pool,
-         int64_t rows, int64_t heads, int64_t width) {
+         REAL *pool, int64_t rows, int64_t heads, int64_t width) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t h = 0; h < heads; h++)
       memcpy(pool + slots[r * heads + h] * width, from + r * row_stride + h * head_stride,

@@ -31,8 +31,7 @@
 
 #define LANES (VECTOR_BYTES / (int)sizeof(REAL))
 #define WIDTH (2 * LANES)
-/* of the depth: what stays in half of the nearest cache while all rows pass over it, and what comes
-   next beside it */
+/* of the depth: with what comes next, half of the nearest cache while all rows pass over it */
 #define CHUNK (16384 / (WIDTH * (int)sizeof(REAL)))
 #define AHEAD 16384  /* bytes beyond what comes next */
 #ifndef LARGE
@@ -85,8 +84,7 @@ static inline __attribute__((always_inline)) void tile(
       const REAL one = x[r * x_stride + k];
       left[r] += a * one;
       right[r] += b * one;
-      /* One group fetches both lines that two vectors are, and not at once: neighbours then take as
-         long as three. */
+      /* One group fetches both lines of two vectors, apart: neighbours take as long as three. */
       if (r == n / 2 && share > LINE) fetch(next + k * share + LINE);
     }
   }
@@ -166,18 +164,16 @@ static void work(void *product) {
 /* Columns of a panel. */
 int panel_width(void) { return WIDTH; }
 
-/* OpenMP's own GOMP_parallel, of the library that torch's threads belong to; without it one thread
-   does all. */
+/* GOMP_parallel of the library that torch's threads belong to; without it one thread does all. */
 void share_threads(void *parallel) { run_parallel = (parallel_fn)parallel; }
 
 /* out [rows, columns] = x [rows, depth] · weight + bias (which may be null). */
 void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
               int64_t rows, int64_t depth, int64_t columns, int threads) {
-  const int64_t panels = (columns + WIDTH - 1) / WIDTH;
-  const int is_large = WIDTH * sizeof(REAL) % LINE == 0
-      && depth * columns * (int64_t)sizeof(REAL) >= LARGE;
-  Product p = {x, weight, bias, out, x_stride, columns, rows, depth, columns, depth, panels, 0,
-      is_large};
+  const int64_t panels = (columns + WIDTH - 1) / WIDTH, bytes = depth * columns * sizeof(REAL);
+  const int streams = WIDTH * sizeof(REAL) % LINE == 0 && bytes >= LARGE;
+  Product p = {x,     weight, bias,    out,   x_stride, columns, rows,
+               depth, columns, depth, panels, 0,        streams};
   if (threads > 1 && run_parallel)
     run_parallel(work, &p, (unsigned)threads, 0);
   else
@@ -187,10 +183,8 @@ void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *b
 /* The same without a bias, in this thread, with the first `depth` lines of panels that have
    `panel_depth`; `out_stride` between rows. */
 void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth,
-    REAL *out,
-                   int64_t out_stride, int64_t rows, int64_t depth, int64_t columns) {
-  const int64_t panels = (columns + WIDTH - 1) / WIDTH;
-  Product p = {x, weight, 0, out, x_stride, out_stride, rows, depth, columns, panel_depth, panels,
-      0, 0};
+                   REAL *out, int64_t out_stride, int64_t rows, int64_t depth, int64_t columns) {
+  Product p = {x,     weight,  0,           out, x_stride, out_stride, rows,
+               depth, columns, panel_depth, (columns + WIDTH - 1) / WIDTH, 0, 0};
   work(&p);
 }

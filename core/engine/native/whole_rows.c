@@ -16,8 +16,7 @@ typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 /* products.c */
 int panel_width(void);
 void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth,
-    REAL *out,
-                   int64_t out_stride, int64_t rows, int64_t depth, int64_t columns);
+                   REAL *out, int64_t out_stride, int64_t rows, int64_t depth, int64_t columns);
 
 /* Row r, head h of each lies at r · row_stride + h · head_stride. */
 typedef struct {
@@ -46,9 +45,8 @@ static void one(const Whole *w, int64_t head, REAL *space) {
   from = w->values + head * w->value_head;
   for (int64_t p = 0; p < value_panels; p++)
     for (int64_t t = 0; t < T; t++)
-      for (int64_t i = 0; i < wide; i++)
-        values[(p * T + t) * wide + i] = p * wide + i < e ? from[t * w->value_row + p * wide + i]
-            : 0;
+      for (int64_t i = 0, at = p * wide; i < wide; i++, at++)
+        values[(p * T + t) * wide + i] = at < e ? from[t * w->value_row + at] : 0;
   /* soft_max may write behind a line's end */
   const int64_t stride = (T + 2 * WIDE - 1) / WIDE * WIDE;
   for (int64_t g = 0; g < w->group; g++)
@@ -56,9 +54,8 @@ static void one(const Whole *w, int64_t head, REAL *space) {
       const int64_t end = row + ROWS < T ? row + ROWS : T;
       const int64_t least = w->window && row + 1 > w->window ? row + 1 - w->window : 0;
       const int64_t first = least / wide * wide, seen = end - first;
-      multiply_part(w->query + row * w->query_row + (head * w->group + g) * w->query_head,
-          w->query_row,
-                    keys + first * d, d, scores, stride, end - row, d, seen);
+      const REAL *query = w->query + row * w->query_row + (head * w->group + g) * w->query_head;
+      multiply_part(query, w->query_row, keys + first * d, d, scores, stride, end - row, d, seen);
       for (int64_t r = row; r < end; r++) {
         REAL *line = scores + (r - row) * stride;
         const int64_t begin = (w->window && r + 1 > w->window ? r + 1 - w->window : 0) - first;
@@ -95,12 +92,10 @@ void share_threads_to_attend_whole(void *parallel) { run_parallel = (parallel_fn
 
 /* Strides of queries, keys and values as pairs of row and head. 0, or 1 without memory. */
 int attend_whole(const REAL *query, const REAL *keys, const REAL *values, const int64_t *strides,
-    REAL *out,
-                 int64_t rows, int64_t heads, int64_t group, int64_t key_width, int64_t value_width,
-                 int64_t window, REAL scale, int threads) {
+                 REAL *out, int64_t rows, int64_t heads, int64_t group, int64_t key_width,
+                 int64_t value_width, int64_t window, REAL scale, int threads) {
   Whole w = {query, keys, values, out, strides[0], strides[1], strides[2], strides[3], strides[4],
-      strides[5],
-             rows, heads, group, key_width, value_width, window, scale, 0, 0};
+             strides[5], rows, heads, group, key_width, value_width, window, scale, 0, 0};
   if (threads > 1 && run_parallel)
     run_parallel(work, &w, (unsigned)threads, 0);
   else

@@ -1,4 +1,4 @@
-"""Who wins: which of the tokens that may be drawn has the highest score with its noise?
+"""Which of the tokens that may be drawn has the highest score with its noise?
 
 Noise is dear, a logarithm of a logarithm of ten rounds of products, so only that of tokens that can
 still win is worked out.
@@ -36,10 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw_of_few(found: Mapping[int, Candidates], samplers: Sequence[Sampler]) -> dict[int, int]:
-    """The winner among the candidates of each row.
-
-    The noise of many short rows costs as much as that of one.
-    """
+    """The winner among each row's candidates; noise of many short rows costs as of one."""
     sizes = [len(candidates.ids) for candidates in found.values()]
     if len(found) < 2 or sum(sizes) > CHUNK:
         return {i: _best(one, _noise(one.ids, samplers[i])) for i, one in found.items()}
@@ -65,10 +62,8 @@ def draw_of_all(row: Floats, sampler: Sampler) -> int:
 def contenders(row: Floats, sampler: Sampler, score: float) -> tuple[npt.NDArray[np.int64], Floats]:
     """Ids and scores of all tokens that score at least `score`, and perhaps of others.
 
-    `row` are edited logits [V].
-
-    Noise is dear. No noise makes up for more than `MAX_NOISE`, and the noise of a token that needs
-    a rare one is only worked out when its word is as rare.
+    `row` are edited logits [V]. Noise is dear. No noise makes up for more than `MAX_NOISE`, and the
+    noise of a token that needs a rare one is only worked out when its word is as rare.
     """
     inverse = MICRO / sampler.params.temperature_micro
     hopeful = row >= a_little_below((score - MAX_NOISE) / inverse)

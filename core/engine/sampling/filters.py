@@ -28,9 +28,7 @@ _LAST_LOOK_NATS = 1000.0
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens that may be drawn and their logits divided by the temperature, likeliest first, ties
-    by id.
-    """
+    """Tokens that may be drawn, with logits over temperature, likeliest first, ties by id."""
 
     ids: Ids
     scaled: Floats

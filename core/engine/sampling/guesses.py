@@ -36,10 +36,8 @@ class Guesser:
 
     def guess(self, most: int) -> list[int]:
         """What followed where the last three tokens, or else two, were last said: `most` tokens or
-        none.
-
-        Where that reaches the end it goes on with the guesses themselves. Fewer guesses are the
-        first of more.
+        none. Where that reaches the end it goes on with the guesses themselves. Fewer guesses are
+        the first of more.
         """
         for run in _RUNS:
             place = self._after.get(tuple(self._tokens[-run:]))

@@ -102,7 +102,5 @@ def gumbel_noise(tokens: npt.NDArray[Any], key: tuple[int, int], step: int) -> F
 
 
 def least_word(noise: float) -> np.uint64:
-    """A word below which no word gives more than `noise` (within half a dozen of the largest such
-    word).
-    """
+    """A word below which none gives more than `noise` (within a few of the largest such word)."""
     return np.uint64(max(0, int(np.exp(-np.exp(-noise)) * 2.0**32) - 4))

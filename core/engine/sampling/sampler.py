@@ -1,6 +1,4 @@
-"""What does the next token of one request depend on beside its logits: parameters, key, step, and
-what was said?
-"""
+"""What does the next token of a request depend on beside its logits?"""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class Sampler:
         prompt: Sequence[int] = (),
         eos_ids: Collection[int] = (),
     ) -> None:
-        """`prompt` matters to penalties and to a continued answer, `eos_ids` to a least number of
-        tokens.
-        """
+        """Penalties and continued answers need `prompt`, a least number of tokens `eos_ids`."""
         self.params = params
         self.step = params.first_step
         index = request_index if params.key_index is None else params.key_index
@@ -58,18 +54,13 @@ class Sampler:
 
     @property
     def is_plainly_greedy(self) -> bool:
-        """Whether the next token is that of the model's largest logit, and nothing else is
-        asked.
-        """
+        """Whether the next token is that of the largest logit, and nothing else is asked."""
         params = self.params
         is_greedy = params.temperature_micro == 0 and params.n_logprobs is None
         return is_greedy and not self.changes_logits
 
     def edited(self, logits: Any) -> Floats:
-        """A float64 copy of logits [V] with bias and penalties.
-
-        Raises ValueError for NaN, +inf or nothing but −inf.
-        """
+        """Logits [V] in float64 with bias and penalties. ValueError for NaN, +inf, all −inf."""
         row = np.array(logits, dtype=np.float64)
         if row.ndim != 1 or not row.size:
             raise ValueError(f"logits must be one row, not of shape {row.shape}")

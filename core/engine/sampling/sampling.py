@@ -70,10 +70,8 @@ def sample_batch(logits: Any, samplers: Sequence[Sampler]) -> list[TokenChoice |
 
 def largest_there(logits: Any, samplers: Sequence[Sampler]) -> dict[int, int]:
     """The tokens of rows that need nothing but their largest logit, found on the device that holds
-    them, by row.
-
-    Rows without a finite largest are left out. A vocabulary of logits is dear to move, its largest
-    is not.
+    them, by row. Rows without a finite largest are left out. A vocabulary of logits is dear to
+    move, its largest is not.
     """
     import torch
 
@@ -86,10 +84,7 @@ def largest_there(logits: Any, samplers: Sequence[Sampler]) -> dict[int, int]:
 
 
 def _on_host(logits: Any) -> Any:
-    """Logits as an array.
-
-    Of a tensor float32 or float64, a copy only if it is elsewhere or narrower.
-    """
+    """Logits as an array; of a tensor, a copy only if it lies elsewhere or is narrower."""
     if hasattr(logits, "detach"):
         tensor = logits.detach()
         logits = (tensor if tensor.dtype.itemsize >= 4 else tensor.float()).cpu().numpy()

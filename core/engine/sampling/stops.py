@@ -28,10 +28,7 @@ class AnswerEnding:
         tokenizer: Tokenizer | None,
         prompt: Sequence[int] = (),
     ) -> None:
-        """`tokenizer` is needed for stop strings only.
-
-        `prompt` for an answer that began elsewhere.
-        """
+        """Stop strings need `tokenizer`, an answer that began elsewhere its `prompt`."""
         self._params = params
         self._eos_ids = frozenset() if params.ignore_eos else frozenset(eos_ids)
         self._produced = 0
@@ -54,9 +51,7 @@ class StopScan:
     """Watches the text of an answer for stop strings."""
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], before: Sequence[int]) -> None:
-        """`before` are tokens of the answer that were seen elsewhere: a stop string may begin in
-        them.
-        """
+        """`before` are tokens of the answer from elsewhere: a stop string may begin in them."""
         self._stream, self._stops = tokenizer.stream(), stops
         self._tail_length = max(map(len, stops)) - 1
         text = "".join(map(self._stream.push, before))
@@ -71,9 +66,7 @@ class StopScan:
 
 
 class ShownText:
-    """The text of an answer as it may be shown while it grows: nothing of a stop string, nor of
-    what may become one.
-    """
+    """The text of an answer that may be shown: no stop string, nor what may become one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops

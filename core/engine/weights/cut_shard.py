@@ -83,10 +83,7 @@ def build_shard(
 
 
 def _cut(model: Any, family: Family, layers: LayerRange, total: int) -> nn.ModuleList:
-    """Take out of a model what other stages hold.
-
-    Returns the owned layers, numbered from 0 as the cache is.
-    """
+    """Take out what other stages hold; returns the owned layers, numbered from 0."""
     found = model.get_submodule(family.layers)
     owned = nn.ModuleList(list(found)[layers.start : layers.end])
     _set(model, family.layers, owned)

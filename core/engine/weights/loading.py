@@ -192,8 +192,7 @@ def _new(filling: Filling, path: str, shape: tuple[int, ...], stored: str) -> nn
         )
     if tuple(expected.shape) != shape:
         raise ModelUnsupported(
-            f"{path} has shape {list(shape)}",
-            why=f"the configuration says {list(expected.shape)}",
+            f"{path} has shape {list(shape)}", why=f"the configuration says {list(expected.shape)}"
         )
     empty = torch.empty(shape, dtype=expected.dtype, device=filling.device)
     return nn.Parameter(empty, requires_grad=False)

@@ -42,10 +42,7 @@ def refuse_unquantisable(
 
 
 def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = False) -> None:
-    """Hold the linear modules of a layer in this format.
-
-    With `reference`, the same values in float64.
-    """
+    """Hold a layer's matrices in this format; with `reference`, the same values in float64."""
     if not form.bits:
         return
     compute = getattr(torch, form.compute)
@@ -60,9 +57,7 @@ def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = Fa
 
 
 def round_to(model: nn.Module, form: NumberFormat) -> None:
-    """Give what is not quantised in a float64 reference the values that a machine of this format
-    holds.
-    """
+    """Give what a float64 reference does not quantise the values of a machine of this format."""
     compute = getattr(torch, form.compute)
     quantised = set()
     if form.bits:
@@ -76,10 +71,7 @@ def round_to(model: nn.Module, form: NumberFormat) -> None:
 
 @cache
 def _meet_torchao() -> None:
-    """Import torchao.
-
-    Its word about CUDA kernels that a machine without CUDA cannot load tells the owner nothing.
-    """
+    """Import torchao, without its word about CUDA kernels where there is no such device."""
     loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

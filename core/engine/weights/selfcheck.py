@@ -25,9 +25,7 @@ _PROMPT, _STEPS = 16, 4
 
 def check_architecture(config: PreTrainedConfig, family: Family) -> float:
     """Largest difference of logits, in units of the largest logit, of a tiny clone whole and cut in
-    two.
-
-    Prompt and decode steps both count. Raises ModelUnsupported above `SELF_CHECK_TOLERANCE`.
+    two. Prompt and decode steps both count. Raises ModelUnsupported above `SELF_CHECK_TOLERANCE`.
     """
     with quiet_library():
         whole = build_tiny(config)

@@ -54,9 +54,7 @@ class ModelSizes:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """What one token costs in the cache of the widest layer, as long as it is in the layer's
-        sight.
-        """
+        """What a token costs in the widest layer's cache, as long as it is in its sight."""
         return max(self.kv_widths) * self.item_bytes
 
     def kv_bytes(self, start: int, end: int, tokens: int) -> int:
@@ -100,16 +98,10 @@ def context_of(config: dict[str, Any]) -> int:
 
 
 def model_parts(model_dir: Path, folder: TensorFolder) -> Parts:
-    """Where every tensor of a folder belongs.
-
-    Raises ModelUnsupported for foreign or missing ones.
-    """
+    """Where every tensor of a folder belongs. ModelUnsupported for foreign or missing ones."""
     config = read_config(model_dir)
     return sort_parts(
-        folder.names(),
-        family_of(config),
-        layers=layer_count(config),
-        tied=is_tied(config),
+        folder.names(), family_of(config), layers=layer_count(config), tied=is_tied(config)
     )
 
 
@@ -117,7 +109,7 @@ def describe_model(model_dir: Path, dtype: str = "float32") -> ModelSizes:
     """Sizes of the model in a folder, from `config.json` and the safetensors headers alone.
 
     `dtype` is the name of the numerics that the weights would be held in (`formats.FORMATS`).
-    Raises ModelMissing, ModelUnsupported, or UsageError for numerics that nobody knows.
+    Raises ModelMissing, ModelUnsupported, or UsageError for unknown numerics.
     """
     form = format_of(dtype)
     config = read_config(model_dir)
@@ -202,10 +194,7 @@ def _attention(
     heads: int,
     hidden: int,
 ) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Width of a head, number of key/value heads.
-
-    Of every layer, what it remembers of a token and for how long.
-    """
+    """Width of a head, key/value heads; of every layer, values of a token and the window."""
     if family.model_type not in WRITTEN_DOWN:
         from core.engine.model.dryrun import attention_shape
 
@@ -235,9 +224,7 @@ def _experts(
 
 
 def _ffn(known: dict[str, Any], hidden: int, experts_elements: int) -> int:
-    """Width of the feed-forward part as it is held: that of all experts together where there are
-    any.
-    """
+    """Width of the feed-forward part as it is held: of all experts together, if there are any."""
     named = (
         known.get(name) for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
     )

@@ -39,10 +39,7 @@ def installed_models(cache_dir: Path | None = None) -> list[str]:
 
 
 def resolve_model(name_or_path: str | Path, cache_dir: Path | None = None) -> Path:
-    """The folder of an installed model, given its name or its folder.
-
-    Raises ModelMissing, listing what is installed, or UsageError for a bad name.
-    """
+    """The folder of an installed model, by name or folder. Raises ModelMissing or UsageError."""
     as_path = Path(name_or_path)
     if (as_path / "config.json").is_file() and (as_path.is_absolute() or len(as_path.parts) > 1):
         return as_path

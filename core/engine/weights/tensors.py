@@ -110,10 +110,7 @@ class TensorFolder:
         self._note(entry)
 
     def read_float32(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """One tensor as a fresh little-endian float32 array.
-
-        Float64 is rounded, 16-bit is widened.
-        """
+        """One tensor as a fresh little-endian float32 array: rounded, or widened."""
         entry = self.entry(name)
         stored = np.empty(entry.shape, dtype=STORED[entry.dtype])
         if entry.size_bytes:
@@ -138,10 +135,7 @@ class TensorFolder:
 
 
 def read_header(file: Path) -> dict[str, TensorEntry]:
-    """Entries of one safetensors file.
-
-    Raises ModelUnsupported unless every tensor lies inside it.
-    """
+    """Entries of one safetensors file. Raises ModelUnsupported for one outside of it."""
 
     def refuse(why: str) -> ModelUnsupported:
         return ModelUnsupported(f"cannot read {file.name}", why=why)

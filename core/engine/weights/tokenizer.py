@@ -45,11 +45,7 @@ class Tokenizer:
         return list(self._library.encode(text).ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of a conversation through the model's chat template, ready for the assistant's
-        answer.
-
-        Raises UsageError for a malformed message, or a model without a template.
-        """
+        """Ids of a conversation through the chat template, for the answer. Raises UsageError."""
         return list(self._library.encode(self.render_chat(messages), add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -97,9 +93,8 @@ class Tokenizer:
     def _template(self) -> Any:
         """Compiled, which takes milliseconds. Raises whatever the template's mistakes raise."""
         template = _jinja().from_string(self._template_text)
-        template.globals = dict(
-            template.globals
-        )  # as a chain they would be walked at every rendering
+        # As a chain they would be walked at every rendering.
+        template.globals = dict(template.globals)
         return template
 
     @cached_property
@@ -131,10 +126,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Turns ids into text as they come; what it has returned never changes.
-
-    All returned pieces together are `Tokenizer.decode` of all ids.
-    """
+    """Ids to text as they come: final once returned, and `Tokenizer.decode` of all together."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -41,10 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """What a model is made of; roots are 0x-hex.
-
-    `tensors` lists the canonical names under each root.
-    """
+    """What a model is made of: 0x-hex roots, and the canonical names under each in `tensors`."""
 
     version: int
     config_hash: str
@@ -61,10 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
         return [commit.unhex(r) for r in (self.embed_root, *self.layer_roots, self.head_root)]
 
     def shard_root(self, start: int, end: int) -> bytes:
-        """Commitment to the weights of layers [start, end).
-
-        Raises ValueError for layers it lacks.
-        """
+        """Commitment to the weights of layers [start, end). Raises ValueError for others."""
         return commit.shard_root(self.roots, start, end)
 
     def to_json(self) -> bytes:
@@ -79,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def tensor_root(rows: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
-    """Root of one tensor: its rows by first index, a vector being one row."""
+    """Root of one tensor [...]: its rows by first index, a vector [n] being one row."""
     matrix = np.ascontiguousarray(rows, dtype="<f4")
     matrix = matrix.reshape(1, -1) if matrix.ndim < 2 else matrix.reshape(len(matrix), -1)
     data, width = matrix.data.cast("B"), matrix.shape[1] * 4
@@ -156,9 +150,7 @@ def config_hash(model_dir: Path) -> bytes:
 
 
 def tokenizer_hash(model_dir: Path) -> bytes:
-    """SHA-256 of the files that turn text into ids: `name ‖ 0x00 ‖ u64be length ‖ bytes` of each
-    present.
-    """
+    """SHA-256 of the tokenizer's files: `name ‖ 0x00 ‖ u64be length ‖ bytes` of each present."""
     hasher = sha256()
     for name in _TOKENIZER_FILES:
         path = Path(model_dir) / name

@@ -42,7 +42,7 @@ def sampler_at(
     produced: Sequence[int] = (),
     eos_ids: Collection[int] = (),
 ) -> Sampler:
-    """The sampler of one request that is due to draw token `step`. Penalties ask for what was produced before."""
+    """The sampler that draws token `step` of a request after the tokens `produced`."""
     sampler = Sampler(params, request_index, prompt, eos_ids)
     for token in produced[:step]:
         sampler.take(token)
@@ -60,7 +60,7 @@ def margin(
 def judge_tokens(
     profile: NumericsProfile, logits: Any, tokens: Sequence[int], *drawn: Any, **history: Any
 ) -> NumericsVerdict:
-    """`TokenMargins` of logits [len(tokens), V] that are all there; `drawn` and `history` are the rest of its arguments."""
+    """`TokenMargins` of logits [len(tokens), V]; its other arguments are `drawn`, `history`."""
     if len(logits) != len(tokens):
         raise ValueError(f"{len(tokens)} tokens and {len(logits)} rows of logits")
     margins = TokenMargins(tokens, *drawn, **history)

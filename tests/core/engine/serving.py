@@ -15,6 +15,8 @@ from torch import Tensor
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 from core.engine.kernels.prepack import prepack
+from core.engine.memory.paged_kv import PagedKv
+from core.engine.memory.prefix import PrefixIndex
 from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 
@@ -88,3 +90,15 @@ def ids_of(seed: int, count: int, vocab: int = 256) -> Tensor:
 def off(got: Tensor, expected: Tensor) -> float:
     assert got.shape == expected.shape
     return float((got - expected).abs().max())
+
+
+def used_pages(kv: PagedKv) -> int:
+    """Pages of all pools that are taken."""
+    return sum(allocator.used_pages for allocator in kv.allocators)
+
+
+def clear(index: PrefixIndex) -> None:
+    """Let go of all that is kept."""
+    for microbatch in range(16):
+        while index.evict_one(microbatch):
+            pass

@@ -103,7 +103,7 @@ def sampled(count: int) -> SamplingParams:
     return SamplingParams(max_new_tokens=count, temperature_micro=900_000, top_k=40, seed=11)
 
 
-async def test_requests_in_company_get_the_answers_they_get_alone(make: Make) -> None:
+async def test_requests_that_share_steps_get_the_answers_they_get_alone(make: Make) -> None:
     compute = await make()
     params = [greedy(12) if number % 2 else sampled(12) for number in range(24)]
     jobs = [
@@ -454,7 +454,7 @@ class SumsOtherwise(torch.nn.Module):
         return self.inner(x) * (1 + x.shape[-2] * 2**-20)
 
 
-async def test_whether_company_changes_bits_is_tried_with_every_shard(
+async def test_whether_other_rows_change_bits_is_tried_with_every_shard(
     model_dir: Path, make: Make
 ) -> None:
     def uneven() -> ModelShard:

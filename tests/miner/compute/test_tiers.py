@@ -95,8 +95,8 @@ def test_promises_are_kept_in_one_group_and_never_more_than_it_has(data: st.Data
     for request in range(data.draw(st.integers(1, 40))):
         tokens = data.draw(st.integers(1, 16 * 13))
         pages = promises.engine.pages_for(tokens)
-        company = data.draw(st.none() | st.integers(0, 9))
-        assert promises.expect(request, tokens, None, company) == (pages[0] <= 12)
+        before = data.draw(st.none() | st.integers(0, 9))
+        assert promises.expect(request, tokens, None, before) == (pages[0] <= 12)
         if pages[0] > 12:
             continue
         expected[request] = pages
@@ -114,7 +114,7 @@ def test_promises_are_kept_in_one_group_and_never_more_than_it_has(data: st.Data
             held[request] = expected.pop(request)
             group = promises.group_of(request)
             assert group in room
-            assert company is None or company % groups not in room or group == company % groups
+            assert before is None or before % groups not in room or group == before % groups
         for gone in data.draw(st.lists(st.sampled_from(sorted(expected | held)), unique=True)):
             promises.release(gone)
             expected.pop(gone, None)
@@ -154,7 +154,7 @@ async def test_three_times_as_many_run_at_once_with_the_same_answers(make: Make)
     assert (tight.kv_tokens, tight.kv_free_tokens) == (0, tight.kv_capacity_tokens)
 
 
-async def test_rows_of_two_stages_are_equal_to_the_bit_and_keep_company(
+async def test_rows_of_two_stages_are_equal_to_the_bit_and_stay_in_their_groups(
     make: Make, tmp_path: Path
 ) -> None:
     """The first stage swaps to memory and the second to files.
@@ -170,12 +170,12 @@ async def test_rows_of_two_stages_are_equal_to_the_bit_and_keep_company(
         fed, sampler, seen, how = prompt_of(n), Sampler(greedy(8), n), [], {"most_rows": 40}
         for step in range(8):
             rows = await head.rows(RequestSpec(("job", n), ring="ring", **how), fed)
-            company = head.group(("job", n))
+            group = head.group(("job", n))
             drawn = await tail.token(
-                RequestSpec(("job", n), ring="ring", group_before=company, **how), rows, sampler
+                RequestSpec(("job", n), ring="ring", group_before=group, **how), rows, sampler
             )
-            if company is not None:
-                came_in.setdefault(company, set()).add(tail.group(("job", n)))
+            if group is not None:
+                came_in.setdefault(group, set()).add(tail.group(("job", n)))
             head.heard(("job", n), None, is_last=step == 7)
             sampler.take(drawn.choice.token)
             fed = [drawn.choice.token]
@@ -184,7 +184,7 @@ async def test_rows_of_two_stages_are_equal_to_the_bit_and_keep_company(
         return seen
 
     found = await asyncio.gather(*(piped(n, head, tail) for n in range(12)))
-    assert came_in == {company: {company} for company in came_in} and len(came_in) >= 4
+    assert came_in == {group: {group} for group in came_in} and len(came_in) >= 4
     assert all(compute.kv_tokens == 0 for compute in (head, tail))
     assert all(compute.metrics().swapped_bytes > 0 for compute in (head, tail))
     roomy = await make((0, 2)), await make((2, 4))

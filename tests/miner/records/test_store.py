@@ -17,7 +17,7 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 from miner.records.store import BoundaryRows, FinishedLeaf, MinerStore, States, keep_until
-from miner.serving.receipts import MAX_SETS, Book
+from miner.serving.receipts import MAX_SETS, ReceiptBook
 from tests.miner.chain.test_admission import ME, ORDER, PLAN
 from tests.miner.network import DOMAIN, NOW_S, key
 
@@ -204,7 +204,7 @@ def test_two_signatures_never_disagree_about_a_request(
     async def run() -> None:
         store = MinerStore(path)
         put_job(store)
-        book = Book(store, signer, DOMAIN, lambda: next(clock))
+        book = ReceiptBook(store, signer, DOMAIN, lambda: next(clock))
         for what, first, second in steps:
             job = store.job(ORDER_HASH)
             assert job is not None
@@ -222,7 +222,7 @@ def test_two_signatures_never_disagree_about_a_request(
                     book.close()
                     store.close()
                     store = MinerStore(path)
-                    book = Book(store, signer, DOMAIN, lambda: next(clock))
+                    book = ReceiptBook(store, signer, DOMAIN, lambda: next(clock))
             except CheckFailed:
                 continue
         book.close()
@@ -242,7 +242,7 @@ async def test_a_receipt_sums_its_requests_and_names_the_shard(tmp_path: Path) -
     store = MinerStore(tmp_path / "miner.sqlite")
     put_job(store)
     store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
-    book = Book(store, key(1), DOMAIN, lambda: NOW_S + 9)
+    book = ReceiptBook(store, key(1), DOMAIN, lambda: NOW_S + 9)
     job = store.job(ORDER_HASH)
     assert job is not None
     await book.finish(job, leaf(2, tokens_in=5, tokens_out=7), ROWS_IN, ROWS_OUT, STATES)
@@ -261,7 +261,7 @@ async def test_a_receipt_sums_its_requests_and_names_the_shard(tmp_path: Path) -
 async def test_endless_different_sets_are_not_signed(tmp_path: Path) -> None:
     store = MinerStore(tmp_path / "miner.sqlite")
     put_job(store)
-    book = Book(store, key(1), DOMAIN, lambda: NOW_S)
+    book = ReceiptBook(store, key(1), DOMAIN, lambda: NOW_S)
     job = store.job(ORDER_HASH)
     assert job is not None
     for index in range(MAX_SETS + 2):

@@ -1,4 +1,4 @@
-"""Do requests that share steps get transformers' own answers, in any company, cut and chunking?"""
+"""Do requests that share steps get transformers' own answers, beside any rows, cuts and chunks?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from core.engine.kernels import head
 from core.engine.memory.paged_kv import KvShort
 from core.protocol.errors import ContextTooLong, UsageError
 from core.protocol.types import LayerRange
-from tests.core.engine.serving import CLOSE, feed, ids_of, make_stages, off, reference, run_step
+from tests.core.engine.serving import (
+    CLOSE,
+    feed,
+    ids_of,
+    make_stages,
+    off,
+    reference,
+    run_step,
+    used_pages,
+)
 
 LAYERS = 5
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "gpt2")
@@ -130,13 +139,13 @@ def test_a_partial_slice_keeps_pages_for_its_layers_only(tiny: Callable) -> None
     stage = make_stages(tiny("llama", layers=LAYERS), (0, LAYERS))[0]
     stage.open("a", LayerRange(0, 2))
     stage.step([RequestPiece("a", ids_of(0, 40), 0)])
-    assert stage.kv.used_pages == 2 * 3
+    assert used_pages(stage.kv) == 2 * 3
     stage.open("b", LayerRange(2, 3))
     stage.step([RequestPiece("b", torch.randn(17, 64), 0)])
-    assert stage.kv.used_pages == 2 * 3 + 2
+    assert used_pages(stage.kv) == 2 * 3 + 2
     assert stage.free("a") == 6
     assert stage.free("b") == 2
-    assert stage.kv.used_pages == 0
+    assert used_pages(stage.kv) == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -218,7 +227,7 @@ def test_a_window_that_has_moved_on_cannot_be_cut_back_to(tiny: Callable) -> Non
     stage = make_stages(tiny("mistral", layers=LAYERS), (0, LAYERS))[0]
     stage.open("r")
     stage.step([RequestPiece("r", ids_of(7, 200), 0)])
-    assert stage.kv.used_pages <= LAYERS * stage.layout.classes[0].blocks_for(10**6)
+    assert used_pages(stage.kv) <= LAYERS * stage.layout.classes[0].blocks_for(10**6)
     with pytest.raises(UsageError, match="forgotten"):
         stage.truncate("r", 100)
     assert stage.length("r") == 200
@@ -261,13 +270,13 @@ def test_a_step_without_room_changes_nothing(tiny: Callable) -> None:
     for request in "abc":
         stage.open(request)
     stage.step([RequestPiece("a", ids_of(0, 96), 0), RequestPiece("b", ids_of(1, 48), 0)])
-    used = stage.kv.used_pages
+    used = used_pages(stage.kv)
     assert used == 4 * 9
     growth = [("a", 97), ("c", 16)]
     assert not stage.has_room(growth)
     with pytest.raises(KvShort):
         stage.step([RequestPiece("a", ids_of(2, 1), 96), RequestPiece("c", ids_of(3, 16), 0)])
-    assert stage.kv.used_pages == used
+    assert used_pages(stage.kv) == used
     assert (stage.length("a"), stage.length("c")) == (96, 0)
     assert stage.free("b") == 12
     stage.step([RequestPiece("a", ids_of(2, 1), 96), RequestPiece("c", ids_of(3, 16), 0)])

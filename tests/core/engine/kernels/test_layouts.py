@@ -69,7 +69,7 @@ def test_the_product_is_that_of_the_plain_weight(panels: Panels, shape: tuple[in
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_has_the_same_bits_in_any_company_and_on_any_processor(
+def test_a_row_has_the_same_bits_beside_any_rows_and_on_any_processor(
     panels: Panels, shape: tuple[int, int]
 ) -> None:
     weight = _made(*shape).to(panels.dtype)

@@ -1,5 +1,6 @@
-"""Do layers that run through C give the library's numbers, the same bits in any company, and step
-aside for other layers?
+"""Do layers in C give the library's numbers, with the same bits beside any rows?
+
+Do they step aside for layers of another kind?
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def test_a_row_has_the_same_bits_beside_a_prompt_and_with_more_threads(tiny: Cal
     packed = prepack(shard)
     ids = ids_of(2, 50)
     seen = []
-    for company, threads in ((False, 1), (True, 1), (False, 2), (True, 2)):
+    for others, threads in ((False, 1), (True, 1), (False, 2), (True, 2)):
         engine = BatchEngine(shard, kv_bytes=2**22, prefix_share=0, least_rows=packed.least_rows)
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -102,7 +103,7 @@ def test_a_row_has_the_same_bits_beside_a_prompt_and_with_more_threads(tiny: Cal
             outs = [engine.step([RequestPiece("r", ids[:30], 0)])[0]]
             for at in range(30, 50):
                 pieces = [RequestPiece("r", ids[at : at + 1], at)]
-                if company:
+                if others:
                     engine.open(at)
                     pieces.insert(at % 2, RequestPiece(at, ids_of(at, 9), 0))
                 outs.append(

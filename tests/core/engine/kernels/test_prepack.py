@@ -1,4 +1,4 @@
-"""Are packed kernels right, and do they give a sequence the same bits in any company?"""
+"""Are packed kernels right, and do they give a sequence the same bits beside any other rows?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ from core.engine.native.native import NoKernels
 from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 from devnet.models.tiny_models import write_tiny_model
-from tests.core.engine.serving import CLOSE, feed, ids_of, make_stages, off, reference, run_step
+from tests.core.engine.serving import (
+    CLOSE,
+    clear,
+    feed,
+    ids_of,
+    make_stages,
+    off,
+    reference,
+    run_step,
+)
 
 LAYERS = 4
 
@@ -38,7 +47,7 @@ def test_packed_stages_give_the_whole_models_logits(
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3", "gpt2"])
-def test_a_sequence_has_the_same_bits_in_any_company(architecture: str, tiny: Callable) -> None:
+def test_a_sequence_has_the_same_bits_beside_any_others(architecture: str, tiny: Callable) -> None:
     """Alone, among sixteen that join and leave, offloaded, with one thread and two, and decoded
     again in one go.
     """
@@ -143,7 +152,7 @@ def test_a_prompt_cut_at_the_same_places_keeps_its_bits_when_shared(
     assert torch.equal(found["first"][2], found["second"][2])
     for stage in stages:
         assert stage.used_pages == [0] * len(stage.used_pages) and stage.held_bytes()["kept"] > 0
-        stage.prefixes.clear()
+        clear(stage.prefixes)
     between = []
     assert torch.equal(found["third"][0], run("fourth", other)[0])
     assert torch.equal(found["third"][2], torch.cat(between))

@@ -18,7 +18,6 @@ from core.engine.memory import page_copies
 from core.engine.memory.layout import KvClass, KvLayout, PageShape
 from core.engine.memory.offload import (
     SwapStore,
-    Throttle,
     global_pool_bytes,
     microbatch_bytes,
     plan_arena,
@@ -26,7 +25,8 @@ from core.engine.memory.offload import (
 from core.engine.memory.paged_kv import Held, KvShort, PagedKv
 from core.engine.memory.sizing import Offload, allocators_of, copy_bytes_per_s, fitting_offload
 from core.protocol.errors import UsageError
-from tests.core.engine.serving import ids_of, make_stages
+from tests.core.engine.memory.throttle import Throttle, ThrottledStore
+from tests.core.engine.serving import ids_of, make_stages, used_pages
 
 PAGE_BYTES = 2 * 16 * 2 * 16 * 4  # of the tiny models: keys and values, 2 heads of 16, float32
 
@@ -45,7 +45,7 @@ def test_capacity_of_a_microbatch_is_formula_one(microbatches: int, swapped: int
         kv.grow([(held, 16 * formula)])
         with pytest.raises(KvShort):
             kv.grow([(held, 16 * formula + 1)])
-    assert kv.used_pages == microbatches * formula
+    assert used_pages(kv) == microbatches * formula
     assert sum(pool.bytes for pool in store.pools) <= 101 * shape.page_bytes(4)
     store.close()
 
@@ -110,7 +110,7 @@ def test_outputs_are_bit_equal_when_hot_memory_holds_a_third(
         assert sum(needs.values()) * PAGE_BYTES > 3 * hot_bytes
     for name in lengths:
         tight.free(name)
-    assert tight.kv.used_pages == 0
+    assert used_pages(tight.kv) == 0
     tight.close()
 
 
@@ -174,7 +174,7 @@ def test_swapping_within_the_bandwidth_hides_behind_compute(tmp_path: Path) -> N
     def waited(bandwidth: float) -> tuple[float, float]:
         """Seconds that a turn waited, and that its stage took: a busy machine sleeps longer."""
         plan = plan_arena(2 * pages, pages, 4)
-        store = SwapStore((shape,), [plan], torch.float32, throttle=Throttle(bandwidth))
+        store = ThrottledStore((shape,), [plan], Throttle(bandwidth))
         base = plan.microbatches * plan.local + 1
         used = [np.arange(base, base + pages)]
         for turn in range(8):
@@ -326,10 +326,10 @@ def test_pages_come_back_as_they_were_and_are_never_in_two_hands(data: st.DataOb
                         _write_and_read(kv, name, held, held.length + more)
         taken = [(h.microbatch, p) for h in kv.requests.values() for p in h.tables[0].held()]
         own = [(m if p >= kv.allocators[0].resident else -1, p) for m, p in taken]
-        assert len(own) == len(set(own)) == kv.used_pages
+        assert len(own) == len(set(own)) == used_pages(kv)
     for name in list(kv.requests):
         kv.free(name)
-    assert kv.used_pages == 0
+    assert used_pages(kv) == 0
     assert all(kv.allocators[0].room(m) == plan.pages_of_microbatch for m in range(groups))
     store.close()
 

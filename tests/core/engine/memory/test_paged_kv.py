@@ -19,6 +19,7 @@ from core.engine.memory.pool import HotStore
 from core.engine.memory.prefix import PrefixIndex, first_link, next_link
 from core.engine.memory.sizing import allocators_of
 from core.protocol.errors import UsageError
+from tests.core.engine.serving import clear, used_pages
 
 SHAPE = PageShape(1, 2, 2)
 LAYOUT = KvLayout((SHAPE,), (KvClass(0, 0, (0, 2)), KvClass(24, 0, (1, 3))))
@@ -117,12 +118,12 @@ def test_a_thousand_random_moves_leave_no_page_behind(seed: int, microbatches: i
                 for other in members
                 if other is held or draw.random() < 0.5
             ]
-            before = kv.used_pages
+            before = used_pages(kv)
             try:
                 kv.grow(growth)
             except KvShort:
                 refused += 1
-                assert kv.used_pages <= before
+                assert used_pages(kv) <= before
             else:
                 store.turn(microbatch, lambda m: _swapped(kv, m), draw.randrange(microbatches))
                 kv.prepare_pages()
@@ -139,8 +140,8 @@ def test_a_thousand_random_moves_leave_no_page_behind(seed: int, microbatches: i
     assert adopted > 10, "nothing was shared: the test tests little"
     for name in list(kv.requests):
         kv.free(name)
-    index.clear()
-    assert (kv.used_pages, index.blocks, index.row_bytes) == (0, 0, 0)
+    clear(index)
+    assert (used_pages(kv), index.blocks, index.row_bytes) == (0, 0, 0)
     assert all(kv.allocators[0].room(m) == plan.pages_of_microbatch for m in range(microbatches))
     store.close()
 
@@ -185,7 +186,7 @@ def test_full_attention_holds_what_the_ledger_books(moves: list[tuple[int, int]]
             kv.grown(held, tokens)
         elif name not in ledger._held:
             kv.free(name)
-        assert kv.used_pages == ledger.used_pages
+        assert used_pages(kv) == ledger.used_pages
 
 
 def test_a_window_keeps_a_bounded_number_of_pages() -> None:
@@ -200,7 +201,7 @@ def test_a_window_keeps_a_bounded_number_of_pages() -> None:
     assert most <= LAYOUT.classes[1].blocks_for(10**6)
     assert held.tables[0].blocks == -(-1499 // PAGE_TOKENS)
     expected = LAYOUT.pages_for(1499, 0, 4)[0]
-    assert kv.used_pages <= expected <= kv.used_pages + 4
+    assert used_pages(kv) <= expected <= used_pages(kv) + 4
 
 
 def fill(kv: PagedKv, index: PrefixIndex, held: Held, links: list[bytes]) -> None:
@@ -246,7 +247,7 @@ def test_kept_prompts_give_way_when_pages_run_short_the_ends_first() -> None:
     links = link_pages(list(range(96)))
     fill(kv, index, kv.open("first", 0, 4), links)
     kv.free("first")
-    assert len(index) == 6 and kv.used_pages == kv.allocators[0].idle_pages == 24
+    assert len(index) == 6 and used_pages(kv) == kv.allocators[0].idle_pages == 24
     other = kv.open("second", 0, 4)
     kv.grow([(other, 16 * 11)])
     left = len(index)
@@ -278,8 +279,8 @@ def test_what_is_kept_stays_within_its_bounds() -> None:
         check_books(kv, index)
         for name in ("long", "other", "fresh", "old"):
             kv.free(name)
-        index.clear()
-        assert kv.used_pages == 0
+        clear(index)
+        assert used_pages(kv) == 0
 
 
 def test_microbatches_and_layers_share_nothing() -> None:

@@ -1,5 +1,5 @@
 """Do rows that attend to their pages where they lie see what the gathered way sees, with the same
-bits in any company?
+bits beside any other rows?
 """
 
 from __future__ import annotations
