@@ -1,9 +1,7 @@
-"""`auditor check --explain`: how far is each layer of a stage from float64, honestly and as it was
-served, against its tolerance?
+"""How far is each layer of a stage from float64, against its tolerance: `auditor check --explain`?
 
-Only a stage's boundary is signed, so between its ends the picture shows what an honest execution
-does here: our own float32 run of the same layers. Where the served boundary stands out from that
-line, the stage did something else than its neighbours' noise.
+Only a stage's boundary is signed; between its ends stands our own float32 run of the same layers,
+which is honest. A served boundary that stands out from that line is more than noise.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from client.audit.evidence import EvidenceCollector
-from client.audit.rerun import ShardSource
+from client.audit.rerun import ShardSource, inputs_of, served_rows
 from core.protocol.types import RequestLeaf
 from core.protocol.wire import Side
 from core.runtime.commands.results import Result
@@ -28,9 +26,7 @@ _LOWEST, _WIDTH = -9, 36  # powers of ten on the scale, and its characters
 
 @dataclass(frozen=True)
 class LayerLine:
-    """One boundary inside or at the end of a stage: the deviation there, over all rows of a
-    request.
-    """
+    """The deviation after one layer of a stage, over all rows of a request."""
 
     layer: int
     honest: float  # our own float32 execution against float64
@@ -40,15 +36,12 @@ class LayerLine:
 
 @dataclass(frozen=True)
 class ExplainedStage:
-    """A stage's request, layer by layer.
-
-    `studentised` is the largest mean ratio of served to honest deviation over 16 rows.
-    """
+    """A stage's request, layer by layer."""
 
     stage: int
     request_index: int
     lines: tuple[LayerLine, ...]
-    studentised: float
+    studentised: float  # the largest mean ratio of served to honest deviation over 16 rows
     standing: str
 
 
@@ -76,8 +69,8 @@ def _explain(
 ) -> ExplainedStage:
     from core.dispute.judging.numerics import standing_of, studentised, whitened_relative_l2
 
-    x = source.inputs_of(exact, inputs)
-    served = source.rows_of(exact, outputs)
+    x = inputs_of(exact, inputs)
+    served = served_rows(exact, outputs)
     # A last stage signs rows of the positions that it drew at: the last ones.
     true_rows, own_rows = (
         [rows[-len(served) :] for rows in _by_layer(shard, x)] for shard in (exact, own)
@@ -136,20 +129,16 @@ class Layer(Result, frozen=True, forbid_unknown_fields=False):
 
 def rows_of(explained: ExplainedStage) -> list[Layer]:
     """Rows of the table that is printed."""
-    rows = []
-    for line in explained.lines:
-        shown = line.honest if line.served is None else line.served
-        rows.append(
-            Layer(
-                stage=str(explained.stage),
-                after_layer=str(line.layer),
-                honest_here=f"{line.honest:.2e}",
-                served="" if line.served is None else f"{line.served:.2e}",
-                allowed=f"{line.tolerance:.0e}" if line.tolerance is not None else "–",
-                on_a_log_scale=bar(shown),
-                studentised=""
-                if line.served is None
-                else f"{explained.studentised:.2f} {explained.standing}",
-            )
+    stands = f"{explained.studentised:.2f} {explained.standing}"
+    return [
+        Layer(
+            stage=str(explained.stage),
+            after_layer=str(line.layer),
+            honest_here=f"{line.honest:.2e}",
+            served="" if line.served is None else f"{line.served:.2e}",
+            allowed=f"{line.tolerance:.0e}" if line.tolerance is not None else "–",
+            on_a_log_scale=bar(line.honest if line.served is None else line.served),
+            studentised="" if line.served is None else stands,
         )
-    return rows
+        for line in explained.lines
+    ]

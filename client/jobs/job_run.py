@@ -1,6 +1,6 @@
-"""Running one matched batch over its stages' streams: submit, follow tokens, collect receipts, notice who fell silent.
+"""How does one matched job of a batch run over its stages' streams?
 
-The session holds no policy: what to do about a dead stage is decided in `client/jobs/batch.py`.
+It holds no policy: what to do about a dead stage is decided in `client/jobs/batch.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from client.orders.orders import Prompt, PromptBatch
 from client.pipeline.pipeline import (
@@ -21,18 +21,17 @@ from client.pipeline.pipeline import (
     TokenSink,
 )
 from client.pipeline.streams import Streams
-from client.pipeline.verify import ShardRootOf, check_answers
+from client.pipeline.verify import ShardRootOf, check_answers, check_pipeline
 from core.protocol import commit, wire
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.types import SignedReceipt
-from core.runtime import origin
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
     from core.engine.sampling.stops import AnswerEnding
 
 
-class JobSession(Pipeline):
+class JobRun(Pipeline):
     """Streams to every stage of one job whose prompts are known from the beginning."""
 
     def __init__(
@@ -49,7 +48,7 @@ class JobSession(Pipeline):
         continues: wire.Continues | None = None,
         ending_of: Callable[[Prompt], AnswerEnding] | None = None,
     ) -> None:
-        """See `Pipeline`. `ending_of` decides where an answer ends; without it the last stage is believed."""
+        """See `Pipeline`. `ending_of` decides where answers end; None: the last stage does."""
         super().__init__(
             match,
             identity,
@@ -62,14 +61,11 @@ class JobSession(Pipeline):
         )
         self._batch = batch
         self._requests = {
-            i: RequestState(
-                p.ids,
-                p.sampling.max_new_tokens,
-                ending=None if ending_of is None else ending_of(p),
-            )
+            i: RequestState(p.ids, p.sampling.max_new_tokens, ending=ending_of and ending_of(p))
             for i, p in enumerate(batch.prompts)
         }
-        #: As many requests as run at once have their first token: nothing of an order before this one is needed any more.
+        self._busy.set()
+        #: All that run at once have their first token: an order before this one is not needed.
         self.begun = asyncio.Event()
 
     async def run(self) -> PipelineOutcome:
@@ -86,12 +82,12 @@ class JobSession(Pipeline):
         return self.outcome()
 
     async def close_job(self, indices: Sequence[int]) -> list[SignedReceipt]:
-        """One receipt per stage over exactly these requests, checked. Raises CheckFailed or PeerUnreachable."""
+        """Each stage's checked receipt over these requests. Raises CheckFailed, PeerUnreachable."""
         ask = wire.CloseJob(order_hash=self._match.order_hash, requests=sorted(indices))
         stages = range(len(self._match.plan))
         answers = await asyncio.gather(*(self._ask(stage, ask) for stage in stages))
         receipts = [_receipt_in(answer) for answer in answers]
-        self._check(receipts)
+        check_pipeline(receipts, self._bought)
         check_answers(receipts, {i: self._requests[i].answer for i in indices})
         return receipts
 
@@ -109,18 +105,10 @@ class JobSession(Pipeline):
         if request.failure is None:
             self._on_finish(index, request)
 
-    def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
-        prompt, opening = self._batch.prompts[index], self._batch.opening(index)
-        message = wire.Submit(
-            order_hash=self._match.order_hash,
-            request=index,
-            salt=commit.to_hex(prompt.salt),
-            prompt_proof=opening.prompt_proof,
-            sampling=prompt.sampling,
-            sampling_proof=opening.sampling_proof,
-            origin=origin.current(),
-        )
-        return message, commit.token_bytes(prompt.ids)
+    def _ordered(self, index: int) -> tuple[Sequence[int], dict[str, Any]]:
+        prompt = self._batch.prompts[index]
+        how = {"salt": commit.to_hex(prompt.salt), "sampling": prompt.sampling}
+        return prompt.ids, how | vars(self._batch.opening(index))
 
     def _has_begun(self) -> None:
         first = islice(self._requests.values(), self._limits.in_flight)

@@ -1,4 +1,4 @@
-"""What the requester signs: a batch of prompts, its commitments, and an order with every cap it will pay."""
+"""What does the requester sign: commitments to prompts, and an order with every cap it will pay?"""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from core.protocol.types import (
     RequestOpening,
     SamplingParams,
     Stage,
+    Terms,
 )
-from core.protocol.types import Terms as DemandedTerms
 
 
 @dataclass(frozen=True)
@@ -54,37 +54,21 @@ class PromptBatch:
         """Commit to these prompts. Raises ValueError for none."""
         if not prompts:
             raise ValueError("a batch needs at least one prompt")
-        inputs = tuple(
-            commit.leaf_hash(commit.prompt_leaf(i, p.salt, p.ids)) for i, p in enumerate(prompts)
-        )
-        samplings = tuple(
-            commit.leaf_hash(commit.sampling_leaf(i, p.sampling)) for i, p in enumerate(prompts)
-        )
-        return cls(
-            tuple(prompts),
-            commit.root_of_hashes(inputs),
-            commit.root_of_hashes(samplings),
-            inputs,
-            samplings,
-        )
+        leaves = [_leaves(index, prompt) for index, prompt in enumerate(prompts)]
+        inputs, samplings = zip(*leaves, strict=True)
+        roots = commit.root_of_hashes(inputs), commit.root_of_hashes(samplings)
+        return cls(tuple(prompts), *roots, inputs, samplings)
 
     def opening(self, index: int) -> OrderProof:
+        """The proof for one of the prompts."""
         return OrderProof(
             [commit.to_hex(h) for h in commit.merkle_proof(self._inputs, index)],
             [commit.to_hex(h) for h in commit.merkle_proof(self._samplings, index)],
         )
 
-    @property
-    def tokens_in(self) -> int:
-        return sum(len(p.ids) for p in self.prompts)
-
-    @property
-    def max_tokens_out(self) -> int:
-        return sum(p.sampling.max_new_tokens for p in self.prompts)
-
 
 @dataclass(frozen=True)
-class Terms:
+class OrderTerms:
     """What the requester insists on beside the prompts; all of it is signed."""
 
     price_in: int  # nano base units per token per layer unit
@@ -96,9 +80,7 @@ class Terms:
     window: int  # seconds
     auditor: str
     arbitrator: str
-    demands: DemandedTerms | None = (
-        None  # whom to use and whom not: bound by the order's hash of it
-    )
+    demands: Terms | None = None  # whom to use and whom not: bound by the order's hash of it
 
 
 def make_prompt(
@@ -112,10 +94,9 @@ def make_prompt(
     if not ids:
         raise UsageError("the prompt is empty", "it has no tokens")
     if len(ids) + sampling.max_new_tokens > context_tokens:
+        most = sampling.max_new_tokens
         raise ContextTooLong(
-            prompt_tokens=len(ids),
-            max_new_tokens=sampling.max_new_tokens,
-            context_tokens=context_tokens,
+            prompt_tokens=len(ids), max_new_tokens=most, context_tokens=context_tokens
         )
     return Prompt(custom_id, tuple(ids), sampling, random_bytes(32))
 
@@ -128,20 +109,35 @@ class Allowance:
     tokens_in: int
     tokens_out: int
 
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt]) -> Allowance:
+        """As much as these prompts take at most."""
+        most = sum(prompt.sampling.max_new_tokens for prompt in prompts)
+        return cls(len(prompts), sum(len(prompt.ids) for prompt in prompts), most)
+
 
 def make_order(
-    batch: PromptBatch, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+    batch: PromptBatch,
+    model_id: str,
+    model: ModelSpec,
+    terms: OrderTerms,
+    requester: str,
+    nonce: int,
 ) -> Order:
     """The order for this batch under these terms, unsigned."""
-    allowance = Allowance(len(batch.prompts), batch.tokens_in, batch.max_tokens_out)
     roots = commit.to_hex(batch.input_root), commit.to_hex(batch.sampling_root)
-    return _order(allowance, roots, model_id, model, terms, requester, nonce)
+    return _order(Allowance.of(batch.prompts), roots, model_id, model, terms, requester, nonce)
 
 
 def make_open_order(
-    allowance: Allowance, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+    allowance: Allowance,
+    model_id: str,
+    model: ModelSpec,
+    terms: OrderTerms,
+    requester: str,
+    nonce: int,
 ) -> Order:
-    """An order that fixes no prompts: each request is opened by a signature of its own. Unsigned."""
+    """An order that fixes no prompts: a signature opens each request. Unsigned."""
     return _order(allowance, (ZERO_HASH, ZERO_HASH), model_id, model, terms, requester, nonce)
 
 
@@ -150,7 +146,7 @@ def _order(
     roots: tuple[str, str],
     model_id: str,
     model: ModelSpec,
-    terms: Terms,
+    terms: OrderTerms,
     requester: str,
     nonce: int,
 ) -> Order:
@@ -179,9 +175,16 @@ def _order(
 
 def opening_of(order_hash: str, index: int, prompt: Prompt) -> RequestOpening:
     """What opens request `index` of an open order with this prompt, unsigned."""
-    leaf = commit.leaf_hash(commit.prompt_leaf(index, prompt.salt, prompt.ids))
-    sampling = commit.leaf_hash(commit.sampling_leaf(index, prompt.sampling))
+    leaf, sampling = _leaves(index, prompt)
     return RequestOpening(order_hash, index, commit.to_hex(leaf), commit.to_hex(sampling))
+
+
+def _leaves(index: int, prompt: Prompt) -> tuple[bytes, bytes]:
+    """Hashes of what commits to a request's prompt and to its sampling parameters."""
+    return (
+        commit.leaf_hash(commit.prompt_leaf(index, prompt.salt, prompt.ids)),
+        commit.leaf_hash(commit.sampling_leaf(index, prompt.sampling)),
+    )
 
 
 def short_address(address: str) -> str:

@@ -1,8 +1,8 @@
-"""Which session answers a request, when is one opened or closed, and how does an answer outlive its session?
+"""Which session answers a request, when is one opened or closed, how does an answer outlive it?
 
-The `Answerer` of the gateway and the chat. For each model and its terms it keeps open orders with pipelines. Requests begin on one that
-has room; the next is opened in the background before the present one runs out, further ones when all slots are taken, and what
-nobody uses is closed. An answer whose pipeline breaks goes on in another session from its last token.
+The `Answerer` of the gateway and the chat keeps sessions for each model and terms. The next one is
+opened before the present one runs out, further ones when all slots are taken, and an idle one is
+closed. An answer whose pipeline breaks goes on in another session from its last token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from client.orders.shard_roots import shard_roots
 from client.pipeline.pipeline import Logprobs
 from client.pipeline.streams import Streams
 from client.records.keeper import Keeper, keepers_of
-from client.sessions import budget as allowance
+from client.sessions import budget as budgets
 from client.sessions.answering import (
     Answered,
     Ask,
@@ -57,7 +57,6 @@ from client.sessions.budget import Life, SessionBudget
 from client.sessions.recovery import settle_left_behind
 from client.sessions.session import LiveSession, Turn
 from client.wallet import ensure_deposit
-from core.money import pricing
 from core.protocol import ids, signing, units, wire
 from core.protocol.errors import (
     CheckFailed,
@@ -67,8 +66,7 @@ from core.protocol.errors import (
     NoCapacity,
     PeerUnreachable,
 )
-from core.protocol.types import SignedOrder
-from core.protocol.types import Terms as DemandedTerms
+from core.protocol.types import SignedOrder, Terms
 from core.runtime import origin
 from core.runtime.clock import Clock, SystemClock
 from core.runtime.logs import get_logger
@@ -93,7 +91,7 @@ class _Pool:
     """The sessions of one model under the same terms."""
 
     model: Model
-    demands: DemandedTerms
+    demands: Terms
     sessions: list[LiveSession] = field(default_factory=list)
     opening: asyncio.Task[LiveSession] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,7 +99,7 @@ class _Pool:
     used_at: float = 0.0
 
     def stir(self) -> None:
-        """Let those that wait for room look again."""
+        """Let requests that wait for room look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -130,7 +128,7 @@ class SessionPool:
         clock: Clock | None = None,
         on_reroute: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`signer` is the requester's key, or a spender's if `client.account` names another requester."""
+        """`signer` is the requester's key, or a spender's if `client.account` names a requester."""
         self._context, self._signer = context, signer
         self._settings = context.settings
         self._sizes = sizes or context.settings.sessions
@@ -148,7 +146,7 @@ class SessionPool:
         self._pools: dict[tuple[Any, ...], _Pool] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
         self._roots: dict[tuple[str, int, int], str] = {}
-        self._purse = asyncio.Lock()
+        self._deposit_lock = asyncio.Lock()
         self._chain_ahead_s: float | None = None
         self._last_nonce = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -161,17 +159,16 @@ class SessionPool:
     async def price(
         self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
     ) -> PricedRequest:
-        quote = await self._matcher.quote(
-            model.model_id, tokens_in, tokens_out, self._demands(terms)
-        )
-        return priced(model, quote, tokens_in, tokens_out)
+        tokens = tokens_in, tokens_out
+        quote = await self._matcher.quote(model.model_id, *tokens, self._demands(terms))
+        return priced(model, quote, *tokens)
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
         await self._start()
         course, within = _Course(ask), _Within(self._clock, ask.terms.deadline_s)
-        # The newest turn, and the one before it as long as the stages keep what that did for this one to go on from.
-        now: tuple[LiveSession, Turn] | None = None
-        old: tuple[LiveSession, Turn] | None = None
+        # The newest turn, and the one before it while stages keep what this one goes on from.
+        now: Turn | None = None
+        old: Turn | None = None
         is_told = False
         try:
             while True:
@@ -184,37 +181,37 @@ class SessionPool:
                         session.retire()
                     await course.refused(error, self._clock)
                     continue
-                now = (session, turn)
+                now = turn
                 while (item := await within(turn.next())) is not None:
                     if old is not None:
-                        old[0].adopt(old[1])
+                        old.session.adopt(old)
                         old = None
                     if (said := course.take(*item)) is not None:
                         yield said
                 if old is not None:
-                    old[0].adopt(old[1])
-                course.book(session, turn)
-                now, old = None, (session, turn)
+                    old.session.adopt(old)
+                course.book(turn)
+                now, old = None, turn
                 if turn.is_whole:
                     is_told = True
                     yield course.answered(turn.state.finish)
                     return
                 session.retire()  # whatever broke a request there would break the next
-                self._on_reroute(_why_rerouted(turn, session))
-                await course.broke(turn, session, self._clock)
+                self._on_reroute(_why_rerouted(turn))
+                await course.broke(turn, self._clock)
         except HeadraceError as error:
             is_told = True
             if now is not None:
-                await now[0].cancelled(now[1])
-                course.book(*now)
+                await now.session.cancelled(now)
+                course.book(now)
             if course.shown:
                 error.details["answered"] = course.answered("")
             raise
         finally:
-            for pair in (old, now):
-                if pair is not None:
-                    pair[0].cancel(pair[1])  # changes nothing where it is over
-                    pair[0].adopt(pair[1])
+            for one in (old, now):
+                if one is not None:
+                    one.session.cancel(one)  # changes nothing where it is over
+                    one.session.adopt(one)
             if not is_told and ask.on_end is not None:
                 self._spawn(_tell(course, now))
 
@@ -241,21 +238,19 @@ class SessionPool:
         self._keeper.close()
 
     def sessions(self) -> list[LiveSession]:
-        """Those that are there, for whoever watches."""
+        """Those that are open now."""
         return [session for pool in self._pools.values() for session in pool.sessions]
 
     # --- finding a session ---
 
-    async def _session_for(
-        self, course: _Course, old: tuple[LiveSession, Turn] | None
-    ) -> LiveSession:
-        """One with room and a slot, opened if need be. The caller begins its request at once.
+    async def _session_for(self, course: _Course, old: Turn | None) -> LiveSession:
+        """A session with room and a slot, opened if need be. The caller begins its request at once.
 
         Raises what opening one raised: NoCapacity, DepositShort and others.
         """
         ask, prompt, goes = course.ask, course.next_prompt(), None
-        if old is not None and old[0].use.life is Life.BROKEN:
-            goes = Goes(old[0].match.job_id, old[0].lost)
+        if old is not None and old.session.use.life is Life.BROKEN:
+            goes = Goes(old.session.match.job_id, old.session.lost)
         wishes = wishes_with(self._settings, ask.terms)
         most_out = prompt.sampling.max_new_tokens
         need = _Need(len(prompt.ids), most_out, wishes, course.lost, goes, origin.current())
@@ -264,7 +259,7 @@ class SessionPool:
         give_up = pool.used_at + self._sizes.queue_s
         while True:
             fitting = [s for s in pool.sessions if _fits(s, need, pool.model)]
-            free = [s for s in fitting if allowance.has_slot(s.use, s.budget)]
+            free = [s for s in fitting if budgets.has_slot(s.use, s.budget)]
             if free:
                 self._look_ahead(pool)
                 return min(free, key=lambda s: s.use.running)
@@ -285,9 +280,9 @@ class SessionPool:
         key = (ask.model.model_id, demands)
         return self._pools.setdefault(key, _Pool(ask.model, demands))
 
-    def _demands(self, terms: AskTerms) -> DemandedTerms:
+    def _demands(self, terms: AskTerms) -> Terms:
         ours = self._settings.client
-        return DemandedTerms.of(
+        return Terms.of(
             self._sizes.in_flight,
             terms.trusted or ours.trusted,
             {*terms.avoided, *ours.avoid},
@@ -295,7 +290,7 @@ class SessionPool:
         )
 
     async def _opened(self, pool: _Pool, need: _Need) -> LiveSession:
-        """A new session of a pool; those who want one at the same time get the same."""
+        """A new session of a pool; requests that want one at the same time get the same."""
         if pool.opening is None:
             # In a context of its own: what it starts lives on for other requests than this one.
             task = asyncio.create_task(
@@ -306,7 +301,7 @@ class SessionPool:
             def done(task: asyncio.Task[LiveSession]) -> None:
                 pool.opening = None
                 if not task.cancelled():
-                    task.exception()  # seen here even where everybody has gone
+                    task.exception()  # seen, also where no request waits any more
 
             task.add_done_callback(done)
         return await asyncio.shield(pool.opening)
@@ -314,7 +309,7 @@ class SessionPool:
     def _look_ahead(self, pool: _Pool) -> None:
         """Open the next session before the present ones run out."""
         now_s = self._chain_now()
-        fresh = [s for s in pool.sessions if not allowance.is_low(s.use, s.budget, now_s)]
+        fresh = [s for s in pool.sessions if not budgets.is_low(s.use, s.budget, now_s)]
         mono = self._clock.monotonic()
         if fresh or pool.opening is not None or mono < pool.ahead_not_before:
             return
@@ -342,21 +337,18 @@ class SessionPool:
         requester = await self._requester(model)
         wishes = await within_limits(self._context, model, need.wishes, Choices())
         first = self._size(model, need)
-        quote = await self._matcher.quote(
-            model.model_id, first.tokens_in, first.tokens_out, pool.demands
-        )
-        async with self._purse:
+        tokens = first.tokens_in, first.tokens_out
+        quote = await self._matcher.quote(model.model_id, *tokens, pool.demands)
+        async with self._deposit_lock:
             allowed = await self._afford(model, need, first, quote, wishes.max_cost)
-            locked = _locked(model, allowed, quote)
+            locked = quote.cost(model.spec, allowed.tokens_in, allowed.tokens_out)
             check_caps(self._settings, wishes, model.spec.layer_units, quote, locked)
             await self._provide(locked)
             now_s = int(self._chain_now())
+            wishes = replace(wishes, deadline_s=min(self._sizes.length_s, wishes.deadline_s))
             terms = replace(terms_for(wishes, quote, now_s), demands=pool.demands)
-            length_s = min(self._sizes.length_s, wishes.deadline_s)
-            terms = replace(terms, deadline=now_s + length_s)
-            order = make_open_order(
-                allowed, model.model_id, model.spec, terms, self._account, self._nonce()
-            )
+            of_model = model.model_id, model.spec
+            order = make_open_order(allowed, *of_model, terms, self._account, self._nonce())
             signature = signing.sign(self._signer, chain.domain, order)
             signed = SignedOrder(order, signature, pool.demands)
             with origin.within(need.origin, "open a session"):
@@ -367,12 +359,10 @@ class SessionPool:
         session = LiveSession(
             match,
             SessionBudget(
-                allowed.requests,
-                allowed.tokens_in,
-                allowed.tokens_out,
-                pool.demands.in_flight,
-                now_s,
-                order.deadline,
+                **vars(allowed),
+                in_flight=pool.demands.in_flight,
+                opened_s=now_s,
+                deadline_s=order.deadline,
             ),
             requester,
             lambda start, end: self._roots[model.model_id, start, end],
@@ -405,12 +395,13 @@ class SessionPool:
     async def _afford(
         self, model: Model, need: _Need, wanted: Allowance, quote: Quote, max_cost: int
     ) -> Allowance:
-        """No larger than the limit on one job's cost and the money that is there, but large enough for what is asked."""
+        """What the limit on one job's cost and the money pay for, at least what is asked."""
         chain = self._context.chain
         funds: int = await chain.read("Escrow", "balanceOf", self._account)
         if self._account == self._signer.address:
             funds += await chain.read("TestUSD", "balanceOf", self._account)
-        locked, most = _locked(model, wanted, quote), min(max_cost, funds)
+        locked = quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out)
+        most = min(max_cost, funds)
         if locked <= most or not locked:
             return wanted
         tokens_in = max(need.tokens_in, wanted.tokens_in * most // locked)
@@ -418,25 +409,17 @@ class SessionPool:
         return Allowance(min(wanted.requests, tokens_in), tokens_in, tokens_out)
 
     async def _provide(self, locked: int) -> None:
-        is_own = self._account == self._signer.address
-        chain, spare = self._context.chain, locked
-        if is_own:
-            await ensure_deposit(chain, self._signer, locked, may_deposit=True, spare=spare)
+        if self._account == self._signer.address:
+            chain, signer = self._context.chain, self._signer
+            await ensure_deposit(chain, signer, locked, may_deposit=True, spare=locked)
 
     async def _requester(self, model: Model) -> Requester:
         if self._chain_ahead_s is None:
             now_s = await self._context.chain.now()
             self._chain_ahead_s = now_s - self._clock.monotonic()
-        return Requester(
-            self._context.chain,
-            self._matcher,
-            self._signer,
-            self._store,
-            self._clock,
-            model.model_id,
-            model.spec,
-            ending_by(await self._tokenizer(model)),
-        )
+        around = self._context.chain, self._matcher, self._signer, self._store, self._clock
+        ending_of = ending_by(await self._tokenizer(model))
+        return Requester(*around, model.model_id, model.spec, ending_of)
 
     async def _tokenizer(self, model: Model) -> Tokenizer:
         from core.engine.weights.tokenizer import Tokenizer
@@ -469,13 +452,8 @@ class SessionPool:
 
     async def _settle_left_behind(self) -> None:
         try:
-            await settle_left_behind(
-                self._store,
-                self._keeper,
-                self._context.chain.domain,
-                self._matcher,
-                self._signer,
-            )
+            domain = self._context.chain.domain
+            await settle_left_behind(self._store, self._keeper, domain, self._matcher, self._signer)
         except HeadraceError as error:
             log.warning("sessions of an earlier run are not settled yet", why=str(error))
 
@@ -492,8 +470,8 @@ class SessionPool:
         for pool in self._pools.values():
             for session in list(pool.sessions):
                 now_s, use, budget = self._chain_now(), session.use, session.budget
-                is_idle = allowance.is_idle(use, now_s, self._sizes.idle_s)
-                if use.life is Life.OPEN and (is_idle or allowance.is_spent(use, budget, now_s)):
+                is_idle = budgets.is_idle(use, now_s, self._sizes.idle_s)
+                if use.life is Life.OPEN and (is_idle or budgets.is_spent(use, budget, now_s)):
                     session.retire()
                 if session.use.life is not Life.OPEN:
                     self._end(pool, session)
@@ -524,7 +502,7 @@ class _Course:
         self.lost: frozenset[str] = frozenset()
         self._said: list[int] = []
         self._cost_units = 0
-        self._last: tuple[LiveSession, Turn] | None = None
+        self._last: Turn | None = None
         self._fruitless = 0
 
     @property
@@ -537,7 +515,7 @@ class _Course:
         return self.answer.next_prompt(os.urandom)
 
     def take(self, step: int, token: int, logprobs: Logprobs | None) -> Said | None:
-        """A token that is new to the reader. Raises CheckFailed for one that is not what was shown in its place."""
+        """A token that is new to the reader. Raises CheckFailed where another was shown."""
         place = len(self.answer.tokens) + step
         if place == len(self._said):
             self._said.append(token)
@@ -545,31 +523,30 @@ class _Course:
         if self._said[place] != token:
             raise CheckFailed(
                 "the answer cannot go on",
-                f"token {place} was {self._said[place]} from a pipeline that is not trusted any more, "
-                f"now it is {token}",
+                f"token {place} was {self._said[place]} from a distrusted pipeline, now {token}",
             )
         return None
 
-    def book(self, session: LiveSession, turn: Turn) -> None:
+    def book(self, turn: Turn) -> None:
         """A turn is over: what it cost, and what the answer goes on from."""
-        self._last = (session, turn)
+        self._last = turn
         self._cost_units += turn.cost_units
         if not turn.is_whole and turn.state.is_trusted:
             self.answer.tokens += turn.state.tokens
             self.answer.logprobs += turn.state.logprobs
-            self.answer.place = (session.order_hash, turn.index)
+            self.answer.place = (turn.session.order_hash, turn.index)
 
     async def refused(self, error: HeadraceError, clock: Clock) -> None:
-        """No session could be had, or it did not take the request: raise it where nothing more can be done, else wait."""
+        """No session took the request: raise the error where trying again is no use, else wait."""
         self.lost, self._fruitless = frozenset(), self._fruitless + 1
         is_new = self._last is None and not isinstance(error, PeerUnreachable)
         if is_new or not error.retryable or self._fruitless >= FRUITLESS_ROUNDS:
             raise error
         await clock.sleep(pause_s(self._fruitless - 1, SHORT_PAUSE_S))
 
-    async def broke(self, turn: Turn, session: LiveSession, clock: Clock) -> None:
-        """The answer goes on elsewhere, after a while if nothing came here. Raises what went wrong once too often."""
-        self.lost |= session.lost
+    async def broke(self, turn: Turn, clock: Clock) -> None:
+        """Wait before the answer goes on elsewhere if nothing came; raise after too many losses."""
+        self.lost |= turn.session.lost
         self._fruitless = 0 if turn.state.tokens else self._fruitless + 1
         error = turn.state.failure or PeerUnreachable("the pipeline", "it broke")
         if self._fruitless >= FRUITLESS_ROUNDS:
@@ -579,12 +556,12 @@ class _Course:
 
     def answered(self, finish: str) -> Answered:
         """What became of it so far."""
-        assert self._last is not None, "somebody said something"
-        session, turn = self._last
+        assert self._last is not None, "no turn is over"
+        match = self._last.session.match
         return Answered(
-            job_id=session.match.job_id,
-            request_index=turn.index,
-            operators=tuple(stage.operator for stage in session.match.plan),
+            job_id=match.job_id,
+            request_index=self._last.index,
+            operators=tuple(stage.operator for stage in match.plan),
             tokens_in=len(self.ask.prompt.ids),
             tokens_out=len(self._said),
             finish=finish,
@@ -593,17 +570,17 @@ class _Course:
         )
 
 
-def _why_rerouted(turn: Turn, session: LiveSession) -> str:
+def _why_rerouted(turn: Turn) -> str:
     if not turn.state.is_trusted:
         return "distrusted"
-    return "lost" if session.lost else "other"
+    return "lost" if turn.session.lost else "other"
 
 
-async def _tell(course: _Course, last: tuple[LiveSession, Turn] | None) -> None:
+async def _tell(course: _Course, last: Turn | None) -> None:
     """What an answer came to whose reader has left."""
     if last is not None:
-        await last[0].cancelled(last[1])
-        course.book(*last)
+        await last.session.cancelled(last)
+        course.book(last)
     if course.shown and course.ask.on_end is not None:
         course.ask.on_end(course.answered(""))
 
@@ -639,14 +616,4 @@ def _fits(session: LiveSession, need: _Need, model: Model) -> bool:
         session.takes(need.tokens_in, need.most_out)
         and not need.lost & session.operators
         and all(cap is None or nano <= units.nano_price(cap, layer_units) for cap, nano in caps)
-    )
-
-
-def _locked(model: Model, allowed: Allowance, quote: Quote) -> int:
-    return pricing.cost(
-        model.spec.layer_units,
-        allowed.tokens_in,
-        allowed.tokens_out,
-        quote.price_in,
-        quote.price_out,
     )

@@ -1,4 +1,4 @@
-"""A client holds the last stage to where an answer ends, and keeps what it tells of each token, across pipelines too."""
+"""A client holds the last stage to where an answer ends, and keeps what it tells of tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from client.jobs.failover import Ongoing, go_on
-from client.jobs.job_run import JobSession
+from client.jobs.job_run import JobRun
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Logprobs, PipelineOutcome, PipelinePatience, RequestState
 from core.engine.sampling.stops import AnswerEnding
@@ -19,7 +19,7 @@ from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_
 
 async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:
     batch = PromptBatch.of(prompts(1))
-    session = JobSession(
+    job = JobRun(
         stages.match(batch),
         batch,
         StreamIdentity(REQUESTER, DOMAIN),
@@ -30,11 +30,11 @@ async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:
         ending_of=lambda prompt: AnswerEnding(prompt.sampling, eos_ids, None, prompt.ids),
     )
     async with asyncio.timeout(20):
-        await session.open()
+        await job.open()
         try:
-            return await session.run()
+            return await job.run()
         finally:
-            await session.close()
+            await job.close()
 
 
 async def test_an_honest_end_is_believed(stages: Stages) -> None:

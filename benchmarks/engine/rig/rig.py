@@ -26,8 +26,8 @@ from benchmarks.engine.rig.chain import (
 )
 from benchmarks.engine.rig.child import Child
 from benchmarks.engine.rig.steps import Step
-from client.jobs.job_run import JobSession
-from client.orders.orders import Prompt, PromptBatch, Terms, make_order
+from client.jobs.job_run import JobRun
+from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from client.pipeline.pipeline import Match, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
 from core.engine.weights.shape import describe_model, layer_count, read_config
@@ -78,7 +78,7 @@ class Ran:
 class Client:
     """One client with its job, and what it hears of every request."""
 
-    session: JobSession
+    job: JobRun
     key: Signer
     job_id: str
     order_hash: str
@@ -168,9 +168,9 @@ class Rig:
         clients = [await self.client(load, endpoints) for _ in range(load.clients)]
         await self.take()
         try:
-            outcomes = await asyncio.gather(*(client.session.run() for client in clients))
+            outcomes = await asyncio.gather(*(client.job.run() for client in clients))
         finally:
-            await asyncio.gather(*(client.session.close() for client in clients))
+            await asyncio.gather(*(client.job.close() for client in clients))
         for outcome in outcomes:
             for error in outcome.unfinished.values():
                 raise error
@@ -247,7 +247,7 @@ class Rig:
             times[index].append(time.monotonic())
             tokens[index].append(token)
 
-        session = JobSession(
+        job = JobRun(
             Match(job_id, signed, tuple(plan), tuple(direct), t.ZERO_HASH),
             batch,
             StreamIdentity(key, DOMAIN) if streams is None else streams.identity,
@@ -257,8 +257,8 @@ class Rig:
             limits=PipelinePatience(in_flight=min(load.requests, PER_JOB), silence_s=120.0),
             streams=streams,
         )
-        await session.open()
-        return Client(session, key, job_id, signing.order_hash(order), times, tokens)
+        await job.open()
+        return Client(job, key, job_id, signing.order_hash(order), times, tokens)
 
     async def take(self) -> list[tuple[list[Step], dict[str, float]]]:
         """Steps and time spent of every stage since the last call."""
@@ -343,8 +343,8 @@ def _signed_roots(request: RequestState) -> list[str]:
     return [leaf.out_root for signed in receipts for leaf in signed.leaves]
 
 
-def _terms() -> Terms:
-    return Terms(
+def _terms() -> OrderTerms:
+    return OrderTerms(
         price_in=1,
         price_out=1,
         matcher=t.ZERO_ADDRESS,

@@ -13,6 +13,7 @@ from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.pipeline import Match
 from client.pipeline.verify import (
+    Bought,
     RequestAnswer,
     check_answers,
     check_pipeline,
@@ -24,7 +25,7 @@ from client.records.store import ClientStore, JobRow, SubmissionRow, match_of
 from core.money import pricing
 from core.protocol import ids, signing, units
 from core.protocol.errors import CheckFailed
-from core.protocol.types import AuditorDelegation, JobState, ModelSpec, Order, SignedReceipt, Stage
+from core.protocol.types import AuditorDelegation, JobState, ModelSpec, SignedReceipt
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
@@ -162,9 +163,8 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
     async with open_context(settings) as context:
         chain = context.chain
         roots = await shard_roots(chain, order.model_id, match.plan)
-        count, *tokens = check_delivery(
-            held, answers, domain=chain.domain, order=order, plan=match.plan, roots=roots
-        )
+        bought = Bought(chain.domain, order, match.plan, lambda a, b: roots[a, b])
+        count, *tokens = check_delivery(held, answers, bought)
         on_chain = await chain.read("TaskRegistry", "jobOf", row.job_id)
         spec = msgspec.convert(
             await chain.read("ModelRegistry", "specOf", order.model_id), ModelSpec
@@ -194,17 +194,13 @@ def _answers(count: int) -> str:
 def check_delivery(
     held: Sequence[SignedReceipt],
     answers: Mapping[int, RequestAnswer],
-    *,
-    domain: signing.Domain,
-    order: Order,
-    plan: Sequence[Stage],
-    roots: Mapping[tuple[int, int], str],
+    bought: Bought,
 ) -> tuple[int, int, int]:
     """How many receipts, tokens in and tokens out. Raises CheckFailed.
 
     Receipts and answers cover each other, and are signed and chained by the plan of the order.
     """
-    pipelines = complete_sets(held, len(plan))
+    pipelines = complete_sets(held, len(bought.plan))
     signed = {index for receipts in pipelines for index in covered(receipts)}
     if not answers or signed != set(answers):
         raise CheckFailed(
@@ -212,9 +208,7 @@ def check_delivery(
             f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
         )
     for receipts in pipelines:
-        check_pipeline(
-            receipts, domain=domain, order=order, plan=plan, shard_root_of=lambda a, b: roots[a, b]
-        )
+        check_pipeline(receipts, bought)
         check_answers(receipts, {i: answers[i] for i in covered(receipts)})
     tokens_in = sum(len(answer.prompt_ids) for answer in answers.values())
     tokens_out = sum(len(answer.tokens) for answer in answers.values())

@@ -18,7 +18,7 @@ import msgspec
 from client.commands.ask.job_list import check_delivery
 from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import RequestAnswer
+from client.pipeline.verify import Bought, RequestAnswer
 from client.records.store import match_of
 from core.money import pricing
 from core.protocol import ids, signing, units
@@ -180,9 +180,8 @@ def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
     answers = {
         a.request: RequestAnswer(tuple(a.prompt_ids), tuple(a.tokens)) for a in bundle.answers
     }
-    count, tokens_in, tokens_out = check_delivery(
-        bundle.receipts, answers, domain=domain, order=order, plan=plan, roots=roots
-    )
+    bought = Bought(domain, order, plan, lambda a, b: roots[a, b])
+    count, tokens_in, tokens_out = check_delivery(bundle.receipts, answers, bought)
     due = pricing.split(order, plan, bundle.spec, tokens_in, tokens_out)
     by = "the requester" if signer == order.requester else f"its spender {signer}"
     return BundleVerified(

@@ -1,4 +1,4 @@
-"""The same work on disjoint machines: all are paid, and answers that differ are found, token by token."""
+"""The same work on disjoint machines: all are paid, and answers that differ are found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from client.jobs.replicas import (
     suspicion,
 )
 from client.orders.matcher_api import Quote
-from client.orders.orders import Terms
+from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import PipelinePatience
 from client.pipeline.verify import RequestAnswer
 from core.protocol import ids
@@ -60,14 +60,13 @@ async def buy(
 ) -> tuple[list[Replica], list[AnswerDifference], list[Watch]]:
     """One replica for each pipeline; `then` are those that orders after the first ones get."""
     bench.matcher.offers = [*pipelines, *then]
-    requester = Requester(
-        bench.chain, bench.matcher, REQUESTER, bench.store, bench.clock, MODEL_ID, SPEC  # type: ignore[arg-type]
-    )  # fmt: skip
+    fakes: Any = (bench.chain, bench.matcher, REQUESTER, bench.store, bench.clock)
+    requester = Requester(*fakes, MODEL_ID, SPEC)
     limits = PipelinePatience(in_flight=2, connect_s=5.0, silence_s=5.0)
     apart = Apart(AllowedMiners(limits.in_flight), [quote_over(stages) for stages in pipelines])
 
     def policy_of(number: int) -> Policy:
-        def terms_of(now: int) -> Terms:
+        def terms_of(now: int) -> OrderTerms:
             return replace(terms(deadline=now + 600), demands=apart.demands(number))
 
         return Policy(terms_of=terms_of, **({"limits": limits} | policy))
