@@ -6,7 +6,7 @@ from core.keys.signer import DEVNET_PHRASE, Signer, secret_from_phrase
 
 
 def devnet_accounts(count: int = 10, *, chain_id: int = 31337) -> list[Signer]:
-    """The first `count` accounts of Anvil's public phrase. Raises DevKeyOffDevnet off a local chain."""
+    """The first accounts of Anvil's public phrase. Raises DevKeyOffDevnet off a local chain."""
     return [
         Signer(secret_from_phrase(DEVNET_PHRASE, index), chain_id=chain_id)
         for index in range(count)

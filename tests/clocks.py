@@ -10,7 +10,7 @@ from core.runtime.clock import SystemClock
 
 
 class Hasty(SystemClock):
-    """A pause lasts `most_s` at most. Pauses are counted: a loop that pauses has looked and found nothing to do."""
+    """A pause lasts `most_s` at most. Pauses are counted: a loop that pauses has nothing to do."""
 
     def __init__(self, most_s: float = 0.02) -> None:
         self._most_s, self.pauses = most_s, 0

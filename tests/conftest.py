@@ -54,9 +54,10 @@ LONGEST_FIRST = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file is one worker's, so that what its tests share is made once; `tests/swarm` is too, so that its devnets run one at a time.
+    """One worker runs all of a file, and one all of `tests/swarm`.
 
-    The mark `xdist_group` cannot say so: pytest 9.2 keeps it from xdist 3.8, which then spreads the tests without a word.
+    So what a file's tests share is made once, and devnets run one at a time. The mark `xdist_group`
+    cannot say so: pytest 9.2 keeps it from xdist 3.8, which then spreads the tests.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -70,7 +71,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Workers begin with what takes longest: a long file that comes last is waited for by all of them."""
+    """Workers begin with what takes longest: all wait for a long file that comes last."""
 
     def rank(item: pytest.Item) -> int:
         ranks = (i for i, start in enumerate(LONGEST_FIRST) if item.nodeid.startswith(start))
@@ -173,7 +174,7 @@ def _answers(rpc_url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def anvil() -> Iterator[Anvil]:
-    """One node per test process. Tests share its state: use what you deploy yourself, or snapshot and revert."""
+    """One node per test process. A test uses what it deploys, or snapshots and reverts."""
     node = start_anvil()
     yield node
     node.stop()

@@ -1,6 +1,7 @@
-"""Networks of the kernel's own, on one machine: a hub, and spokes that reach the hub and nobody else.
+"""Networks of the kernel's own, on one machine: a hub, and spokes that reach only the hub.
 
-Spokes have globally routable numbers, so that libp2p takes them for the public network; no packet leaves the machine.
+Spokes have globally routable numbers, so that libp2p takes them for the public network; no packet
+leaves the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Network:
                     self.namespaces[HUB],
                     self.address(spoke),
                 )
-                _ip("link", "add", f"{cable}s", "netns", here, "type", "veth", "peer", "name", f"{cable}h", "netns", hub)  # fmt: skip
+                peer = ("peer", "name", f"{cable}h", "netns", hub)
+                _ip("link", "add", f"{cable}s", "netns", here, "type", "veth", *peer)
                 _ip("-n", here, "addr", "add", f"{address}/32", "dev", f"{cable}s")
                 _ip("-n", here, "link", "set", f"{cable}s", "up")
                 _ip("-n", hub, "link", "set", f"{cable}h", "up")

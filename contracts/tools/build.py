@@ -1,4 +1,4 @@
-"""Which bytecode and ABI do the Python programs deploy and call? contracts/src → core/protocol/abi.
+"""Which bytecode and ABI do the programs deploy and call? contracts/src → core/protocol/abi.
 
     python contracts/tools/build.py            compile and write, one JSON a contract
     python contracts/tools/build.py --check    compile and compare; exit 1 naming what differs
@@ -50,7 +50,7 @@ def compiler_version() -> Version:
 
 
 def find_compiler(version: Version, *, native: bool) -> Path:
-    """A native compiler of exactly `version` if py-solc-x has one (or may install one), else ours."""
+    """A native compiler of this version if py-solc-x has or may install one, else ours."""
     if native and version not in solcx.get_installed_solc_versions():
         try:
             solcx.install_solc(version)
@@ -120,7 +120,7 @@ def read_sources(profile: dict[str, Any]) -> tuple[dict[str, str], dict[str, lis
 
 
 def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]]) -> str:
-    """SHA-256 over the file and all it imports: changes exactly when a source of the contract does."""
+    """SHA-256 over the file and all it imports: it changes when a source of the contract does."""
     reached: set[str] = set()
     todo = [path]
     while todo:

@@ -120,8 +120,8 @@ def test_a_true_accusation_wins_wherever_it_is_pointed_at(tiny: Tiny, span: Span
     for place in [*sampled(accuser.case.layout, 1, rng), accuser.case.layout.verdict]:
 
         def point(seen: object, place: object = place) -> Move:
-            if getattr(seen, "stated", b""):
-                return Move("pickPart", (rng.randrange(len(seen.stated) // 8),))  # type: ignore[attr-defined]
+            if stated := getattr(seen, "stated", b""):
+                return Move("pickPart", (rng.randrange(len(stated) // 8),))
             return Move("point", (tuple(place),))  # type: ignore[arg-type]
 
         assert Table(accuser, accused, point).play() == Verdict.FAULT, place

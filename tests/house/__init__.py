@@ -1,4 +1,4 @@
-"""Does the house stay in order? `python -m tests.house` prints what can be counted; the tests hold the rules.
+"""Does the house stay in order? `python -m tests.house` prints what can be counted.
 
 `tree`        the product's files, rooms, definitions and lines
 `reach`       which definitions the five programs reach

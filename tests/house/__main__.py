@@ -1,4 +1,4 @@
-"""`python -m tests.house [--json]`: what of the house can be counted, and how much of it is allowed."""
+"""`python -m tests.house [--json]`: what can be counted, and how much of it is allowed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Which definitions of the product do the five programs reach?
 
-A walk over the source: from the programs' entry points along every name that reached code mentions. It errs on the
-side of reached: a method counts once its class is reached and anything reached mentions its name, also as a string.
+A walk over the source: from the programs' entry points along every name that reached code
+mentions. It errs on the side of reached: a method counts once its class is reached and anything
+reached mentions its name, also as a string.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class _Module:
     path: Path
     body: list[ast.stmt] = field(default_factory=list)
     defs: dict[str, list[ast.stmt]] = field(default_factory=dict)
-    #: Local name → every (module, name) that an import anywhere in it gives that name; a module itself has no name.
+    #: Local name → every (module, name) that an import anywhere in it gives that name. A module
+    #: itself has no name.
     bound: dict[str, set[Name]] = field(default_factory=dict)
 
 
@@ -219,7 +221,7 @@ def _read(path: Path) -> _Module:
 
 
 def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a module, those under an `if` or `try` included; not what is for types alone."""
+    """Statements of a module, those under an `if` or `try` too, without what is for types alone."""
     for node in body:
         if isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
             yield from _top(node.body)

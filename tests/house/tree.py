@@ -84,7 +84,7 @@ def shared_class_names() -> dict[str, list[str]]:
 
 
 def long_lines(paths: Iterator[Path] | tuple[Path, ...]) -> dict[Path, int]:
-    """File → how many of its lines are longer than the rule allows; files without one are left out."""
+    """File → how many of its lines are too long; files without one are left out."""
     counts = Counter(
         path
         for path in paths
@@ -127,7 +127,7 @@ def circles() -> list[list[str]]:
 
 
 def _siblings(here: str, there: str) -> Iterator[tuple[str, str]]:
-    """The rooms beside each other that an import crosses, as `room/` so that they are no modules."""
+    """The rooms beside each other that an import crosses, with a slash: they are no modules."""
     a, b = here.split("."), there.split(".")
     same = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
     if same is not None and len(a) > same + 1 and len(b) > same + 1:

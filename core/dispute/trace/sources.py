@@ -26,7 +26,7 @@ class Sources(Protocol):
 class CommittedRows:
     """Numbered rows and their tree: a tensor's, or a boundary's.
 
-    `beside` is the root that a last stage signed together with this one, of its state rows or of its
+    `beside` is the root that a last stage signed together with this one: of its state rows or
     tokens.
     """
 
