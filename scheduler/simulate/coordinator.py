@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from scheduler.fleet.fleet import Shard
 from scheduler.fleet.workload import Arrival
@@ -14,6 +15,34 @@ from scheduler.simulate.network import ISSUE, Network
 from scheduler.simulate.options import FleetChange, SimOptions
 from scheduler.simulate.work import ClosedLoop, Work
 from scheduler.simulate.world import RunningRequest, Visit, Worker
+
+
+@dataclass
+class Counts:
+    """What a run came to since `since_s`: tokens, requests, and seconds in histograms."""
+
+    since_s: float = 0.0
+    first_token: Histogram = field(default_factory=Histogram)
+    prompt: Histogram = field(default_factory=Histogram)
+    decode: Histogram = field(default_factory=Histogram)
+    prompt_tokens: int = 0
+    good_tokens: int = 0
+    finished: int = 0
+    refusals: int = 0
+    restarts: int = 0
+    dropped: int = 0
+    _area: float = 0.0  # request-seconds in flight, until `_area_at_s`
+    _area_at_s: float | None = None
+
+    def held(self, running: int, now: float) -> None:
+        """So many requests were in flight until now."""
+        before = self.since_s if self._area_at_s is None else self._area_at_s
+        self._area += running * (now - before)
+        self._area_at_s = now
+
+    def mean_in_flight(self, now: float) -> float:
+        """Admitted requests, averaged over time."""
+        return self._area / (now - self.since_s) if now > self.since_s else 0.0
 
 
 class SimulatedCoordinator:
@@ -44,7 +73,7 @@ class SimulatedCoordinator:
         self._draw = random.Random(options.seed)
         self._feed = work if isinstance(work, ClosedLoop) else None
         self._trace: Iterator[Arrival] = iter(() if isinstance(work, ClosedLoop) else work)
-        self.clear_counts(0.0)
+        self.counts = Counts()
         if self._feed is None:
             self._next_arrival()
         else:
@@ -53,19 +82,12 @@ class SimulatedCoordinator:
 
     def clear_counts(self, now: float) -> None:
         """Begin to count afresh (at the end of the warm-up)."""
-        self.first_token, self.prompt, self.decode = Histogram(), Histogram(), Histogram()
-        self.prompt_tokens = self.good_tokens = self.finished = 0
-        self.refusals = self.restarts = self.dropped = 0
-        self._area, self._area_at = 0.0, now
+        self.counts = Counts(now)
 
-    def mean_in_flight(self, since: float, now: float) -> float:
-        """Admitted requests, averaged over time."""
-        self._count_area(now)
-        return self._area / (now - since) if now > since else 0.0
-
-    def _count_area(self, now: float) -> None:
-        self._area += len(self.running) * (now - self._area_at)
-        self._area_at = now
+    def mean_in_flight(self, now: float) -> float:
+        """Admitted requests, averaged over time since the counts began."""
+        self.counts.held(len(self.running), now)
+        return self.counts.mean_in_flight(now)
 
     def issue(self, arrival: Arrival, now: float) -> None:
         """A request arrives."""
@@ -96,19 +118,19 @@ class SimulatedCoordinator:
             running = self.waiting[0]
             route = self.router.choose(running.prompt_tokens)
             if route is not None:
-                self._count_area(now)
+                self.counts.held(len(self.running), now)
                 running.route, running.visits = route, []
                 if all(self._enter(running, stage) for stage in route.stages):
                     self.waiting.popleft()
                     self._start(running, now)
                     continue
                 self._leave(running)
-            self.refusals += 1
+            self.counts.refusals += 1
             drops = self._feed is not None and self._feed.drops_refused
             if not drops and (self.running or self.changes_left):
                 return
             self.waiting.popleft()  # alone and still no room: nothing that ends can ever help it
-            self.dropped += 1
+            self.counts.dropped += 1
 
     def _enter(self, running: RunningRequest, stage: Shard) -> bool:
         """Book the prompt's pages at a stage and append the visit; False when pages are short."""
@@ -152,17 +174,17 @@ class SimulatedCoordinator:
         options = self.options
         taken = now - running.issued_s
         if running.has_token:
-            self.decode.add(taken)
+            self.counts.decode.add(taken)
             if running.in_time and taken <= options.decode_limit_s:
-                self.good_tokens += 1
+                self.counts.good_tokens += 1
         else:
             running.has_token = True
-            self.prompt.add(taken)
-            self.first_token.add(now - running.arrived_s)
+            self.counts.prompt.add(taken)
+            self.counts.first_token.add(now - running.arrived_s)
             running.in_time = now - running.arrived_s <= options.prompt_limit_s
             self._maybe_feed(now)
         if running.context == running.prompt_tokens:
-            self.prompt_tokens += running.prompt_tokens
+            self.counts.prompt_tokens += running.prompt_tokens
         if running.remaining <= 0:
             self._finish(running, now)
             return
@@ -183,9 +205,9 @@ class SimulatedCoordinator:
 
     def _finish(self, running: RunningRequest, now: float) -> None:
         self._leave(running)
-        self._count_area(now)
+        self.counts.held(len(self.running), now)
         del self.running[running.id]
-        self.finished += 1
+        self.counts.finished += 1
         self._maybe_feed(now)
         self.admit(now)
 
@@ -201,9 +223,9 @@ class SimulatedCoordinator:
     def restart(self, running: RunningRequest, now: float) -> None:
         """Take a request off its route, to start first and again with what it has produced."""
         self._leave(running)
-        self._count_area(now)
+        self.counts.held(len(self.running), now)
         del self.running[running.id]
-        self.restarts += 1
+        self.counts.restarts += 1
         self.has_dead = True
         for visit in running.visits:
             visit.is_dead = True

@@ -209,7 +209,7 @@ class Simulation:
             self.messages += link.clear_counts()
 
     def _report(self, end_s: float) -> SimReport:
-        options, counted, network = self.options, self.coordinator, self.network
+        options, network, counted = self.options, self.network, self.coordinator.counts
         window_s = end_s - options.warmup_s
         links = sorted(network.links.values(), key=lambda link: -link.wait_s)
         return SimReport(
@@ -220,8 +220,8 @@ class Simulation:
             prompt=counted.prompt.summary(),
             decode=counted.decode.summary(),
             finished_requests=counted.finished,
-            mean_in_flight=counted.mean_in_flight(options.warmup_s, end_s),
-            waiting_at_end=len(counted.waiting),
+            mean_in_flight=self.coordinator.mean_in_flight(end_s),
+            waiting_at_end=len(self.coordinator.waiting),
             refusals=counted.refusals,
             restarts=counted.restarts,
             dropped=counted.dropped,

@@ -67,7 +67,7 @@ class StepwiseCoordinator(SimulatedCoordinator):
         if route.is_complete:
             return
         if not router.extend(route) or not self._enter(running, route.stages[-1]):
-            self.refusals += 1
+            self.counts.refusals += 1
             self.restart(running, now)
         elif route.is_complete:
             running.home = self.network.link(running.visits[-1].worker.id, self.network.home.id)

@@ -41,6 +41,9 @@ class IwrrRouter:
         self.kv = kv
         self._absent: set[str] = set()
         self.by_load = by_load
+        self._weights: list[float] = []
+        self._loads: list[float] = []
+        self._used: list[tuple[Hop, ...]] = []
         self.reweigh(flow)
 
     @classmethod
