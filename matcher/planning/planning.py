@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 
 class PlanBody(Value, frozen=True):
-    """What `POST /v1/plan` takes: a fleet as in a file of `matcher plan`, and methods to compare."""
+    """What `POST /v1/plan` takes: a fleet as in a file of `matcher plan`, methods to compare."""
 
     document: dict[str, Any]
     methods: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_METHODS)]

@@ -13,8 +13,8 @@ from tests.conftest import CHAIN_ID, start_anvil
 
 pytestmark = pytest.mark.chain
 
-#: For a chain with real money; why turns are that long: `docs/trust.md` §3. Twelve days of unbonding
-#: outlast job, window and dispute.
+#: For a chain with real money; why turns are that long: `docs/trust.md` §3. Twelve days of
+#: unbonding outlast job, window and dispute.
 PRODUCTION = Parameters(
     min_stake=500 * USD,
     unbond_s=12 * 86_400,

@@ -1,4 +1,4 @@
-"""A fleet from day to day: machines come and go, `matcher.planning.planner` tells them what to load."""
+"""A fleet from day to day: machines come and go, `matcher.planning.planner` decides."""
 
 from __future__ import annotations
 
