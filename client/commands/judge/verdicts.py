@@ -80,10 +80,10 @@ async def check_job(
             next_step=f"auditor check {job}",
             **who,
         )
-    layers = f"layers {guilty.layers[0]}-{guilty.layers[1] - 1}"
+    held = f"layers {guilty.layers[0]}-{guilty.layers[1] - 1}"
     faulty = ", ".join(str(finding.stage) for finding in found.findings if finding.at_fault)
     raise CheckFailed(
-        f"stage {guilty.stage} ({layers}) did not do what it signed",
+        f"stage {guilty.stage} ({held}) did not do what it signed",
         describe_finding(guilty).why,
         state=f"operator {guilty.operator}; at fault: stage {faulty}",
         next_step=f"auditor dispute {job} --stage {guilty.stage}",
