@@ -32,6 +32,7 @@ from benchmarks.engine.rig.chain import DOMAIN, signer
 from benchmarks.engine.rig.rig import Load, Rig
 from benchmarks.engine.rig.steps import Step
 from benchmarks.scheduler.measure.fit import FittedCost, PassSample, fit
+from benchmarks.scheduler.measure.miner_simulation import MinerSimulation
 from benchmarks.scheduler.routers.fixed import FixedRouter
 from benchmarks.table import Row
 from client.pipeline.streams import Streams
@@ -55,7 +56,6 @@ from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.dispatch.router import RequestRoute, Router
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.report import SimReport
-from scheduler.simulate.simulation import simulate
 
 LAYERS, HIDDEN = 12, 256
 CHUNK_TOKENS = 128
@@ -456,14 +456,13 @@ class World:
             chunk_tokens=CHUNK_TOKENS,
             frames=True,
             decode_first=False,
-            miner_rules=True,
             message_s=self.message_s,
             step_s=self.step_s,
             coordinator_s=self.sampling_s,
         )
-        report: SimReport = simulate(
+        report: SimReport = MinerSimulation(
             self.fleet, self.model, self.placement, router, trace, options, self.costs
-        )
+        ).run()
         prompt_s = report.prompt.mean_s - self.home_s + self.opening_s
         return Figures(report.decode_tokens_per_s, prompt_s, report.decode.mean_s)
 

@@ -8,7 +8,6 @@
 `dispatch/`    the route of each request
 `network`      what is on its way, and when it arrives
 `world`        workers, links and requests in flight
-`miner_line`   queues as miners keep them
 `passes`       what a worker is made of, and how long a batch takes it
 `pass_cost`    how long a machine takes over one pass
 `histogram`    mean and percentiles of latencies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from scheduler.fleet.fleet import Shard
@@ -142,9 +142,7 @@ class SimulatedCoordinator:
         worker.mixed |= not whole
         source_id = self.network.home.id if before is None else before.worker.id
         link = self.network.link(source_id, worker.id)
-        # A miner tells a decode step from the start of a prompt by its position.
-        first = 1 if self.options.miner_rules else 0
-        visit = Visit(running, worker, link, None if whole else stage.layers, first, first + 1)
+        visit = Visit(running, worker, link, None if whole else stage.layers)
         if before is not None:
             before.next = visit
         running.visits.append(visit)
@@ -164,8 +162,10 @@ class SimulatedCoordinator:
             self.token(running, epoch, now)
         self._together = None
         alive = (visit for visit in together if not visit.is_dead)
-        send = self.network.hand_over if self.options.miner_rules else self.network.send_framed
-        send(alive, now + self.options.coordinator_s)
+        self._send_together(alive, now + self.options.coordinator_s)
+
+    def _send_together(self, visits: Iterable[Visit], now: float) -> None:
+        self.network.send_framed(visits, now)
 
     def token(self, running: RunningRequest, epoch: int, now: float) -> None:
         """A token came home: count it, then send the next step or end the request."""
@@ -217,8 +217,6 @@ class SimulatedCoordinator:
         self.router.finish(running.route)
         for visit in running.visits:
             visit.worker.ledger.release(running.id)
-            if self.options.miner_rules:
-                visit.worker.former.cancel(running.id)
 
     def restart(self, running: RunningRequest, now: float) -> None:
         """Take a request off its route, to start first and again with what it has produced."""

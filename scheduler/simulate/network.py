@@ -106,7 +106,7 @@ class Network:
         link = visit.link
         arrival = link.send(now, link.decode_s)
         visit.worker.decodes_in.append((arrival, self.next_seq(), visit))
-        self._wake(visit.worker, arrival)
+        self.wake(visit.worker, arrival)
 
     def send_frames(self, done: list[Visit], now: float) -> None:
         """Decode steps leave the stages they have visited, those to one place in one message."""
@@ -133,16 +133,10 @@ class Network:
             )
             worker = together[0].worker
             worker.decodes_in += [(arrival, next_seq(), visit) for visit in together]
-            self._wake(worker, arrival)
+            self.wake(worker, arrival)
 
-    def hand_over(self, visits: Iterable[Visit], now: float) -> None:
-        """Decode steps reach first stages with their tokens: in a ring one message says both."""
-        for visit in visits:
-            arrival = now + visit.link.latency_s
-            visit.worker.decodes_in.append((arrival, self.next_seq(), visit))
-            self._wake(visit.worker, arrival)
-
-    def _wake(self, worker: Worker, arrival: float) -> None:
+    def wake(self, worker: Worker, arrival: float) -> None:
+        """Let a worker that sleeps look at its inbox then."""
         if arrival < worker.wake_at:
             worker.wake_at = arrival
             heappush(self.heap, (arrival, self.next_seq(), WAKE, worker, None))
@@ -173,7 +167,7 @@ class Network:
     def _transmit(self, link: SimLink, visit: Visit, now: float) -> None:
         arrival = link.send(now, (visit.end - visit.first) * link.token_s + self._message_s)
         visit.worker.prompts_in.append((arrival, self.next_seq(), visit))
-        self._wake(visit.worker, arrival)
+        self.wake(visit.worker, arrival)
 
     def send_home(self, running: RunningRequest, now: float) -> None:
         """A token goes to the coordinator."""

@@ -41,10 +41,8 @@ class SimOptions:
     message, which takes ``step_s`` for each of them. ``message_s`` is a fixed time per message on a
     link, ``coordinator_s`` what the coordinator takes between a token and its next step.
     ``helix_rules`` charges as Helix's simulator does: a lone decode step twice, and a copy of every
-    input (and counts one decode step more per request). ``miner_rules`` queues as miners do
-    (`miner_line`): microbatches by tickets, one chunk of a prompt at a time, the next
-    ``chunk_gap_s`` after it, a token's way home ends at the first stage; it wants ``frames``,
-    ``chunk_tokens`` and no ``decode_first``. ``prompt_limit_s`` and ``decode_limit_s`` define
+    input (and counts one decode step more per request).
+    ``prompt_limit_s`` and ``decode_limit_s`` define
     goodput: tokens that came in time of requests whose prompt did.
     """
 
@@ -58,8 +56,6 @@ class SimOptions:
     step_s: float = 0.0
     coordinator_s: float = 0.0
     helix_rules: bool = False
-    miner_rules: bool = False
-    chunk_gap_s: float = 0.0005
     page_tokens: int = 16
     prompt_limit_s: float = math.inf
     decode_limit_s: float = math.inf
@@ -67,11 +63,7 @@ class SimOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.miner_rules and (self.chunk_tokens is None or not self.frames or self.decode_first):
-            raise FleetError(
-                "miners cut prompts, send frames, and have links that are first come, first served"
-            )
-        for name in ("warmup_s", "message_s", "step_s", "coordinator_s", "chunk_gap_s"):
+        for name in ("warmup_s", "message_s", "step_s", "coordinator_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise FleetError(f"{name} is {value}, must not be negative")

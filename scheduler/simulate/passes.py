@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
-from core.batching import BatchFormer, KvLedger, StepBatch, choose
-from core.batching.ring import MicrobatchChoice
+from core.batching import BatchFormer, KvLedger, StepBatch
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import kv_tokens
 from scheduler.fleet.fleet import Machine, ModelShape
-from scheduler.simulate.miner_line import MAX_ROWS, MinerLine
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.pass_cost import PassCost, cost_of, head_seconds
 from scheduler.simulate.world import Visit, Worker
@@ -24,24 +22,13 @@ def make_worker(
     costs: Mapping[str, PassCost],
 ) -> Worker:
     """A machine with its slice and limits; `costs` may replace its cost model."""
-    many, chunk = len(layers), options.chunk_tokens
+    many = len(layers)
     cost = costs.get(machine.id) or cost_of(machine, model, helix_rules=options.helix_rules)
     head = head_seconds(machine, model) if layers.end == model.layers else None
-    former: BatchFormer[Visit] | MinerLine
-    if options.miner_rules:
-        assert chunk is not None, "SimOptions looks after it"
-        former = MinerLine(
-            gated=layers.start == 0,
-            chunk_tokens=chunk,
-            budget_tokens=options.budget_tokens or chunk,
-            choose=microbatches,
-        )
-    else:
-        former = _former(machine, many, options)
     return Worker(
         machine.id,
         layers,
-        former,
+        _former(machine, many, options),
         KvLedger.of_tokens(kv_tokens(machine, model, many), many, options.page_tokens),
         cost,
         head if head is not None and any(head) else None,
@@ -64,37 +51,6 @@ def _former(machine: Machine, many: int, options: SimOptions) -> BatchFormer[Vis
             else None
         ),
     )
-
-
-def microbatches(visits: Iterable[Visit]) -> MicrobatchChoice:
-    """How many microbatches a ring's requests should be (`core.batching.ring`), as measured.
-
-    One where the ring is a single stage: its next batch need not wait for anybody.
-    """
-    members = [visit.running for visit in visits]
-    one = members[0]
-    if len(one.visits) == 1:
-        return MicrobatchChoice(1, min(len(members), MAX_ROWS))
-    context = sum(running.context for running in members) / len(members)
-    home = one.home
-    latency_s = sum(visit.link.latency_s + visit.link.decode_s for visit in one.visits)
-    latency_s += home.latency_s + home.decode_s if home is not None else 0.0
-    return choose(
-        [_decode_seconds(visit.worker, context) for visit in one.visits],
-        latency_s,
-        len(members),
-        max_rows=MAX_ROWS,
-    )
-
-
-def _decode_seconds(worker: Worker, context: float) -> Callable[[float], float]:
-    def seconds(rows: float) -> float:
-        found = worker.cost.seconds(worker.many_layers, 0, round(rows), round(rows * context), 0)
-        if worker.head is not None:
-            found += max(rows * worker.head[0], worker.head[1])
-        return found * worker.slowness
-
-    return seconds
 
 
 def pass_seconds(worker: Worker, batch: StepBatch[Visit], copy_s_per_token: float) -> float:

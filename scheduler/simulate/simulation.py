@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.simulate.coordinator import SimulatedCoordinator
 from scheduler.simulate.dispatch.router import Router
-from scheduler.simulate.miner_line import MinerLine
 from scheduler.simulate.network import CHANGE, DONE, FREE, HOME, HOMES, ISSUE, MARK, WAKE, Network
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.pass_cost import HELIX_COPY_BYTES_S, PassCost
@@ -46,7 +45,7 @@ def simulate(
 
 
 class Simulation:
-    """One run. A benchmark of other routers has a network and a coordinator of its own."""
+    """One run. A benchmark of other routers or queues has a network and a coordinator of its own."""
 
     network_type = Network
     coordinator_type = SimulatedCoordinator
@@ -193,11 +192,6 @@ class Simulation:
                 network.send_prompt(base.next.prompt(visit.first, visit.end), now)
             elif visit.end == running.prompt_tokens:
                 network.send_home(running, now)
-        if isinstance(worker.former, MinerLine):
-            again_s = now + self.options.chunk_gap_s
-            worker.prompts_in += [
-                (again_s, network.next_seq(), chunk) for chunk in worker.former.after(batch)
-            ]
 
     def _clear_counts(self, now: float) -> None:
         """The warm-up is over: count from here. What a pass or message has begun counts in full."""

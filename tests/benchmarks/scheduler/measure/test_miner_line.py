@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.scheduler.measure.fit import FittedCost
+from benchmarks.scheduler.measure.miner_simulation import MinerSimulation, line_of
 from benchmarks.scheduler.routers.fixed import FixedRouter
 from core.protocol.types import LayerRange
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.workload import Arrival
 from scheduler.simulate.dispatch.estimate import KvEstimate
-from scheduler.simulate.miner_line import MinerLine
 from scheduler.simulate.options import SimOptions
 from scheduler.simulate.passes import make_worker
-from scheduler.simulate.simulation import simulate
 from scheduler.simulate.world import RunningRequest, SimLink, Visit, Worker
 from tests.scheduler.simulate.toy import MODEL, fleet_of, machine, placed
 
@@ -25,17 +24,13 @@ MINERS = SimOptions(
     chunk_tokens=128,
     frames=True,
     decode_first=False,
-    miner_rules=True,
 )
 
 
 def worker(start: int, end: int) -> Worker:
-    return make_worker(machine("a"), MODEL, LayerRange(start, end), MINERS, {})
-
-
-def line_of(worker: Worker) -> MinerLine:
-    assert isinstance(worker.former, MinerLine)
-    return worker.former
+    made = make_worker(machine("a"), MODEL, LayerRange(start, end), MINERS, {})
+    made.former = line_of(start == 0, MINERS)
+    return made
 
 
 def visit(worker: Worker, number: int, first: int = 1, end: int = 2) -> Visit:
@@ -47,7 +42,7 @@ def visit(worker: Worker, number: int, first: int = 1, end: int = 2) -> Visit:
 
 def test_one_chunk_of_a_prompt_is_in_line_at_a_time():
     stage = worker(0, 4)
-    line = line_of(stage)
+    line = stage.former
     prompt = visit(stage, 1, 0, 300)
     line.add_prefill(prompt)
     spans = []
@@ -62,7 +57,7 @@ def test_one_chunk_of_a_prompt_is_in_line_at_a_time():
 
 def test_chunks_that_arrive_while_one_runs_wait_for_it():
     stage = worker(2, 4)
-    line = line_of(stage)
+    line = stage.former
     whole = visit(stage, 1, 0, 300)
     for first, end in ((0, 128), (128, 256), (256, 300)):
         line.add_prefill(whole.base.prompt(first, end))
@@ -74,7 +69,7 @@ def test_chunks_that_arrive_while_one_runs_wait_for_it():
 
 def test_prompts_of_several_requests_share_a_batch_while_nobody_decodes():
     stage = worker(0, 4)
-    line = line_of(stage)
+    line = stage.former
     for number in range(6):
         line.add_prefill(visit(stage, number, 0, 128))
     batch = line.form()
@@ -83,7 +78,7 @@ def test_prompts_of_several_requests_share_a_batch_while_nobody_decodes():
 
 def test_a_cancelled_request_leaves_nothing_behind():
     stage = worker(0, 4)
-    line = line_of(stage)
+    line = stage.former
     line.add_prefill(visit(stage, 1, 0, 300))
     batch = line.form()
     assert batch is not None
@@ -110,7 +105,8 @@ def served(
     }
     trace = [Arrival(0.0, 10, 401)] * requests
     options = replace(MINERS, duration_s=2.0)
-    return simulate(fleet, MODEL, placement, FixedRouter([placement], kv), trace, options, costs)
+    router = FixedRouter([placement], kv)
+    return MinerSimulation(fleet, MODEL, placement, router, trace, options, costs).run()
 
 
 def test_one_request_goes_round_in_the_time_of_its_passes_and_links():
@@ -129,10 +125,11 @@ def test_two_microbatches_keep_two_equal_stages_busy():
 
 
 def test_rules_of_miners_want_chunks_frames_and_plain_links():
-    with pytest.raises(FleetError):
-        SimOptions(miner_rules=True, frames=False, decode_first=False)
-    with pytest.raises(FleetError):
-        SimOptions(miner_rules=True, frames=True, decode_first=False, chunk_tokens=None)
+    for wrong in ({"frames": False}, {"chunk_tokens": None}, {"decode_first": True}):
+        fleet, placement = fleet_of(machine("a")), placed(a=(0, 4))
+        router = FixedRouter([placement], KvEstimate(fleet, MODEL, placement))
+        with pytest.raises(FleetError, match="miners"):
+            MinerSimulation(fleet, MODEL, placement, router, [], replace(MINERS, **wrong))
 
 
 def test_the_same_arguments_give_the_same_report():
