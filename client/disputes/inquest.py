@@ -24,7 +24,7 @@ MAX_ASKS = 3  # that a game takes
 
 
 @dataclass(frozen=True)
-class Malformed:
+class MalformedRow:
     """A part of a row that a stage signed as its own and that is no part of a row."""
 
     spot: Spot
@@ -56,7 +56,7 @@ class Doubted:
         position = leaves.index(self.leaf)
         return position, list(commit.merkle_proof(hashes, position))
 
-    def malformed(self, held: Mapping[Boundary, bytes]) -> Malformed | None:
+    def malformed(self, held: Mapping[Boundary, bytes]) -> MalformedRow | None:
         """The first part of what the stage made, of these rows, that is no number or no token; None if all are, or some are missing."""
         rows, made = self.rows, self.rows.made
         if not all(boundary in held for boundary in made):
@@ -67,7 +67,7 @@ class Doubted:
                 for part, start in enumerate(range(0, len(row), commit.PART_BYTES)):
                     spot = Spot(boundary, number, part)
                     if not _is_sound(rows, spot, row[start : start + commit.PART_BYTES]):
-                        return Malformed(spot, _committed(each)[boundary].open(number, start))
+                        return MalformedRow(spot, _committed(each)[boundary].open(number, start))
         return None
 
     def spots(self, boundaries: Sequence[Boundary], rng: random.Random) -> list[Spot]:
@@ -114,7 +114,7 @@ class Inquest:
         rng: random.Random,
         *,
         missing: Sequence[Boundary] = (),
-        malformed: Malformed | None = None,
+        malformed: MalformedRow | None = None,
         accuse: Callable[[], Awaitable[Any]] | None = None,
     ) -> None:
         """`accuse` fetches again and returns an `Accusation`; it raises HeadraceError while it cannot."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from client.jobs.failover import Ongoing, continues, go_on
-from client.jobs.job_run import JobSession
+from client.jobs.job_run import JobRun
 from client.orders.matcher_api import Goes, MatcherApi
-from client.orders.orders import Prompt, PromptBatch, Terms, make_order
+from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from client.orders.shard_roots import shard_roots
 from client.pipeline.pipeline import Match, PipelineOutcome, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
@@ -27,8 +27,7 @@ from core.chain.chain import Chain
 from core.money import pricing
 from core.protocol import signing, wire
 from core.protocol.errors import CheckFailed, DepositShort, HeadraceError, MatcherUnreachable
-from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage
-from core.protocol.types import Terms as DemandedTerms
+from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage, Terms
 from core.runtime import origin
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
@@ -81,7 +80,7 @@ class Requester:
 
 
 class TermsOf(Protocol):
-    def __call__(self, chain_now: int) -> Terms: ...
+    def __call__(self, chain_now: int) -> OrderTerms: ...
 
 
 @dataclass(frozen=True)
@@ -165,9 +164,7 @@ class _Submission:
         self._name, self._streams = name, streams
         self._matches: list[Match] = []
         self._lost: frozenset[str] = frozenset()
-        self._behind: list[
-            tuple[Match, JobSession]
-        ] = []  # broken, kept until others went on from them
+        self._behind: list[tuple[Match, JobRun]] = []  # broken, kept until others went on from them
         self._settling: set[asyncio.Task[None]] = set()
         self._shard_roots: dict[tuple[int, int], str] = {}
         self._chain_ahead_s: float | None = None  # of our own clock
@@ -316,7 +313,7 @@ class _Submission:
             await self._settle(match, session)
         return outcome
 
-    async def _settle_when_begun(self, session: JobSession) -> None:
+    async def _settle_when_begun(self, session: JobRun) -> None:
         await session.begun.wait()
         self._settle_behind()
 
@@ -325,7 +322,7 @@ class _Submission:
         requester = self._requester
         self._shard_roots |= await shard_roots(requester.chain, requester.model_id, unknown)
 
-    def _session(self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]) -> JobSession:
+    def _session(self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]) -> JobRun:
         """A session whose answers are stored as they finish."""
         requester, watcher, roots = self._requester, self._watcher, self._shard_roots
 
@@ -341,7 +338,7 @@ class _Submission:
             requester.store.add_receipts(match.job_id, list(state.receipts.values()))
             watcher.request_finished(batch.prompts[index].custom_id, state.finish)
 
-        return JobSession(
+        return JobRun(
             match,
             batch,
             self._streams.identity,
@@ -354,7 +351,7 @@ class _Submission:
             ending_of=requester.ending_of,
         )
 
-    async def _settle(self, match: Match, session: JobSession) -> None:
+    async def _settle(self, match: Match, session: JobRun) -> None:
         """Pay for what a job gave: finished answers, and of broken ones what came."""
         requester = self._requester
         try:
@@ -389,7 +386,7 @@ async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes |
     return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
 
 
-def check_plan(plan: Sequence[Stage], demands: DemandedTerms | None) -> None:
+def check_plan(plan: Sequence[Stage], demands: Terms | None) -> None:
     """Raise CheckFailed unless every stage is one that we allow: no prompt is shown to others."""
     barred = [s.operator for s in plan if demands is not None and not demands.allows(s.operator)]
     if barred:
@@ -417,7 +414,7 @@ async def check_on_chain(requester: Requester, match: Match) -> None:
         await requester.clock.sleep(LOOK_AGAIN_S)
 
 
-async def _close_job(session: JobSession, indices: list[int]) -> list[SignedReceipt]:
+async def _close_job(session: JobRun, indices: list[int]) -> list[SignedReceipt]:
     """Receipts over the whole job; a stage that has gone by now already signed every request on its own."""
     try:
         return await session.close_job(indices)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from core.engine.sampling.stops import AnswerEnding
 
 
-class JobSession(Pipeline):
+class JobRun(Pipeline):
     """Streams to every stage of one job whose prompts are known from the beginning."""
 
     def __init__(

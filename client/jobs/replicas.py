@@ -31,8 +31,7 @@ from client.records.store import ClientStore
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, NoCapacity
-from core.protocol.types import Order
-from core.protocol.types import Terms as DemandedTerms
+from core.protocol.types import Order, Terms
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class AllowedMiners:
     avoided: frozenset[str] = frozenset()
     audit_bps: int = 0
 
-    def demands(self, others: frozenset[str] = frozenset()) -> DemandedTerms | None:
+    def demands(self, others: frozenset[str] = frozenset()) -> Terms | None:
         """The same, with none of these machines."""
         return demanded(self.in_flight, self.trusted, self.avoided | others, self.audit_bps)
 
@@ -82,7 +81,7 @@ class Apart:
         self._wanted = wanted
         self._held = [_operators(quote.plan) for quote in offered]
 
-    def demands(self, replica: int) -> DemandedTerms | None:
+    def demands(self, replica: int) -> Terms | None:
         """For the replica's next order. Good as long as it has the turn."""
         others = [held for number, held in enumerate(self._held) if number != replica]
         return self._wanted.demands(frozenset().union(*others))

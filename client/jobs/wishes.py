@@ -18,7 +18,7 @@ from client.options import OrderOptions
 from client.orders.arbitrator import arbitrator_of, check_named
 from client.orders.demands import audit_bps
 from client.orders.matcher_api import Quote
-from client.orders.orders import Prompt, Terms, make_prompt, route_text
+from client.orders.orders import OrderTerms, Prompt, make_prompt, route_text
 from client.orders.requests import ChatRequest, read_requests
 from client.pipeline.pipeline import Logprobs, PipelinePatience
 from core.engine.sampling.stops import AnswerEnding
@@ -319,12 +319,12 @@ def check_writable(folder: Path) -> None:
         raise UsageError(f"cannot write into {folder.absolute()}", next_step="name a folder: --out")
 
 
-def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> Terms:
+def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> OrderTerms:
     """What an order made at this chain time insists on, but for its demands.
 
     `wishes` are `within_limits`.
     """
-    return Terms(
+    return OrderTerms(
         price_in=price.price_in,
         price_out=price.price_out,
         matcher=price.matcher,

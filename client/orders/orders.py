@@ -14,8 +14,8 @@ from core.protocol.types import (
     RequestOpening,
     SamplingParams,
     Stage,
+    Terms,
 )
-from core.protocol.types import Terms as DemandedTerms
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class PromptBatch:
 
 
 @dataclass(frozen=True)
-class Terms:
+class OrderTerms:
     """What the requester insists on beside the prompts; all of it is signed."""
 
     price_in: int  # nano base units per token per layer unit
@@ -96,9 +96,7 @@ class Terms:
     window: int  # seconds
     auditor: str
     arbitrator: str
-    demands: DemandedTerms | None = (
-        None  # whom to use and whom not: bound by the order's hash of it
-    )
+    demands: Terms | None = None  # whom to use and whom not: bound by the order's hash of it
 
 
 def make_prompt(
@@ -130,7 +128,12 @@ class Allowance:
 
 
 def make_order(
-    batch: PromptBatch, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+    batch: PromptBatch,
+    model_id: str,
+    model: ModelSpec,
+    terms: OrderTerms,
+    requester: str,
+    nonce: int,
 ) -> Order:
     """The order for this batch under these terms, unsigned."""
     allowance = Allowance(len(batch.prompts), batch.tokens_in, batch.max_tokens_out)
@@ -139,7 +142,12 @@ def make_order(
 
 
 def make_open_order(
-    allowance: Allowance, model_id: str, model: ModelSpec, terms: Terms, requester: str, nonce: int
+    allowance: Allowance,
+    model_id: str,
+    model: ModelSpec,
+    terms: OrderTerms,
+    requester: str,
+    nonce: int,
 ) -> Order:
     """An order that fixes no prompts: each request is opened by a signature of its own. Unsigned."""
     return _order(allowance, (ZERO_HASH, ZERO_HASH), model_id, model, terms, requester, nonce)
@@ -150,7 +158,7 @@ def _order(
     roots: tuple[str, str],
     model_id: str,
     model: ModelSpec,
-    terms: Terms,
+    terms: OrderTerms,
     requester: str,
     nonce: int,
 ) -> Order:

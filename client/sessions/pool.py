@@ -67,8 +67,7 @@ from core.protocol.errors import (
     NoCapacity,
     PeerUnreachable,
 )
-from core.protocol.types import SignedOrder
-from core.protocol.types import Terms as DemandedTerms
+from core.protocol.types import SignedOrder, Terms
 from core.runtime import origin
 from core.runtime.clock import Clock, SystemClock
 from core.runtime.logs import get_logger
@@ -93,7 +92,7 @@ class _Pool:
     """The sessions of one model under the same terms."""
 
     model: Model
-    demands: DemandedTerms
+    demands: Terms
     sessions: list[LiveSession] = field(default_factory=list)
     opening: asyncio.Task[LiveSession] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -284,9 +283,9 @@ class SessionPool:
         key = (ask.model.model_id, demands)
         return self._pools.setdefault(key, _Pool(ask.model, demands))
 
-    def _demands(self, terms: AskTerms) -> DemandedTerms:
+    def _demands(self, terms: AskTerms) -> Terms:
         ours = self._settings.client
-        return DemandedTerms.of(
+        return Terms.of(
             self._sizes.in_flight,
             terms.trusted or ours.trusted,
             {*terms.avoided, *ours.avoid},

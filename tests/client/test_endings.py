@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from client.jobs.failover import Ongoing, go_on
-from client.jobs.job_run import JobSession
+from client.jobs.job_run import JobRun
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Logprobs, PipelineOutcome, PipelinePatience, RequestState
 from core.engine.sampling.stops import AnswerEnding
@@ -19,7 +19,7 @@ from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_
 
 async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:
     batch = PromptBatch.of(prompts(1))
-    session = JobSession(
+    session = JobRun(
         stages.match(batch),
         batch,
         StreamIdentity(REQUESTER, DOMAIN),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from client.orders.orders import Prompt, PromptBatch, Terms, make_order
+from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from client.pipeline.pipeline import Match
 from client.pipeline.verify import RequestAnswer
 from core.keys.signer import Signer
@@ -66,7 +66,7 @@ def prompts(count: int, *, max_new_tokens: int = 4) -> list[Prompt]:
     ]
 
 
-def terms(**changes: Any) -> Terms:
+def terms(**changes: Any) -> OrderTerms:
     values: dict[str, Any] = {
         "price_in": 10**9,
         "price_out": 2 * 10**9,
@@ -78,7 +78,7 @@ def terms(**changes: Any) -> Terms:
         "auditor": t.ZERO_ADDRESS,
         "arbitrator": ARBITRATOR,
     }
-    return Terms(**(values | changes))
+    return OrderTerms(**(values | changes))
 
 
 def signed_order(batch: PromptBatch, nonce: int = 1) -> t.SignedOrder:

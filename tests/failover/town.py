@@ -19,7 +19,7 @@ from typing import Any
 
 from client.jobs.batch import BatchResult, Policy, Requester, run_batch
 from client.orders.matcher_api import Goes
-from client.orders.orders import Prompt, Terms
+from client.orders.orders import OrderTerms, Prompt
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
 from core.engine.sampling.sampler import Sampler
@@ -446,8 +446,8 @@ class Town:
         return reference(self.model_dir, prompt.ids, prompt.sampling, index)
 
 
-def _terms(chain_now: int) -> Terms:
-    return Terms(
+def _terms(chain_now: int) -> OrderTerms:
+    return OrderTerms(
         price_in=PRICE_IN,
         price_out=PRICE_OUT,
         matcher=MATCHER.address,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from client.audit.evidence import AuditCase as Job
-from client.orders.orders import Prompt, PromptBatch, Terms, make_order
+from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from core.chain.chain import Chain
 from core.keys.signer import Signer
 from core.protocol import commit, signing
@@ -101,7 +101,7 @@ class World:
         chain, batch = self.chain, PromptBatch.of(list(prompts))
         spec = model_spec(self.model_dir)
         now = await chain.now()
-        terms = Terms(
+        terms = OrderTerms(
             price_in=10**6, price_out=10**6, matcher=t.ZERO_ADDRESS, matcher_fee_bps=0, min_stake=0, deadline=now + 600,
             window=600, auditor=t.ZERO_ADDRESS, arbitrator=chain.addresses["ToleranceGame"],
         )  # fmt: skip

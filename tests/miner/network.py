@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from client.orders.orders import Prompt, PromptBatch, Terms, make_order
+from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from core.batching.chunks import replay_chunks
 from core.engine.weights.tokenizer import Tokenizer
 from core.keys.keystore import Signer
@@ -228,7 +228,7 @@ class Requester:
             self.batch,
             signing.model_id(spec),
             spec,
-            Terms(
+            OrderTerms(
                 price_in=100,
                 price_out=200,
                 matcher=matcher,

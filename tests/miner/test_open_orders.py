@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.orders.orders import Allowance, Prompt, make_open_order, opening_of
-from client.orders.orders import Terms as OrderTerms
+from client.orders.orders import Allowance, OrderTerms, Prompt, make_open_order, opening_of
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.runtime.network.channel import Peers, StreamIdentity

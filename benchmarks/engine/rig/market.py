@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.engine.rig.chain import ARBITRATOR, DOMAIN, MATCHER_KEY, RICH, signer, spec_of
 from benchmarks.engine.rig.fleet import Fleet, Member
 from client.orders.matcher_api import Goes
-from client.orders.orders import Terms
+from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import Match
 from core.engine.weights.weights import model_manifest
 from core.protocol import commit, signing, wire
@@ -172,9 +172,9 @@ class Market:
         return {operator for operator in found if operator is not None}
 
 
-def terms(chain_now: int) -> Terms:
+def terms(chain_now: int) -> OrderTerms:
     """What every order of the benchmark offers."""
-    return Terms(
+    return OrderTerms(
         price_in=1,
         price_out=1,
         matcher=MATCHER.address,

@@ -26,8 +26,8 @@ from benchmarks.engine.rig.chain import (
 )
 from benchmarks.engine.rig.child import Child
 from benchmarks.engine.rig.steps import Step
-from client.jobs.job_run import JobSession
-from client.orders.orders import Prompt, PromptBatch, Terms, make_order
+from client.jobs.job_run import JobRun
+from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from client.pipeline.pipeline import Match, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
 from core.engine.weights.shape import describe_model, layer_count, read_config
@@ -78,7 +78,7 @@ class Ran:
 class Client:
     """One client with its job, and what it hears of every request."""
 
-    session: JobSession
+    session: JobRun
     key: Signer
     job_id: str
     order_hash: str
@@ -245,7 +245,7 @@ class Rig:
             times[index].append(time.monotonic())
             tokens[index].append(token)
 
-        session = JobSession(
+        session = JobRun(
             Match(job_id, signed, tuple(plan), tuple(direct), t.ZERO_HASH),
             batch,
             StreamIdentity(key, DOMAIN) if streams is None else streams.identity,
@@ -341,8 +341,8 @@ def _signed_roots(request: RequestState) -> list[str]:
     return [leaf.out_root for signed in receipts for leaf in signed.leaves]
 
 
-def _terms() -> Terms:
-    return Terms(
+def _terms() -> OrderTerms:
+    return OrderTerms(
         price_in=1,
         price_out=1,
         matcher=t.ZERO_ADDRESS,

@@ -51,7 +51,7 @@ from client.jobs.wishes import (
 )
 from client.orders.demands import names_ids, operators_of
 from client.orders.matcher_api import MatcherApi, Quote
-from client.orders.orders import Terms, route_text
+from client.orders.orders import OrderTerms, route_text
 from client.records.keeper import Keeper, keepers_of
 from client.wallet import balances
 from core.engine.sampling.stops import stop_strings
@@ -256,7 +256,7 @@ class _Submitting:
     def _policy(self, apart: Apart, number: int) -> Policy:
         wishes, price = self._wishes, self._bargain.prices[number]
 
-        def terms_of(chain_now: int) -> Terms:
+        def terms_of(chain_now: int) -> OrderTerms:
             return replace(terms_for(wishes, price, chain_now), demands=apart.demands(number))
 
         return Policy(

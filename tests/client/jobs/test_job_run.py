@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client.jobs.job_run import JobSession
+from client.jobs.job_run import JobRun
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import PipelineOutcome, PipelinePatience, RequestState
 from core.protocol import wire
@@ -39,8 +39,8 @@ class Seen:
         self.finished.append(index)
 
 
-def session_of(stages: Stages, batch: PromptBatch, seen: Seen, **limits: Any) -> JobSession:
-    return JobSession(
+def session_of(stages: Stages, batch: PromptBatch, seen: Seen, **limits: Any) -> JobRun:
+    return JobRun(
         stages.match(batch),
         batch,
         StreamIdentity(REQUESTER, DOMAIN),
@@ -251,7 +251,7 @@ async def test_stage_that_proves_another_key_is_refused(make_stages: MakeStages)
     ours, others = await make_stages(100), await make_stages(200)
     batch = PromptBatch.of(prompts(1))
     wrong = replace(ours.match(batch), endpoints=(*ours.endpoints[:2], others.endpoints[2]))
-    session = JobSession(
+    session = JobRun(
         wrong,
         batch,
         StreamIdentity(REQUESTER, DOMAIN),

@@ -23,7 +23,7 @@ from client.jobs.replicas import (
     suspicion,
 )
 from client.orders.matcher_api import Quote
-from client.orders.orders import Terms
+from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import PipelinePatience
 from client.pipeline.verify import RequestAnswer
 from core.protocol import ids
@@ -67,7 +67,7 @@ async def buy(
     apart = Apart(AllowedMiners(limits.in_flight), [quote_over(stages) for stages in pipelines])
 
     def policy_of(number: int) -> Policy:
-        def terms_of(now: int) -> Terms:
+        def terms_of(now: int) -> OrderTerms:
             return replace(terms(deadline=now + 600), demands=apart.demands(number))
 
         return Policy(terms_of=terms_of, **({"limits": limits} | policy))
