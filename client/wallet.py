@@ -1,6 +1,4 @@
-"""The requester's money: wallet token balance, prepaid balance in the escrow, moving between the
-two.
-"""
+"""What does the requester own in its wallet and in the escrow, and how does money move in?"""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class Balances:
 
 
 async def balances(chain: Chain, account: str) -> Balances:
-    """What an account owns, read from the chain now."""
+    """What an account owns, read from the chain now. Raises ChainUnreachable."""
     thaw = await chain.read("Escrow", "thawOf", account)
     return Balances(
         gas_wei=await chain.balance_wei(account),
@@ -45,23 +43,27 @@ async def balances(chain: Chain, account: str) -> Balances:
     )
 
 
-async def deposit(chain: Chain, signer: DigestSigner, units: int) -> None:
-    """Move tokens from the wallet into the prepaid balance.
-
-    An allowance of exactly this amount comes first, then the deposit.
-    Raises TokenShort before anything is sent when the wallet holds less.
-    """
-    have = await chain.read("TestUSD", "balanceOf", signer.address)
+async def require_tokens(chain: Chain, address: str, units: int, what: str) -> None:
+    """Raise TokenShort, which begins with `what`, when the address holds less than `units`."""
+    have = await chain.read("TestUSD", "balanceOf", address)
     if have < units:
         raise TokenShort(
-            "the deposit cannot be made",
+            what,
             have=have,
             need=units,
-            address=signer.address,
-            fix=f"send {format_token(units - have)} to {signer.address}",
+            address=address,
+            fix=f"send {format_token(units - have)} to {address}",
             show=format_token,
             chain_id=chain.chain_id,
         )
+
+
+async def deposit(chain: Chain, signer: DigestSigner, units: int) -> None:
+    """Move tokens from the wallet into the prepaid balance, with an allowance of just this amount.
+
+    Raises TokenShort before anything is sent when the wallet holds less.
+    """
+    await require_tokens(chain, signer.address, units, "the deposit cannot be made")
     await chain.transact(signer, "TestUSD", "approve", chain.addresses["Escrow"], units)
     await chain.transact(signer, "Escrow", "deposit", units)
 

@@ -1,4 +1,4 @@
-"""How much money may an accuser that nobody watches lock: for one dispute, and for all of its disputes at once?"""
+"""How much may an unattended accuser lock, for one dispute and for all of them at once?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AtStake:
 
 @dataclass(frozen=True)
 class BondLimits:
-    """Base units, None for no limit: the most for one dispute, and the most that all may hold together."""
+    """Base units, None for no limit: the most for one dispute, and for all together."""
 
     each: int | None = None
     at_once: int | None = None
@@ -48,7 +48,7 @@ class BondLimits:
 async def at_stake(
     chain: Chain, case: AuditCase, stage: int, accuser: str, first_block: int
 ) -> AtStake:
-    """What it takes to accuse this stage of the job: the bond and, before the jury, its fee; nothing where we have done so already.
+    """What accusing this stage takes: nothing where we have done so already.
 
     Raises ChainUnreachable.
     """

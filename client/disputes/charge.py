@@ -1,4 +1,4 @@
-"""How does an audit's finding become an accusation: claim, trace, and for a token how it was ordered?"""
+"""How does an audit's finding become an accusation: a claim, its trace, how a token was ordered?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client.disputes.inquest import Doubted, Inquest
 from client.disputes.prosecution import Accusation, OrderedDraw
 from core.dispute.game.game_log import Opened, case_of
 from core.dispute.trace.derive import Boundary
-from core.dispute.trace.judge import Claim
+from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, RowsWithheld
@@ -23,6 +23,7 @@ from core.protocol.wire import Side
 
 if TYPE_CHECKING:
     from core.chain.chain import Chain
+    from core.dispute.play.players import Accuser
     from core.dispute.play.program import ModelProgram
 
 
@@ -41,10 +42,10 @@ class Charge:
 async def charge_of(
     evidence: EvidenceCollector, source: ShardSource, accused: SignedReceipt, finding: StageFinding
 ) -> Charge:
-    """The claim that the finding's worst request supports; of a last stage one about its rows before one about its tokens.
+    """The claim that the finding's worst request supports; about rows rather than about tokens.
 
-    Raises CheckFailed where the referee judges no such thing: a prompt or count that is not the order's, drawing with parameters that
-    it does not know, or a stage in shadow; the jury, if the order names it, still does. Raises RowsWithheld.
+    Raises RowsWithheld, or CheckFailed where the referee judges no such thing: a prompt or count
+    that is not the order's, sampling parameters that it does not know, a stage in shadow.
     """
     ours, worst = source.operators, finding.worst
     if ours is None or worst is None or not worst.at_fault:
@@ -56,9 +57,8 @@ async def charge_of(
     inputs = await evidence.rows(stage, "in", leaf, 4 if first else hidden)
     outputs = await evidence.rows(stage, "out", leaf, 4 if last else hidden)
     states = await evidence.rows(stage, "states", leaf, hidden) if last else b""
-    deviation = await asyncio.to_thread(
-        _deviation, source, ours, place, leaf, inputs, states if last else outputs
-    )
+    signed = states if last else outputs
+    deviation = await asyncio.to_thread(_deviation, source, ours, place, leaf, inputs, signed)
     if deviation is not None:
         return Charge(accused, deviation, inputs, outputs, states)
     if not last:
@@ -77,29 +77,28 @@ async def accusation(
 ) -> Accusation:
     """The charge with its trace, kept under `folder`.
 
-    Raises CheckFailed when that trace does not convict after all: nothing is lost then but the bond of a game that is already open, so
-    `would_convict` asks before.
+    Raises CheckFailed when that trace does not convict after all. The bond of an open game is lost
+    then, so `would_convict` asks before.
     """
-    from core.dispute.play.players import Accuser, with_trace
-    from core.dispute.play.prepare import traced
-
-    ours = source.operators
-    assert ours is not None, "a charge is made of a registered program"
     case = await case_of(chain, opened, charge.claim)
-    model = ours.trace_model(source.model_dir)
-    trace, sources = await asyncio.to_thread(
-        traced, case, model, charge.inputs, charge.outputs, charge.states, folder=folder
-    )
-    player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
+    player = await asyncio.to_thread(_accuser, source, case, charge, folder)
     return Accusation(charge.accused, player, charge.drawn)
 
 
-def _listed(charge: Charge) -> bytes:
-    return charge.drawn.tokens if charge.drawn is not None else b""
+def _accuser(source: ShardSource, case: Case, charge: Charge, folder: Path | None) -> Accuser:
+    """The player of this charge, its trace made or taken up under `folder`."""
+    from core.dispute.play.players import Accuser, with_trace
+    from core.dispute.play.prepare import traced
+
+    ours, rows = source.operators, (charge.inputs, charge.outputs, charge.states)
+    assert ours is not None, "a charge is made of a registered program"
+    trace, sources = traced(case, ours.trace_model(source.model_dir), *rows, folder=folder)
+    tokens = charge.drawn.tokens if charge.drawn is not None else b""
+    return Accuser(with_trace(case, trace), trace, sources, tokens)
 
 
 async def would_convict(source: ShardSource, charge: Charge, folder: Path | None = None) -> bool:
-    """Whether a charge's trace ends in the verdict that it claims, and a sample of its leaves holds.
+    """Whether a charge's trace ends in the verdict that it claims; a sample of leaves is checked.
 
     The trace is left under `folder` for the game to take up.
     """
@@ -107,21 +106,13 @@ async def would_convict(source: ShardSource, charge: Charge, folder: Path | None
 
 
 def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> bool:
-    import random
-
-    from core.dispute.play.players import Accuser, with_trace
-    from core.dispute.play.prepare import traced
     from core.dispute.play.selfcheck import faults
-    from core.dispute.trace.judge import Case
 
     ours = source.operators
     assert ours is not None, "a charge is made of a registered program"
-    model = ours.trace_model(source.model_dir)
     case = Case(ours.program, (), charge.claim)
     case.check_claim()
-    rows = charge.inputs, charge.outputs, charge.states
-    trace, sources = traced(case, model, *rows, folder=folder)
-    player = Accuser(with_trace(case, trace), trace, sources, _listed(charge))
+    player = _accuser(source, case, charge, folder)
     return player.is_convicting() and not faults(player, 1, random.Random(0))
 
 
@@ -133,7 +124,7 @@ def _deviation(
     inputs: bytes,
     outputs: bytes,
 ) -> Claim | None:
-    """What rows of the stage's work, of its last positions at least, say against it; None if nothing."""
+    """What the rows of a stage's last positions say against it; None if nothing."""
     from core.dispute.judging.numerics import reexecute
     from core.dispute.play.claims import deviation_claim
 
@@ -141,7 +132,7 @@ def _deviation(
     served, entered = source.rows_of(shard, outputs), source.inputs_of(shard, inputs)
     first = len(entered) - len(served)
     wanted = range(first, len(entered))
-    # Rows are looked at, logits are not, and are let go of as they come.
+    # Logits are not looked at, and are let go of as they come.
     made = reexecute(shard, entered, logit_rows=wanted, draw=lambda logits: [None] * len(logits))
     reference = made.rows if shard.is_last else made
     sigma = source.sigma(place.layer_to)
@@ -172,14 +163,12 @@ def _token(
     row = leaf.tokens_in - 1 + produced
     logits = reexecute(shard, source.inputs_of(shard, inputs), logit_rows=[row]).numpy()[0]
     tokens = tokens_in(outputs)
-    due = token_due(
-        logits, opening.sampling, leaf.request_index, tokens[:produced], prompt=opening.prompt_ids, eos_ids=source.eos_ids
-    )  # fmt: skip
+    sampling, prompt = opening.sampling, opening.prompt_ids
+    request, said, eos = leaf.request_index, tokens[:produced], source.eos_ids
+    due = token_due(logits, sampling, request, said, prompt=prompt, eos_ids=eos)
     layers = (place.layer_from, place.layer_to)
     try:
-        claim = token_claim(
-            ours.program, leaf, layers, opening.sampling, tokens, produced, due, logits
-        )
+        claim = token_claim(ours.program, leaf, layers, sampling, tokens, produced, due, logits)
     except DrawError as error:
         raise _unjudged(f"the referee does not judge how it was drawn ({error.name})") from None
     assert claim.choice is not None
@@ -209,8 +198,7 @@ def _drawn(
 async def inquest_of(
     evidence: EvidenceCollector, source: ShardSource, accused: SignedReceipt, finding: StageFinding
 ) -> Inquest | None:
-    """What to bring where a game cannot begin with a trace: rows that the stage signed and that are none, or questions for rows that
-    nobody hands over. None where all rows are here and are rows.
+    """What to bring where a game cannot begin with a trace; None where all rows are here and sound.
 
     Raises CheckFailed for a model without an operator program.
     """
@@ -218,7 +206,8 @@ async def inquest_of(
     if ours is None:
         raise _unjudged("no operator program is registered for the model")
     suspects = [accused.leaves[len(finding.requests)]] if finding.withheld else []
-    suspects += [leaf for leaf in accused.leaves if leaf.request_index in _at_fault(finding)]
+    at_fault = {found.request_index for found in finding.requests if found.at_fault}
+    suspects += [leaf for leaf in accused.leaves if leaf.request_index in at_fault]
     for leaf in suspects:
         doubted = Doubted(accused, ours.program, leaf)
         held, missing = await _held(evidence, doubted)
@@ -228,14 +217,10 @@ async def inquest_of(
     return None
 
 
-def _at_fault(finding: StageFinding) -> set[int]:
-    return {found.request_index for found in finding.requests if found.at_fault}
-
-
 async def _held(
     evidence: EvidenceCollector, doubted: Doubted
 ) -> tuple[dict[Boundary, bytes], list[Boundary]]:
-    """A request's rows as far as somebody hands them over, and the boundaries of which nobody does."""
+    """A request's rows as far as they are handed over, and the boundaries whose rows are not."""
     stage, held, missing = doubted.accused.receipt.stage, {}, []
     for boundary in (Boundary.IN, *doubted.rows.made):
         side: Side = _SIDES[boundary]

@@ -1,4 +1,4 @@
-"""What happened in a tolerance game: every move with its player and its price, and the one number on trial? Read from the chain alone."""
+"""What does the chain show of a tolerance game: each move, its price, the number on trial?"""
 
 from __future__ import annotations
 
@@ -37,19 +37,15 @@ class ShownMove(Result, frozen=True):
 
 @dataclass(frozen=True)
 class OnTrial:
-    """The number that a game ended at: what the accuser's trace says it is, and what the referee makes of its operands.
-
-    `terms` are the operands' products that were added up; `part` is the partial sum that was picked, if the
-    value has several.
-    """
+    """The number that a game ended at."""
 
     place: Place
     operator: str
     layer: int | None
-    part: int | None
-    terms: int
-    stated: float | None
-    found: float | None
+    part: int | None  # the partial sum that was picked, if the value has several
+    terms: int  # products of operands that were added up
+    stated: float | None  # by the accuser's trace
+    found: float | None  # by the referee, from the operands
     ruling: str
 
 
@@ -77,16 +73,13 @@ def _shown(opened: Opened, mined: Mined) -> ShownMove | None:
     if call.contract == "TaskRegistry" and call.function == "dispute":
         if mined.block_number != opened.block:
             return None
-        return _move("accuser", "dispute", "pays the bond and opens the game", mined)
-    if call.contract != GAME or not _is_about(call, opened):
+        player, what = "accuser", "pays the bond and opens the game"
+    elif call.contract == GAME and _is_about(call, opened):
+        player, what = _player(call), _says(call)
+    else:
         return None
-    return _move(_player(call), call.function, _says(call), mined)
-
-
-def _move(player: str, function: str, what: str, mined: Mined) -> ShownMove:
-    return ShownMove(
-        player, function, what, mined.gas_used, mined.calldata_bytes, mined.block_number, mined.tx_hash
-    )  # fmt: skip
+    price = mined.gas_used, mined.calldata_bytes
+    return ShownMove(player, call.function, what, *price, mined.block_number, mined.tx_hash)
 
 
 def _is_about(call: ChainCall, opened: Opened) -> bool:
@@ -114,7 +107,9 @@ def _says(call: ChainCall) -> str:
         case "pick":
             return f"hash {a['child']} is not ours"
         case "point" | "pointWith":
-            return f"value {a['place']['index']} of row {a['place']['row']}, operator {a['place']['op']}, section {a['place']['section']}"
+            at = a["place"]
+            value = f"value {at['index']} of row {at['row']}"
+            return f"{value}, operator {at['op']}, section {at['section']}"
         case "pickPart":
             return f"partial sum {a['part']} is not ours"
         case "openNode":
@@ -137,9 +132,9 @@ def _says(call: ChainCall) -> str:
 
 
 async def on_trial(chain: Chain, opened: Opened) -> OnTrial | None:
-    """The number that the last proof was about; None while there is none, or where a game ended without one.
+    """The number that the last proof was about, computed again from the operands that it opened.
 
-    Computed again here from the operands that were opened on chain.
+    None where there was no proof. Raises ChainUnreachable.
     """
     seen = await read_game(chain, opened)
     proof = await _last_proof(chain, opened)
@@ -188,7 +183,7 @@ def _trial(case: Case, place: Place, part: int | None, leaf: Leaf) -> OnTrial:
 
 
 async def _last_proof(chain: Chain, opened: Opened) -> ChainCall | None:
-    """The last proof that was posted: of a value whose partial sums were stated, that of the part."""
+    """The last proof that was posted; of a value with partial sums, that of the part."""
     found: ChainCall | None = None
     head = await chain.block_number()
     for number in await _blocks(chain, opened, opened.block, head):
@@ -203,7 +198,8 @@ async def _last_proof(chain: Chain, opened: Opened) -> ChainCall | None:
 def describe_trial(trial: OnTrial) -> dict[str, str]:
     """What people read about it."""
     where = "the verdict's end" if trial.layer is None else f"layer {trial.layer}"
-    value = f"{trial.operator} of {where}, operator {trial.place.op}, row {trial.place.row}, value {trial.place.item}"
+    at = trial.place
+    value = f"{trial.operator} of {where}, operator {at.op}, row {at.row}, value {at.item}"
     part = "" if trial.part is None else f", partial sum {trial.part} of {trial.terms} products"
     return {
         "on trial": value + part,

@@ -1,10 +1,10 @@
-"""What does an accuser do where the rows to accuse with are withheld, or are no rows: ask on chain, and what do the answers prove?"""
+"""What does an accuser bring on chain where a stage's rows are withheld or malformed?"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from core.dispute.game.game_log import Opened, Seen
@@ -44,20 +44,11 @@ class Doubted:
         receipt = self.accused.receipt
         return SignedRows(self.program, self.leaf, receipt.layer_from, receipt.layer_to)
 
-    def proven(self) -> tuple[int, list[bytes]]:
-        """Where the request stands under its receipt's root. Raises CheckFailed if it does not."""
-        leaves = self.accused.leaves
-        if self.leaf not in leaves:
-            raise CheckFailed(
-                "the accused receipt is not over this request",
-                f"request {self.leaf.request_index}",
-            )
-        hashes = [commit.leaf_hash(commit.request_leaf_bytes(leaf)) for leaf in leaves]
-        position = leaves.index(self.leaf)
-        return position, list(commit.merkle_proof(hashes, position))
-
     def malformed(self, held: Mapping[Boundary, bytes]) -> MalformedRow | None:
-        """The first part of what the stage made, of these rows, that is no number or no token; None if all are, or some are missing."""
+        """The first part of what the stage made that is no number or no token.
+
+        None if there is none, or while some of its rows are missing.
+        """
         rows, made = self.rows, self.rows.made
         if not all(boundary in held for boundary in made):
             return None
@@ -86,6 +77,17 @@ class Doubted:
         return found
 
 
+def proven_leaf(accused: SignedReceipt, leaf: RequestLeaf) -> tuple[int, list[bytes]]:
+    """Where a request is under its receipt's root, and the proof. Raises CheckFailed for none."""
+    leaves = accused.leaves
+    if leaf not in leaves:
+        why = f"request {leaf.request_index}"
+        raise CheckFailed("the accused receipt is not over this request", why)
+    hashes = [commit.leaf_hash(commit.request_leaf_bytes(one)) for one in leaves]
+    position = leaves.index(leaf)
+    return position, list(commit.merkle_proof(hashes, position))
+
+
 def _committed(made: Mapping[Boundary, Sequence[bytes]]) -> dict[Boundary, CommittedRows]:
     """A stage's work as it signed it."""
     if Boundary.STATES not in made:
@@ -102,72 +104,56 @@ def _is_sound(rows: SignedRows, spot: Spot, part: bytes) -> bool:
     return decode(part, rows.program.row_format) is not None
 
 
+@dataclass
 class Inquest:
-    """What is brought before there is an accusation: malformed rows, or questions for rows that nobody hands over.
+    """What comes before an accusation: a malformed row, or questions for rows that are withheld."""
 
-    Once the rows come, off chain after a question, `accuse` makes the accusation of them that is then played.
-    """
-
-    def __init__(
-        self,
-        doubted: Doubted,
-        rng: random.Random,
-        *,
-        missing: Sequence[Boundary] = (),
-        malformed: MalformedRow | None = None,
-        accuse: Callable[[], Awaitable[Any]] | None = None,
-    ) -> None:
-        """`accuse` fetches again and returns an `Accusation`; it raises HeadraceError while it cannot."""
-        self._doubted, self._rng = doubted, rng
-        self._missing, self._malformed, self._accuse = tuple(missing), malformed, accuse
-        self._accusation: Any = None
+    doubted: Doubted
+    rng: random.Random
+    missing: Sequence[Boundary] = ()
+    malformed: MalformedRow | None = None
+    #: Fetches again and returns an `Accusation`; it raises HeadraceError while it cannot.
+    accuse: Callable[[], Awaitable[Any]] | None = None
+    _accusation: Any = field(default=None, init=False)
 
     def then(self, accuse: Callable[[], Awaitable[Any]]) -> Inquest:
-        """The same, with what makes an accusation of rows that have come."""
-        return Inquest(
-            self._doubted,
-            self._rng,
-            missing=self._missing,
-            malformed=self._malformed,
-            accuse=accuse,
-        )
+        """The same, with what makes an accusation of rows that have come after a question."""
+        return replace(self, accuse=accuse)
 
     def describe(self) -> str:
-        """What is done first, for whoever pays the bond."""
-        request = self._doubted.leaf.request_index
-        if self._malformed is not None:
-            return f"prove that row {self._malformed.spot.row} of request {request} is none"
-        sides = " and ".join(b.name.lower() for b in self._missing)
+        """What is done first."""
+        request = self.doubted.leaf.request_index
+        if self.malformed is not None:
+            return f"prove that row {self.malformed.spot.row} of request {request} is none"
+        sides = " and ".join(b.name.lower() for b in self.missing)
         return f"ask for random rows of request {request} ({sides}), up to {MAX_ASKS} times"
 
     @property
     def player(self) -> Accuser | None:
-        """Who opens the trace, once there is one."""
+        """The one that opens the trace, once there is one."""
         return self._accusation.player if self._accusation is not None else None
 
     async def opening(self, opened: Opened, seen: Seen) -> Move | None:
-        """The move of a game that has no accusation yet; None when there is nothing left to say, and the bond is lost."""
-        rows = (opened.model, leaf_tuple(self._doubted.leaf), *self._doubted.rows[2:])
-        position, proof = self._doubted.proven()
-        receipt = self._doubted.accused.receipt
-        if self._malformed is not None:
-            spot, found = self._malformed.spot, self._malformed.opening
-            return Move(
-                "proveMalformed", (receipt, rows, position, proof, _spot(spot), row_tuple(found))
-            )
+        """The move of a game without an accusation; None when no move is left: the bond is lost."""
+        doubted, accused = self.doubted, self.doubted.accused
+        rows = (opened.model, leaf_tuple(doubted.leaf), *doubted.rows[2:])
+        args = accused.receipt, rows, *proven_leaf(accused, doubted.leaf)
+        if self.malformed is not None:
+            spot, found = self.malformed.spot, self.malformed.opening
+            return Move("proveMalformed", (*args, _spot(spot), row_tuple(found)))
         asked = seen.moves.count("Asked")
-        if asked and self._accuse is not None:
+        if asked and self.accuse is not None:
             try:
-                self._accusation = await self._accuse()
+                self._accusation = await self.accuse()
             except HeadraceError:
                 self._accusation = None  # still withheld, or nothing in them to accuse of
             if self._accusation is not None:
                 first: Move | None = await self._accusation.opening(opened, seen)
                 return first
-        if asked >= MAX_ASKS or not self._missing:
+        if asked >= MAX_ASKS or not self.missing:
             return None
-        spots = [_spot(spot) for spot in self._doubted.spots(self._missing, self._rng)]
-        return Move("ask", (receipt, rows, position, proof, spots))
+        spots = [_spot(spot) for spot in doubted.spots(self.missing, self.rng)]
+        return Move("ask", (*args, spots))
 
 
 def _spot(spot: Spot) -> tuple[int, int, int]:

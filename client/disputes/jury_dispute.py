@@ -1,30 +1,25 @@
-"""Opening a dispute: who may, what it costs, and the transaction that names the guilty stage."""
+"""Who may dispute a job, what does the jury cost, and which transaction opens a dispute?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from client.audit.evidence import AuditCase, Delegation
+from client.wallet import require_tokens
 from core.chain.chain import Chain, Sent
-from core.protocol.errors import TokenShort, UsageError
+from core.protocol.errors import UsageError
 from core.protocol.signing import DigestSigner
-from core.protocol.types import (
-    ZERO_ADDRESS,
-    ZERO_HASH,
-    AuditorDelegation,
-    SignedReceipt,
-)
-from core.protocol.units import format_token
+from core.protocol.types import ZERO_ADDRESS, ZERO_HASH, AuditorDelegation, SignedReceipt
 
 EMPTY_SIGNATURE = "0x"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the challenger pays in, base units. The bond returns with a fault verdict; the fee is the jury's."""
+    """What the challenger pays in, base units. The bond returns with a verdict of fault."""
 
     bond: int
-    fee: int
+    fee: int  # the jury's
 
     @property
     def total(self) -> int:
@@ -32,7 +27,7 @@ class Cost:
 
 
 async def challenge_cost(chain: Chain) -> Cost:
-    """The jury's current bond and fee."""
+    """The jury's current bond and fee. Raises ChainUnreachable."""
     return Cost(
         bond=await chain.read("JuryArbitrator", "bond"),
         fee=await chain.read("JuryArbitrator", "fee"),
@@ -44,13 +39,13 @@ def check_standing(case: AuditCase, challenger: str, delegation: Delegation | No
     allowed = {case.order.requester.lower(), case.order.auditor.lower()} - {ZERO_ADDRESS}
     if delegation is not None and delegation.delegation.order_hash == case.order_hash:
         allowed.add(delegation.delegation.auditor.lower())
-    if challenger.lower() in allowed:
-        return
-    raise UsageError(
-        f"{challenger} may not dispute this job",
-        f"only the requester {case.order.requester}, the order's auditor or somebody the requester delegated may",
-        next_step="ask the requester for a delegation: `client receipts delegate JOB ADDRESS`",
-    )
+    if challenger.lower() not in allowed:
+        raise UsageError(
+            f"{challenger} may not dispute this job",
+            f"only the requester {case.order.requester}, the order's auditor or somebody the "
+            "requester delegated may",
+            next_step="ask the requester for a delegation: `client receipts delegate JOB ADDRESS`",
+        )
 
 
 async def open_dispute(
@@ -60,22 +55,28 @@ async def open_dispute(
     accused: SignedReceipt,
     delegation: Delegation | None = None,
 ) -> Sent:
-    """Pay bond and fee and dispute the stage that signed `accused`. Raises TokenShort or ContractRefused."""
-    cost = await challenge_cost(chain)
-    have = await chain.read("TestUSD", "balanceOf", signer.address)
-    if have < cost.total:
-        raise TokenShort(
-            "the dispute cannot be opened",
-            have=have,
-            need=cost.total,
-            address=signer.address,
-            fix=f"send {format_token(cost.total - have)} to {signer.address}",
-            show=format_token,
-            chain_id=chain.chain_id,
-        )
-    jury = chain.addresses["JuryArbitrator"]
-    await chain.transact(signer, "TestUSD", "approve", jury, cost.total)
-    none = AuditorDelegation(ZERO_HASH, ZERO_ADDRESS, 0)
+    """Dispute before the jury the stage that signed `accused`: raises as `pay_and_dispute`."""
+    units = (await challenge_cost(chain)).total
+    return await pay_and_dispute(chain, signer, "JuryArbitrator", units, case, accused, delegation)
+
+
+async def pay_and_dispute(
+    chain: Chain,
+    signer: DigestSigner,
+    arbitrator: str,
+    units: int,
+    case: AuditCase,
+    accused: SignedReceipt,
+    delegation: Delegation | None,
+) -> Sent:
+    """Let the arbitrator's contract take `units`, and dispute the stage that signed `accused`.
+
+    Raises TokenShort before anything is sent, or ContractRefused.
+    """
+    await require_tokens(chain, signer.address, units, "the dispute cannot be opened")
+    await chain.transact(signer, "TestUSD", "approve", chain.addresses[arbitrator], units)
+    none = Delegation(AuditorDelegation(ZERO_HASH, ZERO_ADDRESS, 0), EMPTY_SIGNATURE)
+    permission = delegation or none
     return await chain.transact(
         signer,
         "TaskRegistry",
@@ -84,6 +85,6 @@ async def open_dispute(
         list(case.plan),
         accused.receipt,
         accused.signature,
-        delegation.delegation if delegation else none,
-        delegation.signature if delegation else EMPTY_SIGNATURE,
+        permission.delegation,
+        permission.signature,
     )

@@ -1,4 +1,4 @@
-"""How does an accuser show the accused its trace off chain, so that it can point at once and nobody pays for a descent on chain?"""
+"""How does an accuser show the accused its trace off chain, so that no descent is paid on chain?"""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Showing:
         self._connect = connect
 
     async def show(self, player: Accuser, dispute: str) -> int:
-        """Until the accused has seen the chunk in which it differs. How many openings that took.
+        """Until the accused has seen the chunk in which it differs; how many openings that took.
 
-        Raises HeadraceError where it cannot be reached or wants to see nothing: then it moves on chain, or is silent.
+        Raises HeadraceError where it cannot be reached or looks at nothing.
         """
         channel, tree = await self._connect(), player.trace.tree
         level, index = tree.height, 0

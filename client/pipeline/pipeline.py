@@ -1,7 +1,7 @@
-"""What goes on between a requester and the stages of one matched job: open, submit, follow tokens, check receipts, cut?
+"""What do a requester and the stages of one matched job say: open, submit, tokens, receipts, cut?
 
-Knows neither a batch nor a session of single requests; both are built on it (`client/jobs/job_run.py`, `client/sessions/session.py`), and what to
-do about a dead stage is decided by those who own them.
+A batch's job (`client/jobs/job_run.py`) and a session (`client/sessions/session.py`) are built on it
+and decide what to do about a dead stage.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class Match:
 
 @dataclass(frozen=True)
 class PipelinePatience:
-    """How patient the session is."""
+    """How long a pipeline waits, in seconds, and how many requests it has at once."""
 
     in_flight: int = 8
     connect_s: float = 10.0
-    silence_s: float = 20.0  # no token or receipt of any request for so long: somebody is gone
+    silence_s: float = 20.0  # without a token or receipt of any request, it is broken
     beat: Beat = field(default_factory=Beat)
 
 
 @dataclass(frozen=True)
 class Logprobs:
-    """What the last stage told of one token; nobody signs for it."""
+    """What the last stage told of one token, unsigned: natural logarithms, likeliest ids first."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
@@ -84,14 +84,14 @@ class Logprobs:
 
 @dataclass
 class RequestState:
-    """One request on its way. `finish` is "" while tokens flow; `done` is set once nothing more can change."""
+    """One request on its way. `finish` is "" while tokens come; `done`: nothing changes any more."""
 
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprobs | None] = field(default_factory=list)  # one for each token
     finish: str = ""
-    ending: AnswerEnding | None = None  # what we ourselves make of where it ends
+    ending: AnswerEnding | None = None  # where it ends by our own count
     receipts: dict[int, SignedReceipt] = field(default_factory=dict)
     failure: HeadraceError | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -108,7 +108,7 @@ class RequestState:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its tokens may be gone on from: nobody was caught saying what is not so."""
+        """Whether an answer may go on from its tokens: no stage was caught lying about it."""
         return not isinstance(self.failure, CheckFailed)
 
     def fail(self, error: HeadraceError) -> None:
@@ -123,9 +123,9 @@ FinishSink = Callable[[int, RequestState], None]  # request index, its checked a
 
 @dataclass(frozen=True)
 class PipelineOutcome:
-    """What came of a session: finished requests with checked receipts of every stage, and why the rest did not.
+    """What came of a job: requests with checked receipts of every stage, and why the rest has none.
 
-    `begun` are those of the rest that have tokens to go on from. `lost` are the operators that fell silent.
+    `begun` are those of the rest that have tokens to go on from, `lost` operators that fell silent.
     """
 
     finished: dict[int, RequestState]
@@ -150,10 +150,10 @@ class Pipeline:
         streams: Streams | None = None,
         continues: wire.Continues | None = None,
     ) -> None:
-        """`on_token` sees each new token once and in order, `on_finish` each answer whose receipts hold.
+        """`on_token` sees each new token once and in order, `on_finish` each answer that is signed.
 
-        `streams` are shared with other jobs and stay open. `continues` tells stages which requests of another order these
-        go on with.
+        `streams` are shared with other jobs and stay open. `continues` tells stages which requests
+        of another order these go on with.
         """
         self._match, self._identity = match, identity
         self._shard_root_of, self._limits = shard_root_of, limits
@@ -167,12 +167,13 @@ class Pipeline:
         self._requests: dict[int, RequestState] = {}
         self._submitted: set[int] = set()
         self._broken: HeadraceError | None = None
+        self._busy = asyncio.Event()  # requests run
         self._progress = asyncio.Event()
         self._moved = asyncio.Event()  # a stage has another stream, or is lost
         self._background: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
-        """Connect to every stage and announce ourselves. Raises PeerUnreachable, AuthenticationFailed or what a stage refused."""
+        """Connect to every stage and open the job. Raises PeerUnreachable or AuthenticationFailed."""
         stages = range(len(self._match.plan))
         self._streams.listen(self._match.order_hash, self)
         try:
@@ -185,47 +186,45 @@ class Pipeline:
             raise
 
     async def cut(self) -> dict[int, dict[int, SignedReceipt]]:
-        """What the remaining stages sign for answers that broke off, checked: request, stage, receipt.
+        """What the remaining stages sign for answers that broke off: by request and stage, checked.
 
-        They replace what a request had of receipts. An answer for which they sign what is not so loses our trust, and is left out.
+        An answer for which a stage signs what is not so is not trusted any more, and left out.
         """
         self._break(Interrupted())  # stages sign for what is here now, not for what still comes
         begun = self.outcome().begun
+        await asyncio.gather(*map(self._cut_request, begun))
+        return {i: request.receipts for i, request in begun.items() if request.is_trusted}
+
+    async def _cut_request(self, index: int) -> None:
+        """Replace a broken-off request's receipts by those over just the tokens that are here."""
+        request, match = self._requests[index], self._match
+        # Other receipts are over more tokens than reached us.
         found = {
-            index: {
-                stage: signed
-                for stage, signed in request.receipts.items()
-                if signed.receipt.tokens_out
-                == len(request.tokens)  # others know of more than reached us
-            }
-            for index, request in begun.items()
+            stage: signed
+            for stage, signed in request.receipts.items()
+            if signed.receipt.tokens_out == len(request.tokens)
         }
-        asked = [(i, stage) for i in begun for stage in self._remaining if stage not in found[i]]
-        signed = await asyncio.gather(*(self._cut_at(index, stage) for index, stage in asked))
-        for (index, stage), receipt in zip(asked, signed, strict=True):
-            if receipt is not None:
-                found[index][stage] = receipt
-        for index, receipts in list(found.items()):
-            try:
-                check_part(
-                    receipts,
-                    domain=self._identity.domain,
-                    order=self._match.signed.order,
-                    plan=self._match.plan,
-                    shard_root_of=self._shard_root_of,
-                    index=index,
-                    answer=begun[index].answer,
-                )
-            except CheckFailed as error:
-                log.warning("a stage signed something else", request=index, reason=str(error))
-                begun[index].failure = error
-                del found[index]
-            else:
-                begun[index].receipts = receipts
-        return found
+        asked = [stage for stage in self._remaining if stage not in found]
+        signed = await asyncio.gather(*(self._cut_at(index, stage) for stage in asked))
+        found |= {stage: one for stage, one in zip(asked, signed, strict=True) if one is not None}
+        try:
+            check_part(
+                found,
+                domain=self._identity.domain,
+                order=match.signed.order,
+                plan=match.plan,
+                shard_root_of=self._shard_root_of,
+                index=index,
+                answer=request.answer,
+            )
+        except CheckFailed as error:
+            log.warning("a stage signed something else", request=index, reason=str(error))
+            request.failure = error
+        else:
+            request.receipts = found
 
     async def let_go(self) -> None:
-        """Tell the stages that remain to forget what is not finished, so that their slots are free at once."""
+        """Tell the stages that remain to forget what is not finished: their slots are free then."""
         unfinished = self._submitted & self.outcome().unfinished.keys()
         await self._push(*(wire.Cancel(self._match.order_hash, i) for i in sorted(unfinished)))
 
@@ -259,14 +258,14 @@ class Pipeline:
             self._break(error)
 
     def regain(self, operator: str, channel: Channel) -> None:
-        """A stage has another stream: it is told that we are back, and tells again what we may have missed."""
+        """A stage has another stream: opened again, it repeats what we may have missed."""
         stage = self._stage_of.get(operator)
         if stage is not None and stage in self._channels:
             spawn(self._open_again(stage, channel), self._background)
 
     @property
     def _remaining(self) -> list[int]:
-        """Stages with an open stream that nobody calls lost."""
+        """Stages with an open stream that are not lost."""
         return [
             stage
             for stage, channel in sorted(self._channels.items())
@@ -300,7 +299,7 @@ class Pipeline:
         try:
             answer = (await channel.call(self._opening_of(stage))).message
         except PeerUnreachable as error:
-            if channel.is_open:  # else whoever watches it knows
+            if channel.is_open:  # else `Streams` watches it
                 self.lose(place.operator, error)
             return
         if isinstance(answer, wire.JobOpened) and answer.again:
@@ -354,7 +353,7 @@ class Pipeline:
         return None
 
     def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
-        """What a request's stages are told, and its prompt as bytes."""
+        """What a request's first and last stage are told, and its prompt as u32le token ids."""
         raise NotImplementedError
 
     def _has_begun(self) -> None:
@@ -383,17 +382,12 @@ class Pipeline:
         if message.step == 0:
             self._has_begun()
         if len(request.tokens) >= request.max_new_tokens and not request.finish:
-            request.fail(
-                CheckFailed("the last stage goes on", f"after {request.max_new_tokens} tokens")
-            )
+            most = f"after {request.max_new_tokens} tokens"
+            request.fail(CheckFailed("the last stage goes on", most))
         due = request.finish if request.ending is None else request.ending.push(message.token)
         if due != request.finish:
-            request.fail(
-                CheckFailed(
-                    "the last stage ends the answer in the wrong place",
-                    f"token {message.step} is said to end it by '{request.finish}', it does by '{due}'",
-                )
-            )
+            end = f"token {message.step} is said to end it by '{request.finish}', it does by '{due}'"
+            request.fail(CheckFailed("the last stage ends the answer in the wrong place", end))
 
     def _take_receipt(self, stage: int, signed: SignedReceipt) -> None:
         if len(signed.leaves) != 1:
@@ -445,21 +439,21 @@ class Pipeline:
         return None if request is None or request.done.is_set() else request
 
     async def _watch_silence(self) -> None:
+        """While requests run, a stage must say something now and then."""
         while True:
+            await self._busy.wait()
             self._progress.clear()
             try:
                 async with asyncio.timeout(self._limits.silence_s):
                     await self._progress.wait()
             except TimeoutError:
-                self._break(
-                    PeerUnreachable(
-                        "the pipeline", f"no token or receipt for {self._limits.silence_s:g} s"
-                    )
-                )
-                return
+                if self._busy.is_set():
+                    silence = f"no token or receipt for {self._limits.silence_s:g} s"
+                    self._break(PeerUnreachable("the pipeline", silence))
+                    return
 
     def _break(self, error: HeadraceError) -> None:
-        """Nothing goes on here. Stages are told at once: one that only slept must not end an answer that goes on elsewhere."""
+        """Nothing goes on here. Stages are told: one that slept must not end what goes on elsewhere."""
         if self._broken is None:
             self._broken = error
             running = [i for i in sorted(self._submitted) if not self._requests[i].done.is_set()]
@@ -469,7 +463,7 @@ class Pipeline:
             request.fail(error)
 
     async def _push(self, *messages: wire.AnyMessage) -> None:
-        """Tell every stage that hears. Nobody waits for one that does not read."""
+        """Tell every stage that is left, waiting at most `PUSH_TIMEOUT_S` for one to read."""
 
         async def tell(stage: int) -> None:
             with contextlib.suppress(HeadraceError, TimeoutError):
@@ -492,7 +486,7 @@ class Pipeline:
         return PipelineOutcome(finished, unfinished, begun, frozenset(self._lost))
 
 
-#: What a stage says when it caught another one, or us, saying something that is not so.
+#: What a stage says when it caught another one, or us, in a lie.
 _DISTRUSTED = frozenset({CheckFailed.code, MalformedMessage.code})
 
 
@@ -508,5 +502,6 @@ def _check_end(index: int, request: RequestState) -> None:
 
 
 def refusal(stage: int, place: Stage, message: wire.AnyMessage) -> HeadraceError:
+    """A stage's refusal as an error."""
     why = f"{message.code}: {message.reason}" if isinstance(message, wire.Failed) else str(message)
     return PeerUnreachable(f"stage {stage} ({place.operator}) refused", why[:400])

@@ -1,8 +1,8 @@
-"""Which streams does a requester hold, who hears what comes on them, and who fell silent?
+"""Which streams does a requester hold, which job hears what comes on them, which stage fell silent?
 
-One stream for each stage, shared by all jobs of a submission: a job that goes on with another's answers finds most of its
-stages connected already. Every stream is watched from its first moment; one that ends is opened anew, because it may be only the
-connection that was lost.
+One stream for each stage, shared by all jobs of a submission: a job that goes on with another's
+answers finds most of its stages connected. A stream that ends is opened anew, since the connection
+alone may be lost.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Streams:
         self._watches: dict[Key, asyncio.Task[None]] = {}
 
     async def to(self, stage: Stage, endpoint: str) -> Channel:
-        """An open stream to a stage, whose operator must prove its key. Raises PeerUnreachable, AuthenticationFailed."""
+        """An open stream to a stage that proves its key. Raises PeerUnreachable, AuthenticationFailed."""
         key = (stage.operator.lower(), endpoint)
         channel = await self._open(key, self._connect_s)
         if key not in self._watches:
@@ -72,7 +72,7 @@ class Streams:
         self._hearers.pop(order_hash, None)
 
     async def close(self) -> None:
-        """End every stream. Nobody is told that it ended."""
+        """End every stream, without telling the jobs."""
         self._hearers.clear()
         watches, channels = list(self._watches.values()), list(self._channels.values())
         for watch in watches:

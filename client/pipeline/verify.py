@@ -1,7 +1,7 @@
-"""Whether receipts say what was bought and what arrived: signatures, layers, shard, chained roots, counts, tokens.
+"""Do receipts say what was bought and what arrived: signatures, layers, roots, counts, tokens?
 
-Nothing here runs a model; `client/audit/rerun.py` does. These checks cost microseconds, so a requester makes all of them before it
-acknowledges anything.
+Nothing here runs a model; `client/audit/rerun.py` does. These checks cost microseconds, so a
+requester makes all of them before it acknowledges anything.
 """
 
 from __future__ import annotations
@@ -28,15 +28,20 @@ class RequestAnswer:
     states_root: str = ZERO_HASH
 
     @property
-    def fed_ids(self) -> tuple[int, ...]:
-        """Ids that entered the first stage: the last token is never fed back."""
-        return self.prompt_ids + self.tokens[:-1]
+    def in_root(self) -> str:
+        """What its first stage commits to: the last token is never fed back."""
+        return commit.to_hex(commit.tokens_root(self.prompt_ids + self.tokens[:-1]))
 
     @property
     def out_root(self) -> str:
         """What its last stage commits to."""
         tokens_root = commit.tokens_root(self.tokens)
         return commit.to_hex(commit.answer_root(tokens_root, commit.unhex(self.states_root)))
+
+    def leaf(self, index: int) -> RequestLeaf:
+        """What an Ack says of it: the result only."""
+        counts = len(self.prompt_ids), len(self.tokens)
+        return RequestLeaf(index, ZERO_HASH, self.out_root, *counts)
 
 
 def check_receipt(
@@ -48,7 +53,7 @@ def check_receipt(
     stage: int,
     shard_root_of: ShardRootOf,
 ) -> None:
-    """Raise CheckFailed, naming the field, unless this is stage `stage`'s well-formed receipt for this order and plan."""
+    """Raise CheckFailed, naming the field, unless this is a stage's receipt for order and plan."""
     receipt, place = signed.receipt, plan[stage]
     expected = {
         "order_hash": signing.order_hash(order),
@@ -71,9 +76,8 @@ def check_receipt(
             raise _failed(stage, name, f"signed {getattr(receipt, name)}, expected {value}")
     states = len(signed.leaves) if stage == len(plan) - 1 else 0
     if len(signed.states) != states:
-        raise _failed(
-            stage, "states", f"{len(signed.states)} roots of state rows, expected {states}"
-        )
+        why = f"{len(signed.states)} roots of state rows, expected {states}"
+        raise _failed(stage, "states", why)
     if not signing.is_signed_by(domain, receipt, signed.signature, place.operator):
         raise _failed(stage, "signature", f"not by the stage's operator {place.operator}")
 
@@ -86,7 +90,7 @@ def check_pipeline(
     plan: Sequence[Stage],
     shard_root_of: ShardRootOf,
 ) -> None:
-    """Raise CheckFailed unless there is one good receipt per stage, over the same requests, each fed by its predecessor."""
+    """Raise CheckFailed unless each stage has a receipt over the same requests, fed by the last one's."""
     if len(receipts) != len(plan):
         raise _failed(len(receipts), "count", f"{len(receipts)} receipts for {len(plan)} stages")
     for stage, signed in enumerate(receipts):
@@ -98,16 +102,11 @@ def check_pipeline(
         if [_counts(leaf) for leaf in before] != [_counts(leaf) for leaf in after]:
             raise _failed(stage, "counts", f"differ from those of stage {stage - 1}")
         for sent, taken in zip(before, after, strict=True):
-            if sent.out_root != taken.in_root:
-                raise _failed(
-                    stage,
-                    "input_root",
-                    f"request {taken.request_index}: differs from what stage {stage - 1} sent",
-                )
+            _expect_fed(stage, sent, taken)
 
 
 def complete_sets(receipts: Iterable[SignedReceipt], stages: int) -> list[list[SignedReceipt]]:
-    """For every set of requests that all stages signed for, their receipts in the plan's order; the widest sets first."""
+    """For each set of requests that all stages signed for, their receipts by stage; widest first."""
     by_set: dict[tuple[int, ...], dict[int, SignedReceipt]] = {}
     for signed in receipts:
         indices = tuple(leaf.request_index for leaf in signed.leaves)
@@ -126,7 +125,7 @@ def covered(pipeline: Sequence[SignedReceipt]) -> list[int]:
 
 
 def disjoint(pipelines: Iterable[list[SignedReceipt]]) -> list[list[SignedReceipt]]:
-    """Those that speak of requests which none before them spoke of: each request once, in the widest receipts."""
+    """Each request once: those pipelines that are over none that was in an earlier one."""
     chosen: list[list[SignedReceipt]] = []
     known: set[int] = set()
     for pipeline in pipelines:
@@ -138,7 +137,7 @@ def disjoint(pipelines: Iterable[list[SignedReceipt]]) -> list[list[SignedReceip
 
 
 def states_of(receipts: Iterable[SignedReceipt]) -> dict[int, str]:
-    """The root of each request's state rows, as far as a last stage's receipt is among these."""
+    """By request the root of its state rows, of a last stage's receipts among these."""
     return {
         leaf.request_index: root
         for signed in receipts
@@ -147,10 +146,7 @@ def states_of(receipts: Iterable[SignedReceipt]) -> dict[int, str]:
 
 
 def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, RequestAnswer]) -> None:
-    """Raise CheckFailed unless a pipeline's receipts are over exactly these answers: what we sent and what we got.
-
-    The receipts must have passed `check_pipeline`.
-    """
+    """Raise CheckFailed unless a pipeline's receipts, which hold, are over exactly these answers."""
     last = len(receipts) - 1
     if covered(receipts) != sorted(answers):
         raise _failed(0, "requests", f"signed for {covered(receipts)}, we have {sorted(answers)}")
@@ -158,9 +154,8 @@ def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Reque
     for first_leaf, last_leaf in zip(receipts[0].leaves, receipts[last].leaves, strict=True):
         index = first_leaf.request_index
         answer = replace(answers[index], states_root=states[index])
-        _expect(0, first_leaf, "tokens_in", len(answer.prompt_ids))
-        _expect(0, first_leaf, "tokens_out", len(answer.tokens))
-        _expect(0, first_leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
+        _expect_counts(0, first_leaf, answer)
+        _expect(0, first_leaf, "in_root", answer.in_root)
         _expect(last, last_leaf, "out_root", answer.out_root)
 
 
@@ -174,7 +169,7 @@ def check_part(
     index: int,
     answer: RequestAnswer,
 ) -> None:
-    """Raise CheckFailed unless these receipts, of the stages that a broken pipeline has left, are over exactly this much of a request."""
+    """Raise CheckFailed unless these receipts, by stage, are over just this much of a request."""
     last = len(plan) - 1
     for stage, signed in receipts.items():
         check_receipt(
@@ -183,39 +178,26 @@ def check_part(
         if covered([signed]) != [index]:
             raise _failed(stage, "requests", f"signed for {covered([signed])}, not for {index}")
         leaf = signed.leaves[0]
-        _expect(stage, leaf, "tokens_in", len(answer.prompt_ids))
-        _expect(stage, leaf, "tokens_out", len(answer.tokens))
+        _expect_counts(stage, leaf, answer)
         if stage == 0:
-            _expect(stage, leaf, "in_root", commit.to_hex(commit.tokens_root(answer.fed_ids)))
+            _expect(stage, leaf, "in_root", answer.in_root)
         if stage == last:
             signed_for = replace(answer, states_root=signed.states[0])
             _expect(stage, leaf, "out_root", signed_for.out_root)
-        before = receipts.get(stage - 1)
-        if before is not None and before.leaves[0].out_root != leaf.in_root:
-            raise _failed(
-                stage, "input_root", f"request {index}: differs from what stage {stage - 1} sent"
-            )
+        if (before := receipts.get(stage - 1)) is not None:
+            _expect_fed(stage, before.leaves[0], leaf)
 
 
 def ack_of_answers(
     answers: Mapping[int, RequestAnswer], order: Order, plan: Sequence[Stage]
 ) -> Ack:
-    """The acknowledgement of these answers, whole or as far as they came: what we hold is what we pay for."""
-    leaves = [
-        RequestLeaf(
-            request_index=index,
-            in_root=ZERO_HASH,  # an Ack speaks of results only
-            out_root=answer.out_root,
-            tokens_in=len(answer.prompt_ids),
-            tokens_out=len(answer.tokens),
-        )
-        for index, answer in sorted(answers.items())
-    ]
+    """The acknowledgement of these answers, as far as they came: what is here is what is paid."""
+    leaves = [answer.leaf(index) for index, answer in sorted(answers.items())]
     return ack_of_leaves(leaves, order, plan)
 
 
 def ack_of_leaves(leaves: Sequence[RequestLeaf], order: Order, plan: Sequence[Stage]) -> Ack:
-    """The acknowledgement of these requests as the last stage committed them, from its per-request receipts."""
+    """The acknowledgement of these requests as the last stage committed them."""
     _, output_root, _ = commit.receipt_roots(leaves)
     return Ack(
         order_hash=signing.order_hash(order),
@@ -232,11 +214,19 @@ def _counts(leaf: RequestLeaf) -> tuple[int, int, int]:
 
 def _expect(stage: int, leaf: RequestLeaf, name: str, value: object) -> None:
     if getattr(leaf, name) != value:
-        raise _failed(
-            stage,
-            name,
-            f"request {leaf.request_index}: signed {getattr(leaf, name)}, we have {value}",
-        )
+        why = f"request {leaf.request_index}: signed {getattr(leaf, name)}, we have {value}"
+        raise _failed(stage, name, why)
+
+
+def _expect_counts(stage: int, leaf: RequestLeaf, answer: RequestAnswer) -> None:
+    _expect(stage, leaf, "tokens_in", len(answer.prompt_ids))
+    _expect(stage, leaf, "tokens_out", len(answer.tokens))
+
+
+def _expect_fed(stage: int, sent: RequestLeaf, taken: RequestLeaf) -> None:
+    if sent.out_root != taken.in_root:
+        why = f"request {taken.request_index}: differs from what stage {stage - 1} sent"
+        raise _failed(stage, "input_root", why)
 
 
 def _failed(stage: int, field: str, why: str) -> CheckFailed:

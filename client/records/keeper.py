@@ -1,4 +1,4 @@
-"""Which running program keeps a session or sees to a submission? A lock that the system frees when a program dies tells the living from the dead."""
+"""Which running program keeps a session or a submission? The system frees its lock when it dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Keeper:
     def __init__(self, folder: Path) -> None:
         self._folder = make_private(folder)
         self.name = os.urandom(8).hex()
-        self._file = self._path(self.name).open("w")
+        self._file = _path(folder, self.name).open("w")
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self._file.write(str(os.getpid()))
         self._file.flush()
@@ -34,12 +34,9 @@ class Keeper:
         return name == self.name or living(self._folder, name) is not None
 
     def close(self) -> None:
-        """Leave. Sessions that are still kept belong to whoever comes next."""
-        self._path(self.name).unlink(missing_ok=True)
+        """Leave. Sessions that are still kept are for the next program."""
+        _path(self._folder, self.name).unlink(missing_ok=True)
         self._file.close()
-
-    def _path(self, name: str) -> Path:
-        return _path(self._folder, name)
 
 
 def living(folder: Path, name: str) -> int | None:

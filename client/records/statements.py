@@ -1,7 +1,7 @@
-"""How does what every request asks of a database run at the driver's own speed?
+"""How do the statements of every request run at the database driver's own speed?
 
-SQLAlchemy writes the SQL, once for each kind of database, and the driver's cursor runs it. Through a `Connection` of SQLAlchemy the same
-statement takes some ten times as long: it is meant for statements that are made as they are needed, and these never change.
+SQLAlchemy writes the SQL, once for each kind of database, and the driver's cursor runs it: through
+a `Connection` of SQLAlchemy the same statement takes some ten times as long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Written:
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A statement of SQLAlchemy Core. Its values are bound by name: integers, texts, truth values or None."""
+    """A statement of SQLAlchemy Core; its values, bound by name, are int, str, bool or None."""
 
     core: Executable
     _known: dict[str, _Written] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def _write(core: Any, dialect: Dialect) -> _Written:
 
 
 class Transaction:
-    """One under way. Whoever began it ends it."""
+    """One under way, which `writing` or a session ends."""
 
     def __init__(self, dialect: Dialect, cursor: Any) -> None:
         self._dialect, self.cursor = dialect, cursor
@@ -86,7 +86,7 @@ class Transaction:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Transaction]:
-    """What only looks: nobody is waited for, and nothing is kept."""
+    """A transaction that waits for no other one and keeps nothing."""
     connection = engine.raw_connection()
     try:
         yield Transaction(engine.dialect, connection.cursor())
@@ -96,7 +96,7 @@ def reading(engine: Engine) -> Iterator[Transaction]:
 
 @contextmanager
 def writing(engine: Engine, turn: str = "") -> Iterator[Transaction]:
-    """All or nothing. It begins with `turn`, where the driver's own beginning is not enough. Raises the driver's errors."""
+    """All or nothing. It begins with the statement `turn`, if any. Raises the driver's errors."""
     with reading(engine) as transaction:
         if turn:
             transaction.cursor.execute(turn)

@@ -1,6 +1,6 @@
-"""What the requester keeps: its jobs, prompts, answers and receipts, in one SQLite file that survives a crash.
+"""Which jobs, prompts, answers and receipts does the requester keep? One SQLite file, of mode 600.
 
-Prompts and salts are kept because a dispute needs them; the file is the owner's alone (mode 600).
+Prompts and salts are kept because a dispute needs them. What is written survives a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class JobRow(SQLModel, table=True):
-    """One job on chain. Several jobs belong to one submission when a pipeline had to be replaced."""
+    """One job on chain; a submission has several where a pipeline had to be replaced."""
 
     __tablename__ = "client_job"
     job_id: str = Field(primary_key=True)
@@ -112,27 +112,26 @@ class ClientStore:
 
     def add_job(self, submission: str, match: Match, batch: PromptBatch, created_at: int) -> None:
         """Record a job before its first token, so that a crash loses no claim."""
-        with Session(self._engine) as session:
-            session.add(_job_row(submission, match, created_at))
-            for index, prompt in enumerate(batch.prompts):
-                session.add(RequestRow(**_request_values(match.job_id, index, prompt)))
-            session.commit()
+        self._add(
+            _job_row(submission, match, created_at),
+            *(
+                RequestRow(**_request_values(match.job_id, index, prompt))
+                for index, prompt in enumerate(batch.prompts)
+            ),
+        )
 
     def add_session(self, keeper: str, match: Match, created_at: int) -> None:
         """Record an open order, whose requests come one by one, and who keeps it."""
-        with Session(self._engine) as session:
-            session.add(_job_row(keeper, match, created_at))
-            session.add(SessionRow(job_id=match.job_id, keeper=keeper))
-            session.commit()
+        self._add(
+            _job_row(keeper, match, created_at), SessionRow(job_id=match.job_id, keeper=keeper)
+        )
 
     def add_submission(self, submission: str, name: str, keeper: str) -> None:
         """Record a submission before its first job."""
-        with Session(self._engine) as session:
-            session.add(SubmissionRow(submission=submission, name=name, keeper=keeper))
-            session.commit()
+        self._add(SubmissionRow(submission=submission, name=name, keeper=keeper))
 
     def submission(self, submission: str) -> SubmissionRow | None:
-        """What is known of one; None for those that programs make for others, such as a gateway's batches."""
+        """What is known of one; None for those that nobody named, such as a gateway's batches."""
         with Session(self._engine) as session:
             return session.get(SubmissionRow, submission)
 
@@ -142,7 +141,7 @@ class ClientStore:
             transaction.execute(_NEW_REQUEST, _request_values(job_id, index, prompt))
 
     def unsettled_sessions(self) -> list[tuple[JobRow, str]]:
-        """Sessions that somebody opened and nobody has settled, with their keepers."""
+        """Sessions that were opened and not settled, with their keepers."""
         with Session(self._engine) as session:
             statement = select(JobRow, SessionRow.keeper).where(JobRow.job_id == SessionRow.job_id)
             states = col(JobRow.state).in_(("open", "unacknowledged"))
@@ -150,11 +149,7 @@ class ClientStore:
 
     def adopt_session(self, job_id: str, keeper: str) -> None:
         """Another program keeps it from now on."""
-        with Session(self._engine) as session:
-            row = session.get_one(SessionRow, job_id)
-            row.keeper = keeper
-            session.add(row)
-            session.commit()
+        self._change(SessionRow, job_id, keeper=keeper)
 
     def finish_request(
         self,
@@ -164,7 +159,7 @@ class ClientStore:
         finish: str,
         receipts: Sequence[SignedReceipt] = (),
     ) -> None:
-        """What a request came to, and with it the checked receipts that it will be paid for: all or nothing.
+        """What a request came to, with the checked receipts that it is paid for: all or nothing.
 
         Raises LookupError for a request that was not recorded.
         """
@@ -181,23 +176,29 @@ class ClientStore:
             _keep(transaction, job_id, receipts)
 
     def set_state(self, job_id: str, state: str) -> None:
+        """Open, acknowledged, unacknowledged or abandoned. Raises NoResultFound for no such job."""
+        self._change(JobRow, job_id, state=state)
+
+    def _add(self, *rows: SQLModel) -> None:
         with Session(self._engine) as session:
-            row = session.get_one(JobRow, job_id)
-            row.state = state
-            session.add(row)
+            session.add_all(rows)
+            session.commit()
+
+    def _change(self, table: type[SQLModel], key: str, **values: str) -> None:
+        with Session(self._engine) as session:
+            session.get_one(table, key).sqlmodel_update(values)
             session.commit()
 
     def jobs(self, *, state: str | None = None) -> list[JobRow]:
         """Newest first; those of one state, `open` ones being neither paid nor given up, or all."""
         with Session(self._engine) as session:
-            newest_first = (col(JobRow.created_at).desc(), text("rowid DESC"))
-            wanted = (
-                select(JobRow) if state is None else select(JobRow).where(JobRow.state == state)
-            )
-            return list(session.exec(wanted.order_by(*newest_first)))
+            wanted = select(JobRow).order_by(col(JobRow.created_at).desc(), text("rowid DESC"))
+            if state is not None:
+                wanted = wanted.where(JobRow.state == state)
+            return list(session.exec(wanted))
 
     def find_job(self, typed: str) -> JobRow:
-        """The job a person means by a full id or a unique prefix. Raises IdInvalid."""
+        """The job that a full id or a unique prefix means. Raises IdInvalid."""
         return ids.find(ids.Kind.JOB, typed, self.jobs(), lambda row: row.job_id)
 
     def requests(self, job_id: str) -> list[RequestRow]:
@@ -208,22 +209,20 @@ class ClientStore:
     def receipts(self, job_id: str | None = None) -> list[tuple[ReceiptRow, SignedReceipt]]:
         """Receipts of a job, or all, by stage and request."""
         with Session(self._engine) as session:
-            statement = select(ReceiptRow)
-            if job_id is not None:
-                statement = statement.where(ReceiptRow.job_id == job_id)
             order = (col(ReceiptRow.request_index), col(ReceiptRow.stage))
-            rows = session.exec(statement.order_by(*order))
-            return [
-                (row, msgspec.json.decode(row.signed_receipt, type=SignedReceipt)) for row in rows
-            ]
+            wanted = select(ReceiptRow).order_by(*order)
+            if job_id is not None:
+                wanted = wanted.where(ReceiptRow.job_id == job_id)
+            kind, rows = SignedReceipt, session.exec(wanted)
+            return [(row, msgspec.json.decode(row.signed_receipt, type=kind)) for row in rows]
 
     def find_receipt(self, typed: str) -> tuple[ReceiptRow, SignedReceipt]:
-        """The receipt a person means. Raises IdInvalid."""
+        """The receipt that an id or a unique prefix means. Raises IdInvalid."""
         return ids.find(ids.Kind.RECEIPT, typed, self.receipts(), lambda pair: pair[0].receipt_id)
 
 
 def _prepare(connection: Connection, record: object) -> None:
-    """A commit is safe against our own crash and waits for no disk: tokens of other answers arrive meanwhile."""
+    """A commit is safe against our own crash and waits for no disk, which would hold tokens up."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
 
@@ -270,7 +269,7 @@ def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
 
 
 def match_of(row: JobRow) -> Match:
-    """The stored job as the value a session runs on."""
+    """The stored job as its pipeline runs on it."""
     from client.pipeline.pipeline import Match
 
     return Match(
