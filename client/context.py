@@ -1,4 +1,4 @@
-"""What every client and auditor command needs: the chain, the matcher, the model, the wallet's records."""
+"""What does every client and auditor command need: chain, matcher, model, records?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GAME_CONTRACTS = ("ProgramStore", "TraceJudge", "ToleranceGame")
 
 @dataclass(frozen=True)
 class Model:
-    """A model as people, the chain and this machine know it."""
+    """A model by its name, its id on chain (0x hex) and its specification."""
 
     name: str
     model_id: str
@@ -84,17 +84,15 @@ class Context:
                 next_step="list them: `client models`",
             )
         if not await self.chain.read("ModelRegistry", "exists", model_id):
-            raise ModelUnknown(
-                f"model {model_id} is not registered", f"on chain {self.chain.chain_id}"
-            )
-        spec = msgspec.convert(
-            await self.chain.read("ModelRegistry", "specOf", model_id), ModelSpec
-        )
+            where = f"on chain {self.chain.chain_id}"
+            raise ModelUnknown(f"model {model_id} is not registered", where)
+        found = await self.chain.read("ModelRegistry", "specOf", model_id)
+        spec = msgspec.convert(found, ModelSpec)
         return Model(model_name(model_id, self.settings) or typed, model_id, spec)
 
 
 def model_name(model_id: str, settings: Settings) -> str | None:
-    """What people call a model, as far as the network file says."""
+    """A model's name in the network file."""
     names = settings.network.models.items()
     return next((name for name, known in names if known.lower() == model_id.lower()), None)
 
@@ -113,7 +111,7 @@ def _model_id(typed: str, known: Iterable[str]) -> str | None:
 
 @asynccontextmanager
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
-    """Connect to the configured chain and check that it is the right one. What is sent is noted in the journal.
+    """Connect to the configured chain, check which it is, and keep a journal of what is sent.
 
     Raises ConfigError or ChainUnreachable.
     """

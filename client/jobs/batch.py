@@ -1,14 +1,14 @@
-"""The life of a batch: order, match, stream, acknowledge, and go again with what a lost pipeline left unfinished.
+"""How does a batch go: order, match, stream, acknowledge, and again with what a pipeline left?
 
-Promise: nothing that was delivered is lost, and no token of an answer is paid twice. When a pipeline breaks, what it gave is
-acknowledged, finished or not; what is missing is ordered from another pipeline that goes on from the last token.
+Nothing that was delivered is lost, and no token is paid twice. When a pipeline breaks, what it gave
+is acknowledged, finished or not, and another one goes on from the last token.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -34,11 +34,11 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from core.engine.sampling.stops import AnswerEnding
+    from client.pipeline.pipeline import EndingOf
 
 log = get_logger(__name__)
 MAX_JOBS = 256
-FRUITLESS_ROUNDS = 7  # orders in a row that brought no token
+FRUITLESS_ROUNDS = 7  # most orders in a row without a token
 OPEN_TRIES = 6  # a matcher that restarts is back by then
 ACK_TRIES = 5
 PAUSE_S, SHORT_PAUSE_S, LONGEST_PAUSE_S = 1.0, 0.25, 8.0
@@ -47,7 +47,7 @@ LOOK_AGAIN_S = 0.5
 
 
 class BatchWatcher(Protocol):
-    """Who wants to see a batch happen. Calls are quick and never raise."""
+    """Sees a batch happen. Calls are quick and never raise."""
 
     def order_signed(self, order: Order, locked_units: int) -> None: ...
 
@@ -76,7 +76,7 @@ class Requester:
     model_id: str
     model: ModelSpec
     #: Decides where an answer ends, to hold the last stage to it. None: it is believed.
-    ending_of: Callable[[Prompt], AnswerEnding] | None = None
+    ending_of: EndingOf | None = None
 
 
 class TermsOf(Protocol):
@@ -91,15 +91,15 @@ class Policy:
     limits: PipelinePatience = field(default_factory=PipelinePatience)
     acknowledge: bool = True
     deposit_missing: bool = True
-    #: Held while an order is made and matched: those who must not get the same machines take turns.
+    #: Held while an order is made and matched: replicas take turns, to get different machines.
     turn: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
-    #: Where what is due is put down instead of being acknowledged; None: it is acknowledged at once.
+    #: Takes what is due instead of its being acknowledged at once.
     due: list[Due] | None = None
 
 
 @dataclass(frozen=True)
 class Due:
-    """What a job gave, by request index, and nobody has acknowledged yet."""
+    """What a job gave, by request index, before it is acknowledged."""
 
     match: Match
     answers: Mapping[int, RequestAnswer]
@@ -130,10 +130,10 @@ async def run_batch(
     watcher: BatchWatcher,
     submission: str,
 ) -> BatchResult:
-    """Run a batch to its end. What a broken pipeline left goes on from its last token in another one.
+    """Run a batch to its end; what a broken pipeline left goes on in another one.
 
-    Raises what the first order raised (no capacity, no deposit, …): nothing was spent then. Later failures are reported per
-    request in the result.
+    Raises what the first order raised (NoCapacity, DepositShort, …): nothing was spent then. Later
+    failures are in the result, by request.
     """
     identity = StreamIdentity(requester.signer, requester.chain.domain)
     limits = policy.limits
@@ -218,12 +218,12 @@ class _Submission:
                 log.error("a job was left unpaid", reason=repr(error), exc_info=error)
 
     def _settle_behind(self) -> None:
-        """Stages sign for what they gave, and forget it: not before another order has taken it over."""
+        """Have stages sign for what they gave, once another order has taken it over."""
         behind, self._behind = self._behind, []
         self._settling |= {asyncio.create_task(self._settle(*job)) for job in behind}
 
     async def _open(self, answers: Sequence[Ongoing]) -> tuple[Match, PromptBatch]:
-        """Sign an order for these answers and have it matched and locked on chain, when it is our turn."""
+        """Sign an order for these answers and have it matched and locked on chain, in our turn."""
         async with self._policy.turn:
             return await self._open_now(answers)
 
@@ -258,7 +258,7 @@ class _Submission:
         return match, batch
 
     async def _chain_now(self) -> int:
-        """Chain time. Asked once; then it is our own clock's, which a new order after a loss need not wait for."""
+        """Chain time: asked once, then by our own clock, so that going on waits for no answer."""
         clock = self._requester.clock
         if self._chain_ahead_s is None:
             self._chain_ahead_s = await self._requester.chain.now() - clock.monotonic()
@@ -270,51 +270,46 @@ class _Submission:
         return max([now_ms, *(nonce + 1 for nonce in known)])
 
     async def _provide(self, locked: int) -> None:
-        """Have so much prepaid. The first time as much again if the wallet has it, so that going on needs no deposit."""
-        requester, may_deposit = self._requester, self._policy.deposit_missing
+        """Have so much prepaid; at first twice that, so that going on needs no deposit."""
+        chain, signer = self._requester.chain, self._requester.signer
+        may, spare = self._policy.deposit_missing, 0 if self._matches else locked
         try:
-            spare = 0 if self._matches else locked
-            await ensure_deposit(
-                requester.chain, requester.signer, locked, may_deposit=may_deposit, spare=spare
-            )
+            await ensure_deposit(chain, signer, locked, may_deposit=may, spare=spare)
         except DepositShort:
             if not self._behind and not self._settling:
                 raise
             await self.settled()  # what the jobs before did not use comes back
-            await ensure_deposit(requester.chain, requester.signer, locked, may_deposit=may_deposit)
+            await ensure_deposit(chain, signer, locked, may_deposit=may)
 
     async def _stream(
         self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]
     ) -> PipelineOutcome:
-        """Stream the job and keep what it produced; it is paid while others go on. Raises no HeadraceError."""
-        nothing: PipelineOutcome | None = None
-        session = self._session(match, batch, answers)
+        """Stream the job and keep what it gave; it is paid while others go on. No HeadraceError."""
+        run = self._job_run(match, batch, answers)
         try:
             await self._learn_roots(match)
-            await session.open()
+            await run.open()
         except HeadraceError as error:
             self._requester.store.set_state(match.job_id, "abandoned")
+            await run.close()
             failed = dict.fromkeys(range(len(batch.prompts)), error)
-            nothing = PipelineOutcome({}, failed, lost=session.outcome().lost, was_opened=False)
-        if nothing is not None:
-            await session.close()
-            return nothing
-        taken_over = asyncio.create_task(self._settle_when_begun(session))
+            return PipelineOutcome({}, failed, lost=run.outcome().lost, was_opened=False)
+        taken_over = asyncio.create_task(self._settle_when_begun(run))
         try:
-            outcome = await session.run()
+            outcome = await run.run()
         except asyncio.CancelledError:  # Ctrl-C: pay for what was delivered, then stop
-            await self._settle(match, session)
+            await self._settle(match, run)
             raise
         finally:
             taken_over.cancel()
         if outcome.unfinished:
-            self._behind.append((match, session))
+            self._behind.append((match, run))
         else:
-            await self._settle(match, session)
+            await self._settle(match, run)
         return outcome
 
-    async def _settle_when_begun(self, session: JobRun) -> None:
-        await session.begun.wait()
+    async def _settle_when_begun(self, run: JobRun) -> None:
+        await run.begun.wait()
         self._settle_behind()
 
     async def _learn_roots(self, match: Match) -> None:
@@ -322,20 +317,19 @@ class _Submission:
         requester = self._requester
         self._shard_roots |= await shard_roots(requester.chain, requester.model_id, unknown)
 
-    def _session(self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]) -> JobRun:
-        """A session whose answers are stored as they finish."""
+    def _job_run(self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]) -> JobRun:
+        """A run whose answers are stored as they finish."""
         requester, watcher, roots = self._requester, self._watcher, self._shard_roots
 
         def token(index: int, step: int, token: int) -> None:
             answer = answers[index]
             place = len(answer.tokens) + step
-            if place >= answer.shown:  # else a pipeline that was caught lying told it before
+            if place >= answer.shown:  # else a pipeline that is not trusted any more told it
                 answer.shown = place + 1
                 watcher.token(answer.prompt.custom_id, place, token)
 
         def finish(index: int, state: RequestState) -> None:
-            requester.store.finish_request(match.job_id, index, state.tokens, state.finish)
-            requester.store.add_receipts(match.job_id, list(state.receipts.values()))
+            self._keep(match, index, state)
             watcher.request_finished(batch.prompts[index].custom_id, state.finish)
 
         return JobRun(
@@ -351,33 +345,39 @@ class _Submission:
             ending_of=requester.ending_of,
         )
 
-    async def _settle(self, match: Match, session: JobRun) -> None:
+    def _keep(self, match: Match, index: int, state: RequestState) -> None:
+        receipts = list(state.receipts.values())
+        self._requester.store.finish_request(
+            match.job_id, index, state.tokens, state.finish, receipts
+        )
+
+    async def _settle(self, match: Match, run: JobRun) -> None:
         """Pay for what a job gave: finished answers, and of broken ones what came."""
         requester = self._requester
         try:
-            outcome = session.outcome()
+            outcome = run.outcome()
             if outcome.unfinished:
-                for index, receipts in (await session.cut()).items():
-                    part = outcome.begun[index]
-                    requester.store.finish_request(match.job_id, index, part.tokens, part.finish)
-                    requester.store.add_receipts(match.job_id, list(receipts.values()))
-                outcome = session.outcome()
-                await session.let_go()
+                await run.cut()
+                outcome = run.outcome()
+                for index, part in outcome.begun.items():
+                    self._keep(match, index, part)
+                await run.let_go()
             else:
-                whole = await _close_job(session, list(outcome.finished))
+                whole = await _close_job(run, list(outcome.finished))
                 requester.store.add_receipts(match.job_id, whole)
         finally:
-            await session.close()
+            await run.close()
         answers = {i: state.answer for i, state in (outcome.finished | outcome.begun).items()}
         await pay(requester, Due(match, answers), self._policy, self._watcher)
 
 
 def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
+    """Seconds to wait after so many failures in a row: twice as long each time, up to eight."""
     return min(first_s * 2.0**failures, LONGEST_PAUSE_S)
 
 
 async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:
-    """Hand in the order. A matcher that did not answer may have opened the job: the same order again gives the same job."""
+    """Hand in the order, again if the matcher is unreachable: the same order gives the same job."""
     for attempt in range(OPEN_TRIES - 1):
         try:
             return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
@@ -387,7 +387,7 @@ async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes |
 
 
 def check_plan(plan: Sequence[Stage], demands: Terms | None) -> None:
-    """Raise CheckFailed unless every stage is one that we allow: no prompt is shown to others."""
+    """Raise CheckFailed unless the order's demands allow every stage: others see no prompt."""
     barred = [s.operator for s in plan if demands is not None and not demands.allows(s.operator)]
     if barred:
         raise CheckFailed(
@@ -398,7 +398,7 @@ def check_plan(plan: Sequence[Stage], demands: Terms | None) -> None:
 
 
 async def check_on_chain(requester: Requester, match: Match) -> None:
-    """The matcher's word is not enough: the job must be matched on chain with the plan it showed us."""
+    """Raise CheckFailed unless the chain shows the job matched with the plan the matcher told."""
     give_up = requester.clock.monotonic() + MATCHED_WITHIN_S
     while True:
         job = await requester.chain.read("TaskRegistry", "jobOf", match.job_id)
@@ -408,23 +408,24 @@ async def check_on_chain(requester: Requester, match: Match) -> None:
         if state >= JobState.MATCHED or requester.clock.monotonic() >= give_up:
             raise CheckFailed(
                 "the job on chain is not the one the matcher described",
-                f"state {state.name}, plan {job['planHash']}, expected MATCHED with {match.plan_hash}",
+                f"state {state.name}, plan {job['planHash']}, expected MATCHED with "
+                f"{match.plan_hash}",
                 state="no prompt was sent; what is locked returns after the order's deadline",
             )
         await requester.clock.sleep(LOOK_AGAIN_S)
 
 
-async def _close_job(session: JobRun, indices: list[int]) -> list[SignedReceipt]:
-    """Receipts over the whole job; a stage that has gone by now already signed every request on its own."""
+async def _close_job(run: JobRun, indices: list[int]) -> list[SignedReceipt]:
+    """Receipts over the whole job; without them there are those over each request."""
     try:
-        return await session.close_job(indices)
+        return await run.close_job(indices)
     except HeadraceError as error:
         log.warning("no receipts over the whole job", reason=str(error))
         return []
 
 
 async def pay(requester: Requester, due: Due, policy: Policy, watcher: BatchWatcher) -> None:
-    """Acknowledge what a job gave. A matcher that cannot be told loses nothing: it delivers whole jobs' receipts itself."""
+    """Acknowledge what a job gave. Unacknowledged, it is paid after the window for disputes."""
     match, answers = due.match, due.answers
     if not answers:
         requester.store.set_state(match.job_id, "abandoned")

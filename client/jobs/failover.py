@@ -1,13 +1,13 @@
-"""What is left to do of each answer when a pipeline breaks, and what is it gone on from?
+"""What is left of each answer when a pipeline breaks, and what does it go on from?
 
-An answer is one request's of several orders in a row: each next order's prompt is the first one's and the tokens so far, drawn
-on with the noise of the first order from the step reached (`docs/protocol.md` §8).
+The next order's prompt is the first one's and the tokens so far; it draws on with the noise of the
+first order from the step reached (`docs/protocol.md` §8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -18,14 +18,14 @@ from core.protocol import wire
 
 @dataclass
 class Ongoing:
-    """One answer on its way through as many jobs as it takes. `place` is its order and index there in the newest one."""
+    """One answer on its way through as many jobs as it takes."""
 
     prompt: Prompt
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprobs | None] = field(default_factory=list)
     key_index: int | None = None
-    place: tuple[str, int] | None = None
-    shown: int = 0  # tokens that were told, whoever gave them
+    place: tuple[str, int] | None = None  # the newest order that it was part of, its index there
+    shown: int = 0  # tokens that the reader has
 
     @property
     def left_tokens(self) -> int:
@@ -46,17 +46,21 @@ class Ongoing:
 
     def whole(self, last: RequestState) -> RequestState:
         """The answer as if one job had given it, once its last part is here."""
-        whole = RequestState(self.prompt.ids, self.prompt.sampling.max_new_tokens)
-        whole.tokens, whole.finish = [*self.tokens, *last.tokens], last.finish
-        whole.logprobs = [*self.logprobs, *last.logprobs]
-        whole.receipts, whole.done = last.receipts, last.done
-        return whole
+        return replace(
+            last,
+            failure=None,
+            prompt_ids=self.prompt.ids,
+            max_new_tokens=self.prompt.sampling.max_new_tokens,
+            tokens=[*self.tokens, *last.tokens],
+            logprobs=[*self.logprobs, *last.logprobs],
+        )
 
 
 def continues(answers: Sequence[Ongoing]) -> wire.Continues | None:
     """What a new order of these answers goes on with, None where it goes on with nothing.
 
-    Stages know the orders before that one, so the newest is enough; answers of other ones begin again from their tokens.
+    Stages know the orders before that one, so the newest is enough; answers of other orders begin
+    again from their tokens.
     """
     places = [answer.place for answer in answers if answer.place is not None]
     if not places:
@@ -74,7 +78,7 @@ def continues(answers: Sequence[Ongoing]) -> wire.Continues | None:
 def go_on(
     answers: Sequence[Ongoing], outcome: PipelineOutcome, order_hash: str
 ) -> tuple[list[Ongoing], dict[int, RequestState]]:
-    """What is left after a job of these answers: answers to order anew, and by index those that are all here, receipts or not."""
+    """Of a job's answers those to order anew, and by index those that are whole, signed or not."""
     left, whole = [], dict(outcome.finished)
     for index, answer in enumerate(answers):
         part = outcome.begun.get(index)
@@ -97,5 +101,5 @@ def go_on(
 
 
 def _is_whole(part: RequestState) -> bool:
-    """Whether an answer has all its tokens; nobody has to sign for it before it is shown."""
+    """Whether an answer has all its tokens: it is shown, receipts or not."""
     return part.finish == "stop" or len(part.tokens) >= part.max_new_tokens

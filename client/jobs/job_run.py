@@ -1,16 +1,16 @@
-"""Running one matched batch over its stages' streams: submit, follow tokens, collect receipts, notice who fell silent.
+"""How does one matched job of a batch run over its stages' streams?
 
-The session holds no policy: what to do about a dead stage is decided in `client/jobs/batch.py`.
+It holds no policy: what to do about a dead stage is decided in `client/jobs/batch.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from client.orders.orders import Prompt, PromptBatch
+from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import (
     FinishSink,
     Match,
@@ -29,7 +29,7 @@ from core.runtime import origin
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from core.engine.sampling.stops import AnswerEnding
+    from client.pipeline.pipeline import EndingOf
 
 
 class JobRun(Pipeline):
@@ -47,9 +47,9 @@ class JobRun(Pipeline):
         limits: PipelinePatience,
         streams: Streams | None = None,
         continues: wire.Continues | None = None,
-        ending_of: Callable[[Prompt], AnswerEnding] | None = None,
+        ending_of: EndingOf | None = None,
     ) -> None:
-        """See `Pipeline`. `ending_of` decides where an answer ends; without it the last stage is believed."""
+        """See `Pipeline`. `ending_of` decides where answers end; None: the last stage does."""
         super().__init__(
             match,
             identity,
@@ -62,14 +62,10 @@ class JobRun(Pipeline):
         )
         self._batch = batch
         self._requests = {
-            i: RequestState(
-                p.ids,
-                p.sampling.max_new_tokens,
-                ending=None if ending_of is None else ending_of(p),
-            )
-            for i, p in enumerate(batch.prompts)
+            i: RequestState.of(prompt, ending_of) for i, prompt in enumerate(batch.prompts)
         }
-        #: As many requests as run at once have their first token: nothing of an order before this one is needed any more.
+        self._busy.set()
+        #: All that run at once have their first token: an order before this one is not needed.
         self.begun = asyncio.Event()
 
     async def run(self) -> PipelineOutcome:
@@ -86,7 +82,10 @@ class JobRun(Pipeline):
         return self.outcome()
 
     async def close_job(self, indices: Sequence[int]) -> list[SignedReceipt]:
-        """One receipt per stage over exactly these requests, checked. Raises CheckFailed or PeerUnreachable."""
+        """A checked receipt of each stage over just these requests.
+
+        Raises CheckFailed or PeerUnreachable.
+        """
         ask = wire.CloseJob(order_hash=self._match.order_hash, requests=sorted(indices))
         stages = range(len(self._match.plan))
         answers = await asyncio.gather(*(self._ask(stage, ask) for stage in stages))

@@ -1,7 +1,8 @@
-"""Do several pipelines that share no machine give the same answers? The same work bought more than once, and compared token by token.
+"""Do several pipelines that share no machine give the same answers, token by token?
 
-Each replica is an order of its own, with salts of its own, so that no machine can tell that others do the same work. All are paid;
-with answers that differ the jobs that gave them are not acknowledged, so that their pay waits until the window for disputes is over.
+Each replica is an order of its own, with salts of its own, so that no machine can tell that others
+do the same work. Jobs with answers that differ are not acknowledged: their pay waits until the
+window for disputes is over.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from core.protocol.types import Order, Terms
 
 @dataclass(frozen=True)
 class AllowedMiners:
-    """Whom any of the replicas may be served by, in addresses."""
+    """Addresses of the operators that may serve a replica."""
 
     in_flight: int
     trusted: frozenset[str] = frozenset()
@@ -51,7 +52,7 @@ class AllowedMiners:
 async def quotes(
     api: MatcherApi, model_id: str, tokens: tuple[int, int], wanted: AllowedMiners, replicas: int
 ) -> list[Quote]:
-    """A price for each replica, over machines that no other one is offered. `tokens` are in and out.
+    """A price for each replica, over machines of its own. `tokens` are in and out.
 
     Raises NoCapacity where there are not so many pipelines.
     """
@@ -74,7 +75,7 @@ async def quotes(
 
 
 class Apart:
-    """Keeps replicas on machines of their own: each avoids whatever another one was offered or has had."""
+    """Keeps replicas apart: each avoids the machines that others were offered or had."""
 
     def __init__(self, wanted: AllowedMiners, offered: Sequence[Quote]) -> None:
         self.turn = asyncio.Lock()
@@ -87,6 +88,7 @@ class Apart:
         return self._wanted.demands(frozenset().union(*others))
 
     def opened(self, replica: int, match: Match) -> None:
+        """The replica has these machines."""
         self._held[replica] |= _operators(match.plan)
 
 
@@ -101,7 +103,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class AnswerDifference:
-    """A request whose answers are not the same, from token number `step` on. `answers` are by replica."""
+    """A request whose answers differ from token number `step` on; `answers` are by replica."""
 
     custom_id: str
     step: int
@@ -118,7 +120,7 @@ async def run_replicas(
 ) -> tuple[list[Replica], list[AnswerDifference]]:
     """Run the batch once for each policy, all at the same time, compare, and pay.
 
-    A replica that fails ends no other one. Cancelled, it pays for what came. Policies that acknowledge do so here, after the comparison.
+    A replica that fails ends no other one. Cancelled, it pays for what came.
     """
     due: list[tuple[Policy, BatchWatcher, list[Due]]] = []
 
@@ -164,7 +166,7 @@ def differences(results: Sequence[tuple[int, BatchResult]]) -> list[AnswerDiffer
 
 
 def first_difference(answers: Sequence[Sequence[int]]) -> int | None:
-    """The first step at which not all have the same token, one that has ended counting as another token; None where all are the same."""
+    """The first step at which a token differs or an answer has ended; None for the same answers."""
     for step, tokens in enumerate(zip_longest(*answers)):
         if len(set(tokens)) > 1:
             return step
@@ -172,7 +174,7 @@ def first_difference(answers: Sequence[Sequence[int]]) -> int | None:
 
 
 def whole_jobs(differing: Sequence[AnswerDifference], results: Sequence[BatchResult]) -> set[str]:
-    """Jobs that gave such an answer and can be paid without us: all their requests were finished there."""
+    """Jobs that gave such an answer and are paid without an Ack: they finished all requests."""
     done: dict[str, int] = {}
     orders: dict[str, Order] = {}
     for result in results:
@@ -186,7 +188,7 @@ def whole_jobs(differing: Sequence[AnswerDifference], results: Sequence[BatchRes
 def describe(
     difference: AnswerDifference, store: ClientStore, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """A line of `differences.jsonl`: what each replica said, with the receipt for it and the commands that find and accuse the liar."""
+    """A line of `differences.jsonl`: answers, receipts, and commands that find the liar."""
     return {
         "custom_id": difference.custom_id,
         "step": difference.step,
@@ -226,20 +228,22 @@ def receipt_over(store: ClientStore, job_id: str, request_index: int) -> str | N
 
 
 def suspicion(differing: Sequence[AnswerDifference], file: str) -> CheckFailed:
-    """That answers differ, as an error: one of them is wrong, or two tokens were as likely as each other within the tolerance."""
+    """That answers differ, as an error."""
     first = differing[0]
     job = ids.short(ids.Kind.JOB, first.answers[0][1].job_id)
     return CheckFailed(
         f"{len(differing)} answers are not the same on all machines",
-        f"the first is '{first.custom_id}', from token {first.step} on: somebody computed another model, or two tokens were a near tie",
-        state=f"both sides are in {file}; jobs that gave them are not acknowledged, and are paid when their window for disputes is over",
+        f"the first is '{first.custom_id}', from token {first.step} on: a stage computed another "
+        "model, or two tokens were a near tie",
+        state=f"both sides are in {file}; jobs that gave them are not acknowledged, and are paid "
+        "when their window for disputes is over",
         next_step=f"auditor check {job}",
         differences=len(differing),
     )
 
 
 class _SeenMiners:
-    """Passes on to a watcher, and says which machines were given first."""
+    """Passes on to a watcher, and first says which machines were given."""
 
     def __init__(self, watcher: BatchWatcher, opened: Callable[[Match], None]) -> None:
         self._watcher, self._opened = watcher, opened

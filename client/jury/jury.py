@@ -1,7 +1,7 @@
-"""A juror's work: be drawn, re-run the disputed shard, commit, reveal, and move a dispute on when a clock has run out.
+"""What does a juror do in a dispute: be drawn, re-run the shard, commit, reveal, move it on?
 
-`next_action` decides from what the chain says and what we remember; the daemon only carries it out. Everything a juror
-must not forget (its vote and salt) is in SQLite before the commitment is sent, so a restart never costs the stake.
+`next_action` decides from the chain and the vote book; the daemon carries it out. Vote and salt are
+in SQLite before the commitment is sent, so a restart never costs the stake.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class View:
 
 @dataclass(frozen=True)
 class Memory:
-    """What we did in this dispute. A vote that is stored may be committed on chain without `committed`: we died in between."""
+    """What we did in this dispute. A vote may be on chain without `committed`, after a crash."""
 
     voted: bool = False
     committed: bool = False
@@ -107,7 +107,7 @@ class DisputedWork:
 
 
 async def read_disputed_work(chain: Chain, opened: ChainEvent) -> DisputedWork:
-    """Decode the transaction that opened a dispute. Raises CheckFailed when it does not show an order, a plan and a receipt."""
+    """What the transaction that opened a dispute shows. Raises CheckFailed for too little."""
     call = await chain.call_of(opened.tx_hash)
     if call is None or call.function != "dispute":
         raise CheckFailed(
@@ -136,13 +136,13 @@ class JurorDaemon:
         *,
         on_vote: Callable[[str, VoteKind, StageFinding | None], None] = lambda *_: None,
     ) -> None:
-        """`evidence_of` makes the access to a case's stages; `source_of` finds its model's weights here."""
+        """`evidence_of` opens a case's stages; `source_of` finds its model's weights here."""
         self._chain, self._signer, self._book, self._clock = chain, signer, book, clock
         self._follower, self._evidence_of, self._source_of = follower, evidence_of, source_of
         self._on_vote = on_vote
         self._open: dict[str, ChainEvent] = {}
         self._judging: dict[str, asyncio.Task[None]] = {}
-        self._bench = asyncio.Lock()  # one shard in memory at a time
+        self._shard_lock = asyncio.Lock()  # one shard in memory at a time
         self._not_before: dict[str, float] = {}
         self.is_chain_up = False
 
@@ -173,7 +173,7 @@ class JurorDaemon:
         await asyncio.gather(*self._judging.values(), return_exceptions=True)
 
     async def step(self) -> None:
-        """Look once at the chain and do what is due in every open dispute. Raises ChainUnreachable."""
+        """Look once at the chain and do what is due in each dispute. Raises ChainUnreachable."""
         batch = await self._follower.poll()
         if batch.rolled_back_to is not None:
             self._roll_back(batch.rolled_back_to)
@@ -185,7 +185,7 @@ class JurorDaemon:
                 await self._advance(dispute)
 
     def _roll_back(self, block: int) -> None:
-        """Blocks above this one are gone, and with them perhaps a dispute, or our votes in it."""
+        """Blocks above this one are gone, perhaps with a dispute, or our votes in it."""
         for dispute, event in list(self._open.items()):
             self._book.unmark(dispute)
             if event.block_number > block:
@@ -200,8 +200,7 @@ class JurorDaemon:
         try:
             await self._do(action, dispute)
         except ContractRefused as error:
-            # Another juror was faster with a call that anyone may make, or a clock ran out between look and send: the
-            # next look sees the new state.
+            # Another juror was faster, or a clock ran out: the next look sees the new state.
             log.info("jury call refused", action=action.name, dispute=dispute, reason=error.why)
         except ChainUnreachable:
             raise
@@ -231,15 +230,9 @@ class JurorDaemon:
         if stored is None:
             self._start_judging(dispute)
             return
-        commitment = await self._chain.read(
-            JURY,
-            "commitmentHash",
-            dispute,
-            self._signer.address,
-            int(stored.vote),
-            stored.evidence,
-            stored.salt,
-        )
+        opening = int(stored.vote), stored.evidence, stored.salt
+        whose = dispute, self._signer.address
+        commitment = await self._chain.read(JURY, "commitmentHash", *whose, *opening)
         await self._send_once("commitVote", "AlreadyCommitted", dispute, commitment)
         self._book.mark(dispute, "committed")
 
@@ -262,12 +255,12 @@ class JurorDaemon:
         """Judge and store the vote; what keeps us from judging is tried again later."""
         dispute = opened.args["dispute"]
         try:
-            async with self._bench:
+            async with self._shard_lock:
                 vote, finding = await self._judge(opened)
         except HeadraceError as error:
             log.warning("cannot judge, will retry", dispute=dispute, reason=str(error))
             self._put_off(dispute)
-        except Exception:  # strangers wrote what is judged; it must not stop the other disputes
+        except Exception:  # what others wrote must not stop the other disputes
             log.exception("judging failed, will retry", dispute=dispute)
             self._put_off(dispute)
         else:
@@ -279,8 +272,10 @@ class JurorDaemon:
         self._not_before[dispute] = self._clock.monotonic() + RETRY_S
 
     async def _judge(self, opened: ChainEvent) -> tuple[VoteKind, StageFinding | None]:
-        """Re-run the accused stage. A stage that does not open what it signed is at fault; what a challenger does not show, or
-        nobody can measure, is none."""
+        """Re-run the accused stage. One that does not open what it signed is at fault.
+
+        What a challenger does not show, or cannot be measured, is no fault.
+        """
         dispute = opened.args["dispute"]
         try:
             work = await read_disputed_work(self._chain, opened)
@@ -315,7 +310,7 @@ class JurorDaemon:
         await self._chain.transact(self._signer, JURY, function, *args)
 
     async def _send_once(self, function: str, done_error: str, *args: Any) -> None:
-        """Send, taking "you did that already" for success: we crashed between sending and remembering."""
+        """Send; `done_error` is success, since we may have crashed before remembering it."""
         try:
             await self._send(function, *args)
         except ContractRefused as error:

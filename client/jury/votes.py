@@ -1,4 +1,4 @@
-"""What a juror must not forget: its votes and their salts, on disk before anything about them is sent."""
+"""Which votes and salts must a juror not forget? On disk before anything about them is sent."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class VoteBook:
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(
-            "CREATE TABLE IF NOT EXISTS vote (dispute TEXT PRIMARY KEY, vote INTEGER NOT NULL, evidence TEXT NOT NULL,"
-            " salt TEXT NOT NULL, committed INTEGER NOT NULL DEFAULT 0, revealed INTEGER NOT NULL DEFAULT 0)"
+            "CREATE TABLE IF NOT EXISTS vote (dispute TEXT PRIMARY KEY, vote INTEGER NOT NULL,"
+            " evidence TEXT NOT NULL, salt TEXT NOT NULL, committed INTEGER NOT NULL DEFAULT 0,"
+            " revealed INTEGER NOT NULL DEFAULT 0)"
         )
 
     def close(self) -> None:
@@ -52,7 +53,7 @@ class VoteBook:
         return StoredVote(VoteKind(row[0]), row[1], row[2], bool(row[3]), bool(row[4]))
 
     def remember(self, dispute: str, vote: VoteKind, evidence: str, salt: str) -> StoredVote:
-        """Keep the first vote of a dispute; a second one is ignored, so we never contradict ourselves."""
+        """Keep the first vote of a dispute; a second one, which might contradict it, is ignored."""
         self._db.execute(
             "INSERT OR IGNORE INTO vote (dispute, vote, evidence, salt) VALUES (?, ?, ?, ?)",
             (dispute, int(vote), evidence, salt),

@@ -1,4 +1,4 @@
-"""Who settles an order's disputes: the tolerance game where the chain knows the model's operators, else the jury, or whom the person names."""
+"""Who settles an order's disputes: the game, the jury, or an arbitrator that is named?"""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NAMED = ("", "game", "jury")
 
 
 def check_named(named: str) -> str:
-    """What a person wrote for an arbitrator: "" (the network's default), game, jury, or an address. Raises IdInvalid."""
+    """ "" (the network's default), game, jury, or a checked address. Raises IdInvalid."""
     return named if named in NAMED else ids.address(named)
 
 
 async def is_playable(chain: Chain, numerics_profile: str) -> bool:
-    """Whether disputes about a model can be played: the chain has the game and holds the model's operator program."""
+    """Whether the chain has the game, and the operator program of a model with this profile."""
     if GAME not in chain.addresses or "ProgramStore" not in chain.addresses:
         return False
     return bool(await chain.read("ProgramStore", "has", numerics_profile))

@@ -1,4 +1,4 @@
-"""Whom may an order be served by, and what share of it is audited: as a person says it, and as the order's hash binds it?"""
+"""Which operators may serve an order, and what share of it is audited?"""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from core.protocol.errors import UsageError
 from core.protocol.types import Terms
 
 MOST_OPERATORS = 64
-SAMPLE_BPS = 500  # of `sample`, where nobody says how many
+SAMPLE_BPS = 500  # of a plain `sample`
 
 
 def names_ids(typed: Iterable[str]) -> bool:
-    """Whether some operator is meant by an id, which only the matcher's list resolves."""
+    """Whether one is an operator's id, which only the matcher's list resolves."""
     return any(name.startswith(f"{ids.Kind.MINER.value}_") for name in typed)
 
 
 def operators_of(typed: Iterable[str], known: Collection[str] = ()) -> frozenset[str]:
-    """Addresses of the operators that a person names by address, or by the id or a prefix of it of a `known` one.
+    """Addresses of operators named by address, or by id or its prefix where they are `known`.
 
     Raises IdInvalid, or UsageError for more than 64.
     """
@@ -35,9 +35,9 @@ def _operator(name: str, known: Collection[str]) -> str:
 
 
 def audit_bps(level: str, default: str = "none") -> int:
-    """The share of requests to be audited, in hundredths of a percent: none, full, sample=0.05, or sample for what `default` says.
+    """The share of requests to be audited, in hundredths of a percent; `sample` is the `default`.
 
-    Raises UsageError.
+    Raises UsageError for anything but none, full, sample or sample=0.05.
     """
     if level == "sample":
         level = default if default.startswith("sample=") else f"sample={SAMPLE_BPS / 10_000}"
@@ -56,7 +56,7 @@ def audit_bps(level: str, default: str = "none") -> int:
 def demanded(
     in_flight: int, trusted: Iterable[str], avoided: Iterable[str], audited_bps: int
 ) -> Terms | None:
-    """What an order insists on; None where anybody may serve and nothing is audited. Takes addresses."""
+    """Terms over addresses; None where any operator may serve and nothing is audited."""
     trusted, avoided = frozenset(trusted), frozenset(avoided)
     if not (trusted or avoided or audited_bps):
         return None

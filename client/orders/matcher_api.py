@@ -1,4 +1,4 @@
-"""Asking a matcher over HTTP: what is served, at what price, and to open or settle a job."""
+"""What does a requester ask a matcher over HTTP: offers, a price, to open or settle a job?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Quote(msgspec.Struct, frozen=True, rename="camel"):
-    """The least an order must offer now, in nano base units per token and layer unit, and the chain that would serve it."""
+    """The least an order must offer now, in nano base units per token and layer unit."""
 
     price_in: t.U63
     price_out: t.U63
@@ -43,7 +43,7 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Goes(msgspec.Struct, frozen=True, rename="camel"):
-    """What a new order goes on with: a job whose pipeline broke, and which of its operators fell silent."""
+    """What a new order goes on with: a broken job, and its operators that fell silent."""
 
     continues: t.Hash32
     lost: frozenset[t.Address]
@@ -63,7 +63,7 @@ class _OpenedJob(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MatcherApi:
-    """One matcher. Every call raises MatcherUnreachable when it does not answer like one, or the error that it answers with."""
+    """One matcher. Every call raises MatcherUnreachable, or the error that it answers with."""
 
     def __init__(self, base_url: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """No traffic yet. Raises ConfigError for an unusable URL."""
@@ -82,22 +82,17 @@ class MatcherApi:
         return await self._ask(dict[str, Any], "GET", "/v1/status")
 
     async def models(self) -> list[dict[str, Any]]:
-        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/models")
-        return found.get("models", [])
+        return await self._list("/v1/models", "models")
 
     async def miners(self) -> list[dict[str, Any]]:
-        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/miners")
-        return found.get("miners", [])
+        return await self._list("/v1/miners", "miners")
 
     async def quote(
         self, model_id: str, tokens_in: int, tokens_out: int, terms: t.Terms | None = None
     ) -> Quote:
         """Lowest price at which a whole pipeline that the terms allow would serve this now."""
-        params: dict[str, Any] = {
-            "model": model_id,
-            "tokens_in": tokens_in,
-            "tokens_out": tokens_out,
-        }
+        params: dict[str, Any] = {"model": model_id}
+        params |= {"tokens_in": tokens_in, "tokens_out": tokens_out}
         if terms is not None:
             params |= {"trusted": list(terms.trusted), "avoided": list(terms.avoided)}
         return await self._ask(Quote, "GET", "/v1/quote", params=params)
@@ -106,14 +101,12 @@ class MatcherApi:
         return await self._ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}")
 
     async def allocations(self) -> list[dict[str, Any]]:
-        """Who was told which layers, per model, and why."""
-        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/allocation")
-        return found.get("allocations", [])
+        """The layers that each machine was told to serve, per model, and why."""
+        return await self._list("/v1/allocation", "allocations")
 
     async def routes(self) -> list[dict[str, Any]]:
         """Disjoint chains that serve now, fastest first, with how busy each is."""
-        found = await self._ask(dict[str, list[dict[str, Any]]], "GET", "/v1/routes")
-        return found.get("routes", [])
+        return await self._list("/v1/routes", "routes")
 
     async def fleet(self, model: str) -> dict[str, Any]:
         """The machines of a model as a document to plan with."""
@@ -147,7 +140,7 @@ class MatcherApi:
     async def acknowledge(
         self, job_id: str, ack: t.Ack, signature: str, *, closing: bool = False
     ) -> dict[str, Any]:
-        """Hand in the acknowledgement; the matcher settles the job on chain, an open order's when it is worth it.
+        """Hand in an Ack, which the matcher brings on chain, of an open order when it is worth it.
 
         `closing`: none will follow.
         """
@@ -157,16 +150,25 @@ class MatcherApi:
         return await self._ask(dict[str, Any], "POST", f"/v1/jobs/{job_id}/ack", body=body)
 
     async def tell(self, report: SignedReport) -> None:
-        """Hand in an auditor's report. Raises UsageError where the matcher does not go by that auditor."""
+        """Hand in an auditor's report. Raises UsageError for an auditor it does not go by."""
         await self._ask(dict[str, Any], "POST", "/v1/audits", body=report)
 
     async def lots(self, signed: SignedAsk) -> Lots:
-        """Which requests the matcher's lot fell on. Raises MatcherUnreachable while they have not fallen, UsageError where it pays us nothing."""
+        """Which requests the matcher's lot fell on.
+
+        Raises MatcherUnreachable before it falls, UsageError where the matcher pays us nothing.
+        """
         return await self._ask(Lots, "POST", "/v1/audits/lots", body=signed)
 
     async def hand_in(self, signed: SignedFinding) -> None:
-        """Hand in what was found in a request that was drawn; the same again changes nothing. Raises UsageError for a late or foreign one."""
+        """Hand in what was found in a drawn request, once or again.
+
+        Raises UsageError for a late finding, or one in another request.
+        """
         await self._ask(dict[str, Any], "POST", "/v1/audits/findings", body=signed)
+
+    async def _list(self, path: str, name: str) -> list[dict[str, Any]]:
+        return (await self._ask(dict[str, list[dict[str, Any]]], "GET", path)).get(name, [])
 
     async def _ask(
         self,
@@ -204,7 +206,7 @@ class MatcherApi:
 
 
 def _refusal(content: bytes, status: int) -> HeadraceError:
-    """The error in `{"error": …}`, of its own class and in its own words. Anything else (a proxy's page) is named by its status."""
+    """The error in `{"error": …}`; of anything else, such as a proxy's page, its status."""
     try:
         failure = _table(_table(msgspec.json.decode(content)).get("error"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

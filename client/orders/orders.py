@@ -1,4 +1,4 @@
-"""What the requester signs: a batch of prompts, its commitments, and an order with every cap it will pay."""
+"""What does the requester sign: commitments to prompts, and an order with every cap it will pay?"""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def make_open_order(
     requester: str,
     nonce: int,
 ) -> Order:
-    """An order that fixes no prompts: each request is opened by a signature of its own. Unsigned."""
+    """An order that fixes no prompts: a signature opens each request. Unsigned."""
     return _order(allowance, (ZERO_HASH, ZERO_HASH), model_id, model, terms, requester, nonce)
 
 

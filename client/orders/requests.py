@@ -1,8 +1,8 @@
-"""Which requests a JSONL file asks for: the OpenAI batch format, line by line, good lines kept beside bad ones.
+"""Which requests does a JSONL file in the OpenAI batch format ask for, beside its bad lines?
 
-A line is `{"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}`; the body alone is accepted too. A body has
-either `messages` or `prompt`, and what else it likes of the fields in `client/orders/sampling.py`. A `prompt` is one message of the user; at
-the URL `/v1/completions` it goes to the model as it is.
+A line is `{"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}`, or the
+body alone. A body has either `messages` or `prompt`, and any fields of `client/orders/sampling.py`.
+A `prompt` is one message of the user; at the URL `/v1/completions` it goes to the model as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One prompt as a person wrote it. `is_plain`: the one message is text for the model, not a turn of a conversation."""
+    """One prompt as it was written. `is_plain`: its one message goes to the model as it is."""
 
     line_number: int
     custom_id: str
@@ -45,9 +45,9 @@ class ChatRequest:
 def read_requests(
     lines: Iterable[str | bytes], defaults: SamplingParams
 ) -> tuple[list[ChatRequest], list[LineInvalid]]:
-    """Requests of the good lines, and why each bad line is not one. Blank lines are skipped. Never raises for content.
+    """Requests of the good lines, and why each bad line is not one; blank lines are skipped.
 
-    A line that does not say how to sample gets the `defaults`.
+    A line that does not say how to sample gets the `defaults`. Raises for no content.
     """
     good, bad, seen = [], [], set()
     for number, line in enumerate(lines, start=1):
@@ -56,9 +56,8 @@ def read_requests(
         try:
             request = parse_line(number, line, defaults)
             if request.custom_id in seen:
-                raise LineInvalid(
-                    number, "its custom_id was used before", custom_id=request.custom_id
-                )
+                why = "its custom_id was used before"
+                raise LineInvalid(number, why, custom_id=request.custom_id)
         except LineInvalid as error:
             bad.append(error)
             continue
@@ -89,7 +88,7 @@ def _read_object(number: int, line: str | bytes) -> dict[str, Any]:
         if len(data) > MAX_LINE_BYTES:
             raise LineInvalid(number, f"the line is longer than {MAX_LINE_BYTES} bytes")
         entry = json.loads(data.decode())
-        # JSON may spell half a character ("\\ud800"), which can be neither tokenised, printed nor stored.
+        # JSON may spell half a character ("\\ud800"), which cannot be tokenised or stored.
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise LineInvalid(number, f"not UTF-8 text: byte {error.start + 1}") from None

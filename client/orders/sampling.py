@@ -1,9 +1,7 @@
-"""Which sampling parameters does a request ask for, in the words of the OpenAI API and of the
-command line?
+"""Which sampling parameters does a request or a command line ask for, in OpenAI's words?
 
-What is not said is taken from a base, so that one file may mix lines that say much and lines that
-say nothing. Beside OpenAI's fields there are `top_k`, `min_p`, `repetition_penalty`, `min_tokens`
-and `ignore_eos`, as other servers name them.
+What is not said is taken from a base. Beside OpenAI's fields there are `top_k`, `min_p`,
+`repetition_penalty`, `min_tokens` and `ignore_eos`, as other servers name them.
 """
 
 from __future__ import annotations
@@ -26,26 +24,24 @@ from core.protocol.types import (
 
 MAX_NEW_TOKENS = 2**20
 MAX_TEMPERATURE = 100
-FIELDS = frozenset(
-    {
-        "max_tokens",
-        "max_completion_tokens",
-        "min_tokens",
-        "ignore_eos",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "seed",
-        "repetition_penalty",
-        "frequency_penalty",
-        "presence_penalty",
-        "logit_bias",
-        "stop",
-        "logprobs",
-        "top_logprobs",
-    }
-)
+#: Field → field of `SamplingParams`, lowest and highest value.
+_WHOLE = {
+    "max_tokens": ("max_new_tokens", 1, MAX_NEW_TOKENS),
+    "min_tokens": ("min_new_tokens", 0, MAX_NEW_TOKENS),
+    "top_k": ("top_k", 0, 2**31),
+    "seed": ("seed", 0, 2**63 - 1),
+}
+#: The same in millionths.
+_MICRO = {
+    "temperature": ("temperature_micro", 0, MAX_TEMPERATURE * MICRO),
+    "top_p": ("top_p_micro", 1, MICRO),
+    "min_p": ("min_p_micro", 0, MICRO),
+    "repetition_penalty": ("repetition_penalty_micro", MICRO // 10, 10 * MICRO),
+    "frequency_penalty": ("frequency_penalty_micro", -2 * MICRO, 2 * MICRO),
+    "presence_penalty": ("presence_penalty_micro", -2 * MICRO, 2 * MICRO),
+}
+_OTHER = ("max_completion_tokens", "ignore_eos", "logit_bias", "stop", "logprobs", "top_logprobs")
+FIELDS = frozenset((*_WHOLE, *_MICRO, *_OTHER))
 
 
 class SamplingInvalid(Exception):
@@ -57,21 +53,18 @@ class SamplingInvalid(Exception):
 
 
 def sampling_of(body: Mapping[str, Any], base: SamplingParams) -> SamplingParams:
-    """The parameters that the fields of a request say, and the base where they say nothing; null is
-    nothing.
+    """The parameters that a request's `FIELDS` say; the base where they say nothing, or null.
 
-    Raises SamplingInvalid. Fields that are none of `FIELDS` are not looked at.
+    Raises SamplingInvalid.
     """
     said = {name: body[name] for name in FIELDS if body.get(name) is not None}
     if "max_completion_tokens" in said:
         said["max_tokens"] = said.pop("max_completion_tokens")
     changes: dict[str, Any] = {}
-    for name, field, low, high in _WHOLE:
-        if name in said:
-            changes[field] = _whole(name, said[name], low, high)
-    for name, field, low_micro, high_micro in _MICRO:
-        if name in said:
-            changes[field] = _micro(name, said[name], low_micro, high_micro)
+    for table, check in ((_WHOLE, _whole), (_MICRO, _micro)):
+        for name, (field, *limits) in table.items():
+            if name in said:
+                changes[field] = check(name, said[name], *limits)
     if "ignore_eos" in said:
         changes["ignore_eos"] = _flag("ignore_eos", said["ignore_eos"])
     if "stop" in said:
@@ -96,22 +89,6 @@ def sampling_of_flags(flags: Mapping[str, Any], base: SamplingParams) -> Samplin
     except SamplingInvalid as error:
         option = error.field.replace("_", "-")
         raise UsageError(f"--{option} cannot be used", f"it {error.why}") from None
-
-
-_WHOLE = (
-    ("max_tokens", "max_new_tokens", 1, MAX_NEW_TOKENS),
-    ("min_tokens", "min_new_tokens", 0, MAX_NEW_TOKENS),
-    ("top_k", "top_k", 0, 2**31),
-    ("seed", "seed", 0, 2**63 - 1),
-)
-_MICRO = (
-    ("temperature", "temperature_micro", 0, MAX_TEMPERATURE * MICRO),
-    ("top_p", "top_p_micro", 1, MICRO),
-    ("min_p", "min_p_micro", 0, MICRO),
-    ("repetition_penalty", "repetition_penalty_micro", MICRO // 10, 10 * MICRO),
-    ("frequency_penalty", "frequency_penalty_micro", -2 * MICRO, 2 * MICRO),
-    ("presence_penalty", "presence_penalty_micro", -2 * MICRO, 2 * MICRO),
-)
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> int:
@@ -155,9 +132,8 @@ def _stops(value: Any) -> tuple[bytes, ...]:
 
 def _biases(value: Any) -> tuple[tuple[int, int], ...]:
     if not isinstance(value, Mapping) or len(value) > MAX_LOGIT_BIASES:
-        raise SamplingInvalid(
-            "logit_bias", f"must give at most {MAX_LOGIT_BIASES} token ids a number each"
-        )
+        why = f"must give at most {MAX_LOGIT_BIASES} token ids a number each"
+        raise SamplingInvalid("logit_bias", why)
     found: dict[int, int] = {}
     for token, bias in value.items():
         text = str(token)
@@ -169,9 +145,7 @@ def _biases(value: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _logprobs(said: Mapping[str, Any], base: SamplingParams) -> int | None:
-    """`logprobs` is true or false for conversations, with `top_logprobs` beside it; a number for
-    plain prompts.
-    """
+    """`logprobs` is a truth value beside `top_logprobs`, or the number itself (plain prompts)."""
     wanted = said.get("logprobs", base.n_logprobs is not None or None)
     if wanted is not None and not isinstance(wanted, bool):
         most = _whole("logprobs", wanted, 0, MAX_LOGPROBS)

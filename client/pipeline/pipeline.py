@@ -1,14 +1,14 @@
 """What do a requester and the stages of one matched job say: open, submit, tokens, receipts, cut?
 
-A batch's job (`client/jobs/job_run.py`) and a session (`client/sessions/session.py`) are built on it
-and decide what to do about a dead stage.
+A batch's job (`client/jobs/job_run.py`) and a session (`client/sessions/session.py`) are built on
+it and decide what to do about a dead stage.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,10 @@ from core.runtime.network.pulse import Beat
 from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:
+    from client.orders.orders import Prompt
     from core.engine.sampling.stops import AnswerEnding
+
+    EndingOf = Callable[[Prompt], AnswerEnding]
 
 log = get_logger(__name__)
 TokenSink = Callable[[int, int, int], None]  # request index, step, token id
@@ -84,7 +87,7 @@ class Logprobs:
 
 @dataclass
 class RequestState:
-    """One request on its way. `finish` is "" while tokens come; `done`: nothing changes any more."""
+    """One request on its way. `finish` is "" while tokens come; `done` is set at its end."""
 
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
@@ -95,6 +98,12 @@ class RequestState:
     receipts: dict[int, SignedReceipt] = field(default_factory=dict)
     failure: HeadraceError | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def of(cls, prompt: Prompt, ending_of: EndingOf | None) -> RequestState:
+        """Before its first token."""
+        ending = None if ending_of is None else ending_of(prompt)
+        return cls(prompt.ids, prompt.sampling.max_new_tokens, ending=ending)
 
     @property
     def answer(self) -> RequestAnswer:
@@ -173,7 +182,7 @@ class Pipeline:
         self._background: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
-        """Connect to every stage and open the job. Raises PeerUnreachable or AuthenticationFailed."""
+        """Open the job at every stage. Raises PeerUnreachable or AuthenticationFailed."""
         stages = range(len(self._match.plan))
         self._streams.listen(self._match.order_hash, self)
         try:
@@ -192,36 +201,42 @@ class Pipeline:
         """
         self._break(Interrupted())  # stages sign for what is here now, not for what still comes
         begun = self.outcome().begun
-        await asyncio.gather(*map(self._cut_request, begun))
+        await self._sign_parts(begun)
         return {i: request.receipts for i, request in begun.items() if request.is_trusted}
 
-    async def _cut_request(self, index: int) -> None:
-        """Replace a broken-off request's receipts by those over just the tokens that are here."""
-        request, match = self._requests[index], self._match
-        # Other receipts are over more tokens than reached us.
+    async def _sign_parts(self, indices: Iterable[int]) -> None:
+        """Replace the receipts of broken-off requests by those over just the tokens that are here."""
         found = {
-            stage: signed
-            for stage, signed in request.receipts.items()
-            if signed.receipt.tokens_out == len(request.tokens)
+            index: {
+                stage: signed
+                for stage, signed in self._requests[index].receipts.items()
+                # Others are over more tokens than reached us.
+                if signed.receipt.tokens_out == len(self._requests[index].tokens)
+            }
+            for index in indices
         }
-        asked = [stage for stage in self._remaining if stage not in found]
-        signed = await asyncio.gather(*(self._cut_at(index, stage) for stage in asked))
-        found |= {stage: one for stage, one in zip(asked, signed, strict=True) if one is not None}
-        try:
-            check_part(
-                found,
-                domain=self._identity.domain,
-                order=match.signed.order,
-                plan=match.plan,
-                shard_root_of=self._shard_root_of,
-                index=index,
-                answer=request.answer,
-            )
-        except CheckFailed as error:
-            log.warning("a stage signed something else", request=index, reason=str(error))
-            request.failure = error
-        else:
-            request.receipts = found
+        asked = [(i, stage) for i in found for stage in self._remaining if stage not in found[i]]
+        signed = await asyncio.gather(*(self._cut_at(index, stage) for index, stage in asked))
+        for (index, stage), receipt in zip(asked, signed, strict=True):
+            if receipt is not None:
+                found[index][stage] = receipt
+        for index, receipts in found.items():
+            request = self._requests[index]
+            try:
+                check_part(
+                    receipts,
+                    domain=self._identity.domain,
+                    order=self._match.signed.order,
+                    plan=self._match.plan,
+                    shard_root_of=self._shard_root_of,
+                    index=index,
+                    answer=request.answer,
+                )
+            except CheckFailed as error:
+                log.warning("a stage signed something else", request=index, reason=str(error))
+                request.failure = error
+            else:
+                request.receipts = receipts
 
     async def let_go(self) -> None:
         """Tell the stages that remain to forget what is not finished: their slots are free then."""
@@ -386,7 +401,9 @@ class Pipeline:
             request.fail(CheckFailed("the last stage goes on", most))
         due = request.finish if request.ending is None else request.ending.push(message.token)
         if due != request.finish:
-            end = f"token {message.step} is said to end it by '{request.finish}', it does by '{due}'"
+            end = (
+                f"token {message.step} is said to end it by '{request.finish}', it does by '{due}'"
+            )
             request.fail(CheckFailed("the last stage ends the answer in the wrong place", end))
 
     def _take_receipt(self, stage: int, signed: SignedReceipt) -> None:
@@ -453,7 +470,7 @@ class Pipeline:
                     return
 
     def _break(self, error: HeadraceError) -> None:
-        """Nothing goes on here. Stages are told: one that slept must not end what goes on elsewhere."""
+        """End everything here. A stage that slept is told, lest it end what goes on elsewhere."""
         if self._broken is None:
             self._broken = error
             running = [i for i in sorted(self._submitted) if not self._requests[i].done.is_set()]

@@ -57,7 +57,7 @@ class Streams:
         self._watches: dict[Key, asyncio.Task[None]] = {}
 
     async def to(self, stage: Stage, endpoint: str) -> Channel:
-        """An open stream to a stage that proves its key. Raises PeerUnreachable, AuthenticationFailed."""
+        """An open stream to a stage. Raises PeerUnreachable or AuthenticationFailed."""
         key = (stage.operator.lower(), endpoint)
         channel = await self._open(key, self._connect_s)
         if key not in self._watches:

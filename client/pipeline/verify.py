@@ -18,19 +18,21 @@ ShardRootOf = Callable[[int, int], str]
 
 @dataclass(frozen=True)
 class RequestAnswer:
-    """What one request came back as: its prompt's and its produced token ids.
-
-    `states_root` is of the state rows that a last stage signed beside them; zero where it signed for nothing.
-    """
+    """What one request came back as: its prompt's and its produced token ids."""
 
     prompt_ids: tuple[int, ...]
     tokens: tuple[int, ...]
-    states_root: str = ZERO_HASH
+    states_root: str = ZERO_HASH  # of the state rows that a last stage signed beside the tokens
+
+    @property
+    def fed_ids(self) -> tuple[int, ...]:
+        """Ids that entered the first stage: the last token is never fed back."""
+        return self.prompt_ids + self.tokens[:-1]
 
     @property
     def in_root(self) -> str:
-        """What its first stage commits to: the last token is never fed back."""
-        return commit.to_hex(commit.tokens_root(self.prompt_ids + self.tokens[:-1]))
+        """What its first stage commits to."""
+        return commit.to_hex(commit.tokens_root(self.fed_ids))
 
     @property
     def out_root(self) -> str:
@@ -90,7 +92,7 @@ def check_pipeline(
     plan: Sequence[Stage],
     shard_root_of: ShardRootOf,
 ) -> None:
-    """Raise CheckFailed unless each stage has a receipt over the same requests, fed by the last one's."""
+    """Raise CheckFailed unless each stage has a receipt over the same requests, in one chain."""
     if len(receipts) != len(plan):
         raise _failed(len(receipts), "count", f"{len(receipts)} receipts for {len(plan)} stages")
     for stage, signed in enumerate(receipts):
@@ -106,7 +108,7 @@ def check_pipeline(
 
 
 def complete_sets(receipts: Iterable[SignedReceipt], stages: int) -> list[list[SignedReceipt]]:
-    """For each set of requests that all stages signed for, their receipts by stage; widest first."""
+    """Of each set of requests that all stages signed for the receipts by stage; widest first."""
     by_set: dict[tuple[int, ...], dict[int, SignedReceipt]] = {}
     for signed in receipts:
         indices = tuple(leaf.request_index for leaf in signed.leaves)
@@ -146,7 +148,7 @@ def states_of(receipts: Iterable[SignedReceipt]) -> dict[int, str]:
 
 
 def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, RequestAnswer]) -> None:
-    """Raise CheckFailed unless a pipeline's receipts, which hold, are over exactly these answers."""
+    """Raise CheckFailed unless checked receipts of a pipeline are over just these answers."""
     last = len(receipts) - 1
     if covered(receipts) != sorted(answers):
         raise _failed(0, "requests", f"signed for {covered(receipts)}, we have {sorted(answers)}")

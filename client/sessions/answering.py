@@ -1,4 +1,4 @@
-"""What do the gateway, the chat and the pages ask of the network: one prompt in, tokens as they come, and what it cost?"""
+"""What do gateway, chat and pages ask of the network: one prompt in, tokens and a cost out?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskTerms:
-    """What a request insists on; None: the settings' default. Caps are base units per million tokens."""
+    """What a request insists on; None: as the settings say. Caps: base units per million tokens."""
 
     cap_in: int | None = None
     cap_out: int | None = None
@@ -35,7 +35,8 @@ class AskTerms:
 class Ask:
     """One request. `request_id` is the caller's, unique among its own.
 
-    `on_end` is told once what became of it when it has tokens, also when the reader has left (`aclose`) or an error ended it.
+    `on_end` is told once what became of a request with tokens, also of one that its reader has left
+    (`aclose`) or that an error ended.
     """
 
     request_id: str
@@ -56,33 +57,30 @@ class Said:
 
 @dataclass(frozen=True)
 class Answered:
-    """What became of a request: who worked for it and what it cost. `finish` is "" for a part.
-
-    `tokens_in` are those of the prompt that was asked; `cost_units` is all that was or will be paid for it.
-    """
+    """What became of a request: who worked for it and what it cost."""
 
     job_id: str
     request_index: int
     operators: tuple[str, ...]
-    tokens_in: int
+    tokens_in: int  # of the prompt that was asked
     tokens_out: int
-    finish: str
-    cost_units: int
+    finish: str  # "" for a part
+    cost_units: int  # all that was or will be paid for it
     is_partial: bool
 
 
 @dataclass(frozen=True)
 class PricedRequest:
-    """What a request would cost now: base units per million tokens, and the most it can come to."""
+    """What a request would cost now."""
 
-    price_in: int
+    price_in: int  # base units per million tokens
     price_out: int
-    most_units: int
+    most_units: int  # the most it can come to
     plan: tuple[Stage, ...]
 
 
 class Answerer(Protocol):
-    """Whoever answers requests: over one order each, or over sessions."""
+    """Answers requests: over one order each, or over sessions."""
 
     async def price(
         self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
@@ -91,7 +89,7 @@ class Answerer(Protocol):
         ...
 
     def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
-        """The tokens in order, then what it cost. `aclose` cancels: miners stop, what was delivered is paid.
+        """The tokens in order, then what it cost. `aclose` cancels: what was delivered is paid.
 
         An error before the first token costs nothing; a later one carries `.details["answered"]`.
         """
@@ -104,15 +102,10 @@ class Answerer(Protocol):
 
 def priced(model: Model, quote: Quote, tokens_in: int, tokens_out: int) -> PricedRequest:
     """A matcher's offer for so many tokens as people read it."""
-    layer_units = model.spec.layer_units
-    return PricedRequest(
-        price_in=units.price_of_nano(quote.price_in, layer_units),
-        price_out=units.price_of_nano(quote.price_out, layer_units),
-        most_units=pricing.cost(
-            layer_units, tokens_in, tokens_out, quote.price_in, quote.price_out
-        ),
-        plan=quote.plan,
-    )
+    layer_units, nanos = model.spec.layer_units, (quote.price_in, quote.price_out)
+    price_in, price_out = (units.price_of_nano(nano, layer_units) for nano in nanos)
+    most_units = pricing.cost(layer_units, tokens_in, tokens_out, *nanos)
+    return PricedRequest(price_in, price_out, most_units, quote.plan)
 
 
 def wishes_with(settings: Settings, terms: AskTerms) -> Wishes:

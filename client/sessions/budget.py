@@ -4,8 +4,9 @@
       └─────── break_off ───────▶ BROKEN ── end ──▶ ENDED
               RETIRED ── break_off ──▲   RETIRED ── end ──▲
 
-A session is an open order with a pipeline. OPEN takes requests; RETIRED takes none and lets those that run come to their end;
-BROKEN has lost a stage. Values and pure moves: a move gives the next value, or raises ValueError for one that cannot be.
+A session is an open order with a pipeline. OPEN takes requests; RETIRED takes none and lets those
+that run come to their end; BROKEN has lost a stage. A move gives the next value, or raises
+ValueError where it cannot be made.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Life(StrEnum):
 
 #: The next session is opened when less than this share of tokens, requests or time is left.
 LOW_SHARE = 0.25
-#: In its last part, at most this long, a session takes nothing new: what runs must be paid before the deadline.
+#: In its last part, at most this long, a session takes nothing new: the rest must still be paid.
 LAST_SHARE, LAST_S = 0.2, 60
 
 
@@ -49,7 +50,7 @@ class SessionBudget:
 
 @dataclass(frozen=True)
 class Use:
-    """How much of a budget is spoken for. Tokens are the most that running requests may take, and what others took."""
+    """How much of a budget is used; a running request counts for the most that it may take."""
 
     life: Life = Life.OPEN
     begun: int = 0
@@ -102,7 +103,7 @@ def end_request(use: Use, promised: tuple[int, int], took: tuple[int, int], now_
 
 
 def is_low(use: Use, budget: SessionBudget, now_s: float) -> bool:
-    """Whether the next session should be opened, so that nobody waits for it."""
+    """Whether the next session should be opened, so that no request waits for it."""
     left = (
         1 - use.begun / budget.requests,
         1 - use.tokens_in / budget.tokens_in,
@@ -118,7 +119,7 @@ def is_spent(use: Use, budget: SessionBudget, now_s: float) -> bool:
 
 
 def is_idle(use: Use, now_s: float, idle_s: float) -> bool:
-    """Whether nobody has asked anything for so long."""
+    """Whether no request has run for so long."""
     return not use.running and now_s - use.idle_since_s >= idle_s
 
 

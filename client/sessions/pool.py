@@ -1,8 +1,8 @@
-"""Which session answers a request, when is one opened or closed, and how does an answer outlive its session?
+"""Which session answers a request, when is one opened or closed, how does an answer outlive it?
 
-The `Answerer` of the gateway and the chat. For each model and its terms it keeps open orders with pipelines. Requests begin on one that
-has room; the next is opened in the background before the present one runs out, further ones when all slots are taken, and what
-nobody uses is closed. An answer whose pipeline breaks goes on in another session from its last token.
+The `Answerer` of the gateway and the chat keeps sessions for each model and terms. The next one is
+opened before the present one runs out, further ones when all slots are taken, and an idle one is
+closed. An answer whose pipeline breaks goes on in another session from its last token.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Pool:
     used_at: float = 0.0
 
     def stir(self) -> None:
-        """Let those that wait for room look again."""
+        """Let requests that wait for room look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -128,7 +128,7 @@ class SessionPool:
         sizes: Sizes | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`signer` is the requester's key, or a spender's if `client.account` names another requester."""
+        """`signer` is the requester's key, or a spender's if `client.account` names a requester."""
         self._context, self._signer = context, signer
         self._settings = context.settings
         self._sizes = sizes or context.settings.sessions
@@ -146,12 +146,12 @@ class SessionPool:
         self._pools: dict[tuple[Any, ...], _Pool] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
         self._roots: dict[tuple[str, int, int], str] = {}
-        self._purse = asyncio.Lock()
+        self._deposit_lock = asyncio.Lock()
         self._chain_ahead_s: float | None = None
         self._last_nonce = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: asyncio.Task[None] | None = None
-        #: Hears why an answer goes on in another session: lost, distrusted or other.
+        #: Told why an answer goes on in another session: lost, distrusted or other.
         self.on_reroute: Callable[[str], None] = lambda reason: None
 
     # --- what the Answerer promises ---
@@ -159,15 +159,14 @@ class SessionPool:
     async def price(
         self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
     ) -> PricedRequest:
-        quote = await self._matcher.quote(
-            model.model_id, tokens_in, tokens_out, self._demands(terms)
-        )
-        return priced(model, quote, tokens_in, tokens_out)
+        tokens = tokens_in, tokens_out
+        quote = await self._matcher.quote(model.model_id, *tokens, self._demands(terms))
+        return priced(model, quote, *tokens)
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
         await self._start()
         course, within = _Course(ask), _Within(self._clock, ask.terms.deadline_s)
-        # The newest turn, and the one before it as long as the stages keep what that did for this one to go on from.
+        # The newest turn, and the one before it while stages keep what this one goes on from.
         now: tuple[LiveSession, Turn] | None = None
         old: tuple[LiveSession, Turn] | None = None
         is_told = False
@@ -239,7 +238,7 @@ class SessionPool:
         self._keeper.close()
 
     def sessions(self) -> list[LiveSession]:
-        """Those that are there, for whoever watches."""
+        """Those that are open now."""
         return [session for pool in self._pools.values() for session in pool.sessions]
 
     # --- finding a session ---
@@ -247,7 +246,7 @@ class SessionPool:
     async def _session_for(
         self, course: _Course, old: tuple[LiveSession, Turn] | None
     ) -> LiveSession:
-        """One with room and a slot, opened if need be. The caller begins its request at once.
+        """A session with room and a slot, opened if need be. The caller begins its request at once.
 
         Raises what opening one raised: NoCapacity, DepositShort and others.
         """
@@ -293,7 +292,7 @@ class SessionPool:
         )
 
     async def _opened(self, pool: _Pool, need: _Need) -> LiveSession:
-        """A new session of a pool; those who want one at the same time get the same."""
+        """A new session of a pool; requests that want one at the same time get the same."""
         if pool.opening is None:
             # In a context of its own: what it starts lives on for other requests than this one.
             task = asyncio.create_task(
@@ -304,7 +303,7 @@ class SessionPool:
             def done(task: asyncio.Task[LiveSession]) -> None:
                 pool.opening = None
                 if not task.cancelled():
-                    task.exception()  # seen here even where everybody has gone
+                    task.exception()  # seen, also where no request waits any more
 
             task.add_done_callback(done)
         return await asyncio.shield(pool.opening)
@@ -340,21 +339,18 @@ class SessionPool:
         requester = await self._requester(model)
         wishes = await within_limits(self._context, model, need.wishes, Choices())
         first = self._size(model, need)
-        quote = await self._matcher.quote(
-            model.model_id, first.tokens_in, first.tokens_out, pool.demands
-        )
-        async with self._purse:
+        tokens = first.tokens_in, first.tokens_out
+        quote = await self._matcher.quote(model.model_id, *tokens, pool.demands)
+        async with self._deposit_lock:
             allowed = await self._afford(model, need, first, quote, wishes.max_cost)
             locked = _locked(model, allowed, quote)
             check_caps(self._settings, wishes, model.spec.layer_units, quote, locked)
             await self._provide(locked)
             now_s = int(self._chain_now())
+            wishes = replace(wishes, deadline_s=min(self._sizes.length_s, wishes.deadline_s))
             terms = replace(terms_for(wishes, quote, now_s), demands=pool.demands)
-            length_s = min(self._sizes.length_s, wishes.deadline_s)
-            terms = replace(terms, deadline=now_s + length_s)
-            order = make_open_order(
-                allowed, model.model_id, model.spec, terms, self._account, self._nonce()
-            )
+            of_model = model.model_id, model.spec
+            order = make_open_order(allowed, *of_model, terms, self._account, self._nonce())
             signature = signing.sign(self._signer, chain.domain, order)
             signed = SignedOrder(order, signature, pool.demands)
             with origin.within(need.origin, "open a session"):
@@ -403,7 +399,7 @@ class SessionPool:
     async def _afford(
         self, model: Model, need: _Need, wanted: Allowance, quote: Quote, max_cost: int
     ) -> Allowance:
-        """No larger than the limit on one job's cost and the money that is there, but large enough for what is asked."""
+        """What the limit on one job's cost and the money pay for, at least what is asked."""
         chain = self._context.chain
         funds: int = await chain.read("Escrow", "balanceOf", self._account)
         if self._account == self._signer.address:
@@ -416,10 +412,9 @@ class SessionPool:
         return Allowance(min(wanted.requests, tokens_in), tokens_in, tokens_out)
 
     async def _provide(self, locked: int) -> None:
-        is_own = self._account == self._signer.address
-        chain, spare = self._context.chain, locked
-        if is_own:
-            await ensure_deposit(chain, self._signer, locked, may_deposit=True, spare=spare)
+        if self._account == self._signer.address:
+            chain, signer = self._context.chain, self._signer
+            await ensure_deposit(chain, signer, locked, may_deposit=True, spare=locked)
 
     async def _requester(self, model: Model) -> Requester:
         if self._chain_ahead_s is None:
@@ -467,13 +462,8 @@ class SessionPool:
 
     async def _settle_left_behind(self) -> None:
         try:
-            await settle_left_behind(
-                self._store,
-                self._keeper,
-                self._context.chain.domain,
-                self._matcher,
-                self._signer,
-            )
+            domain = self._context.chain.domain
+            await settle_left_behind(self._store, self._keeper, domain, self._matcher, self._signer)
         except HeadraceError as error:
             log.warning("sessions of an earlier run are not settled yet", why=str(error))
 
@@ -535,7 +525,7 @@ class _Course:
         return self.answer.next_prompt(os.urandom)
 
     def take(self, step: int, token: int, logprobs: Logprobs | None) -> Said | None:
-        """A token that is new to the reader. Raises CheckFailed for one that is not what was shown in its place."""
+        """A token that is new to the reader. Raises CheckFailed where another was shown."""
         place = len(self.answer.tokens) + step
         if place == len(self._said):
             self._said.append(token)
@@ -543,8 +533,8 @@ class _Course:
         if self._said[place] != token:
             raise CheckFailed(
                 "the answer cannot go on",
-                f"token {place} was {self._said[place]} from a pipeline that is not trusted any more, "
-                f"now it is {token}",
+                f"token {place} was {self._said[place]} from a pipeline that is not trusted any "
+                f"more, now it is {token}",
             )
         return None
 
@@ -558,7 +548,7 @@ class _Course:
             self.answer.place = (session.order_hash, turn.index)
 
     async def refused(self, error: HeadraceError, clock: Clock) -> None:
-        """No session could be had, or it did not take the request: raise it where nothing more can be done, else wait."""
+        """No session took the request: raise the error where trying again is no use, else wait."""
         self.lost, self._fruitless = frozenset(), self._fruitless + 1
         is_new = self._last is None and not isinstance(error, PeerUnreachable)
         if is_new or not error.retryable or self._fruitless >= FRUITLESS_ROUNDS:
@@ -566,7 +556,7 @@ class _Course:
         await clock.sleep(pause_s(self._fruitless - 1, SHORT_PAUSE_S))
 
     async def broke(self, turn: Turn, session: LiveSession, clock: Clock) -> None:
-        """The answer goes on elsewhere, after a while if nothing came here. Raises what went wrong once too often."""
+        """Wait before the answer goes on elsewhere if nothing came; raise after too many losses."""
         self.lost |= session.lost
         self._fruitless = 0 if turn.state.tokens else self._fruitless + 1
         error = turn.state.failure or PeerUnreachable("the pipeline", "it broke")
@@ -577,7 +567,7 @@ class _Course:
 
     def answered(self, finish: str) -> Answered:
         """What became of it so far."""
-        assert self._last is not None, "somebody said something"
+        assert self._last is not None, "no turn is over"
         session, turn = self._last
         return Answered(
             job_id=session.match.job_id,

@@ -1,6 +1,6 @@
-"""What becomes of sessions that a program kept when it died? Their last word is said for it, from the records.
+"""What becomes of the sessions of a program that died? They are acknowledged from the records.
 
-An Ack is cumulative, so saying it again pays nothing twice.
+An Ack is cumulative, so sending it again pays nothing twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = get_logger(__name__)
 async def settle_left_behind(
     store: ClientStore, keeper: Keeper, domain: Domain, matcher: MatcherApi, signer: DigestSigner
 ) -> int:
-    """Acknowledge what every session of a dead program gave, and end it. Returns how many were settled.
+    """Acknowledge what every session of a dead program gave, and end it; how many were settled.
 
     Sessions of other keys, and those that the matcher does not take now, stay for the next time.
     """
@@ -67,7 +67,7 @@ async def _settle(
 
 
 def delivered(store: ClientStore, job_id: str) -> dict[int, RequestAnswer]:
-    """What a session's stages gave, as far as it was written down: that alone was acknowledged."""
+    """What a session's stages gave, as far as it is in the records: that alone was acknowledged."""
     answers = {}
     states = states_of(signed for _, signed in store.receipts(job_id))
     for request in store.requests(job_id):

@@ -1,7 +1,7 @@
-"""One session: an open order's pipeline, over which requests begin with a signature and without a transaction.
+"""How does an open order's pipeline answer requests that begin by a signature, off chain?
 
-After each answer whose receipts hold, the requester signs what is due in all (a cumulative Ack) and sends it to the stages, and the
-newest one now and then to the matcher, which brings it on chain.
+After each answer whose receipts hold, the requester signs what is due in all (a cumulative Ack) and
+sends it to the stages, and now and then to the matcher, which brings the newest one on chain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from client.jobs.batch import Requester
+from client.jobs.batch import Requester, pause_s
 from client.orders.orders import Prompt, opening_of
 from client.pipeline.pipeline import (
     Logprobs,
@@ -23,13 +23,13 @@ from client.pipeline.pipeline import (
     refusal,
 )
 from client.pipeline.streams import Streams
-from client.pipeline.verify import ShardRootOf, ack_of_leaves, check_part
+from client.pipeline.verify import ShardRootOf, ack_of_leaves
 from client.sessions import budget as allowance
 from client.sessions.budget import Life, SessionBudget, Use
 from core.money import pricing
 from core.protocol import commit, signing, wire
-from core.protocol.errors import CheckFailed, HeadraceError, Interrupted, PeerUnreachable
-from core.protocol.types import ZERO_HASH, Ack, RequestLeaf, SignedOpening, SignedReceipt
+from core.protocol.errors import HeadraceError, Interrupted, PeerUnreachable
+from core.protocol.types import Ack, RequestLeaf, SignedOpening
 from core.runtime import origin
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
@@ -37,15 +37,14 @@ from core.runtime.tasks import spawn
 
 ACK_EVERY_S = 1.0  # to the matcher; stages are told at once
 ACK_TRIES = 5
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
-#: So long a broken session waits until its answers go on elsewhere; what stages keep for that is freed then.
-TAKE_OVER_S = 10.0
+FIRST_PAUSE_S = 0.5
+TAKE_OVER_S = 10.0  # that the stages of a broken session keep what its answers go on from
 UNPAID = "E-JOB-UNPAID"  # a stage wants to be acknowledged first
 log = get_logger(__name__)
 
 
 class Turn:
-    """One request of a session, as whoever reads its answer sees it."""
+    """One request of a session, as the reader of its answer sees it."""
 
     def __init__(self, index: int, prompt: Prompt, state: RequestState) -> None:
         self.index, self.prompt, self.state = index, prompt, state
@@ -56,11 +55,12 @@ class Turn:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the answer is all here, whoever has signed for it."""
+        """Whether the answer is all here, signed or not."""
         return self.state.is_trusted and bool(self.state.finish)
 
     @property
     def promised(self) -> tuple[int, int]:
+        """Most tokens in and out."""
         return len(self.state.prompt_ids), self.state.max_new_tokens
 
     def tell(self, step: int, token: int) -> None:
@@ -71,7 +71,7 @@ class Turn:
         self._queue.put_nowait(None)
 
     async def next(self) -> tuple[int, int, Logprobs | None] | None:
-        """Step, token and its logprobs; None once nothing more comes, and `state` and `cost_units` say what became of it."""
+        """Step, token and its logprobs; None once nothing more comes."""
         return None if self.over.is_set() and self._queue.empty() else await self._queue.get()
 
 
@@ -91,7 +91,7 @@ class LiveSession(Pipeline):
         chain_now: Callable[[], float],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_change` hears of freed slots and of the session's end. `disk` is the one thread that writes records."""
+        """`on_change` hears of freed slots and the end; `disk` the thread that writes records."""
         super().__init__(
             match,
             StreamIdentity(requester.signer, requester.chain.domain),
@@ -115,7 +115,6 @@ class LiveSession(Pipeline):
         self._booking = asyncio.Lock()
         self._told: Ack | None = None  # the newest that the matcher has taken
         self._ack_changed = asyncio.Event()
-        self._busy = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -139,7 +138,7 @@ class LiveSession(Pipeline):
         return allowance.has_room(self.use, self.budget, tokens_in, most_out, self._chain_now())
 
     async def open(self) -> None:
-        """Connect to every stage. Raises PeerUnreachable, AuthenticationFailed or what a stage refused."""
+        """Open the order at every stage. Raises PeerUnreachable or AuthenticationFailed."""
         await super().open()
         self._loops = [
             asyncio.create_task(self._watch_silence(), name="silence of a session"),
@@ -149,16 +148,13 @@ class LiveSession(Pipeline):
     # --- requests ---
 
     async def ask(self, prompt: Prompt, was: tuple[str, int] | None = None) -> Turn:
-        """Begin a request, which goes on with what `was` names if anything: an order and its request there.
+        """Begin a request, which goes on with request `was[1]` of the order `was[0]`, if any.
 
-        Raises what a stage refused, or PeerUnreachable; nothing is due then. ValueError where it has no room or slot.
+        Raises PeerUnreachable, and then nothing is due; ValueError where it has no room or slot.
         """
-        tokens_in, most_out = len(prompt.ids), prompt.sampling.max_new_tokens
         index = self.use.begun
-        self.use = allowance.begin(self.use, self.budget, tokens_in, most_out, self._chain_now())
-        ending_of = self._requester.ending_of
-        ending = None if ending_of is None else ending_of(prompt)
-        turn = Turn(index, prompt, RequestState(prompt.ids, most_out, ending=ending))
+        turn = Turn(index, prompt, RequestState.of(prompt, self._requester.ending_of))
+        self.use = allowance.begin(self.use, self.budget, *turn.promised, self._chain_now())
         self._turns[index], self._requests[index] = turn, turn.state
         self._busy.set()
         self._quiet.clear()
@@ -179,7 +175,7 @@ class LiveSession(Pipeline):
         return turn
 
     def cancel(self, turn: Turn) -> None:
-        """Nobody wants the rest: the stages stop, what came is paid, the session lives on."""
+        """End a request: the stages stop, what came is paid, the session lives on."""
         turn.state.fail(Interrupted())
 
     async def cancelled(self, turn: Turn) -> None:
@@ -188,12 +184,12 @@ class LiveSession(Pipeline):
         await turn.over.wait()
 
     def stop(self) -> None:
-        """Cancel whatever runs."""
+        """Cancel what runs."""
         for turn in self._turns.values():
             self.cancel(turn)
 
     def adopt(self, turn: Turn) -> None:
-        """This answer goes on elsewhere, or will not: the stages need not keep it for that."""
+        """The stages need not keep this answer: it goes on elsewhere, or not at all."""
         self._orphans.discard(turn.index)
         if not self._orphans:
             self._adopted.set()
@@ -211,7 +207,7 @@ class LiveSession(Pipeline):
         except PeerUnreachable as error:
             if UNPAID not in error.why or self.ack is None:
                 raise
-            # A stage that had to be called again did not hear our last word.
+            # A stage that had to be called again did not hear our last Ack.
             await self._push(wire.Acknowledge(*self.ack))
             await super()._submit(index)
 
@@ -250,22 +246,20 @@ class LiveSession(Pipeline):
         try:
             if self.use.life is not Life.BROKEN:
                 await self._book(turn)
-        except (
-            Exception
-        ):  # the records cannot be written: what is not written down is not acknowledged
+        except Exception:  # what the records do not hold is not acknowledged
             log.exception("a request is not acknowledged", request=turn.index)
         finally:
             if not self.use.running:
                 self._quiet.set()
 
     def _count(self, took: tuple[int, int]) -> int:
-        """What so many tokens add to what is due, to the unit."""
+        """What these tokens in and out add to what is due, base units."""
         before = self.due_units(*self._counted)
         self._counted = (self._counted[0] + took[0], self._counted[1] + took[1])
         return self.due_units(*self._counted) - before
 
     def due_units(self, tokens_in: int, tokens_out: int) -> int:
-        """What all stages are due for so many tokens in all."""
+        """What all stages are due for so many tokens in all, base units."""
         order, model = self.match.signed.order, self._requester.model
         return sum(pricing.split(order, self.match.plan, model, tokens_in, tokens_out).gross)
 
@@ -278,57 +272,25 @@ class LiveSession(Pipeline):
             if turn.is_booked:
                 return
             turn.is_booked = True
-            receipts = list(state.receipts.values())
             if state.failure is not None:
-                receipts = await self._part_of(turn)
-                state.receipts = {signed.receipt.stage: signed for signed in receipts}
-            store = self._requester.store
-            if state.tokens and not isinstance(state.failure, CheckFailed):
-                await self._write(
-                    store.finish_request,
-                    job_id,
-                    turn.index,
-                    list(state.tokens),
-                    state.finish,
-                    receipts,
-                )
-                self._leaves[turn.index] = RequestLeaf(
-                    request_index=turn.index,
-                    in_root=ZERO_HASH,  # an Ack speaks of results only
-                    out_root=state.answer.out_root,
-                    tokens_in=len(state.prompt_ids),
-                    tokens_out=len(state.tokens),
-                )
+                await self._stop(turn)
+            if state.tokens and state.is_trusted:
+                said, receipts = list(state.tokens), list(state.receipts.values())
+                finish = self._requester.store.finish_request
+                await self._write(finish, job_id, turn.index, said, state.finish, receipts)
+                self._leaves[turn.index] = state.answer.leaf(turn.index)
                 await self._acknowledge()
             self._turns.pop(turn.index, None)
             self._openings.pop(turn.index, None)
             self._submitted.discard(turn.index)
             self._requests.pop(turn.index, None)
 
-    async def _part_of(self, turn: Turn) -> list[SignedReceipt]:
-        """Stop a request at every stage that is left, and what they sign for the tokens that came."""
-        state, index = turn.state, turn.index
-        if not state.tokens:
-            await self._push(wire.Cancel(order_hash=self.order_hash, request=index))
-            return []
-        asked = self._remaining
-        signed = await asyncio.gather(*(self._cut_at(index, stage) for stage in asked))
-        found = {s: receipt for s, receipt in zip(asked, signed, strict=True) if receipt}
-        try:
-            check_part(
-                found,
-                domain=self._identity.domain,
-                order=self.match.signed.order,
-                plan=self.match.plan,
-                shard_root_of=self._shard_root_of,
-                index=index,
-                answer=state.answer,
-            )
-        except CheckFailed as error:
-            log.warning("a stage signed something else", request=index, reason=str(error))
-            state.failure = error
-            return []
-        return list(found.values())
+    async def _stop(self, turn: Turn) -> None:
+        """Stop a request at the stages that are left, which sign for the tokens that came."""
+        if turn.state.tokens:
+            await self._sign_parts([turn.index])
+        else:
+            await self._push(wire.Cancel(order_hash=self.order_hash, request=turn.index))
 
     async def _acknowledge(self) -> None:
         self.ack = self._signed_ack()
@@ -353,8 +315,8 @@ class LiveSession(Pipeline):
                 log.info("the matcher took no acknowledgement", why=str(error))
                 failures += 1
                 self._ack_changed.set()
-            pause_s = min(FIRST_PAUSE_S * 2.0**failures, LONGEST_PAUSE_S)
-            await self._requester.clock.sleep(max(ACK_EVERY_S, pause_s))
+            pause = pause_s(failures, FIRST_PAUSE_S)
+            await self._requester.clock.sleep(max(ACK_EVERY_S, pause))
 
     async def _hand_in(self, *, closing: bool = False) -> None:
         # Of nothing, where nothing came: what the order locks comes back before its deadline.
@@ -372,9 +334,9 @@ class LiveSession(Pipeline):
         self.use = allowance.retire(self.use)
 
     async def end(self) -> bool:
-        """Pay for everything that came and let the stages go. Whether the matcher has taken the last word.
+        """Pay for what came and let the stages go. Whether the matcher took the last Ack.
 
-        Requests that still run are waited for; the answers of a broken session have a while to go on elsewhere.
+        Requests that run are waited for; answers of a broken session have `TAKE_OVER_S` to go on.
         """
         self.retire()
         if self.use.life is Life.BROKEN and self._orphans:
@@ -395,7 +357,7 @@ class LiveSession(Pipeline):
         return is_told
 
     async def _close_books(self) -> bool:
-        """The last acknowledgement to the matcher, and what became of the session into the records."""
+        """Send the last Ack to the matcher, and record what became of the session."""
         state, is_told = "unacknowledged", False
         for attempt in range(ACK_TRIES):
             try:
@@ -406,7 +368,7 @@ class LiveSession(Pipeline):
                 log.info("the session cannot be closed yet", why=str(error))
                 if not error.retryable:
                     break
-            await self._requester.clock.sleep(min(FIRST_PAUSE_S * 2.0**attempt, LONGEST_PAUSE_S))
+            await self._requester.clock.sleep(pause_s(attempt, FIRST_PAUSE_S))
         await self._write(self._requester.store.set_state, self.match.job_id, state)
         return is_told
 
@@ -418,20 +380,6 @@ class LiveSession(Pipeline):
             self.use = allowance.break_off(self.use)
         super()._break(error)
         self._on_change()
-
-    async def _watch_silence(self) -> None:
-        """While requests run, somebody must say something now and then."""
-        while True:
-            await self._busy.wait()
-            self._progress.clear()
-            try:
-                async with asyncio.timeout(self._limits.silence_s):
-                    await self._progress.wait()
-            except TimeoutError:
-                if self._busy.is_set():
-                    silence = f"no token or receipt for {self._limits.silence_s:g} s"
-                    self._break(PeerUnreachable("the pipeline", silence))
-                    return
 
     # --- helpers ---
 
