@@ -1,13 +1,13 @@
-"""What a stage must answer for: its order, plan and receipts from the chain, its rows from whoever holds them.
+"""What must a stage answer for: order, plan and receipts on chain, rows that it or others hold?
 
-Rows are believed only under the roots that the stage signed, so it does not matter who hands them over: the stage itself,
-or a neighbour, whose own boundary is the same bytes.
+Rows are believed only under the roots that the stage signed, so a neighbour, whose boundary is the
+same bytes, may hand them over as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -41,7 +41,7 @@ class AuditCase:
     job_id: str
     order: Order
     plan: tuple[Stage, ...]
-    order_signature: str = ""  # as the chain took it: whoever gave it may open requests, too
+    order_signature: str = ""  # as the chain took it: its signer may open requests, too
 
     @property
     def order_hash(self) -> str:
@@ -54,7 +54,7 @@ class AuditCase:
 
 @dataclass(frozen=True)
 class Delegation:
-    """The requester's permission for somebody else to audit and dispute."""
+    """The requester's permission for another account to audit and dispute."""
 
     delegation: AuditorDelegation
     signature: str
@@ -74,16 +74,14 @@ async def case_of_job(chain: Chain, job_id: str, deploy_block: int) -> AuditCase
 
     Raises IdInvalid for an unknown job, CheckFailed when the transaction does not show them.
     """
-    matched = await events_named(chain, "JobMatched", deploy_block)
-    for event in matched:
-        if event.args["job"] != job_id:
-            continue
-        return await case_matched(chain, job_id, event.tx_hash)
+    for event in await events_named(chain, "JobMatched", deploy_block):
+        if event.args["job"] == job_id:
+            return await case_matched(chain, job_id, event.tx_hash)
     raise IdInvalid(f"no job {job_id}", f"chain {chain.chain_id} has not matched such a job")
 
 
 async def case_matched(chain: Chain, job_id: str, tx_hash: str) -> AuditCase:
-    """The order and plan that this transaction matched. Raises CheckFailed when it does not show them."""
+    """The order and plan that this transaction matched. Raises CheckFailed when it shows none."""
     call = await chain.call_of(tx_hash)
     if call is None or call.function not in ("openMatched", "matchJob"):
         raise CheckFailed(
@@ -94,7 +92,7 @@ async def case_matched(chain: Chain, job_id: str, tx_hash: str) -> AuditCase:
 
 
 def case_in(job_id: str, call: ChainCall) -> AuditCase:
-    """The case in a call that carries `order` and `plan`. Raises CheckFailed when no honest party could have signed them."""
+    """The case in a call with `order` and `plan`. Raises CheckFailed for one out of bounds."""
     try:
         order = msgspec.convert(call.args["order"], Order)
         plan = msgspec.convert(call.args["plan"], list[Stage])
@@ -105,33 +103,33 @@ def case_in(job_id: str, call: ChainCall) -> AuditCase:
 
 async def events_named(chain: Chain, name: str, deploy_block: int) -> list[ChainEvent]:
     """Every event of this name, oldest first. Raises ChainUnreachable."""
-    return [
-        event
-        async for _, events in history(chain, deploy_block)
-        for event in events
-        if event.name == name
-    ]
+    return [event async for event in _events(chain, deploy_block) if event.name == name]
 
 
 async def events_of_job(chain: Chain, job_id: str, deploy_block: int) -> list[ChainEvent]:
     """Every event about this job, oldest first. Raises ChainUnreachable."""
     return [
         event
-        async for _, events in history(chain, deploy_block)
-        for event in events
+        async for event in _events(chain, deploy_block)
         if str(event.args.get("job", "")).lower() == job_id.lower()
     ]
 
 
+async def _events(chain: Chain, deploy_block: int) -> AsyncIterator[ChainEvent]:
+    async for _, events in history(chain, deploy_block):
+        for event in events:
+            yield event
+
+
 def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:
     """Whether these leaves are what the receipt's roots and counts commit to."""
+    signed = receipt.input_root, receipt.output_root, receipt.requests_root
     try:
-        inputs, outputs, requests = (commit.to_hex(r) for r in commit.receipt_roots(leaves))
+        roots = tuple(commit.to_hex(root) for root in commit.receipt_roots(leaves))
     except ValueError:
         return False
     return (
-        (inputs, outputs, requests)
-        == (receipt.input_root, receipt.output_root, receipt.requests_root)
+        roots == signed
         and receipt.requests == len(leaves)
         and receipt.tokens_in == sum(leaf.tokens_in for leaf in leaves)
         and receipt.tokens_out == sum(leaf.tokens_out for leaf in leaves)
@@ -140,7 +138,7 @@ def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Rows as somebody hands them over; `beside` is the other root that a last stage signed with theirs."""
+    """Rows as they are handed over; `beside` is the other root that a last stage signed."""
 
     data: bytes
     row_bytes: int
@@ -167,33 +165,29 @@ class EvidenceCollector:
         self._delegation = delegation
 
     async def receipts(self, stage: int) -> list[SignedReceipt]:
-        """Receipts of a stage that are really signed by it for this job and plan, with matching leaves.
+        """Receipts that the stage signed for this job and plan, with matching leaves.
 
         Raises HeadraceError when the stage cannot be asked or refuses.
         """
-        frame = await self._ask(
-            stage, wire.FetchReceipts(self.case.order_hash, *self._permission())
-        )
+        ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
+        frame = await self._ask(stage, ask)
         if not isinstance(frame.message, wire.Receipts):
             raise _refused(stage, frame.message)
         return [signed for signed in frame.message.signed if self._is_genuine(stage, signed)]
 
     async def pipelines(self) -> list[list[SignedReceipt]]:
-        """Receipts of all stages over as many requests as all of them signed for, no request twice.
+        """Receipts of all stages over the requests that all of them signed for, no request twice.
 
-        Raises CheckFailed when there is no request that all signed for, HeadraceError when a stage does not answer.
+        Raises CheckFailed for no such request, HeadraceError when a stage does not answer.
         """
         stages = range(len(self.case.plan))
         found = await asyncio.gather(*map(self.receipts, stages))
         complete = complete_sets([signed for of in found for signed in of], len(stages))
         if not complete:
-            silent = [str(stage) for stage in stages if not found[stage]]
-            raise CheckFailed(
-                "there is nothing that all stages signed for",
-                f"no receipt for this job at stage {', '.join(silent)}"
-                if silent
-                else "their receipts are over different requests",
-            )
+            silent = ", ".join(str(stage) for stage in stages if not found[stage])
+            why = f"no receipt for this job at stage {silent}" if silent else ""
+            why = why or "their receipts are over different requests"
+            raise CheckFailed("there is nothing that all stages signed for", why)
         return disjoint(complete)
 
     async def leaves_of(self, receipt: StageReceipt) -> list[RequestLeaf]:
@@ -217,7 +211,10 @@ class EvidenceCollector:
         )
 
     async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
-        """All rows of one request at one boundary of a stage, as signed; `states` of a last stage. Raises RowsWithheld."""
+        """Rows [positions, row_bytes] of one request at a boundary of a stage, as it signed them.
+
+        Raises RowsWithheld.
+        """
         holders: list[tuple[int, wire.Side]] = [(stage, side)]
         neighbour = stage - 1 if side == "in" else stage + 1
         if 0 <= neighbour < len(self.case.plan):
@@ -243,7 +240,7 @@ class EvidenceCollector:
         )
 
     def _is_signed(self, stage: int, side: wire.Side, leaf: RequestLeaf, found: _Shown) -> bool:
-        """Whether a stage has signed for these rows as those of this request."""
+        """Whether the stage has signed for these rows as those of this request."""
         root = commit.rows_root(found.data, found.row_bytes)
         if side == "in":
             return commit.to_hex(root) == leaf.in_root
@@ -258,10 +255,9 @@ class EvidenceCollector:
         """The prompt and sampling of a request, proven against the order. Raises RowsWithheld."""
         reasons = []
         for stage in dict.fromkeys((0, len(self.case.plan) - 1)):
+            ask = wire.FetchOpening(self.case.order_hash, request, *self._permission())
             try:
-                frame = await self._ask(
-                    stage, wire.FetchOpening(self.case.order_hash, request, *self._permission())
-                )
+                frame = await self._ask(stage, ask)
             except HeadraceError as error:
                 reasons.append(f"stage {stage}: {error.what}")
                 continue
@@ -278,31 +274,19 @@ class EvidenceCollector:
         order = self.case.order
         if order.is_open:
             return self._is_signed_opening(request, ids, opening)
-        pairs = (
-            (
-                order.input_root,
-                commit.prompt_leaf(request, commit.unhex(opening.salt), ids),
-                opening.prompt_proof,
-            ),
-            (
-                order.sampling_root,
-                commit.sampling_leaf(request, opening.sampling),
-                opening.sampling_proof,
-            ),
-        )
-        return all(
-            commit.verify_proof(
-                commit.unhex(root),
-                order.requests,
-                request,
-                commit.leaf_hash(leaf),
-                [commit.unhex(h) for h in proof],
-            )
-            for root, leaf, proof in pairs
+
+        def is_proven(root: str, leaf: bytes, proof: Sequence[str]) -> bool:
+            place, siblings = (order.requests, request), [commit.unhex(h) for h in proof]
+            return commit.verify_proof(commit.unhex(root), *place, commit.leaf_hash(leaf), siblings)
+
+        prompt = commit.prompt_leaf(request, commit.unhex(opening.salt), ids)
+        sampling = commit.sampling_leaf(request, opening.sampling)
+        return is_proven(order.input_root, prompt, opening.prompt_proof) and is_proven(
+            order.sampling_root, sampling, opening.sampling_proof
         )
 
     def _is_signed_opening(self, request: int, ids: tuple[int, ...], opening: wire.Opening) -> bool:
-        """Whether the requester of an open order, or the spender who signed it, opened this request with this prompt."""
+        """Whether the requester of an open order, or its spender, opened the request with this."""
         if opening.opening is None:
             return False
         prompt = Prompt("", ids, opening.sampling, commit.unhex(opening.salt))
@@ -344,12 +328,8 @@ class EvidenceCollector:
         most = order.max_tokens_in + order.max_tokens_out
         start, total, beside = 0, 1, None
         while start < total:
-            frame = await self._ask(
-                stage,
-                wire.FetchRows(
-                    self.case.order_hash, request, side, start, count, *self._permission()
-                ),
-            )
+            asked = self.case.order_hash, request, side, start, count
+            frame = await self._ask(stage, wire.FetchRows(*asked, *self._permission()))
             rows = frame.message
             if not isinstance(rows, wire.Rows):
                 raise _refused(stage, rows)
@@ -369,9 +349,8 @@ class EvidenceCollector:
         operator = self.case.plan[stage].operator
         endpoint = self._endpoints.get(operator.lower())
         if endpoint is None:
-            raise RowsWithheld(
-                f"stage {stage} ({operator}) is not in the swarm", "no endpoint known"
-            )
+            what = f"stage {stage} ({operator}) is not in the swarm"
+            raise RowsWithheld(what, "no endpoint known")
         channel = await self._peers.get(operator, endpoint)
         return await channel.call(message, timeout_s=30.0)
 

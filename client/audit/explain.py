@@ -1,9 +1,7 @@
-"""`auditor check --explain`: how far is each layer of a stage from float64, honestly and as it was
-served, against its tolerance?
+"""How far is each layer of a stage from float64, against its tolerance: `auditor check --explain`?
 
-Only a stage's boundary is signed, so between its ends the picture shows what an honest execution
-does here: our own float32 run of the same layers. Where the served boundary stands out from that
-line, the stage did something else than its neighbours' noise.
+Only a stage's boundary is signed; between its ends stands our own float32 run of the same layers,
+which is honest. A served boundary that stands out from that line is more than noise.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ _LOWEST, _WIDTH = -9, 36  # powers of ten on the scale, and its characters
 
 @dataclass(frozen=True)
 class LayerLine:
-    """One boundary inside or at the end of a stage: the deviation there, over all rows of a
-    request.
-    """
+    """The deviation after one layer of a stage, over all rows of a request."""
 
     layer: int
     honest: float  # our own float32 execution against float64
@@ -40,15 +36,12 @@ class LayerLine:
 
 @dataclass(frozen=True)
 class ExplainedStage:
-    """A stage's request, layer by layer.
-
-    `studentised` is the largest mean ratio of served to honest deviation over 16 rows.
-    """
+    """A stage's request, layer by layer."""
 
     stage: int
     request_index: int
     lines: tuple[LayerLine, ...]
-    studentised: float
+    studentised: float  # the largest mean ratio of served to honest deviation over 16 rows
     standing: str
 
 
@@ -136,20 +129,16 @@ class Layer(Result, frozen=True, forbid_unknown_fields=False):
 
 def rows_of(explained: ExplainedStage) -> list[Layer]:
     """Rows of the table that is printed."""
-    rows = []
-    for line in explained.lines:
-        shown = line.honest if line.served is None else line.served
-        rows.append(
-            Layer(
-                stage=str(explained.stage),
-                after_layer=str(line.layer),
-                honest_here=f"{line.honest:.2e}",
-                served="" if line.served is None else f"{line.served:.2e}",
-                allowed=f"{line.tolerance:.0e}" if line.tolerance is not None else "–",
-                on_a_log_scale=bar(shown),
-                studentised=""
-                if line.served is None
-                else f"{explained.studentised:.2f} {explained.standing}",
-            )
+    stands = f"{explained.studentised:.2f} {explained.standing}"
+    return [
+        Layer(
+            stage=str(explained.stage),
+            after_layer=str(line.layer),
+            honest_here=f"{line.honest:.2e}",
+            served="" if line.served is None else f"{line.served:.2e}",
+            allowed=f"{line.tolerance:.0e}" if line.tolerance is not None else "–",
+            on_a_log_scale=bar(line.honest if line.served is None else line.served),
+            studentised="" if line.served is None else stands,
         )
-    return rows
+        for line in explained.lines
+    ]

@@ -1,12 +1,10 @@
-"""How an auditor gets to a job: find it on chain, reach its stages, load the registered weights,
-judge.
-"""
+"""How does an auditor get to a job: find it, reach its stages, load registered weights, judge?"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,14 +39,12 @@ from core.runtime.network.channel import Peers, StreamIdentity
 
 @dataclass(frozen=True)
 class Investigation:
-    """A job, its receipts and what re-running it found (nothing yet, if it was not re-run), and
-    what that took, by stage.
-    """
+    """A job, its receipts, and what re-running it found."""
 
     case: AuditCase
     pipelines: list[list[SignedReceipt]]
-    findings: list[StageFinding]
-    efforts: Mapping[int, AuditEffort] = field(default_factory=dict)
+    findings: list[StageFinding]  # none if it was not re-run
+    efforts: Mapping[int, AuditEffort] = field(default_factory=dict)  # by stage
 
     @property
     def guilty(self) -> StageFinding | None:
@@ -70,16 +66,14 @@ class Investigation:
 
 
 async def resolve_job(context: Context, typed: str) -> str:
-    """Job id (0x hex) from what a person typed: one of our jobs, one of our receipts, or any job on
-    chain.
+    """Job id (0x hex) of one of our jobs, one of our receipts, or any job on chain.
+
+    Raises IdInvalid or ChainUnreachable.
     """
-    store = open_store(context.settings)
-    try:
+    with closing(open_store(context.settings)) as store:
         if typed.lower().startswith(f"{ids.Kind.RECEIPT.value}_"):
             return store.find_receipt(typed)[0].job_id
         ours = {row.job_id for row in store.jobs()}
-    finally:
-        store.close()
     try:
         return ids.find(ids.Kind.JOB, typed, ours, lambda j: j)
     except IdInvalid:
@@ -92,22 +86,17 @@ async def _jobs_on_chain(context: Context) -> set[str]:
 
 
 async def endpoints_of(context: Context, case: AuditCase) -> dict[str, str]:
-    """Where each stage can be reached, by operator in lower case: as the matcher sees it now, else
-    as when the job was opened.
+    """Where each stage can be reached, by operator in lower case: now, else when the job opened.
 
-    Whoever answers there still has to prove its key. Raises MatcherUnreachable or ConfigError when
-    we know nothing ourselves.
+    Raises MatcherUnreachable or ConfigError when the job is not ours.
     """
     found: dict[str, str] = {}
-    store = open_store(context.settings)
-    try:
+    with closing(open_store(context.settings)) as store:
         for row in store.jobs():
             if row.job_id == case.job_id:
                 match = match_of(row)
                 pairs = zip(match.plan, match.endpoints, strict=True)
                 found = {stage.operator.lower(): endpoint for stage, endpoint in pairs}
-    finally:
-        store.close()
     try:
         return found | await _endpoints_now(context)
     except (MatcherUnreachable, ConfigError):
@@ -152,29 +141,28 @@ async def open_evidence(
     delegation: Delegation | None = None,
 ) -> AsyncIterator[EvidenceCollector]:
     """Access to what a case's stages hold, with our key."""
-    peers = Peers(StreamIdentity(signer, context.chain.domain))
+    domain = context.chain.domain
+    peers = Peers(StreamIdentity(signer, domain))
     try:
-        yield EvidenceCollector(
-            case, context.chain.domain, peers, await endpoints_of(context, case), delegation
-        )
+        endpoints = await endpoints_of(context, case)
+        yield EvidenceCollector(case, domain, peers, endpoints, delegation)
     finally:
         await peers.close()
 
 
-async def source_of(context: Context, case: AuditCase) -> ShardSource:
-    """Weights of a case's model on this machine.
+async def source_of(context: Context, case: AuditCase, tolerance: float = 1.0) -> ShardSource:
+    """Weights of a case's model on this machine, with `tolerance` times its profile's room.
 
     Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics.
     """
-    settings = context.settings
-    name = model_name(case.order.model_id, settings)
+    model_id = case.order.model_id
+    name = model_name(model_id, context.settings)
     if name is None:
-        raise ModelUnknown(
-            f"no name is known for model {case.order.model_id}", "it is not in the network file"
-        )
-    folder = model_folder(name, settings)
+        why = "it is not in the network file"
+        raise ModelUnknown(f"no name is known for model {model_id}", why)
+    folder = model_folder(name, context.settings)
     profile, program = await profile_named(context.chain, case.order.numerics_profile)
-    return ShardSource(folder, profile, program)
+    return ShardSource(folder, scaled(profile, tolerance), program)
 
 
 async def investigate(
@@ -188,8 +176,7 @@ async def investigate(
     layers: LayerRange | None = None,
     tolerance: float = 1.0,
 ) -> Investigation:
-    """Check a job's receipts and, unless told otherwise, re-run every stage of it, or those that
-    hold some of the `layers`.
+    """Check a job's receipts and re-run its stages, or only those with some of the `layers`.
 
     They are held to `tolerance` times what the model's profile allows. Raises CheckFailed when the
     receipts alone do not hold.
@@ -210,9 +197,7 @@ async def investigate(
         findings: list[StageFinding] = []
         efforts: dict[int, AuditEffort] = {}
         if rerun:
-            source = await source_of(context, case)
-            if tolerance != 1.0:
-                source.profile = scaled(source.profile, tolerance)
+            source = await source_of(context, case, tolerance)
             findings = await audit_job(
                 evidence,
                 source,
@@ -239,19 +224,15 @@ def stages_with(case: AuditCase, layers: LayerRange) -> list[int]:
         if place.layer_from < layers.end and layers.start < place.layer_to
     ]
     if not found:
-        raise UsageError(
-            f"no stage holds layers {layers}", f"the model has {case.plan[-1].layer_to}"
-        )
+        last = case.plan[-1].layer_to
+        raise UsageError(f"no stage holds layers {layers}", f"the model has {last}")
     return found
 
 
 def _held(context: Context, case: AuditCase) -> list[list[SignedReceipt]]:
     """Receipts of all stages from our own records, if the job is ours."""
-    store = open_store(context.settings)
-    try:
+    with closing(open_store(context.settings)) as store:
         receipts = [signed for _, signed in store.receipts(case.job_id)]
-    finally:
-        store.close()
     return disjoint(complete_sets(receipts, len(case.plan)))
 
 
@@ -278,10 +259,7 @@ class StageChecked(Finding, frozen=True):
 
 
 def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> Finding:
-    """What the auditor says of a stage.
-
-    By another `tolerance` than the network's a stage is not at fault, only outside of it.
-    """
+    """What the auditor says of a stage; by another `tolerance` it is not at fault, only outside."""
     worst = finding.worst
     return Finding(
         stage=finding.stage,
@@ -298,9 +276,7 @@ def describe_finding(finding: StageFinding, tolerance: float = 1.0) -> Finding:
 
 
 def describe_cost(found: Investigation, stage: int) -> dict[str, str]:
-    """What looking at a stage took, beside how long the stage says that it served: whole seconds,
-    of its receipts.
-    """
+    """Seconds that looking at a stage took, beside the whole seconds that it signed for serving."""
     effort = found.efforts.get(stage)
     receipts = [pipeline[stage].receipt for pipeline in found.pipelines]
     served_s = sum(max(1, receipt.signed_at - receipt.started_at) for receipt in receipts)

@@ -1,19 +1,17 @@
 """Is a stage's work clean beyond doubt by a float32 re-run, so that no float64 one is needed?
 
-Ours is an honest float32 execution too, within T/2 of the exact one by what the profile was calibrated on. Work within T/2 of ours is
-then within T of the exact one. What is not is in doubt, and only float64 may say that it is a fault.
+Our float32 run is within T/2 of the exact one, by what the profile was calibrated on. Work within
+T/2 of ours is then within T. What is not is in doubt: only float64 may say that it is a fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict
+    from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict, TokenMargins
     from core.engine.model.blocks import ModelShard
-    from core.protocol.types import SamplingParams
 
 
 def scaled(profile: NumericsProfile, factor: float) -> NumericsProfile:
@@ -36,10 +34,10 @@ def halved(profile: NumericsProfile) -> NumericsProfile:
 def rows_clear(
     profile: NumericsProfile, shard: ModelShard, inputs: Any, served: Any, sigma: Any
 ) -> tuple[NumericsVerdict, Any] | None:
-    """What is measured against our own float32 rows, and these, where that clears the stage; None where it is in doubt.
+    """The verdict by our own float32 rows, and these [T, D], if it clears the stage; else None.
 
-    `inputs` are ids [T] or activations [T, D], `served` rows [T, D]. One row alone is held to the row's bound, or to T where
-    the profile has none for so deep a shard.
+    `inputs` are ids [T] or activations [T, D], `served` rows [T, D]. One row alone is held to the
+    row's bound, or to T where the profile has none for so deep a shard.
     """
     ours = _forward(shard, inputs, None)
     return None if ours is None else _rows_clear(profile, shard, ours.numpy(), served, sigma)
@@ -51,22 +49,15 @@ def ends_clear(
     inputs: Any,
     served: Any,
     sigma: Any,
-    tokens: Sequence[int],
-    sampling: SamplingParams,
-    request_index: int,
-    **history: Any,
+    margins: TokenMargins,
 ) -> tuple[NumericsVerdict, Any, NumericsVerdict] | None:
-    """The same of a last stage's state rows, with what is measured of its tokens against our own float32 logits.
+    """The same of a last stage's state rows [T, D], and the verdict on its T tokens by `margins`.
 
-    `inputs` are of all positions, of which the last ones gave the `tokens` and the state rows `served`; `history` is as of
-    `core.dispute.judging.numerics.TokenMargins`.
+    `inputs` are of all N positions: ids [N] or activations [N, D].
     """
     import torch
 
-    from core.dispute.judging.numerics import TokenMargins
-
-    margins = TokenMargins(tokens, sampling, request_index, **history)
-    wanted = torch.arange(len(inputs) - len(tokens), len(inputs))
+    wanted = torch.arange(len(inputs) - len(margins.tokens), len(inputs))
     made = _forward(shard, inputs, wanted, margins)
     if made is None or not margins.are_all_finite:
         return None
@@ -85,8 +76,10 @@ def _rows_clear(
 
 
 def _forward(shard: ModelShard, inputs: Any, rows: Any, draw: Any = None) -> Any:
-    """All positions at once, or of a last stage these rows, their logits given to `draw`; None for inputs that no stage may be fed: where
-    judging ends is for the exact re-run to say."""
+    """Rows of all positions, or of a last stage these `rows`, their logits given to `draw`.
+
+    None for inputs that no stage may be fed: judging them is for the exact re-run.
+    """
     import torch
 
     from core.engine.batch.whole import run_whole

@@ -1,4 +1,4 @@
-"""What does a model's numerics profile promise: the operator program behind it, read from the chain and compared with ours."""
+"""Which operator program is behind a model's numerics profile, on chain and by our own files?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def registered_program(chain: Chain, profile: str) -> Program:
-    """The program whose hash a numerics profile is. Raises ModelUnsupported where the chain has none."""
+    """The program whose hash the profile is. Raises ModelUnsupported where the chain has none."""
     data = b""
     if "ProgramStore" in chain.addresses:
         try:
@@ -35,7 +35,7 @@ async def registered_program(chain: Chain, profile: str) -> Program:
 
 
 async def profile_named(chain: Chain, profile: str) -> tuple[NumericsProfile, Program | None]:
-    """What machines of a model promise, and its operator program if it has one. Raises ModelUnsupported."""
+    """What a model's machines promise, and its operator program if any. Raises ModelUnsupported."""
     from core.dispute.judging.numerics import PROFILES, profile_of
 
     for known in PROFILES.values():
@@ -48,7 +48,7 @@ async def profile_named(chain: Chain, profile: str) -> tuple[NumericsProfile, Pr
 def local_program(model_dir: Path, registered: Program) -> ModelProgram:
     """The registered program with its tables, made from the files here.
 
-    Raises CheckFailed when these files, or what the library here makes of them, are not what was registered.
+    Raises CheckFailed when these files, or the library here, make another program of them.
     """
     from core.dispute.play.program import model_program
 
@@ -58,6 +58,7 @@ def local_program(model_dir: Path, registered: Program) -> ModelProgram:
             "this machine makes another operator program of the model",
             f"its tables have the root 0x{found.program.tables_root.hex()}, "
             f"registered is 0x{registered.tables_root.hex()}",
-            next_step="use the registered model's files and the library version that made its tables",
+            next_step="use the registered model's files and the library version that made its "
+            "tables",
         )
     return found

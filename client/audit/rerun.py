@@ -1,7 +1,7 @@
-"""Whether a stage did what it signed: re-run its layers in float64 from the committed inputs and compare once.
+"""Did a stage do what it signed: its layers in float64, from the committed inputs, compared once?
 
-`VERDICT`s follow the calibrated tolerance of the model's numerics profile (`core/dispute/judging/numerics.py`); nothing two
-machines computed is ever compared with each other. One stage's shard is in memory at a time.
+Verdicts follow the calibrated tolerance of the model's numerics profile
+(`core/dispute/judging/numerics.py`). One stage's shard is in memory at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import RequestLeaf, Stage
 
 if TYPE_CHECKING:
-    from core.dispute.judging.numerics import NumericsProfile
+    from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict
     from core.dispute.play.program import ModelProgram
     from core.dispute.trace.program import Program
     from core.engine.model.blocks import ModelShard
@@ -33,18 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestFinding:
-    """One request at one stage. `ratio` against `limit` is D/S against T, or nats against δ for tokens, whichever is nearer to its limit.
-
-    `suspicion` says why work that is within them stands out all the same (`client/audit/suspicion.py`); nobody is accused of it.
-    """
+    """One request at one stage."""
 
     request_index: int
     at_fault: bool
     reasons: tuple[str, ...]
-    ratio: float
-    limit: float
+    ratio: float  # D/S, or nats for tokens, whichever is nearer to its limit
+    limit: float  # T, or δ
     first_divergent_step: int | None
-    suspicion: str = ""
+    suspicion: str = ""  # why work within the limits stands out (`client/audit/suspicion.py`)
 
 
 @dataclass(frozen=True)
@@ -64,9 +61,8 @@ class StageFinding:
     @property
     def suspicion(self) -> str:
         """What stands out of honest noise in a stage that is not at fault; "" for nothing."""
-        return (
-            "" if self.at_fault else next((r.suspicion for r in self.requests if r.suspicion), "")
-        )
+        found = (r.suspicion for r in self.requests if r.suspicion and not self.at_fault)
+        return next(found, "")
 
     @property
     def why(self) -> str:
@@ -87,10 +83,10 @@ class StageFinding:
 
 @dataclass(frozen=True)
 class AuditEffort:
-    """What looking at a stage took: requests that were judged in float64, and seconds of computing (not of loading and fetching)."""
+    """What looking at a stage took."""
 
-    in_float64: int
-    spent_s: float
+    in_float64: int  # requests
+    spent_s: float  # of computing, not of loading and fetching
 
 
 class ShardSource:
@@ -99,7 +95,7 @@ class ShardSource:
     def __init__(
         self, model_dir: Path, profile: NumericsProfile, program: Program | None = None
     ) -> None:
-        """`program` is the model's registered operator program, which whitens deviations by the model's σ; None for models without."""
+        """`program` is the model's registered operator program, if any: it whitens deviations."""
         self.model_dir, self.profile, self.program = model_dir, profile, program
 
     def shard_root(self, stage: Stage) -> str:
@@ -134,19 +130,19 @@ class ShardSource:
 
     @cached_property
     def operators(self) -> ModelProgram | None:
-        """The registered program with its tables. Raises CheckFailed when the files here make another."""
+        """The registered program with its tables. Raises CheckFailed where files make another."""
         from client.audit.programs import local_program
 
         return local_program(self.model_dir, self.program) if self.program else None
 
     def sigma(self, boundary: int) -> Any:
-        """The size of each channel before layer `boundary`; None where the model registered none."""
+        """The size of each channel [hidden] before layer `boundary`; None if none is registered."""
         from core.dispute.trace.families import SIGMA
 
         return self.operators.tables[SIGMA][boundary] if self.operators else None
 
     def inputs_of(self, shard: ModelShard, rows: bytes) -> Any:
-        """Committed input rows as the shard takes them: token ids, or activations in float64."""
+        """Committed input rows as the shard takes them: ids [N], or float64 [N, hidden]."""
         return _inputs(shard, rows)
 
     def rows_of(self, shard: ModelShard, rows: bytes) -> Any:
@@ -164,51 +160,48 @@ class ShardSource:
         return self.tokenizer.eos_ids
 
 
-#: Rows from which on laying weights out saves more time than it takes; the compiler's second, once in a process, is left out.
+#: From so many rows on, laying weights out saves more time than it takes.
 PREPARED_FROM_ROWS = 512
 
 
-class _Shards:
-    """A stage's layers: in float32 for a first look if that was asked for, in float64 once something is in doubt.
+class _StageJudge:
+    """Judges a stage's requests: in float32 first where that is asked for, in float64 in doubt.
 
-    Prepared for long work (`core.engine.batch.whole.prepare`) where there are many `rows` to run.
+    Shards are prepared (`core.engine.batch.whole.prepare`) where there are many `rows` to run.
     """
 
     def __init__(self, source: ShardSource, place: Stage, *, precheck: bool, rows: int) -> None:
         self._source, self._place, self._rows = source, place, rows
         self._has_rough = precheck and not source.profile.is_shadow
-        #: Requests that were judged in float64.
-        self.in_float64 = 0
-        self._spent_s = 0.0
+        self._in_float64, self._spent_s = 0, 0.0
 
     @cached_property
-    def exact(self) -> ModelShard:
+    def _exact(self) -> ModelShard:
         return self._ready(self._source.load(self._place))
 
     @cached_property
-    def rough(self) -> ModelShard | None:
+    def _rough(self) -> ModelShard | None:
         return self._ready(self._source.load_rough(self._place)) if self._has_rough else None
 
     @cached_property
-    def own(self) -> ModelShard:
+    def _own(self) -> ModelShard:
         is_float32 = self._source.numerics == "float32"
-        return (self.rough if is_float32 else None) or self._source.load_own(self._place)
+        return (self._rough if is_float32 else None) or self._source.load_own(self._place)
 
     def _ready(self, shard: ModelShard) -> ModelShard:
         from core.engine.batch.whole import prepare
 
-        if self._rows < PREPARED_FROM_ROWS:
-            return shard
-        return prepare(shard, self._source.model_dir)
+        is_short = self._rows < PREPARED_FROM_ROWS
+        return shard if is_short else prepare(shard, self._source.model_dir)
 
     @property
-    def either(self) -> ModelShard:
-        """For what both know: widths, layers, vocabulary."""
-        return self.rough or self.exact
+    def shard(self) -> ModelShard:
+        """For what all precisions have: widths, layers, vocabulary."""
+        return self._rough or self._exact
 
-    def judge(self) -> ModelShard:
-        self.in_float64 += 1
-        return self.exact
+    @property
+    def effort(self) -> AuditEffort:
+        return AuditEffort(self._in_float64, self._spent_s)
 
     async def off_loop(self, judge: Callable[..., RequestFinding], *args: Any) -> RequestFinding:
         """Judge in a thread, and count the time."""
@@ -218,9 +211,103 @@ class _Shards:
         finally:
             self._spent_s += time.perf_counter() - started
 
-    @property
-    def effort(self) -> AuditEffort:
-        return AuditEffort(self.in_float64, self._spent_s)
+    def judge_rows(self, leaf: RequestLeaf, inputs: bytes, outputs: bytes) -> RequestFinding:
+        """The activations of a stage that is not the last."""
+        from core.dispute.judging.numerics import judge_rows, reexecute
+
+        profile, sigma = self._source.profile, self._sigma
+        served = _floats(outputs, self.shard.hidden)
+        if (rough := self._rough) is not None:
+            seen = rows_clear(profile, rough, _inputs(rough, inputs), served, sigma)
+            if seen is not None:
+                rows, ours = seen
+                limit = profile.tolerance(len(rough.layers), len(served))
+                stands_out = self._stands_out(rows.ratio, limit, inputs, served, ours)
+                return RequestFinding(
+                    leaf.request_index, False, (), rows.ratio, limit, None, stands_out
+                )
+        self._in_float64 += 1
+        exact = self._exact
+        reference = reexecute(exact, _inputs(exact, inputs)).numpy()
+        rows = judge_rows(profile, len(exact.layers), served, reference, sigma)
+        stands_out, divergent = "", None
+        if rows.at_fault:
+            divergent = _first_beyond(rows, served, reference, sigma)
+        else:
+            stands_out = self._stands_out(rows.ratio, rows.limit, inputs, served, reference)
+        near = rows.ratio, rows.limit
+        return RequestFinding(
+            leaf.request_index, rows.at_fault, rows.reasons, *near, divergent, stands_out
+        )
+
+    def judge_ends(self, leaf: RequestLeaf, inputs: bytes, ends: _Ends) -> RequestFinding:
+        """A last stage: its state rows as any other's, and its tokens by the head on ours."""
+        from core.dispute.judging.numerics import TokenMargins, judge_rows, reexecute
+
+        source, profile, shard, sigma = self._source, self._source.profile, self.shard, self._sigma
+        tokens, opening = ends.tokens, ends.opening
+        unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
+        if unknown is not None:
+            reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
+            return _plain_fault(leaf, reason, unknown)
+        reasons, end = _end_faults(source, opening, tokens)
+        served = _floats(ends.states, shard.hidden)
+
+        def margins() -> TokenMargins:
+            how = tokens, opening.sampling, leaf.request_index
+            return TokenMargins(*how, prompt=opening.prompt_ids, eos_ids=source.eos_ids)
+
+        if (rough := self._rough) is not None and not reasons:
+            seen = ends_clear(profile, rough, _inputs(rough, inputs), served, sigma, margins())
+            if seen is not None:
+                rows, ours, by_token = seen
+                limit = profile.tolerance(len(rough.layers), len(served))
+                stands_out = self._stands_out(rows.ratio, limit, inputs, served, ours)
+                near = _nearer((rows.ratio, limit), (by_token.ratio, 2 * by_token.limit))
+                return RequestFinding(leaf.request_index, False, (), *near, None, stands_out)
+        self._in_float64 += 1
+        exact, drawn, first = self._exact, margins(), leaf.tokens_in - 1
+        wanted = range(first, first + len(tokens))
+        made = reexecute(exact, _inputs(exact, inputs), logit_rows=wanted, draw=drawn)
+        reference = made.rows.numpy()
+        rows = judge_rows(profile, len(exact.layers), served, reference, sigma)
+        by_token = drawn.verdict(profile)
+        stands_out, divergent = "", None
+        if by_token.at_fault:
+            divergent = by_token.worst_row
+        elif reasons:
+            divergent = end
+        elif rows.at_fault:
+            divergent = _first_beyond(rows, served, reference, sigma)
+        else:
+            stands_out = self._stands_out(rows.ratio, rows.limit, inputs, served, reference)
+        all_reasons = (*reasons, *rows.reasons, *by_token.reasons)
+        near = _nearer((rows.ratio, rows.limit), (by_token.ratio, by_token.limit))
+        return RequestFinding(
+            leaf.request_index, bool(all_reasons), all_reasons, *near, divergent, stands_out
+        )
+
+    @cached_property
+    def _sigma(self) -> Any:
+        return self._source.sigma(self._place.layer_to)
+
+    def _stands_out(
+        self, ratio: float, limit: float, inputs: bytes, served: Any, reference: Any
+    ) -> str:
+        profile = self._source.profile
+        if not is_due(profile, ratio, limit):
+            return ""
+        own = self._own
+        return suspicion(profile, own, _inputs(own, inputs), served, reference, self._sigma)
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What a last stage signed of one request, and what was ordered."""
+
+    tokens: tuple[int, ...]
+    states: bytes
+    opening: PromptOpening
 
 
 def check_weights(source: ShardSource, place: Stage, registered_shard_root: str) -> None:
@@ -247,44 +334,37 @@ async def audit_stage(
 ) -> StageFinding:
     """Re-run one stage on these requests.
 
-    With `precheck` a request that a float32 re-run clears is not re-run in float64; `effort` is told what it took.
-    A stage whose rows nobody hands over is at fault (`withheld`): it must answer for what it signed. Raises CheckFailed when our
-    own copy of the weights is not the registered model.
+    With `precheck` a request that a float32 re-run clears is not re-run in float64; `effort` is
+    told what it took. A stage whose rows are withheld is at fault: it must answer for what it
+    signed. Raises CheckFailed when our own copy of the weights is not the registered model.
     """
     place = evidence.case.plan[stage]
     await asyncio.to_thread(check_weights, source, place, registered_shard_root)
     rows = sum(leaf.tokens_in + leaf.tokens_out for leaf in leaves)
-    shards = _Shards(source, place, precheck=precheck, rows=rows)
-    await asyncio.to_thread(lambda: shards.either)
-    findings = []
+    judge = _StageJudge(source, place, precheck=precheck, rows=rows)
+    await asyncio.to_thread(lambda: judge.shard)
+    findings, withheld = [], ""
     try:
         for done, leaf in enumerate(leaves):
             progress(done, len(leaves))
-            findings.append(await _audit_request(evidence, source, shards, stage, leaf))
+            findings.append(await _audit_request(evidence, judge, stage, leaf))
+        progress(len(leaves), len(leaves))
     except RowsWithheld as error:
-        return StageFinding(
-            stage,
-            place.operator,
-            (place.layer_from, place.layer_to),
-            tuple(findings),
-            withheld=f"{error.what}: {error.why}",
-        )
+        withheld = f"{error.what}: {error.why}"
     finally:
-        effort(shards.effort)
-    progress(len(leaves), len(leaves))
-    return StageFinding(stage, place.operator, (place.layer_from, place.layer_to), tuple(findings))
+        effort(judge.effort)
+    layers = place.layer_from, place.layer_to
+    return StageFinding(stage, place.operator, layers, tuple(findings), withheld)
 
 
 async def _audit_request(
-    evidence: EvidenceCollector, source: ShardSource, shards: _Shards, stage: int, leaf: RequestLeaf
+    evidence: EvidenceCollector, judge: _StageJudge, stage: int, leaf: RequestLeaf
 ) -> RequestFinding:
-    shard = shards.either
-    first, last = shard.is_first, shard.is_last
-    impossible = _impossible_counts(leaf, shard.context)
-    if impossible:
+    shard = judge.shard
+    first, last, hidden = shard.is_first, shard.is_last, 4 * shard.hidden
+    if impossible := _impossible_counts(leaf, shard.context):
         return _plain_fault(leaf, impossible)
-    in_bytes = 4 if first else 4 * shard.hidden
-    out_bytes = 4 if last else 4 * shard.hidden
+    in_bytes, out_bytes = 4 if first else hidden, 4 if last else hidden
     inputs = await evidence.rows(stage, "in", leaf, in_bytes)
     outputs = await evidence.rows(stage, "out", leaf, out_bytes)
     rows = leaf.tokens_in + leaf.tokens_out - 1
@@ -293,28 +373,27 @@ async def _audit_request(
     expected = leaf.tokens_out if last else rows
     if len(outputs) != expected * out_bytes:
         return _plain_fault(leaf, f"{len(outputs) // out_bytes} output rows for {expected} due")
-    states = b""
-    if last:
-        states = await evidence.rows(stage, "states", leaf, 4 * shard.hidden)
-        if len(states) != expected * 4 * shard.hidden:
-            found = len(states) // (4 * shard.hidden)
-            return _plain_fault(leaf, f"{found} state rows for {expected} due")
+    states = await evidence.rows(stage, "states", leaf, hidden) if last else b""
+    if last and len(states) != expected * hidden:
+        return _plain_fault(leaf, f"{len(states) // hidden} state rows for {expected} due")
     if not first and not last:
-        return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
+        return await judge.off_loop(judge.judge_rows, leaf, inputs, outputs)
     opening = await evidence.opening(leaf.request_index)
-    disordered = _disordered(leaf, opening, tokens_in(inputs) if first else None)
-    foreign = [t for t in (tokens_in(inputs) if first else ()) if t >= shard.vocab]
-    if disordered or foreign:
-        return _plain_fault(leaf, disordered or f"fed token {foreign[0]} of {shard.vocab}")
+    fed = tokens_in(inputs) if first else None
+    foreign = next((token for token in fed or () if token >= shard.vocab), None)
+    if disordered := _disordered(leaf, opening, fed):
+        return _plain_fault(leaf, disordered)
+    if foreign is not None:
+        return _plain_fault(leaf, f"fed token {foreign} of {shard.vocab}")
     if last:
         ends = _Ends(tokens_in(outputs), states, opening)
-        return await shards.off_loop(_judge_ends, source, shards, leaf, inputs, ends)
-    return await shards.off_loop(_judge_rows, source, shards, leaf, inputs, outputs)
+        return await judge.off_loop(judge.judge_ends, leaf, inputs, ends)
+    return await judge.off_loop(judge.judge_rows, leaf, inputs, outputs)
 
 
-def _plain_fault(leaf: RequestLeaf, reason: str) -> RequestFinding:
+def _plain_fault(leaf: RequestLeaf, reason: str, step: int | None = None) -> RequestFinding:
     """A fault that needs no arithmetic."""
-    return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, None)
+    return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, step)
 
 
 def _impossible_counts(leaf: RequestLeaf, context: int) -> str:
@@ -336,129 +415,13 @@ def _disordered(leaf: RequestLeaf, opening: PromptOpening, fed: tuple[int, ...] 
     return ""
 
 
-def _judge_rows(
-    source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, outputs: bytes
-) -> RequestFinding:
-    from core.dispute.judging.numerics import judge_rows, reexecute
-
-    if (rough := shards.rough) is not None:
-        sigma, served = source.sigma(rough.layers.end), _floats(outputs, rough.hidden)
-        seen = rows_clear(source.profile, rough, _inputs(rough, inputs), served, sigma)
-        if seen is not None:
-            verdict, ours = seen
-            limit = source.profile.tolerance(len(rough.layers), len(served))
-            stands_out = _stands_out(source, shards, verdict.ratio, limit, inputs, served, ours)
-            return RequestFinding(
-                leaf.request_index, False, (), verdict.ratio, limit, None, stands_out
-            )
-    shard = shards.judge()
-    reference = reexecute(shard, _inputs(shard, inputs)).numpy()
-    served = _floats(outputs, shard.hidden)
-    depth = len(shard.layers)
-    sigma = source.sigma(shard.layers.end)
-    verdict = judge_rows(source.profile, depth, served, reference, sigma)
-    limit = source.profile.tolerance(depth, len(served))
-    stands_out, divergent = "", None
-    if verdict.at_fault:
-        divergent = _first_beyond(limit, served, reference, sigma, verdict.worst_row)
-    else:
-        stands_out = _stands_out(
-            source, shards, verdict.ratio, verdict.limit, inputs, served, reference
-        )
-    return RequestFinding(
-        leaf.request_index,
-        verdict.at_fault,
-        verdict.reasons,
-        verdict.ratio,
-        verdict.limit,
-        divergent,
-        stands_out,
-    )
-
-
-def _first_beyond(limit: float, served: Any, reference: Any, sigma: Any, worst_row: int) -> int:
+def _first_beyond(verdict: NumericsVerdict, served: Any, reference: Any, sigma: Any) -> int:
     """The first row that alone lies beyond the limit, or the worst where only all together do."""
     from core.dispute.judging.numerics import whitened_relative_l2
 
     off = whitened_relative_l2(served, reference, sigma).rows
-    return next((i for i, deviation in enumerate(off) if deviation > limit), worst_row)
-
-
-def _stands_out(
-    source: ShardSource,
-    shards: _Shards,
-    ratio: float,
-    limit: float,
-    inputs: bytes,
-    served: Any,
-    reference: Any,
-) -> str:
-    if not is_due(source.profile, ratio, limit):
-        return ""
-    own, sigma = shards.own, source.sigma(shards.either.layers.end)
-    return suspicion(source.profile, own, _inputs(own, inputs), served, reference, sigma)
-
-
-@dataclass(frozen=True)
-class _Ends:
-    """What a last stage signed of one request, and what was ordered."""
-
-    tokens: tuple[int, ...]
-    states: bytes
-    opening: PromptOpening
-
-
-def _judge_ends(
-    source: ShardSource, shards: _Shards, leaf: RequestLeaf, inputs: bytes, ends: _Ends
-) -> RequestFinding:
-    """A last stage: its state rows as any other's, and its tokens by the head on ours."""
-    from core.dispute.judging.numerics import TokenMargins, judge_rows, reexecute
-
-    tokens, opening, shard = ends.tokens, ends.opening, shards.either
-    unknown = next((i for i, t in enumerate(tokens) if t >= shard.vocab), None)
-    if unknown is not None:
-        reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
-        return RequestFinding(leaf.request_index, True, (reason,), 1.0, 1.0, unknown)
-    reasons, end = _end_faults(source, opening, tokens)
-    served, sigma = _floats(ends.states, shard.hidden), source.sigma(shard.layers.end)
-    drawn = {"prompt": opening.prompt_ids, "eos_ids": source.eos_ids}
-    how = (tokens, opening.sampling, leaf.request_index)
-    if (rough := shards.rough) is not None and not reasons:
-        seen = ends_clear(
-            source.profile, rough, _inputs(rough, inputs), served, sigma, *how, **drawn
-        )
-        if seen is not None:
-            rows, ours, by_token = seen
-            limit = source.profile.tolerance(len(rough.layers), len(served))
-            stands_out = _stands_out(source, shards, rows.ratio, limit, inputs, served, ours)
-            ratio, limit = _nearer((rows.ratio, limit), (by_token.ratio, 2 * by_token.limit))
-            return RequestFinding(leaf.request_index, False, (), ratio, limit, None, stands_out)
-    shard, first_row = shards.judge(), leaf.tokens_in - 1
-    wanted = range(first_row, first_row + len(tokens))
-    margins = TokenMargins(*how, **drawn)
-    made = reexecute(shard, _inputs(shard, inputs), logit_rows=wanted, draw=margins)
-    reference = made.rows.numpy()
-    rows = judge_rows(source.profile, len(shard.layers), served, reference, sigma)
-    by_token = margins.verdict(source.profile)
-    stands_out, divergent = "", None
-    if by_token.at_fault:
-        divergent = by_token.worst_row
-    elif reasons:
-        divergent = end
-    elif rows.at_fault:
-        divergent = _first_beyond(rows.limit, served, reference, sigma, rows.worst_row)
-    else:
-        stands_out = _stands_out(source, shards, rows.ratio, rows.limit, inputs, served, reference)
-    ratio, limit = _nearer((rows.ratio, rows.limit), (by_token.ratio, by_token.limit))
-    return RequestFinding(
-        leaf.request_index,
-        rows.at_fault or by_token.at_fault or bool(reasons),
-        (*reasons, *rows.reasons, *by_token.reasons),
-        ratio,
-        limit,
-        divergent,
-        stands_out,
-    )
+    beyond = (i for i, deviation in enumerate(off) if deviation > verdict.limit)
+    return next(beyond, verdict.worst_row)
 
 
 def _nearer(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -469,28 +432,29 @@ def _nearer(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
 def _end_faults(
     source: ShardSource, opening: PromptOpening, tokens: Sequence[int]
 ) -> tuple[list[str], int | None]:
-    """What is wrong with where the answer ends, and the step at which it should have."""
+    """What is wrong with where the answer ends, and the step at which it should have.
+
+    An answer that ends early is none of it: the requester may have cut it, and its own client
+    takes no other early end.
+    """
     from core.engine.sampling.stops import AnswerEnding
 
-    sampling, most = opening.sampling, opening.sampling.max_new_tokens
+    sampling = opening.sampling
     tokenizer = source.tokenizer if sampling.stop else None
     ending = AnswerEnding(sampling, source.eos_ids, tokenizer, opening.prompt_ids)
     finishes = [ending.push(token) for token in tokens]
     end = next((i for i, finish in enumerate(finishes) if finish), None)
-    if (
-        end is None
-    ):  # the requester may have cut it; its own client takes no other early end, and pays for no more
-        return [], None
-    if end == len(tokens) - 1:
+    if end is None or end == len(tokens) - 1:
         return [], end
     if finishes[end] == "length":
-        return [f"{len(tokens)} tokens, at most {most} ordered"], end
+        return [f"{len(tokens)} tokens, at most {sampling.max_new_tokens} ordered"], end
     is_eos = tokens[end] in source.eos_ids and not sampling.ignore_eos
     what = "the end-of-text token" if is_eos else "a stop string"
     return [f"went on after {what} at step {end}"], end
 
 
 def _inputs(shard: ModelShard, rows: bytes) -> Any:
+    """Token ids [N], or activations [N, hidden] in float64."""
     import torch
 
     if shard.is_first:
@@ -499,6 +463,7 @@ def _inputs(shard: ModelShard, rows: bytes) -> Any:
 
 
 def _floats(rows: bytes, hidden: int) -> Any:
+    """f32le rows as an array [T, hidden]."""
     import numpy as np
 
     return np.frombuffer(rows, dtype="<f4").reshape(-1, hidden).copy()
@@ -515,21 +480,18 @@ async def audit_job(
     effort: Callable[[int, AuditEffort], None] = lambda stage, effort: None,
     stages: Collection[int] | None = None,
 ) -> list[StageFinding]:
-    """Re-run every stage of a job, or only these, one shard in memory at a time; `precheck` and `effort` as in `audit_stage`."""
-    findings = []
-    for stage, leaves in enumerate(leaves_by_stage):
-        if stages is not None and stage not in stages:
-            continue
-        findings.append(
-            await audit_stage(
-                evidence,
-                source,
-                stage,
-                leaves,
-                shard_roots[stage],
-                partial(progress, stage),
-                precheck=precheck,
-                effort=partial(effort, stage),
-            )
+    """`audit_stage` for every stage of a job, or only these, one shard in memory at a time."""
+    return [
+        await audit_stage(
+            evidence,
+            source,
+            stage,
+            leaves,
+            shard_roots[stage],
+            partial(progress, stage),
+            precheck=precheck,
+            effort=partial(effort, stage),
         )
-    return findings
+        for stage, leaves in enumerate(leaves_by_stage)
+        if stages is None or stage in stages
+    ]

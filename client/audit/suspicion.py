@@ -1,7 +1,8 @@
-"""Does a stage's work stand out of the noise that an honest machine has on the very same rows?
+"""Does a stage's work stand out of the noise that an honest machine has on the same rows?
 
-Coarser weights can lie inside a tolerance that must hold for every kind of machine. Divided by what our own executions of the same rows
-come to, they do not hide: rows that are sensitive are so for every kernel. It is a reason to look elsewhere, and never a fault.
+Coarser weights can lie inside a tolerance that must hold for every machine. Divided by the
+deviation of our own executions of the same rows they show, since rows are sensitive for every
+kernel. That is a reason to look elsewhere, and never a fault.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile
     from core.engine.model.blocks import ModelShard
 
-#: In float32 deviations of less than this share of T are honest machines' by what T was calibrated on: nothing stands out there.
+#: In float32 less than this share of T is honest, by what T was calibrated on.
 LEAST_SHARE = 0.5
 
 
 def is_due(profile: NumericsProfile, ratio: float, limit: float) -> bool:
-    """Whether work that is not at fault is to be looked at so: D/S of it is `ratio`, T is `limit`.
+    """Whether to look at work that is not at fault: its D/S is `ratio`, T is `limit`.
 
-    In bfloat16 always: what is honest there leaves room for coarser weights at every depth.
+    In bfloat16 always: honest noise there leaves room for coarser weights at every depth.
     """
     from core.dispute.judging.numerics import BF16
 
@@ -33,8 +34,9 @@ def suspicion(
 ) -> str:
     """Why rows [T, D] within the tolerance are suspicious all the same; "" where they are not.
 
-    `own` is the stage as its machines hold it, `inputs` ids or activations [N, D] of which the last T positions were served, `reference` the
-    float64 rows [T, D], or float32 ones where machines compute in bfloat16. Costs two executions of the stage, one of a family that has only one kind of attention.
+    `own` is the stage as its machines hold it, `inputs` ids [N] or activations [N, D] of which the
+    last T positions were served, `reference` rows [T, D] in float64, or in float32 where machines
+    compute in bfloat16. Costs one execution for each kind of attention that the family has.
     """
     import numpy as np
 
@@ -49,9 +51,7 @@ def suspicion(
     x = inputs if own.is_first else inputs.to(own.dtype)
     squares = []
     config = own.model.config
-    for kind in dict.fromkeys(
-        (config._attn_implementation, "eager")
-    ):  # not every family has a fused one
+    for kind in dict.fromkeys((config._attn_implementation, "eager")):
         with attention_by(config, kind):
             rows = _rows(own, x)[-len(served) :].double().numpy()
         squares.append(whitened_relative_l2(rows, reference, sigma).rows ** 2)
@@ -59,7 +59,8 @@ def suspicion(
     q = studentised(whitened_relative_l2(served, reference, sigma).rows, noise)
     if standing_of(profile, q) != StudentVerdict.SUSPICIOUS:
         return ""
-    return f"{q:.1f} times the noise of an honest machine on the same rows, more than {profile.suspicious_q:g}"
+    noise_of = f"{q:.1f} times the noise of an honest machine on the same rows"
+    return f"{noise_of}, more than {profile.suspicious_q:g}"
 
 
 def _rows(own: ModelShard, x: Any) -> Any:

@@ -205,7 +205,7 @@ class Pipeline:
         return {i: request.receipts for i, request in begun.items() if request.is_trusted}
 
     async def _sign_parts(self, indices: Iterable[int]) -> None:
-        """Replace the receipts of broken-off requests by those over just the tokens that are here."""
+        """Have the remaining stages sign for broken-off requests, for just the tokens here."""
         found = {
             index: {
                 stage: signed

@@ -1,13 +1,14 @@
-"""What must an auditor that watches not forget? Its secret, the jobs it has seen, what it drew and what it found."""
+"""What must a watching auditor not forget: its secret, jobs seen, requests drawn, verdicts?"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,21 +20,29 @@ from core.runtime.folders import make_private_file
 _TABLES = """
 CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS job (
-  job TEXT PRIMARY KEY, matched_tx TEXT NOT NULL, matched_block INTEGER NOT NULL, beacon TEXT NOT NULL DEFAULT '',
-  signed_block INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL DEFAULT 'running', tries INTEGER NOT NULL DEFAULT 0,
+  job TEXT PRIMARY KEY, matched_tx TEXT NOT NULL, matched_block INTEGER NOT NULL,
+  beacon TEXT NOT NULL DEFAULT '', signed_block INTEGER NOT NULL DEFAULT 0,
+  state TEXT NOT NULL DEFAULT 'running', tries INTEGER NOT NULL DEFAULT 0,
   not_before_s REAL NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '');
-CREATE TABLE IF NOT EXISTS looked (job TEXT NOT NULL, request INTEGER NOT NULL, drawn INTEGER NOT NULL, judged INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (job, request));
+CREATE TABLE IF NOT EXISTS looked (
+  job TEXT NOT NULL, request INTEGER NOT NULL, drawn INTEGER NOT NULL,
+  judged INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (job, request));
 CREATE TABLE IF NOT EXISTS verdict (
-  number INTEGER PRIMARY KEY, job TEXT NOT NULL, stage INTEGER NOT NULL, operator TEXT NOT NULL, verdict TEXT NOT NULL,
-  requests INTEGER NOT NULL, in_float64 INTEGER NOT NULL, ratio REAL NOT NULL, allowed REAL NOT NULL, why TEXT NOT NULL,
+  number INTEGER PRIMARY KEY, job TEXT NOT NULL, stage INTEGER NOT NULL, operator TEXT NOT NULL,
+  verdict TEXT NOT NULL, requests INTEGER NOT NULL, in_float64 INTEGER NOT NULL,
+  ratio REAL NOT NULL, allowed REAL NOT NULL, why TEXT NOT NULL,
   dispute TEXT NOT NULL DEFAULT '', at_s REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS finding (
-  job TEXT NOT NULL, request INTEGER NOT NULL, verdict TEXT NOT NULL, stage INTEGER NOT NULL, PRIMARY KEY (job, request));
+  job TEXT NOT NULL, request INTEGER NOT NULL, verdict TEXT NOT NULL, stage INTEGER NOT NULL,
+  PRIMARY KEY (job, request));
 CREATE TABLE IF NOT EXISTS paid_lot (
-  job TEXT NOT NULL, request INTEGER NOT NULL, answer TEXT NOT NULL DEFAULT '', PRIMARY KEY (job, request));
+  job TEXT NOT NULL, request INTEGER NOT NULL, answer TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (job, request));
 CREATE INDEX IF NOT EXISTS verdict_of_operator ON verdict (operator);
 CREATE INDEX IF NOT EXISTS job_state ON job (state);
 """
+#: The columns of a `StageVerdict`, in its order.
+_VERDICT = "job, stage, operator, verdict, requests, in_float64, ratio, allowed, why, dispute, at_s"
 
 
 class WatchState(StrEnum):
@@ -47,7 +56,7 @@ class WatchState(StrEnum):
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """A job that we serve as its auditor."""
+    """A job that we audit."""
 
     job_id: str
     matched_tx: str
@@ -75,7 +84,7 @@ class StageVerdict:
 
 @dataclass(frozen=True)
 class RequestVerdict:
-    """One audited request: the worst that was found of it, and the first stage of which that was found."""
+    """One audited request: the worst that was found of it, and the first stage at which it was."""
 
     request: int
     found: AuditEnd
@@ -99,22 +108,26 @@ class WatchBook:
     def secret(self) -> bytes:
         """32 random bytes, made once."""
         self._db.execute("INSERT OR IGNORE INTO kept VALUES ('secret', ?)", (os.urandom(32),))
-        (value,) = self._db.execute("SELECT value FROM kept WHERE name = 'secret'").fetchone()
-        return bytes(value)
+        return bytes(self._kept("secret"))
 
     def position(self) -> ChainPosition:
         """How far the chain was read."""
-        row = self._db.execute("SELECT value FROM kept WHERE name = 'position'").fetchone()
-        return msgspec.json.decode(row[0], type=ChainPosition) if row else ChainPosition()
+        value = self._kept("position")
+        return msgspec.json.decode(value, type=ChainPosition) if value else ChainPosition()
 
     def advance(self, position: ChainPosition) -> None:
         """Events up to here are taken in."""
-        self._db.execute(
-            "INSERT OR REPLACE INTO kept VALUES ('position', ?)", (msgspec.json.encode(position),)
-        )
+        self._keep("position", msgspec.json.encode(position))
+
+    def _kept(self, name: str) -> Any:
+        row = self._db.execute("SELECT value FROM kept WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def _keep(self, name: str, value: object) -> None:
+        self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (name, value))
 
     def roll_back(self, block: int) -> None:
-        """Blocks above this one are gone: so are jobs that were matched there, and signings that were seen there."""
+        """Blocks above this one are gone, with the jobs matched and the signings seen there."""
         self._db.execute("DELETE FROM job WHERE matched_block > ?", (block,))
         self._db.execute(
             "UPDATE job SET state = 'running', beacon = '', signed_block = 0"
@@ -125,16 +138,17 @@ class WatchBook:
     # --- jobs ---
 
     def matched(self, job_id: str, tx: str, block: int) -> None:
+        """A job of ours is matched by this transaction."""
         self._db.execute(
             "INSERT OR IGNORE INTO job (job, matched_tx, matched_block) VALUES (?, ?, ?)",
             (job_id, tx, block),
         )
 
     def signed(self, job_id: str, beacon: str, block: int) -> None:
-        """The chain shows that receipts of this job are signed; one that goes on is looked at again."""
+        """Receipts of this job are signed, or more of them; `beacon` is that block's hash."""
         self._db.execute(
-            "UPDATE job SET state = 'due', beacon = ?, signed_block = ?, tries = 0, not_before_s = 0"
-            " WHERE job = ? AND signed_block < ?",
+            "UPDATE job SET state = 'due', beacon = ?, signed_block = ?, tries = 0,"
+            " not_before_s = 0 WHERE job = ? AND signed_block < ?",
             (beacon, block, job_id, block),
         )
 
@@ -155,18 +169,15 @@ class WatchBook:
         )
 
     def put_off(self, job: WatchedJob, not_before_s: float, why: str, *, give_up: bool) -> None:
+        """Try a job again from this time on, or never."""
+        state = WatchState.GIVEN_UP if give_up else WatchState.DUE
         self._db.execute(
             "UPDATE job SET tries = tries + 1, not_before_s = ?, why = ?, state = ? WHERE job = ?",
-            (
-                not_before_s,
-                why[:500],
-                WatchState.GIVEN_UP if give_up else WatchState.DUE,
-                job.job_id,
-            ),
+            (not_before_s, why[:500], state, job.job_id),
         )
 
     def drawn(self, job_id: str) -> dict[int, bool]:
-        """Requests of a job that were drawn for already, and how it fell."""
+        """Requests of a job whose lots fell already, and how."""
         rows = self._db.execute("SELECT request, drawn FROM looked WHERE job = ?", (job_id,))
         return {request: bool(drawn) for request, drawn in rows}
 
@@ -181,10 +192,8 @@ class WatchBook:
 
     def judged_requests(self, job_id: str) -> frozenset[int]:
         """Requests of a job whose verdicts are kept."""
-        rows = self._db.execute(
-            "SELECT request FROM looked WHERE job = ? AND judged = 1", (job_id,)
-        )
-        return frozenset(request for (request,) in rows)
+        judged = "SELECT request FROM looked WHERE job = ? AND judged = 1"
+        return frozenset(request for (request,) in self._db.execute(judged, (job_id,)))
 
     def keep(
         self,
@@ -193,17 +202,13 @@ class WatchBook:
         *,
         judged: Collection[RequestVerdict] = (),
     ) -> None:
-        """All stages of one audit, or none, and what was found of its requests, which need not be looked at again."""
+        """All stages of one audit at a time, Unix seconds, and what was found of its requests."""
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
-                "INSERT INTO verdict (job, stage, operator, verdict, requests, in_float64, ratio, allowed, why, dispute, at_s)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (v.job_id, v.stage, v.operator.lower(), v.found, v.requests, v.in_float64, v.ratio, v.allowed, v.why, v.dispute, at)
-                    for v in verdicts
-                ],
-            )  # fmt: skip
+                f"INSERT INTO verdict ({_VERDICT}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [astuple(replace(v, operator=v.operator.lower(), at_s=at)) for v in verdicts],
+            )
             jobs = {v.job_id for v in verdicts}
             self._db.executemany(
                 "UPDATE looked SET judged = 1 WHERE job = ? AND request = ?",
@@ -216,7 +221,8 @@ class WatchBook:
 
     def findings(self, job_id: str) -> dict[int, RequestVerdict]:
         """What was found of a job's requests so far."""
-        rows = self._db.execute("SELECT request, verdict, stage FROM finding WHERE job = ?", (job_id,))  # fmt: skip
+        found = "SELECT request, verdict, stage FROM finding WHERE job = ?"
+        rows = self._db.execute(found, (job_id,))
         return {request: RequestVerdict(request, AuditEnd(v), stage) for request, v, stage in rows}
 
     # --- what the matcher pays ---
@@ -245,7 +251,7 @@ class WatchBook:
         )
 
     def paid_lots(self) -> tuple[int, int]:
-        """How many requests the matcher's lot fell on, and of how many of them it has taken the finding."""
+        """How many requests the matcher's lot fell on, and how many findings it has taken."""
         row = self._db.execute("SELECT COUNT(*), COALESCE(SUM(answer = 'taken'), 0) FROM paid_lot")
         drawn, taken = row.fetchone()
         return int(drawn), int(taken)
@@ -260,27 +266,25 @@ class WatchBook:
         """Newest first."""
         where, args = ("WHERE job = ?", [job_id]) if job_id else ("", [])
         rows = self._db.execute(
-            "SELECT job, stage, operator, verdict, requests, in_float64, ratio, allowed, why, dispute, at_s"
-            f" FROM verdict {where} ORDER BY number DESC LIMIT ?",
-            (*args, limit),
+            f"SELECT {_VERDICT} FROM verdict {where} ORDER BY number DESC LIMIT ?", (*args, limit)
         )
         return [StageVerdict(*row[:3], AuditEnd(row[3]), *row[4:]) for row in rows]
 
     def undisputed(self) -> list[tuple[str, int]]:
-        """(job, stage) of faults that nobody was accused of yet, the first stage of each job only, oldest first."""
+        """(job, first stage at fault) of jobs of which no stage was accused yet, oldest first."""
         rows = self._db.execute(
-            "SELECT job, MIN(stage) FROM verdict WHERE verdict IN ('fault', 'withheld') GROUP BY job"
-            " HAVING SUM(dispute != '') = 0 ORDER BY MIN(number)"
+            "SELECT job, MIN(stage) FROM verdict WHERE verdict IN ('fault', 'withheld')"
+            " GROUP BY job HAVING SUM(dispute != '') = 0 ORDER BY MIN(number)"
         )
         return [(str(job), int(stage)) for job, stage in rows]
 
     def standings(self) -> list[OperatorAudits]:
         """Every operator that was audited, the worst first."""
         rows = self._db.execute(
-            "SELECT operator, COUNT(DISTINCT job), SUM(verdict = 'clean'), SUM(verdict = 'fault'), SUM(verdict = 'withheld'),"
-            " SUM(verdict = 'suspicious'),"
-            " CAST(COALESCE(MAX(CASE WHEN verdict IN ('fault', 'suspicious') THEN at_s END), 0) AS INTEGER),"
-            " CAST(COALESCE(MAX(CASE WHEN verdict = 'withheld' THEN at_s END), 0) AS INTEGER)"
+            "SELECT operator, COUNT(DISTINCT job), SUM(verdict = 'clean'), SUM(verdict = 'fault'),"
+            " SUM(verdict = 'withheld'), SUM(verdict = 'suspicious'),"
+            " CAST(COALESCE(MAX(at_s) FILTER (WHERE verdict IN ('fault', 'suspicious')), 0)"
+            " AS INT), CAST(COALESCE(MAX(at_s) FILTER (WHERE verdict = 'withheld'), 0) AS INT)"
             " FROM verdict GROUP BY operator ORDER BY 4 DESC, 6 DESC, 5 DESC, operator"
         )
         return [OperatorAudits(*row) for row in rows]
@@ -293,14 +297,13 @@ class WatchBook:
     # --- what others are told ---
 
     def untold(self) -> int:
-        """The number of the newest verdict, if it is newer than what was told last; 0 when there is nothing new."""
+        """The number of the newest verdict; 0 if it was told."""
         (newest,) = self._db.execute("SELECT COALESCE(MAX(number), 0) FROM verdict").fetchone()
-        row = self._db.execute("SELECT value FROM kept WHERE name = 'told'").fetchone()
-        return int(newest) if int(newest) > (int(row[0]) if row else 0) else 0
+        return int(newest) if int(newest) > int(self._kept("told") or 0) else 0
 
     def told(self, number: int) -> None:
         """Everything up to this verdict was told."""
-        self._db.execute("INSERT OR REPLACE INTO kept VALUES ('told', ?)", (number,))
+        self._keep("told", number)
 
     def counts(self) -> dict[str, int]:
         """Jobs by state."""

@@ -1,14 +1,15 @@
-"""An auditor that watches: which jobs are due, who is drawn, what was found, and whom to accuse?
+"""Which jobs does a watching auditor draw from, what did it find, and which stage does it accuse?
 
-It follows the chain for jobs of those it serves, draws requests once their receipts are signed (`core/money/lottery.py`), re-runs one shard
-at a time, in float64 only where float32 leaves a doubt, and keeps every verdict. Nothing is lost by a restart: what was not finished is
-begun again, and lots stay as they fell.
+It draws requests once their receipts are signed (`core/money/lottery.py`), re-runs one shard at a
+time, in float64 only where float32 leaves a doubt, and keeps every verdict. After a restart what
+was not finished begins again, and lots stay as they fell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from client.audit.audit_rate import rate_for
 from client.audit.evidence import AuditCase, case_matched
@@ -34,44 +35,42 @@ from core.runtime.logs import get_logger
 
 log = get_logger(__name__)
 POLL_S = 2.0
-#: A job whose stages do not answer is tried again, ever more rarely, and given up after so many times.
+#: A job whose stages do not answer is tried again, after twice as long each time.
 FIRST_RETRY_S, MAX_TRIES = 10.0, 8
-#: A matcher that does not take what it is told is told again so much later.
-TELL_AGAIN_S = 60.0
-#: While our open disputes hold as much as they may, we look again so often whether one is over.
-WEIGH_AGAIN_S = 30.0
+TELL_AGAIN_S = 60.0  # to a matcher that did not listen
+WEIGH_AGAIN_S = 30.0  # whether open disputes still hold as much as they may
 #: Events that say that a job's stages have signed receipts.
 _SIGNED = frozenset({"JobDelivered", "JobPaid", "JobSettled"})
 
 
 @dataclass(frozen=True)
 class Looked:
-    """What re-running a job's drawn requests came to: a finding a stage, and how many of its requests needed float64."""
+    """What re-running a job's drawn requests came to."""
 
     findings: list[StageFinding]
-    in_float64: list[int]
+    in_float64: list[int]  # of each stage, how many requests needed it
     is_shadow: bool
 
 
 @dataclass(frozen=True)
 class Hands:
-    """How the daemon reaches beyond the chain."""
+    """How the daemon reaches beyond the chain. Each call raises HeadraceError."""
 
-    #: A job's receipts, checked, one list a pipeline. Raises HeadraceError; CheckFailed where they do not hold.
+    #: A job's receipts, checked, one list a pipeline. Raises CheckFailed where they do not hold.
     receipts_of: Callable[[AuditCase], Awaitable[list[list[SignedReceipt]]]]
-    #: Re-runs these requests at every stage. Raises HeadraceError.
+    #: Re-runs these requests at every stage.
     look: Callable[[AuditCase, list[list[SignedReceipt]], frozenset[int]], Awaitable[Looked]]
-    #: Accuses a stage and plays to the verdict, whose words it returns. Raises HeadraceError.
+    #: Accuses a stage and plays to the verdict, which it returns in words.
     accuse: Callable[[str, int], Awaitable[str]]
-    #: Tells the matcher what audits of operators came to; None: nobody is told. Raises HeadraceError.
+    #: Tells the matcher what audits of operators came to.
     tell: Callable[[Sequence[OperatorAudits]], Awaitable[None]] | None = None
-    #: Which requests of a job the matcher pays for, given its receipts; None: the matcher pays us nothing. Raises HeadraceError.
+    #: Which requests of a job the matcher pays for, given its receipts.
     paid_lots: (
         Callable[[AuditCase, list[list[SignedReceipt]]], Awaitable[Collection[int]]] | None
     ) = None
-    #: Hands the matcher what was found of such a request. Raises HeadraceError.
+    #: Hands the matcher what was found of such a request.
     hand_in: Callable[[AuditCase, RequestVerdict], Awaitable[None]] | None = None
-    #: What accusing a stage takes, and what our disputes hold; None: nobody has set a limit. Raises HeadraceError.
+    #: What accusing a stage takes, and what our disputes hold; None: there is no limit.
     at_stake: Callable[[str, int], Awaitable[AtStake]] | None = None
 
 
@@ -95,7 +94,10 @@ class Watcher:
         on_verdict: Callable[[StageVerdict], None] = lambda _: None,
         on_handed_in: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """Orders are ours that name `auditor`, are its own, or come from one of `serves`. `disputes`: faults are accused at once."""
+        """Watches orders that name `auditor`, are its own or come from one of `serves`.
+
+        `rate_bps` of their requests are looked at; `disputes`: faults are accused at once.
+        """
         self._chain, self._book, self._clock, self._follower = chain, book, clock, follower
         self._hands, self._rate_bps, self._disputes = hands, rate_bps, disputes
         self._auditor = auditor.lower()
@@ -174,22 +176,21 @@ class Watcher:
             raise
         except HeadraceError as error:
             self._put_off(job, f"{error.what}: {error.why}")
-        except Exception as error:  # strangers wrote what is read; it must not stop the other jobs
+        except Exception as error:  # what others wrote must not stop the other jobs
             log.exception("audit failed, will retry", job=_named(job.job_id))
             self._put_off(job, repr(error))
 
     def _put_off(self, job: WatchedJob, why: str) -> None:
         give_up = job.tries + 1 >= MAX_TRIES
         wait_s = FIRST_RETRY_S * 2**job.tries
-        log.warning(
-            "cannot audit", job=_named(job.job_id), reason=why, again_s=None if give_up else wait_s
-        )
+        again_s = None if give_up else wait_s
+        log.warning("cannot audit", job=_named(job.job_id), reason=why, again_s=again_s)
         self._book.put_off(job, self._clock.now() + wait_s, why, give_up=give_up)
 
     def _draw(
         self, job: WatchedJob, case: AuditCase, pipelines: list[list[SignedReceipt]]
     ) -> frozenset[int]:
-        """Requests that are to be looked at now: the lots of new ones fall, those that fell before and were not finished stay."""
+        """Requests to look at now: the lots of new ones fall, earlier ones stay as they fell."""
         rate = max(self._rate_of(stage.operator) for stage in case.plan)
         signed = {leaf.request_index for receipts in pipelines for leaf in receipts[0].leaves}
         known = self._book.drawn(job.job_id)
@@ -205,13 +206,13 @@ class Watcher:
     async def _drawn_by_matcher(
         self, case: AuditCase, pipelines: list[list[SignedReceipt]]
     ) -> frozenset[int]:
-        """Requests that the matcher pays for and that nobody has looked at yet. Raises MatcherUnreachable while it cannot say."""
+        """Requests that the matcher pays for, not looked at yet. Raises MatcherUnreachable."""
         ours = case.order.auditor.lower() == self._auditor
         if self._hands.paid_lots is None or not ours:
             return frozenset()
         try:
             lots = frozenset(await self._hands.paid_lots(case, pipelines))
-        except Unreachable as error:  # whatever it says: no word of a matcher is about our chain
+        except Unreachable as error:  # a matcher cannot say that our chain is unreachable
             raise MatcherUnreachable(error.what, error.why) from None
         except HeadraceError as error:
             log.warning("the matcher pays for no audit", job=_named(case.job_id), reason=str(error))
@@ -221,7 +222,7 @@ class Watcher:
         return (lots & signed) - self._book.findings(case.job_id).keys()
 
     async def _hand_in(self, case: AuditCase) -> None:
-        """What was found of requests that the matcher pays for, each until it has answered. Raises MatcherUnreachable while it does not."""
+        """Hand in findings that the matcher pays for. Raises MatcherUnreachable."""
         if self._hands.hand_in is None:
             return
         for verdict in self._book.to_hand_in(case.job_id):
@@ -232,7 +233,8 @@ class Watcher:
                 raise MatcherUnreachable(error.what, error.why) from None
             except HeadraceError as error:
                 answer = f"{error.what}: {error.why}"
-                log.warning("the matcher refused a finding", job=_named(case.job_id), request=verdict.request, reason=answer)  # fmt: skip
+                of: dict[str, Any] = {"job": _named(case.job_id), "request": verdict.request}
+                log.warning("the matcher refused a finding", **of, reason=answer)
             self._book.handed_in(case.job_id, verdict.request, answer)
             self._on_handed_in(answer == "taken")
 
@@ -281,23 +283,28 @@ class Watcher:
         self._book.disputed(job_id, stage, ended)
 
     async def _may_lock(self, job_id: str, stage: int) -> bool:
-        """Whether accusing stays within what may be locked; what does not, another start with other limits may accuse. Raises HeadraceError."""
+        """Whether accusing stays within what may be locked. Raises HeadraceError.
+
+        What is left out stays due: another start with other limits may accuse it.
+        """
         if self._hands.at_stake is None:
             return True
         stake = await self._hands.at_stake(job_id, stage)
+        of: dict[str, Any] = {"job": _named(job_id), "stage": stage}
         if never := self._bonds.never(stake, self._show):
-            log.warning("left out: the bond is above the limit", job=_named(job_id), stage=stage, reason=never)  # fmt: skip
+            log.warning("left out: the bond is above the limit", **of, reason=never)
             self._left_out.add((job_id, stage))
             return False
         if not_yet := self._bonds.not_yet(stake, self._show):
-            log.warning("put off: open disputes hold what they may", job=_named(job_id), stage=stage, reason=not_yet, again_s=WEIGH_AGAIN_S)  # fmt: skip
+            of |= {"reason": not_yet, "again_s": WEIGH_AGAIN_S}
+            log.warning("put off: open disputes hold what they may", **of)
             self._weigh_at_s = self._clock.now() + WEIGH_AGAIN_S
             return False
         return True
 
 
 def _named(job_id: str) -> str:
-    """As people know a job; a whole id would be hidden in a log, since a key looks the same."""
+    """A job's short id: a log hides a whole one, since a key looks the same."""
     return ids.short(ids.Kind.JOB, job_id)
 
 
@@ -344,10 +351,8 @@ def request_verdict(
 
 def _found_of(finding: StageFinding, request: int) -> AuditEnd:
     judged = next((r for r in finding.requests if r.request_index == request), None)
-    if judged is None:
-        return (
-            AuditEnd.WITHHELD
-        )  # a stage is judged up to the first request whose rows it withholds
+    if judged is None:  # a stage is judged up to the first request whose rows it withholds
+        return AuditEnd.WITHHELD
     if judged.at_fault:
         return AuditEnd.FAULT
     return AuditEnd.SUSPICIOUS if judged.suspicion else AuditEnd.CLEAN
