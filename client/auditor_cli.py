@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from core.runtime.commands.cli import App, Run
 
@@ -18,13 +18,13 @@ disputes = app.group("disputes", help="Disputes on chain.")
 audits = app.group("audits", help="What `auditor watch` has found.")
 canaries = app.group("canaries", help="Requests whose answer is known beforehand.")
 
-JobArgument = Annotated[str, typer.Argument(help="Job or receipt: id or prefix.")]
+JobArgument = Annotated[str, Argument(help="Job or receipt: id or prefix.")]
 DelegationOption = Annotated[
-    Path | None, typer.Option("--delegation", help="Permission signed by the requester (JSON).")
+    Path | None, Option("--delegation", help="Permission signed by the requester (JSON).")
 ]
 
 
-DisputeArgument = Annotated[str, typer.Argument(help="A dispute: id or prefix.")]
+DisputeArgument = Annotated[str, Argument(help="A dispute: id or prefix.")]
 
 
 @app.command()
@@ -32,20 +32,10 @@ async def check(
     run: Run,
     job: JobArgument,
     delegation: DelegationOption = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Also show each layer's deviation.")
-    ] = False,
-    layers: Annotated[
-        str | None, typer.Option("--layers", help="Only stages that hold some of layers A:B.")
-    ] = None,
+    explain: Annotated[bool, Option("--explain", help="Also show each layer's deviation.")] = False,
+    layers: Annotated[str | None, Option(help="Only stages that hold some of layers A:B.")] = None,
     tolerance: Annotated[
-        float,
-        typer.Option(
-            "--tolerance",
-            help="So many times the registered one, to look closer.",
-            min=1e-6,
-            max=1e6,
-        ),
+        float, Option(help="So many times the registered one, to look closer.", min=1e-6, max=1e6)
     ] = 1.0,
 ) -> None:
     """Re-run every stage of a job from its committed inputs; exit 9 when one lied."""
@@ -56,9 +46,7 @@ async def check(
 
 @app.command()
 async def replay(run: Run, job: JobArgument, delegation: DelegationOption = None) -> None:
-    """Run the whole model over a job's prompts and tokens, believing no stage; exit 9 when an
-    answer does not follow.
-    """
+    """Run the whole model over a job's tokens, believing no stage; exit 9 on a mismatch."""
     from client.commands.judge.replay import replay_job
 
     await replay_job(run, job, delegation)
@@ -68,11 +56,9 @@ async def replay(run: Run, job: JobArgument, delegation: DelegationOption = None
 async def dispute(
     run: Run,
     job: JobArgument,
-    stage: Annotated[
-        int | None, typer.Option(help="The guilty stage; without it, found first.")
-    ] = None,
+    stage: Annotated[int | None, Option(help="The guilty stage; without it, found first.")] = None,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Stay until the verdict, or only open it.")
+        bool, Option("--wait/--no-wait", help="Stay until the verdict, or only open it.")
     ] = True,
     delegation: DelegationOption = None,
 ) -> None:
@@ -86,23 +72,17 @@ async def dispute(
 async def bundle(
     run: Run,
     job: JobArgument,
-    out: Annotated[Path, typer.Option("--out", help="File to write; it must not exist.")],
+    out: Annotated[Path, Option(help="File to write; it must not exist.")],
 ) -> None:
-    """Write what a third party needs to check a job: order, plan, receipts, prompts and answers, in
-    one file.
-    """
+    """Write order, plan, receipts, prompts and answers in one file, for a third party to check."""
     from client.commands.judge.bundle import write_bundle
 
     run.emit(await write_bundle(run.settings, job, out))
 
 
 @app.command()
-def verify(
-    run: Run, file: Annotated[Path, typer.Argument(help="Made by `auditor bundle`.")]
-) -> None:
-    """Check a bundle without network, wallet or model: signatures, commitments and counts; exit 9
-    on a mismatch.
-    """
+def verify(run: Run, file: Annotated[Path, Argument(help="Made by `auditor bundle`.")]) -> None:
+    """Check a bundle without network, wallet or model; exit 9 on a mismatch."""
     from client.commands.judge.bundle import verify_bundle
 
     run.emit(verify_bundle(file))
@@ -112,31 +92,29 @@ def verify(
 async def watch(
     run: Run,
     rate: Annotated[
-        float, typer.Option(help="Percent of requests to re-run, at least.", min=0.0, max=100.0)
+        float, Option(help="Percent of requests to re-run, at least.", min=0.0, max=100.0)
     ] = 2.0,
     requester: Annotated[
-        list[str] | None, typer.Option(help="Whose orders we serve, beside those that name us.")
+        list[str] | None, Option(help="Whose orders we serve, beside those that name us.")
     ] = None,
     delegation: Annotated[
-        list[Path] | None, typer.Option(help="Permission signed by a requester (JSON).")
+        list[Path] | None, Option(help="Permission signed by a requester (JSON).")
     ] = None,
     dispute: Annotated[
-        bool, typer.Option("--dispute", help="Accuse whoever is at fault, and pay the bond.")
+        bool, Option("--dispute", help="Accuse whoever is at fault, and pay the bond.")
     ] = False,
     max_bond: Annotated[
-        str | None,
-        typer.Option("--max-bond", help="Most to lock for one dispute, such as 20usd."),
+        str | None, Option(help="Most to lock for one dispute, such as 20usd.")
     ] = None,
     max_locked: Annotated[
-        str | None,
-        typer.Option("--max-locked", help="Most that open disputes may hold together."),
+        str | None, Option(help="Most that open disputes may hold together.")
     ] = None,
     tell: Annotated[
-        bool, typer.Option("--tell", help="Tell the matcher what audits of operators come to.")
+        bool, Option("--tell", help="Tell the matcher what audits of operators come to.")
     ] = False,
     paid_by_matcher: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--paid-by-matcher", help="Also re-run what the matcher's lot falls on, for its fee."
         ),
     ] = False,
@@ -189,9 +167,7 @@ def audits_standings(run: Run) -> None:
 
 @audits.command("tell")
 async def audits_tell(run: Run) -> None:
-    """Sign what audits of operators came to, and hand it to the matcher; `watch --tell` does it by
-    itself.
-    """
+    """Sign what audits came to, and hand it to the matcher, as `watch --tell` does by itself."""
     from client.commands.judge.watch_service import tell_by_hand
 
     run.emit(await tell_by_hand(run))
@@ -207,8 +183,7 @@ def audits_status(run: Run) -> None:
 
 @disputes.command("ls")
 async def disputes_ls(
-    run: Run,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    run: Run, watch: Annotated[bool, Option("--watch", help="Go on until Ctrl-C.")] = False
 ) -> None:
     """Every dispute, games and those before the jury, in the order in which they were opened."""
     from client.commands.judge.verdicts import list_disputes
@@ -222,11 +197,9 @@ async def disputes_ls(
 async def disputes_show(
     run: Run,
     dispute: DisputeArgument,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until the verdict.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Go on until the verdict.")] = False,
 ) -> None:
-    """A dispute: a game move by move, what each cost, and the number on trial; before the jury, how
-    far the votes are.
-    """
+    """A dispute: a game's moves, their cost and the number on trial, or how far the jury is."""
     from client.commands.judge.show_dispute import show_dispute, watch_dispute
 
     await (watch_dispute if watch else show_dispute)(run, dispute)
@@ -244,9 +217,7 @@ async def disputes_move(
 
 @disputes.command("resolve")
 async def disputes_resolve(run: Run, dispute: DisputeArgument) -> None:
-    """Move a dispute on whose clock has run out: who was silent loses, and a verdict is carried
-    out.
-    """
+    """Move on a dispute whose clock has run out: the silent side loses, a verdict is executed."""
     from client.commands.judge.move_dispute import resolve
 
     await resolve(run, dispute)
@@ -271,11 +242,11 @@ async def withdraw(run: Run) -> None:
 @canaries.command("mix")
 def canaries_mix(
     run: Run,
-    requests: Annotated[Path, typer.Argument(help="Requests to mix them into (JSONL).")],
-    asked: Annotated[Path, typer.Argument(help="Earlier requests (JSONL).")],
-    answered: Annotated[Path, typer.Argument(help="Their results, of jobs that are clean.")],
-    out: Annotated[Path, typer.Option("--out", help="File to write; it must not exist.")],
-    count: Annotated[int, typer.Option(help="How many.", min=1)] = 1,
+    requests: Annotated[Path, Argument(help="Requests to mix them into (JSONL).")],
+    asked: Annotated[Path, Argument(help="Earlier requests (JSONL).")],
+    answered: Annotated[Path, Argument(help="Their results, of jobs that are clean.")],
+    out: Annotated[Path, Option(help="File to write; it must not exist.")],
+    count: Annotated[int, Option(help="How many.", min=1)] = 1,
 ) -> None:
     """Put requests with known answers among others, so that no stage can tell them apart."""
     from client.commands.judge.canaries import mix_files
@@ -286,8 +257,8 @@ def canaries_mix(
 @canaries.command("check")
 def canaries_check(
     run: Run,
-    secret: Annotated[Path, typer.Argument(help="Written by `auditor canaries mix`.")],
-    results: Annotated[Path, typer.Argument(help="What came back (JSONL).")],
+    secret: Annotated[Path, Argument(help="Written by `auditor canaries mix`.")],
+    results: Annotated[Path, Argument(help="What came back (JSONL).")],
 ) -> None:
     """Compare what came back with what was known; exit 9 when a canary differs."""
     from client.commands.judge.canaries import check_files, suspicion
@@ -299,9 +270,7 @@ def canaries_check(
 
 
 @jury.command("stake")
-async def jury_stake(
-    run: Run, amount: Annotated[str, typer.Argument(help="Such as 100usd.")]
-) -> None:
+async def jury_stake(run: Run, amount: Annotated[str, Argument(help="Such as 100usd.")]) -> None:
     """Become eligible: lock stake that a false or missing vote costs."""
     from client.commands.judge.jury_stake import stake_juror
 
@@ -327,9 +296,7 @@ async def jury_status(run: Run) -> None:
 @jury.command("withdraw")
 async def jury_withdraw(
     run: Run,
-    amount: Annotated[
-        str | None, typer.Argument(help="Such as 100usd; without it, complete.")
-    ] = None,
+    amount: Annotated[str | None, Argument(help="Such as 100usd; without it, complete.")] = None,
 ) -> None:
     """Take stake out (twice: ask, then receive) or, with nothing leaving, the credit earned."""
     from client.commands.judge.jury_stake import withdraw_juror

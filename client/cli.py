@@ -1,6 +1,4 @@
-"""The `client` program: wallet, quote, submit, chat, gateway and its keys, jobs, receipts, and what
-the network offers.
-"""
+"""The `client` program: wallet, submissions, jobs, receipts, chat, gateway and offers."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from client.options import MaxCost, OrderOptions, PriceCap, SamplingOptions
 from core.runtime.commands.cli import App, Run
@@ -23,13 +21,11 @@ receipts = app.group("receipts", help="What stages signed for your answers.")
 miners = app.group("miners", help="Who serves what now.")
 keys = app.group("keys", help="Who may use your gateway, and within which limits.")
 
-ModelOption = Annotated[str | None, typer.Option("--model", help="Model name or id.")]
-FileArgument = Annotated[Path, typer.Argument(help="Requests in the OpenAI batch format (JSONL).")]
-JobArgument = Annotated[str, typer.Argument(help="Job id or prefix.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for results.")]
-MaxTokens = Annotated[
-    int, typer.Option("--max-tokens", help="Most new tokens per answer.", min=1, max=2**20)
-]
+ModelOption = Annotated[str | None, Option(help="Model name or id.")]
+FileArgument = Annotated[Path, Argument(help="Requests in the OpenAI batch format (JSONL).")]
+JobArgument = Annotated[str, Argument(help="Job id or prefix.")]
+OutOption = Annotated[Path | None, Option(help="Folder for results.")]
+MaxTokens = Annotated[int, Option(help="Most new tokens per answer.", min=1, max=2**20)]
 
 
 # --- wallet ---
@@ -38,8 +34,8 @@ MaxTokens = Annotated[
 @wallet.command("new")
 def wallet_new(
     run: Run,
-    name: Annotated[str, typer.Argument(help="Name of the new wallet.")],
-    phrase: Annotated[bool, typer.Option("--phrase", help="Show a recovery phrase once.")] = False,
+    name: Annotated[str, Argument(help="Name of the new wallet.")],
+    phrase: Annotated[bool, Option("--phrase", help="Show a recovery phrase once.")] = False,
 ) -> None:
     """Make a wallet in the keystore folder, encrypted with a password."""
     from client.commands.wallet.wallets import create_wallet
@@ -50,15 +46,11 @@ def wallet_new(
 @wallet.command("import")
 def wallet_import(
     run: Run,
-    name: Annotated[str, typer.Argument(help="Name under which to keep it.")],
-    keystore: Annotated[Path | None, typer.Option("--keystore", help="A keystore file.")] = None,
-    stdin: Annotated[
-        bool, typer.Option("--stdin", help="Read the key or phrase from stdin.")
-    ] = False,
+    name: Annotated[str, Argument(help="Name under which to keep it.")],
+    keystore: Annotated[Path | None, Option(help="A keystore file.")] = None,
+    stdin: Annotated[bool, Option("--stdin", help="Read the key or phrase from stdin.")] = False,
 ) -> None:
-    """Take in a key: from a keystore file, from stdin, or typed at a hidden prompt. Never from the
-    command line.
-    """
+    """Take in a key from a keystore file, stdin or a hidden prompt, never from the command line."""
     from client.commands.wallet.wallets import import_wallet
 
     run.emit(import_wallet(run, name, keystore=keystore, stdin=stdin))
@@ -92,9 +84,7 @@ async def _show_balances(run: Run) -> None:
 
 
 @wallet.command("deposit")
-async def wallet_deposit(
-    run: Run, amount: Annotated[str, typer.Argument(help="Such as 5usd.")]
-) -> None:
+async def wallet_deposit(run: Run, amount: Annotated[str, Argument(help="Such as 5usd.")]) -> None:
     """Move tokens from the wallet into the prepaid balance that orders draw on."""
     from client.context import open_context
     from client.wallet import Deposited, deposit
@@ -120,13 +110,9 @@ async def wallet_deposit(
 @wallet.command("withdraw")
 async def wallet_withdraw(
     run: Run,
-    amount: Annotated[
-        str | None, typer.Argument(help="Such as 5usd; without it, complete.")
-    ] = None,
+    amount: Annotated[str | None, Argument(help="Such as 5usd; without it, complete.")] = None,
 ) -> None:
-    """Ask for prepaid money back, and after the delay call it again without an amount to receive
-    it.
-    """
+    """Ask for prepaid money back; call it again after the delay, without an amount, to get it."""
     from client.commands.wallet.withdraw import request_withdrawal, take_withdrawal
     from client.context import open_context
 
@@ -142,13 +128,11 @@ async def wallet_withdraw(
 @wallet.command("allow")
 async def wallet_allow(
     run: Run,
-    spender: Annotated[str, typer.Argument(help="Name or address of the key that may spend.")],
-    limit: Annotated[str, typer.Argument(help="Most it may spend in all; 0usd takes it back.")],
-    valid: Annotated[str, typer.Option(help="How long, such as 30d.")] = "30d",
+    spender: Annotated[str, Argument(help="Name or address of the key that may spend.")],
+    limit: Annotated[str, Argument(help="Most it may spend in all; 0usd takes it back.")],
+    valid: Annotated[str, Option(help="How long, such as 30d.")] = "30d",
 ) -> None:
-    """Let another key, such as a gateway's, pay for jobs out of the prepaid balance; it can
-    withdraw nothing.
-    """
+    """Let another key, such as a gateway's, pay for jobs from the prepaid balance, and no more."""
     from client.commands.wallet.allow import allow_spender
 
     run.emit(await allow_spender(run, spender, limit, valid))
@@ -188,19 +172,17 @@ async def submit(
     *,
     order: OrderOptions,
     ack: Annotated[
-        str, typer.Option(help="now: pay at once; later: leave it to the dispute window.")
+        str, Option(help="now: pay at once; later: leave it to the dispute window.")
     ] = "now",
-    name: Annotated[str, typer.Option("--name", help="What `client jobs` calls it.")] = "",
+    name: Annotated[str, Option(help="What `client jobs` calls it.")] = "",
     wait: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--wait/--detach", help="Stay to the end, or only until the order is open on chain."
         ),
     ] = True,
     out: OutOption = None,
-    text: Annotated[
-        bool, typer.Option("--text/--no-text", help="Show answers as they come.")
-    ] = True,
+    text: Annotated[bool, Option("--text/--no-text", help="Show answers as they come.")] = True,
     sampling: SamplingOptions,
 ) -> None:
     """Run a file of requests: order, lock, stream, verify receipts, pay for what was delivered.
@@ -225,11 +207,9 @@ async def submit(
 @app.command()
 async def chat(
     run: Run,
-    prompt: Annotated[
-        str | None, typer.Argument(help="One prompt; without it, a conversation.")
-    ] = None,
+    prompt: Annotated[str | None, Argument(help="One prompt; without it, a conversation.")] = None,
     model: ModelOption = None,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    system: Annotated[str | None, Option(help="System message.")] = None,
     max_tokens: MaxTokens = 256,
     *,
     sampling: SamplingOptions,
@@ -247,8 +227,7 @@ def _file_of(typed: str) -> Path | None:
 
 @jobs.command("ls")
 async def jobs_ls(
-    run: Run,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    run: Run, watch: Annotated[bool, Option("--watch", help="Go on until Ctrl-C.")] = False
 ) -> None:
     """Your jobs, newest first."""
     import asyncio
@@ -279,9 +258,7 @@ async def jobs_logs(run: Run, job: JobArgument) -> None:
 
 @jobs.command("wait")
 async def jobs_wait(run: Run, job: JobArgument) -> None:
-    """Wait until a job is paid, cancelled or expired; exit 8 when its deadline passed with nothing
-    delivered.
-    """
+    """Wait until a job is paid, cancelled or expired; exit 8 when nothing was delivered in time."""
     from client.commands.ask.job_follow import wait_for_job
 
     run.emit(await wait_for_job(run, job))
@@ -289,9 +266,7 @@ async def jobs_wait(run: Run, job: JobArgument) -> None:
 
 @jobs.command("cancel")
 async def jobs_cancel(run: Run, job: JobArgument) -> None:
-    """End a job that a program here runs, or take back the lock of one that nobody took or that
-    missed its deadline.
-    """
+    """End a job that runs here, or take back the lock of one that was not taken or is late."""
     from client.commands.ask.job_follow import cancel_job
 
     run.emit(await cancel_job(run, job))
@@ -328,7 +303,7 @@ async def jobs_retry_failed(
 
 @receipts.command("ls")
 def receipts_ls(
-    run: Run, job: Annotated[str | None, typer.Argument(help="Only this job's.")] = None
+    run: Run, job: Annotated[str | None, Argument(help="Only this job's.")] = None
 ) -> None:
     """Receipts you keep."""
     from client.commands.ask.job_list import list_receipts
@@ -338,7 +313,7 @@ def receipts_ls(
 
 @receipts.command("show")
 def receipts_show(
-    run: Run, receipt: Annotated[str, typer.Argument(help="Receipt id or prefix.")]
+    run: Run, receipt: Annotated[str, Argument(help="Receipt id or prefix.")]
 ) -> None:
     """Everything that one receipt says, and who signed it."""
     from client.commands.ask.receipts import show_receipt
@@ -352,11 +327,9 @@ def receipts_show(
 
 @receipts.command("verify")
 async def receipts_verify(
-    run: Run, job: Annotated[str, typer.Argument(help="Job id or prefix, or a file of receipts.")]
+    run: Run, job: Annotated[str, Argument(help="Job id or prefix, or a file of receipts.")]
 ) -> None:
-    """Check signatures, chained commitments, tokens and price arithmetic of a job, or the receipts
-    of a file; exit 9 on a mismatch.
-    """
+    """Check a job's receipts, tokens and prices, or a file of receipts; exit 9 on a mismatch."""
     if (file := _file_of(job)) is not None:
         from client.commands.ask.receipts import verify_file
 
@@ -370,13 +343,11 @@ async def receipts_verify(
 @receipts.command("delegate")
 async def receipts_delegate(
     run: Run,
-    job: Annotated[str, typer.Argument(help="Job id or prefix.")],
-    auditor: Annotated[str, typer.Argument(help="Address that may audit and dispute it for you.")],
-    valid: Annotated[str, typer.Option(help="How long, such as 24h.")] = "24h",
+    job: JobArgument,
+    auditor: Annotated[str, Argument(help="Address that may audit and dispute it for you.")],
+    valid: Annotated[str, Option(help="How long, such as 24h.")] = "24h",
 ) -> None:
-    """Sign a permission for somebody else to audit and dispute a job; prints it for `auditor check
-    --delegation`.
-    """
+    """Sign a permission to audit and dispute a job, for `auditor check --delegation`."""
     from client.commands.ask.job_list import delegate
 
     run.emit(await delegate(run, job, auditor, valid))
@@ -389,15 +360,15 @@ async def receipts_delegate(
 async def serve(
     run: Run,
     host: Annotated[
-        str | None, typer.Option(help="Where to listen; other than loopback, only behind TLS.")
+        str | None, Option(help="Where to listen; other than loopback, only behind TLS.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="0 takes a free one.")] = None,
+    port: Annotated[int | None, Option(help="0 takes a free one.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="What all keys together may spend in a day: 5usd/day.")
+        str | None, Option(help="What all keys together may spend in a day: 5usd/day.")
     ] = None,
-    db: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the database.")] = None,
+    db: Annotated[str | None, Option(help="SQLAlchemy URL of the database.")] = None,
     dashboard: Annotated[
-        bool | None, typer.Option("--dashboard/--no-dashboard", help="Also serve the pages.")
+        bool | None, Option("--dashboard/--no-dashboard", help="Also serve the pages.")
     ] = None,
 ) -> None:
     """An OpenAI-compatible endpoint that pays from your wallet; any OpenAI client works with it."""
@@ -418,18 +389,12 @@ async def serve(
 @keys.command("new")
 async def keys_new(
     run: Run,
-    name: Annotated[str, typer.Argument(help="Whose it is, such as alice or nightly-jobs.")],
-    budget: Annotated[
-        str | None, typer.Option(help="Most it may spend: 5usd, or 5usd/day.")
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option(help="How long it is good for, such as 30d.")
-    ] = None,
-    models: Annotated[
-        list[str] | None, typer.Option("--models", help="Only this model; repeatable.")
-    ] = None,
-    rate: Annotated[str | None, typer.Option(help="Requests, such as 60/m or 2/s.")] = None,
-    token_rate: Annotated[str | None, typer.Option(help="Tokens, such as 100000/m.")] = None,
+    name: Annotated[str, Argument(help="Whose it is, such as alice or nightly-jobs.")],
+    budget: Annotated[str | None, Option(help="Most it may spend: 5usd, or 5usd/day.")] = None,
+    expires: Annotated[str | None, Option(help="How long it is good for, such as 30d.")] = None,
+    models: Annotated[list[str] | None, Option(help="Only this model; repeatable.")] = None,
+    rate: Annotated[str | None, Option(help="Requests, such as 60/m or 2/s.")] = None,
+    token_rate: Annotated[str | None, Option(help="Tokens, such as 100000/m.")] = None,
 ) -> None:
     """Make an API key; it is shown once."""
     from client.gateway.commands import new_key
@@ -457,7 +422,7 @@ async def keys_ls(run: Run) -> None:
 
 @keys.command("revoke")
 async def keys_revoke(
-    run: Run, key: Annotated[str, typer.Argument(help="Its id, a prefix of it, or its name.")]
+    run: Run, key: Annotated[str, Argument(help="Its id, a prefix of it, or its name.")]
 ) -> None:
     """End a key now."""
     from client.gateway.commands import revoke_key
@@ -478,7 +443,7 @@ class Sort(StrEnum):
 
 @app.command()
 async def models(
-    run: Run, sort: Annotated[Sort | None, typer.Option(help="Which come first.")] = None
+    run: Run, sort: Annotated[Sort | None, Option(help="Which come first.")] = None
 ) -> None:
     """What is served now, at which price, how fast, and by how many."""
     from client.commands.ask.offers import list_models
@@ -497,7 +462,7 @@ async def miners_ls(run: Run) -> None:
 
 @miners.command("show")
 async def miners_show(
-    run: Run, miner: Annotated[str, typer.Argument(help="mnr_… or an operator's address.")]
+    run: Run, miner: Annotated[str, Argument(help="mnr_… or an operator's address.")]
 ) -> None:
     """One machine: what it says of itself, its stake, and what the chain holds against it."""
     from client.commands.ask.offers import miner_facts, show_miner
@@ -509,11 +474,9 @@ async def miners_show(
 @app.command()
 async def dispute(
     run: Run,
-    job: Annotated[str, typer.Argument(help="Job or receipt: id or prefix.")],
-    stage: Annotated[
-        int | None, typer.Option(help="The guilty stage; without it, found first.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the verdict.")] = True,
+    job: Annotated[str, Argument(help="Job or receipt: id or prefix.")],
+    stage: Annotated[int | None, Option(help="The guilty stage; without it, found first.")] = None,
+    wait: Annotated[bool, Option("--wait/--no-wait", help="Stay until the verdict.")] = True,
 ) -> None:
     """Accuse a stage that signed a wrong answer; the same as `auditor dispute` with this wallet."""
     from client.commands.judge.verdicts import dispute_job

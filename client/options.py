@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 if TYPE_CHECKING:
     from core.protocol.types import SamplingParams
 
-MaxCost = Annotated[str | None, typer.Option("--max-cost", help="Most to lock, such as 0.50usd.")]
-PriceCap = Annotated[
-    str | None, typer.Option("--price-cap", help="Highest price per token, such as 0.60usd/Mtok.")
-]
+MaxCost = Annotated[str | None, Option(help="Most to lock, such as 0.50usd.")]
+PriceCap = Annotated[str | None, Option(help="Highest price per token, such as 0.60usd/Mtok.")]
 
 
 @dataclass(frozen=True)
@@ -25,46 +23,32 @@ class OrderOptions:
 
     max_cost: MaxCost = None
     price_cap: PriceCap = None
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", help="Time for the job, such as 30m.")
-    ] = None
-    window: Annotated[
-        str | None, typer.Option("--window", help="Time to dispute, such as 24h.")
-    ] = None
+    deadline: Annotated[str | None, Option(help="Time for the job, such as 30m.")] = None
+    window: Annotated[str | None, Option(help="Time to dispute, such as 24h.")] = None
     auditor: Annotated[
         str | None,
-        typer.Option(
-            "--auditor",
+        Option(
             help="May see your prompts and dispute for you: an address, matcher (whom it pays), "
-            "or none.",
+            "or none."
         ),
     ] = None
     arbitrator: Annotated[
         str | None,
-        typer.Option(
-            "--arbitrator",
-            help="Who settles disputes: game, jury or an address; by default the game.",
-        ),
+        Option(help="Who settles disputes: game, jury or an address; by default the game."),
     ] = None
     trusted: Annotated[
         list[str] | None,
-        typer.Option(
-            "--trusted", help="Only this operator may serve (mnr_… or address); repeatable."
-        ),
+        Option(help="Only this operator may serve (mnr_… or address); repeatable."),
     ] = None
     avoid: Annotated[
-        list[str] | None,
-        typer.Option("--avoid", help="This operator may not serve (mnr_… or address); repeatable."),
+        list[str] | None, Option(help="This operator may not serve (mnr_… or address); repeatable.")
     ] = None
     verify: Annotated[
-        str | None,
-        typer.Option("--verify", help="Share to be audited: none, sample, sample=0.05 or full."),
+        str | None, Option(help="Share to be audited: none, sample, sample=0.05 or full.")
     ] = None
     replicas: Annotated[
         int | None,
-        typer.Option(
-            "--replicas", help="Buy so many times on disjoint machines, and compare.", min=1, max=8
-        ),
+        Option(help="Buy so many times on disjoint machines, and compare.", min=1, max=8),
     ] = None
 
 
@@ -73,57 +57,41 @@ class SamplingOptions:
     """How tokens are drawn, as typed."""
 
     temperature: Annotated[
-        float | None,
-        typer.Option("--temperature", help="0 takes the likeliest token (the default)."),
+        float | None, Option(help="0 takes the likeliest token (the default).")
     ] = None
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", help="Draw from the likeliest K tokens.")
-    ] = None
+    top_k: Annotated[int | None, Option(help="Draw from the likeliest K tokens.")] = None
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Draw from the likeliest tokens that make up P.")
+        float | None, Option(help="Draw from the likeliest tokens that make up P.")
     ] = None
     min_p: Annotated[
-        float | None,
-        typer.Option("--min-p", help="Draw from tokens at least P times the likeliest's."),
+        float | None, Option(help="Draw from tokens at least P times the likeliest's.")
     ] = None
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="The same seed draws the same answer.")
-    ] = None
+    seed: Annotated[int | None, Option(help="The same seed draws the same answer.")] = None
     repetition_penalty: Annotated[
-        float | None,
-        typer.Option("--repetition-penalty", help="Divides what was said or asked; 1 is off."),
+        float | None, Option(help="Divides what was said or asked; 1 is off.")
     ] = None
     frequency_penalty: Annotated[
-        float | None,
-        typer.Option("--frequency-penalty", help="Taken off for every time a token was said."),
+        float | None, Option(help="Taken off for every time a token was said.")
     ] = None
-    presence_penalty: Annotated[
-        float | None, typer.Option("--presence-penalty", help="Taken off once a token was said.")
-    ] = None
+    presence_penalty: Annotated[float | None, Option(help="Taken off once a token was said.")] = (
+        None
+    )
     logit_bias: Annotated[
-        list[str] | None,
-        typer.Option("--logit-bias", metavar="ID=BIAS", help="Make a token likelier; repeatable."),
+        list[str] | None, Option(metavar="ID=BIAS", help="Make a token likelier; repeatable.")
     ] = None
     stop: Annotated[
-        list[str] | None,
-        typer.Option("--stop", help="End the answer before this text; repeatable."),
+        list[str] | None, Option(help="End the answer before this text; repeatable.")
     ] = None
-    min_tokens: Annotated[
-        int | None, typer.Option("--min-tokens", help="Fewest tokens before the model may end.")
-    ] = None
+    min_tokens: Annotated[int | None, Option(help="Fewest tokens before the model may end.")] = None
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on to --max-tokens, whatever the model says.")
+        bool, Option("--ignore-eos", help="Go on to --max-tokens, whatever the model says.")
     ] = False
     logprobs: Annotated[
-        int | None,
-        typer.Option("--logprobs", help="Tell each token's logprob and those of the N likeliest."),
+        int | None, Option(help="Tell each token's logprob and those of the N likeliest.")
     ] = None
 
     def with_most(self, max_tokens: int) -> SamplingParams:
-        """The parameters of an answer of at most so many tokens.
-
-        Raises UsageError naming the option.
-        """
+        """Parameters of an answer of at most so many tokens. Raises UsageError."""
         from client.orders.sampling import sampling_of_flags
         from core.protocol.types import SamplingParams
 

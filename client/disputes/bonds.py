@@ -48,10 +48,7 @@ class BondLimits:
 async def at_stake(
     chain: Chain, case: AuditCase, stage: int, accuser: str, first_block: int
 ) -> AtStake:
-    """What accusing this stage takes: nothing where we have done so already.
-
-    Raises ChainUnreachable.
-    """
+    """What accusing this stage takes; nothing where we have accused it. Raises ChainUnreachable."""
     ours = accuser.lower()
     locked, is_open = 0, False
     for event in await events_named(chain, "DisputeOpened", first_block):

@@ -232,11 +232,7 @@ async def _held(
     return held, missing
 
 
-_SIDES: dict[Boundary, Side] = {
-    Boundary.IN: "in",
-    Boundary.OUT: "out",
-    Boundary.STATES: "states",
-}
+_SIDES: dict[Boundary, Side] = {Boundary.IN: "in", Boundary.OUT: "out", Boundary.STATES: "states"}
 
 
 def _unjudged(why: str) -> CheckFailed:

@@ -82,10 +82,7 @@ class JobRun(Pipeline):
         return self.outcome()
 
     async def close_job(self, indices: Sequence[int]) -> list[SignedReceipt]:
-        """A checked receipt of each stage over just these requests.
-
-        Raises CheckFailed or PeerUnreachable.
-        """
+        """Each stage's checked receipt over these requests. Raises CheckFailed, PeerUnreachable."""
         ask = wire.CloseJob(order_hash=self._match.order_hash, requests=sorted(indices))
         stages = range(len(self._match.plan))
         answers = await asyncio.gather(*(self._ask(stage, ask) for stage in stages))

@@ -23,15 +23,8 @@ from client.orders.requests import ChatRequest, read_requests
 from client.pipeline.pipeline import Logprobs, PipelinePatience
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
-from core.money import pricing
 from core.protocol import ids, units, wire
-from core.protocol.errors import (
-    ContextTooLong,
-    HeadraceError,
-    LineInvalid,
-    NoCapacity,
-    UsageError,
-)
+from core.protocol.errors import ContextTooLong, HeadraceError, LineInvalid, NoCapacity, UsageError
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.commands.results import Result
 from core.runtime.network.pulse import Beat
@@ -43,7 +36,7 @@ CLOCK_SLACK_S = 60  # between our look at the chain's clock and the block that o
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(OrderOptions):
-    """The flags of `client submit`, as typed; None where the settings decide."""
+    """The flags of `client submit`, as typed."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ack: str = "now"
@@ -70,28 +63,22 @@ class Offer(Result, frozen=True):
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the requester insists on, whatever is offered: amounts in base units, prices in base
-    units per Mtok.
+    """What the requester insists on, whatever is offered."""
 
-    `arbitrator` is game, jury, an address or "" for the network's default until `within_limits`
-    makes it an address. `auditor` is an address, zero for nobody, or `THE_MATCHERS`, which
-    `auditor_of` makes an address for each order.
-    """
-
-    max_cost: int
-    cap_in: int | None
+    max_cost: int  # base units
+    cap_in: int | None  # base units per Mtok
     cap_out: int | None
     deadline_s: int
     window_s: int
-    auditor: str
+    auditor: str  # an address, zero for nobody, or `THE_MATCHERS`: see `auditor_of`
     acknowledge: bool
-    arbitrator: str = ""
+    arbitrator: str = ""  # game, jury, an address, or "": see `within_limits`
     audit_bps: int = 0
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A file as prompts that fit the model, and (custom id, why) of the lines that do not."""
+    """A file as prompts that fit the model, and (custom id, why) of the other lines."""
 
     prompts: list[Prompt]
     rejected: list[tuple[str, HeadraceError]]
@@ -106,10 +93,7 @@ class Prepared:
 
 
 def wishes_of(settings: Settings, choices: Choices) -> Wishes:
-    """The flags and settings as values.
-
-    Raises UsageError, AmountUnitMissing, AmountInvalid, IdInvalid.
-    """
+    """Flags and settings as values. Raises UsageError for any that cannot be read."""
     if choices.ack not in ("now", "later"):
         raise UsageError(f"--ack {choices.ack}", "it is now or later")
     ours = settings.client
@@ -129,17 +113,14 @@ def wishes_of(settings: Settings, choices: Choices) -> Wishes:
 
 
 def named_auditor(named: str) -> str:
-    """What a person wrote for an auditor: an address, matcher, or none. Raises IdInvalid."""
+    """An auditor that is typed: an address, matcher, or none. Raises IdInvalid."""
     if named in ("", "none"):
         return ZERO_ADDRESS
     return named if named == THE_MATCHERS else ids.address(named)
 
 
 def auditor_of(wishes: Wishes, price: Quote) -> str:
-    """The address that an order at this price names.
-
-    Raises NoCapacity where the matcher was to pay somebody and pays nobody.
-    """
+    """The auditor that an order names. Raises NoCapacity where the matcher pays none."""
     if wishes.auditor != THE_MATCHERS:
         return wishes.auditor
     if price.audits is None:
@@ -152,11 +133,9 @@ def auditor_of(wishes: Wishes, price: Quote) -> str:
 
 
 async def within_limits(context: Context, model: Model, wishes: Wishes, choices: Choices) -> Wishes:
-    """The wishes as this network takes them: defaults shrink to its longest job and window, and the
-    arbitrator is an address.
+    """The wishes as this network takes them: times within its limits, the arbitrator an address.
 
-    Raises UsageError when the person asked for longer than that, or for a game about a model that
-    has none.
+    Raises UsageError when longer times were asked for, or a game about a model that has none.
     """
     limits = await context.chain.read("TaskRegistry", "params")
     longest = {
@@ -172,13 +151,12 @@ async def within_limits(context: Context, model: Model, wishes: Wishes, choices:
                 f"this network allows at most {units.format_duration(limit_s)}",
                 next_step=f"pass --{name} {units.format_duration(limit_s)}, or less",
             )
+    profile = model.spec.numerics_profile
     return replace(
         wishes,
         deadline_s=min(wishes.deadline_s, longest["deadline"]),
         window_s=min(wishes.window_s, longest["window"]),
-        arbitrator=await arbitrator_of(
-            context.chain, model.spec.numerics_profile, wishes.arbitrator
-        ),
+        arbitrator=await arbitrator_of(context.chain, profile, wishes.arbitrator),
     )
 
 
@@ -213,23 +191,15 @@ def prepare(
         (e.details["custom_id"] or f"line-{e.details['line_number']}", e) for e in bad
     ]
     for request in good:
+        asked = request.custom_id, _token_ids(request, tokenizer), request.sampling
         try:
-            prompts.append(
-                make_prompt(
-                    request.custom_id,
-                    _token_ids(request, tokenizer),
-                    request.sampling,
-                    context_tokens,
-                    os.urandom,
-                )
-            )
+            prompts.append(make_prompt(*asked, context_tokens, os.urandom))
         except (ContextTooLong, UsageError) as error:
             rejected.append((request.custom_id, error))
     if not prompts:
         first = rejected[0][1]
-        raise UsageError(
-            "no request can be run", f"{first.what}: {first.why}", next_step=first.next_step
-        )
+        why = f"{first.what}: {first.why}"
+        raise UsageError("no request can be run", why, next_step=first.next_step)
     return Prepared(prompts, rejected)
 
 
@@ -242,7 +212,7 @@ def _token_ids(request: ChatRequest, tokenizer: Tokenizer) -> list[int]:
 def check_caps(
     settings: Settings, wishes: Wishes, layer_units: int, price: Quote, locked: int
 ) -> None:
-    """Raise NoCapacity when the offer is above the caps the person set."""
+    """Raise NoCapacity when the offer, or `locked` base units, is above the caps."""
     for what, nano, cap in (
         ("prompt", price.price_in, wishes.cap_in),
         ("answer", price.price_out, wishes.cap_out),
@@ -263,36 +233,28 @@ def check_caps(
 
 
 def maximum(model: Model, price: Quote, prepared: Prepared) -> int:
-    """What the order locks."""
-    return pricing.cost(
-        model.spec.layer_units,
-        prepared.tokens_in,
-        prepared.max_tokens_out,
-        price.price_in,
-        price.price_out,
-    )
+    """What the order locks, base units."""
+    return price.cost(model.spec, prepared.tokens_in, prepared.max_tokens_out)
 
 
 def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared) -> Offer:
     """The offer as people read it."""
-    layer_units = model.spec.layer_units
-    at_least = pricing.cost(layer_units, prepared.tokens_in, 0, price.price_in, price.price_out)
+    show = settings.show_token
+    least, most = price.cost(model.spec, prepared.tokens_in, 0), maximum(model, price, prepared)
+    price_in, price_out = map(settings.show_price, price.prices(model.spec))
+    rejected = len(prepared.rejected)
     return Offer(
         model=model.name,
-        requests=f"{len(prepared.prompts)} ({_lines(len(prepared.rejected))} rejected)",
+        requests=f"{len(prepared.prompts)} ({rejected} line{'s' * (rejected != 1)} rejected)",
         tokens=f"{prepared.tokens_in} in, at most {prepared.max_tokens_out} out",
-        price=f"{settings.show_price(units.price_of_nano(price.price_in, layer_units))} in, "
-        f"{settings.show_price(units.price_of_nano(price.price_out, layer_units))} out",
-        cost=f"{settings.show_token(at_least)} to "
-        f"{settings.show_token(maximum(model, price, prepared))}",
+        price=f"{price_in} in, {price_out} out",
+        cost=f"{show(least)} to {show(most)}",
         route=route_text(price.plan),
     )
 
 
 def describe_auditor(settings: Settings, wishes: Wishes, price: Quote) -> str:
-    """Who would be named to audit an order, and what that shows to whom; "" where nobody is and
-    nobody is offered.
-    """
+    """Which auditor an order would name, and what it may see; "" where none is offered or named."""
     offer, named = price.audits, auditor_of(wishes, price)
     paid = ""
     if offer is not None and named in (offer.auditor, ZERO_ADDRESS):
@@ -303,10 +265,6 @@ def describe_auditor(settings: Settings, wishes: Wishes, price: Quote) -> str:
     if offer is None:
         return ""
     return f"nobody; with --auditor matcher {offer.auditor} may see every prompt{paid}"
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count} lines"
 
 
 def check_writable(folder: Path) -> None:
@@ -320,10 +278,7 @@ def check_writable(folder: Path) -> None:
 
 
 def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> OrderTerms:
-    """What an order made at this chain time insists on, but for its demands.
-
-    `wishes` are `within_limits`.
-    """
+    """Terms of an order made at this chain time, but for its demands, by wishes `within_limits`."""
     return OrderTerms(
         price_in=price.price_in,
         price_out=price.price_out,
@@ -343,7 +298,7 @@ def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], AnswerEnding]:
 
 
 def limits_of(settings: Settings) -> PipelinePatience:
-    """How patient a session is with its stages."""
+    """How long a pipeline waits for its stages, by the settings."""
     beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
     return PipelinePatience(beat=beat)
 
@@ -351,9 +306,7 @@ def limits_of(settings: Settings) -> PipelinePatience:
 def write_results(
     folder: Path, result: BatchResult, prepared: Prepared, tokenizer: Tokenizer, model: str
 ) -> None:
-    """`output.jsonl` and, if anything failed, `errors.jsonl` in the OpenAI batch format, one line
-    per request.
-    """
+    """`output.jsonl` and, if anything failed, `errors.jsonl`, in the OpenAI batch format."""
     folder.mkdir(parents=True, exist_ok=True)
     prompts = {p.custom_id: p for p in prepared.prompts}
     answers = [
@@ -393,10 +346,9 @@ def _answer_line(
 def logprobs_shown(
     tokens: Sequence[int], told: Sequence[Logprobs | None], tokenizer: Tokenizer
 ) -> list[dict[str, Any] | None]:
-    """What the last stage told of each token, in the OpenAI format with token ids beside; None
-    where it was lost on the way.
+    """What the last stage told of each token, in the OpenAI format with token ids; None if lost.
 
-    Text of a token that is not whole characters has no bytes.
+    A token that is not whole characters has no bytes.
     """
 
     def entry(token: int, logprob: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from client.pipeline.pipeline import Match
+from core.money import pricing
 from core.money.audit_report import SignedReport
 from core.money.paid_audits import AuditOffer, Lots, SignedAsk, SignedFinding
 from core.protocol import signing, wire
@@ -19,6 +20,7 @@ from core.protocol.errors import (
     UsageError,
     error_from,
 )
+from core.protocol.units import price_of_nano
 from core.runtime import origin
 
 ANSWER_TIMEOUT_S = 30.0
@@ -39,7 +41,18 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def plan(self) -> tuple[t.Stage, ...]:
+        """The stages that would serve it."""
         return tuple(t.Stage(s.operator, s.layer_from, s.layer_to) for s in self.route)
+
+    def cost(self, model: t.ModelSpec, tokens_in: int, tokens_out: int) -> int:
+        """Base units for so many tokens."""
+        prices = self.price_in, self.price_out
+        return pricing.cost(model.layer_units, tokens_in, tokens_out, *prices)
+
+    def prices(self, model: t.ModelSpec) -> tuple[int, int]:
+        """Base units per million tokens, in and out."""
+        layer_units = model.layer_units
+        return price_of_nano(self.price_in, layer_units), price_of_nano(self.price_out, layer_units)
 
 
 class Goes(msgspec.Struct, frozen=True, rename="camel"):

@@ -54,33 +54,17 @@ class PromptBatch:
         """Commit to these prompts. Raises ValueError for none."""
         if not prompts:
             raise ValueError("a batch needs at least one prompt")
-        inputs = tuple(
-            commit.leaf_hash(commit.prompt_leaf(i, p.salt, p.ids)) for i, p in enumerate(prompts)
-        )
-        samplings = tuple(
-            commit.leaf_hash(commit.sampling_leaf(i, p.sampling)) for i, p in enumerate(prompts)
-        )
-        return cls(
-            tuple(prompts),
-            commit.root_of_hashes(inputs),
-            commit.root_of_hashes(samplings),
-            inputs,
-            samplings,
-        )
+        leaves = [_leaves(index, prompt) for index, prompt in enumerate(prompts)]
+        inputs, samplings = zip(*leaves, strict=True)
+        roots = commit.root_of_hashes(inputs), commit.root_of_hashes(samplings)
+        return cls(tuple(prompts), *roots, inputs, samplings)
 
     def opening(self, index: int) -> OrderProof:
+        """The proof for one of the prompts."""
         return OrderProof(
             [commit.to_hex(h) for h in commit.merkle_proof(self._inputs, index)],
             [commit.to_hex(h) for h in commit.merkle_proof(self._samplings, index)],
         )
-
-    @property
-    def tokens_in(self) -> int:
-        return sum(len(p.ids) for p in self.prompts)
-
-    @property
-    def max_tokens_out(self) -> int:
-        return sum(p.sampling.max_new_tokens for p in self.prompts)
 
 
 @dataclass(frozen=True)
@@ -110,10 +94,9 @@ def make_prompt(
     if not ids:
         raise UsageError("the prompt is empty", "it has no tokens")
     if len(ids) + sampling.max_new_tokens > context_tokens:
+        most = sampling.max_new_tokens
         raise ContextTooLong(
-            prompt_tokens=len(ids),
-            max_new_tokens=sampling.max_new_tokens,
-            context_tokens=context_tokens,
+            prompt_tokens=len(ids), max_new_tokens=most, context_tokens=context_tokens
         )
     return Prompt(custom_id, tuple(ids), sampling, random_bytes(32))
 
@@ -126,6 +109,12 @@ class Allowance:
     tokens_in: int
     tokens_out: int
 
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt]) -> Allowance:
+        """As much as these prompts take at most."""
+        most = sum(prompt.sampling.max_new_tokens for prompt in prompts)
+        return cls(len(prompts), sum(len(prompt.ids) for prompt in prompts), most)
+
 
 def make_order(
     batch: PromptBatch,
@@ -136,9 +125,8 @@ def make_order(
     nonce: int,
 ) -> Order:
     """The order for this batch under these terms, unsigned."""
-    allowance = Allowance(len(batch.prompts), batch.tokens_in, batch.max_tokens_out)
     roots = commit.to_hex(batch.input_root), commit.to_hex(batch.sampling_root)
-    return _order(allowance, roots, model_id, model, terms, requester, nonce)
+    return _order(Allowance.of(batch.prompts), roots, model_id, model, terms, requester, nonce)
 
 
 def make_open_order(
@@ -187,9 +175,16 @@ def _order(
 
 def opening_of(order_hash: str, index: int, prompt: Prompt) -> RequestOpening:
     """What opens request `index` of an open order with this prompt, unsigned."""
-    leaf = commit.leaf_hash(commit.prompt_leaf(index, prompt.salt, prompt.ids))
-    sampling = commit.leaf_hash(commit.sampling_leaf(index, prompt.sampling))
+    leaf, sampling = _leaves(index, prompt)
     return RequestOpening(order_hash, index, commit.to_hex(leaf), commit.to_hex(sampling))
+
+
+def _leaves(index: int, prompt: Prompt) -> tuple[bytes, bytes]:
+    """Hashes of what commits to a request's prompt and to its sampling parameters."""
+    return (
+        commit.leaf_hash(commit.prompt_leaf(index, prompt.salt, prompt.ids)),
+        commit.leaf_hash(commit.sampling_leaf(index, prompt.sampling)),
+    )
 
 
 def short_address(address: str) -> str:

@@ -77,10 +77,7 @@ def sampling_of(body: Mapping[str, Any], base: SamplingParams) -> SamplingParams
 
 
 def sampling_of_flags(flags: Mapping[str, Any], base: SamplingParams) -> SamplingParams:
-    """The same from options of the command line, named like the fields.
-
-    Raises UsageError naming the option.
-    """
+    """The same from options named like the fields. Raises UsageError that names the option."""
     said = dict(flags)
     if said.get("logit_bias"):
         said["logit_bias"] = _bias_pairs(said["logit_bias"])

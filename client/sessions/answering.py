@@ -10,8 +10,6 @@ from client.context import Model
 from client.jobs.wishes import Choices, Wishes, wishes_of
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Logprobs
-from core.money import pricing
-from core.protocol import units
 from core.protocol.types import Stage
 
 if TYPE_CHECKING:
@@ -102,10 +100,8 @@ class Answerer(Protocol):
 
 def priced(model: Model, quote: Quote, tokens_in: int, tokens_out: int) -> PricedRequest:
     """A matcher's offer for so many tokens as people read it."""
-    layer_units, nanos = model.spec.layer_units, (quote.price_in, quote.price_out)
-    price_in, price_out = (units.price_of_nano(nano, layer_units) for nano in nanos)
-    most_units = pricing.cost(layer_units, tokens_in, tokens_out, *nanos)
-    return PricedRequest(price_in, price_out, most_units, quote.plan)
+    most_units = quote.cost(model.spec, tokens_in, tokens_out)
+    return PricedRequest(*quote.prices(model.spec), most_units, quote.plan)
 
 
 def wishes_with(settings: Settings, terms: AskTerms) -> Wishes:

@@ -57,7 +57,6 @@ from client.sessions.budget import Life, SessionBudget
 from client.sessions.recovery import settle_left_behind
 from client.sessions.session import LiveSession, Turn
 from client.wallet import ensure_deposit
-from core.money import pricing
 from core.protocol import ids, signing, units, wire
 from core.protocol.errors import (
     CheckFailed,
@@ -343,7 +342,7 @@ class SessionPool:
         quote = await self._matcher.quote(model.model_id, *tokens, pool.demands)
         async with self._deposit_lock:
             allowed = await self._afford(model, need, first, quote, wishes.max_cost)
-            locked = _locked(model, allowed, quote)
+            locked = quote.cost(model.spec, allowed.tokens_in, allowed.tokens_out)
             check_caps(self._settings, wishes, model.spec.layer_units, quote, locked)
             await self._provide(locked)
             now_s = int(self._chain_now())
@@ -404,7 +403,10 @@ class SessionPool:
         funds: int = await chain.read("Escrow", "balanceOf", self._account)
         if self._account == self._signer.address:
             funds += await chain.read("TestUSD", "balanceOf", self._account)
-        locked, most = _locked(model, wanted, quote), min(max_cost, funds)
+        locked, most = (
+            quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out),
+            min(max_cost, funds),
+        )
         if locked <= most or not locked:
             return wanted
         tokens_in = max(need.tokens_in, wanted.tokens_in * most // locked)
@@ -627,14 +629,4 @@ def _fits(session: LiveSession, need: _Need, model: Model) -> bool:
         session.takes(need.tokens_in, need.most_out)
         and not need.lost & session.operators
         and all(cap is None or nano <= units.nano_price(cap, layer_units) for cap, nano in caps)
-    )
-
-
-def _locked(model: Model, allowed: Allowance, quote: Quote) -> int:
-    return pricing.cost(
-        model.spec.layer_units,
-        allowed.tokens_in,
-        allowed.tokens_out,
-        quote.price_in,
-        quote.price_out,
     )
