@@ -22,7 +22,7 @@ from client.audit.programs import profile_named
 from client.audit.rerun import AuditEffort, ShardSource, StageFinding, audit_job
 from client.context import Context, model_folder, model_name, open_store
 from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import check_pipeline, complete_sets, disjoint
+from client.pipeline.verify import Bought, check_pipeline, complete_sets, disjoint
 from client.records.store import match_of
 from core.protocol import ids, signing
 from core.protocol.errors import (
@@ -186,14 +186,10 @@ async def investigate(
     roots = await shard_roots(context.chain, case.order.model_id, case.plan)
     async with open_evidence(context, signer, case, delegation) as evidence:
         pipelines = _held(context, case) or await evidence.pipelines()
+        domain = context.chain.domain
+        bought = Bought(domain, case.order, case.plan, lambda a, b: roots[a, b])
         for receipts in pipelines:
-            check_pipeline(
-                receipts,
-                domain=context.chain.domain,
-                order=case.order,
-                plan=case.plan,
-                shard_root_of=lambda a, b: roots[a, b],
-            )
+            check_pipeline(receipts, bought)
         findings: list[StageFinding] = []
         efforts: dict[int, AuditEffort] = {}
         if rerun:

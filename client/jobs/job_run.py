@@ -21,7 +21,7 @@ from client.pipeline.pipeline import (
     TokenSink,
 )
 from client.pipeline.streams import Streams
-from client.pipeline.verify import ShardRootOf, check_answers
+from client.pipeline.verify import ShardRootOf, check_answers, check_pipeline
 from core.protocol import commit, wire
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.types import SignedReceipt
@@ -87,7 +87,7 @@ class JobRun(Pipeline):
         stages = range(len(self._match.plan))
         answers = await asyncio.gather(*(self._ask(stage, ask) for stage in stages))
         receipts = [_receipt_in(answer) for answer in answers]
-        self._check(receipts)
+        check_pipeline(receipts, self._bought)
         check_answers(receipts, {i: self._requests[i].answer for i in indices})
         return receipts
 

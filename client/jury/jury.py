@@ -210,16 +210,12 @@ class JurorDaemon:
 
     async def _do(self, action: Action, dispute: str) -> None:
         match action:
-            case Action.DRAW:
-                await self._send("draw", dispute)
+            case Action.DRAW | Action.ADVANCE | Action.EXECUTE:
+                await self._send(action.name.lower(), dispute)
             case Action.JUDGE_AND_COMMIT:
                 await self._commit(dispute)
             case Action.REVEAL:
                 await self._reveal(dispute)
-            case Action.ADVANCE:
-                await self._send("advance", dispute)
-            case Action.EXECUTE:
-                await self._send("execute", dispute)
             case Action.FORGET:
                 del self._open[dispute]
             case Action.WAIT:
@@ -303,8 +299,8 @@ class JurorDaemon:
     async def _view(self, dispute: str) -> View:
         found: dict[str, Any] = await self._chain.read(JURY, "disputeOf", dispute)
         panel = await self._chain.read(JURY, "panelOf", dispute)
-        me = self._signer.address.lower()
-        return View.of(found, on_panel=any(juror.lower() == me for juror in panel))
+        on_panel = self._signer.address.lower() in {juror.lower() for juror in panel}
+        return View.of(found, on_panel=on_panel)
 
     async def _send(self, function: str, *args: Any) -> None:
         await self._chain.transact(self._signer, JURY, function, *args)

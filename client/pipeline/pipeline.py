@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from client.pipeline.streams import Streams
 from client.pipeline.verify import (
+    Bought,
     RequestAnswer,
     ShardRootOf,
     check_answers,
@@ -164,8 +165,8 @@ class Pipeline:
         `streams` are shared with other jobs and stay open. `continues` tells stages which requests
         of another order these go on with.
         """
-        self._match, self._identity = match, identity
-        self._shard_root_of, self._limits = shard_root_of, limits
+        self._match, self._identity, self._limits = match, identity, limits
+        self._bought = Bought(identity.domain, match.signed.order, match.plan, shard_root_of)
         self._on_token, self._on_finish = on_token, on_finish
         self._shares_streams = streams is not None
         self._streams = streams or Streams(identity, connect_s=limits.connect_s, beat=limits.beat)
@@ -223,15 +224,7 @@ class Pipeline:
         for index, receipts in found.items():
             request = self._requests[index]
             try:
-                check_part(
-                    receipts,
-                    domain=self._identity.domain,
-                    order=self._match.signed.order,
-                    plan=self._match.plan,
-                    shard_root_of=self._shard_root_of,
-                    index=index,
-                    answer=request.answer,
-                )
+                check_part(receipts, self._bought, index, request.answer)
             except CheckFailed as error:
                 log.warning("a stage signed something else", request=index, reason=str(error))
                 request.failure = error
@@ -422,21 +415,12 @@ class Pipeline:
         """All stages have signed for a request: it ends here, well or badly."""
         receipts = [request.receipts[stage] for stage in range(len(self._match.plan))]
         try:
-            self._check(receipts)
+            check_pipeline(receipts, self._bought)
             check_answers(receipts, {index: request.answer})
             _check_end(index, request)
         except CheckFailed as error:
             request.fail(error)
         request.done.set()
-
-    def _check(self, receipts: Sequence[SignedReceipt]) -> None:
-        check_pipeline(
-            receipts,
-            domain=self._identity.domain,
-            order=self._match.signed.order,
-            plan=self._match.plan,
-            shard_root_of=self._shard_root_of,
-        )
 
     def _take_failure(self, stage: int, message: wire.RequestFailed) -> None:
         request = self._running(message.order_hash, message.request)

@@ -46,24 +46,26 @@ class RequestAnswer:
         return RequestLeaf(index, ZERO_HASH, self.out_root, *counts)
 
 
-def check_receipt(
-    signed: SignedReceipt,
-    *,
-    domain: signing.Domain,
-    order: Order,
-    plan: Sequence[Stage],
-    stage: int,
-    shard_root_of: ShardRootOf,
-) -> None:
-    """Raise CheckFailed, naming the field, unless this is a stage's receipt for order and plan."""
-    receipt, place = signed.receipt, plan[stage]
+@dataclass(frozen=True)
+class Bought:
+    """What a job's receipts must be about: its order and plan, and the registered weights."""
+
+    domain: signing.Domain
+    order: Order
+    plan: Sequence[Stage]
+    shard_root_of: ShardRootOf
+
+
+def check_receipt(signed: SignedReceipt, bought: Bought, stage: int) -> None:
+    """Raise CheckFailed, naming the field, unless this is the stage's receipt for the job."""
+    receipt, place = signed.receipt, bought.plan[stage]
     expected = {
-        "order_hash": signing.order_hash(order),
-        "plan_hash": signing.plan_hash(tuple(plan)),
+        "order_hash": signing.order_hash(bought.order),
+        "plan_hash": signing.plan_hash(tuple(bought.plan)),
         "stage": stage,
         "layer_from": place.layer_from,
         "layer_to": place.layer_to,
-        "shard_root": shard_root_of(place.layer_from, place.layer_to),
+        "shard_root": bought.shard_root_of(place.layer_from, place.layer_to),
         "requests": len(signed.leaves),
         "tokens_in": sum(leaf.tokens_in for leaf in signed.leaves),
         "tokens_out": sum(leaf.tokens_out for leaf in signed.leaves),
@@ -76,29 +78,21 @@ def check_receipt(
     for name, value in expected.items():
         if getattr(receipt, name) != value:
             raise _failed(stage, name, f"signed {getattr(receipt, name)}, expected {value}")
-    states = len(signed.leaves) if stage == len(plan) - 1 else 0
+    states = len(signed.leaves) if stage == len(bought.plan) - 1 else 0
     if len(signed.states) != states:
         why = f"{len(signed.states)} roots of state rows, expected {states}"
         raise _failed(stage, "states", why)
-    if not signing.is_signed_by(domain, receipt, signed.signature, place.operator):
+    if not signing.is_signed_by(bought.domain, receipt, signed.signature, place.operator):
         raise _failed(stage, "signature", f"not by the stage's operator {place.operator}")
 
 
-def check_pipeline(
-    receipts: Sequence[SignedReceipt],
-    *,
-    domain: signing.Domain,
-    order: Order,
-    plan: Sequence[Stage],
-    shard_root_of: ShardRootOf,
-) -> None:
+def check_pipeline(receipts: Sequence[SignedReceipt], bought: Bought) -> None:
     """Raise CheckFailed unless each stage has a receipt over the same requests, in one chain."""
-    if len(receipts) != len(plan):
-        raise _failed(len(receipts), "count", f"{len(receipts)} receipts for {len(plan)} stages")
+    if len(receipts) != len(bought.plan):
+        why = f"{len(receipts)} receipts for {len(bought.plan)} stages"
+        raise _failed(len(receipts), "count", why)
     for stage, signed in enumerate(receipts):
-        check_receipt(
-            signed, domain=domain, order=order, plan=plan, stage=stage, shard_root_of=shard_root_of
-        )
+        check_receipt(signed, bought, stage)
     for stage in range(1, len(receipts)):
         before, after = receipts[stage - 1].leaves, receipts[stage].leaves
         if [_counts(leaf) for leaf in before] != [_counts(leaf) for leaf in after]:
@@ -162,21 +156,12 @@ def check_answers(receipts: Sequence[SignedReceipt], answers: Mapping[int, Reque
 
 
 def check_part(
-    receipts: Mapping[int, SignedReceipt],
-    *,
-    domain: signing.Domain,
-    order: Order,
-    plan: Sequence[Stage],
-    shard_root_of: ShardRootOf,
-    index: int,
-    answer: RequestAnswer,
+    receipts: Mapping[int, SignedReceipt], bought: Bought, index: int, answer: RequestAnswer
 ) -> None:
     """Raise CheckFailed unless these receipts, by stage, are over just this much of a request."""
-    last = len(plan) - 1
+    last = len(bought.plan) - 1
     for stage, signed in receipts.items():
-        check_receipt(
-            signed, domain=domain, order=order, plan=plan, stage=stage, shard_root_of=shard_root_of
-        )
+        check_receipt(signed, bought, stage)
         if covered([signed]) != [index]:
             raise _failed(stage, "requests", f"signed for {covered([signed])}, not for {index}")
         leaf = signed.leaves[0]

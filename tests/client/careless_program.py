@@ -1,4 +1,4 @@
-"""A program as careless as it can be with an unlocked wallet: it logs it, stores, forks, and dies with it in its hands."""
+"""A program that logs, stores and forks with an unlocked wallet, and crashes with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages that keep rows, receipts and openings of a job and hand them over on loopback, honestly unless told otherwise."""
+"""Stages that keep rows, receipts and openings of a job and hand them over on loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = tuple[bytes, int]  # the rows in one buffer, bytes per row
 
 
 class Keepers:
-    """`rows[stage, side, request]` are what each stage keeps, `states` of the last one too; `answers[stage]` replaces what it says."""
+    """`rows[stage, side, request]` are kept, `answers[stage]` replaces what a stage says."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A model is found by any of its names; a network that lacks a contract is said so before anything is tried."""
+"""A model is found by any of its names; a network that lacks a contract is refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client holds the last stage to where an answer ends, and keeps what it tells of each token, across pipelines too."""
+"""A client holds the last stage to where an answer ends, and keeps what it tells of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No key, phrase, password or API key is in any byte that our programs leave behind. The keystore holds it encrypted."""
+"""No key, phrase or password is in any byte that our programs leave behind, but encrypted."""
 
 from __future__ import annotations
 
@@ -82,10 +82,9 @@ def run(
         "HEADRACE_PASSWORD_FILE": str(home / "password"),
         "HEADRACE_WALLET": "bob",
     }
-    return subprocess.run(
-        [sys.executable, "-m", module, *argv, "-vv"],
-        input=stdin.encode(), capture_output=True, cwd=ROOT, env=environ, timeout=120,
-    )  # fmt: skip
+    command = [sys.executable, "-m", module, *argv, "-vv"]
+    said = {"input": stdin.encode(), "capture_output": True, "timeout": 120}
+    return subprocess.run(command, cwd=ROOT, env=environ, check=False, **said)
 
 
 def test_the_search_finds_what_it_looks_for() -> None:
@@ -110,7 +109,8 @@ def test_an_unlocked_key_is_in_no_log_traceback_child_bundle_or_database(home: P
 
     left = dict(left_behind(home, home / "keys"))
     names = " ".join(left)
-    for expected in ("crashes/", "logs/", "client-devnet.sqlite", "bundle.zip:config.json", "child-environment"):  # fmt: skip
+    files = "crashes/ logs/ client-devnet.sqlite bundle.zip:config.json child-environment"
+    for expected in files.split():
         assert expected in names, f"the search did not see {expected}"
     streams = {
         f"{done.args[2]} {stream}": getattr(done, stream)
@@ -151,8 +151,16 @@ def test_a_test_networks_key_opens_on_that_network_only(home: Path) -> None:
     assert made.returncode == 0, made.stderr
     file = home / "networks" / "devnet.json"
     network = json.loads(file.read_text())
+    names = [
+        "TestUSD",
+        "Escrow",
+        "MinerRegistry",
+        "ModelRegistry",
+        "TaskRegistry",
+        "JuryArbitrator",
+    ]
     for chain_id, code in ((31337, "E-NET-01"), (1, "E-WALLET-03")):
-        contracts = dict.fromkeys(("TestUSD", "Escrow", "MinerRegistry", "ModelRegistry", "TaskRegistry", "JuryArbitrator"), "0x" + "11" * 20)  # fmt: skip
+        contracts = dict.fromkeys(names, "0x" + "11" * 20)
         file.write_text(json.dumps(network | {"chain_id": chain_id, "contracts": contracts}))
         done = run(home, "wallet", "deposit", "5usd", "--yes", "--json")
         assert json.loads(done.stdout)["error"]["code"] == code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from client.jobs.batch import BatchResult
-from client.pipeline.verify import RequestAnswer, check_part
+from client.pipeline.verify import Bought, RequestAnswer, check_part
 from core.engine.weights.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit
@@ -62,15 +62,14 @@ def check_receipts(town: Town, dead: set[str] | None = None) -> None:
             receipts = by_request.get(stored.request_index, {})
             assert alive <= set(receipts), f"request {stored.request_index}: {set(receipts)}"
             prompt = tuple(int(x) for x in stored.prompt_ids.strip("[]").split(","))
-            check_part(
-                receipts,  # type: ignore[arg-type]
-                domain=DOMAIN,
-                order=match.signed.order,
-                plan=match.plan,
-                shard_root_of=lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
-                index=stored.request_index,
-                answer=RequestAnswer(prompt, tokens),
+            bought = Bought(
+                DOMAIN,
+                match.signed.order,
+                match.plan,
+                lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
             )
+            answer = RequestAnswer(prompt, tokens)
+            check_part(receipts, bought, stored.request_index, answer)  # type: ignore[arg-type]
             for stage in alive:
                 _rows_open_it(town, match.plan[stage].operator, receipts[stage])
 

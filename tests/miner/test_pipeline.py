@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client.pipeline.verify import RequestAnswer, check_answers, check_pipeline
+from client.pipeline.verify import Bought, RequestAnswer, check_answers, check_pipeline
 from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.weights import model_manifest
@@ -34,15 +34,15 @@ def requester_of(chain: FakeChain, machines: list) -> Requester:  # type: ignore
 def check_receipts(model_dir: Path, requester: Requester, indices: list[int]) -> None:
     """What a client checks before it pays."""
     manifest = model_manifest(model_dir)
+    bought = Bought(
+        DOMAIN,
+        requester.signed.order,
+        requester.plan,
+        lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
+    )
     for index in indices:
         receipts = [requester.receipts[index][s] for s in range(len(requester.machines))]
-        check_pipeline(
-            receipts,
-            domain=DOMAIN,
-            order=requester.signed.order,
-            plan=requester.plan,
-            shard_root_of=lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
-        )
+        check_pipeline(receipts, bought)
         answer = RequestAnswer(requester.batch.prompts[index].ids, tuple(requester.tokens[index]))
         check_answers(receipts, {index: answer})
 

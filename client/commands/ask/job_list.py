@@ -11,6 +11,7 @@ from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.pipeline import Match
 from client.pipeline.verify import (
+    Bought,
     RequestAnswer,
     check_answers,
     check_pipeline,
@@ -177,13 +178,8 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
         chain = context.chain
         roots = await shard_roots(chain, order.model_id, match.plan)
         for receipts in pipelines:
-            check_pipeline(
-                receipts,
-                domain=chain.domain,
-                order=order,
-                plan=match.plan,
-                shard_root_of=lambda a, b: roots[a, b],
-            )
+            bought = Bought(chain.domain, order, match.plan, lambda a, b: roots[a, b])
+            check_pipeline(receipts, bought)
             check_answers(receipts, {i: answers[i] for i in covered(receipts)})
         tokens_in = sum(len(a.prompt_ids) for a in answers.values())
         tokens_out = sum(len(a.tokens) for a in answers.values())

@@ -10,7 +10,7 @@ import msgspec
 from client.audit.evidence import AuditCase, case_matched, events_named
 from client.context import Context, open_context, open_store
 from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import check_receipt
+from client.pipeline.verify import Bought, check_receipt
 from client.records.store import match_of, receipt_hash
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, UsageError
@@ -117,14 +117,9 @@ def _check_line(context: Context, number: int, signed: SignedReceipt, cases: Cas
             f"order {receipt.order_hash}, plan {receipt.plan_hash}, stage {receipt.stage}",
         )
     try:
-        check_receipt(
-            signed,
-            domain=context.chain.domain,
-            order=case.order,
-            plan=case.plan,
-            stage=receipt.stage,
-            shard_root_of=lambda a, b: roots[a, b],
-        )
+        domain = context.chain.domain
+        bought = Bought(domain, case.order, case.plan, lambda a, b: roots[a, b])
+        check_receipt(signed, bought, receipt.stage)
     except CheckFailed as error:
         raise CheckFailed(f"line {number} does not hold: {error.what}", error.why) from None
 

@@ -18,6 +18,7 @@ import msgspec
 from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.verify import (
+    Bought,
     RequestAnswer,
     check_answers,
     check_pipeline,
@@ -205,13 +206,7 @@ def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
             f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
         )
     for receipts in pipelines:
-        check_pipeline(
-            receipts,
-            domain=domain,
-            order=order,
-            plan=plan,
-            shard_root_of=lambda a, b: roots[a, b],
-        )
+        check_pipeline(receipts, Bought(domain, order, plan, lambda a, b: roots[a, b]))
         check_answers(receipts, {i: answers[i] for i in covered(receipts)})
     tokens_in = sum(len(a.prompt_ids) for a in answers.values())
     tokens_out = sum(len(a.tokens) for a in answers.values())

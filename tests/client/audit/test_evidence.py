@@ -30,7 +30,7 @@ WIDTH = 16
 
 @pytest.fixture
 async def keepers() -> AsyncIterator[Keepers]:
-    """Three stages that keep made-up rows of three requests and one receipt each over all of them."""
+    """Three stages with made-up rows of three requests, and one receipt each over all of them."""
     batch = PromptBatch.of(prompts(3))
     keepers = Keepers(batch, SPANS)
     for index, prompt in enumerate(batch.prompts):

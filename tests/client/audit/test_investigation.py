@@ -1,4 +1,4 @@
-"""An auditor finds a job by any name, reaches its stages, and accuses the stage that the re-run convicts."""
+"""An auditor finds a job by any name, reaches its stages, and accuses the guilty one."""
 
 from __future__ import annotations
 
@@ -272,9 +272,11 @@ async def test_weights_are_found_by_model_and_profile(context: Context, keepers:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "3", '"x"', "{}", '{"delegation": 3, "signature": "0x"}', '{"result": []}',
-     '{"delegation": {"orderHash": "0x", "auditor": "0x", "expiry": 1}, "signature": "0x"}'],
-)  # fmt: skip
+    [
+        *("", "[]", "3", '"x"', "{}", '{"delegation": 3, "signature": "0x"}', '{"result": []}'),
+        '{"delegation": {"orderHash": "0x", "auditor": "0x", "expiry": 1}, "signature": "0x"}',
+    ],
+)
 def test_file_that_is_no_delegation_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "delegation.json"
     file.write_text(text)

@@ -1,4 +1,4 @@
-"""Honest float32 work is never at fault; a lie is, at exactly the stage that told it, with the reason."""
+"""Honest float32 work is never at fault; a lie is, at the stage that told it, with the reason."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def source(model_dir: Path) -> ShardSource:
 
 @pytest.fixture(params=["few", "many"])
 def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """As rows are run where there are few, and as where there are so many that weights are laid out for them."""
+    """As where there are few rows, and as where there are so many that weights are laid out."""
     least = {"few": audit_module.PREPARED_FROM_ROWS, "many": 1}
     monkeypatch.setattr(audit_module, "PREPARED_FROM_ROWS", least[request.param])
     return str(request.param)
@@ -276,7 +276,7 @@ def blur(shard: Any, layer: int) -> None:
 async def test_in_bfloat16_other_weights_hide_in_the_tolerance_and_not_in_the_noise(
     work: Work, model_dir: Path, rows: str, precheck: bool, liar: int
 ) -> None:
-    """In int8; the last stage has one layer of random numbers and six rows, which takes weights off by a hundredth."""
+    """In int8; in the last stage, with one layer and six rows, weights are off by a hundredth."""
     from core.dispute.judging.numerics import BF16
 
     def spoil(stage: int, shard: Any) -> None:

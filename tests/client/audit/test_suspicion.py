@@ -1,4 +1,4 @@
-"""Work that stands out of an honest machine's own noise is suspicious in every family, with and without fused attention."""
+"""Work that stands out of honest noise is suspicious in every family of models."""
 
 from __future__ import annotations
 
@@ -31,5 +31,6 @@ def test_what_stands_out_is_told_with_its_number(tmp_path: Path, family: str) ->
 
 
 def test_float32_is_looked_at_between_half_of_t_and_t_and_bfloat16_always() -> None:
-    assert [is_due(FP32, ratio, 1.0) for ratio in (0.1, 0.5, 0.6, 1.0, 1.1)] == [False, False, True, True, False]  # fmt: skip
+    due = {0.1: False, 0.5: False, 0.6: True, 1.0: True, 1.1: False}
+    assert {ratio: is_due(FP32, ratio, 1.0) for ratio in due} == due
     assert is_due(BF16, 0.01, 1.0) and not is_due(BF16, 1.1, 1.0)

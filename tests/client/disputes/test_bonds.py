@@ -1,4 +1,4 @@
-"""What an accuser may lock is what its disputes on chain hold, of either kind, and what one more takes."""
+"""What an accuser may lock counts its disputes on chain, of either kind, and one more."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class Chain:
         if jury:
             args |= {"dispute": number, "challenger": who}
         else:
-            args |= {"id": number, "accuser": who, "requester": who, "model": "0x", "receiptHash": "0x", "requestsRoot": "0x"}  # fmt: skip
-        name, contract = ("DisputeOpened", "JuryArbitrator") if jury else ("GameOpened", "ToleranceGame")  # fmt: skip
+            args |= {"id": number, "accuser": who, "requester": who}
+            args |= {"model": "0x", "receiptHash": "0x", "requestsRoot": "0x"}
+        name = "DisputeOpened" if jury else "GameOpened"
+        contract = "JuryArbitrator" if jury else "ToleranceGame"
         self.events_.append(ChainEvent(contract, name, args, 5, "0x", "0x", len(self.events_)))
 
     async def block_number(self) -> int:
@@ -60,7 +62,9 @@ async def stake(chain: Chain, arbitrator: str, stage: int = 1) -> AtStake:
     return await at_stake(found, case, stage, OURS.lower(), 1)
 
 
-@pytest.mark.parametrize(("arbitrator", "needed"), [(GAME, BOND), (GAME.lower(), BOND), (JURY, JURY_BOND + FEE)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arbitrator", "needed"), [(GAME, BOND), (GAME.lower(), BOND), (JURY, JURY_BOND + FEE)]
+)
 async def test_one_dispute_takes_its_bond_and_before_the_jury_the_fee(
     arbitrator: str, needed: int
 ) -> None:

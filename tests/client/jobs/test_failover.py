@@ -1,4 +1,4 @@
-"""What is ordered anew after a loss, what of it is gone on from, and what is never asked for twice."""
+"""What is ordered anew after a loss, what it goes on from, and what is not asked for twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session follows real streams: it takes what is in order and signed for, and says why the rest is not finished."""
+"""A run takes what is in order and signed for, and says why the rest is not finished."""
 
 from __future__ import annotations
 

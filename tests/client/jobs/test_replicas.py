@@ -1,4 +1,4 @@
-"""The same work on disjoint machines: all are paid, and answers that differ are found, token by token."""
+"""The same work on disjoint machines: all are paid, and answers that differ are found."""
 
 from __future__ import annotations
 
@@ -60,9 +60,8 @@ async def buy(
 ) -> tuple[list[Replica], list[AnswerDifference], list[Watch]]:
     """One replica for each pipeline; `then` are those that orders after the first ones get."""
     bench.matcher.offers = [*pipelines, *then]
-    requester = Requester(
-        bench.chain, bench.matcher, REQUESTER, bench.store, bench.clock, MODEL_ID, SPEC  # type: ignore[arg-type]
-    )  # fmt: skip
+    fakes: Any = (bench.chain, bench.matcher, REQUESTER, bench.store, bench.clock)
+    requester = Requester(*fakes, MODEL_ID, SPEC)
     limits = PipelinePatience(in_flight=2, connect_s=5.0, silence_s=5.0)
     apart = Apart(AllowedMiners(limits.in_flight), [quote_over(stages) for stages in pipelines])
 

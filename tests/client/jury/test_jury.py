@@ -1,4 +1,4 @@
-"""A juror does each dispute's next step once, never contradicts itself, and outlives restarts, races, reorganisations and silence."""
+"""A juror does each step once, never contradicts itself, and outlives restarts and silence."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_first_vote_stays_the_vote(tmp_path: Path) -> None:
 
 
 class FakeJury:
-    """A chain with one jury and at most one dispute of three jurors, as strict as the contract about phases."""
+    """A chain with one dispute of three jurors, as strict as the contract about phases."""
 
     def __init__(self) -> None:
         self.head, self.now_s = 100, 1000

@@ -1,4 +1,4 @@
-"""The matcher's answers are read, or refused when they are not one; its errors keep their class and words."""
+"""The matcher's answers are read or refused; its errors keep their class and words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Serve = Callable[[int, Any], Awaitable[MatcherApi]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """`await serve(status, document)` answers every request so; str and bytes are sent as they are."""
+    """`await serve(status, document)` answers every request; str and bytes go as they are."""
     closing: list[Any] = []
 
     async def start(status: int, document: Any) -> MatcherApi:
@@ -63,7 +63,8 @@ async def serve() -> AsyncIterator[Serve]:
             )
             requests.append((head.split("\r\n")[0], await reader.readexactly(length)))
             writer.write(
-                f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
+                f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n"
+                "connection: close\r\n\r\n".encode()
                 + body
             )
             await writer.drain()

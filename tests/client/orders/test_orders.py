@@ -1,4 +1,4 @@
-"""An order commits to its prompts so that each can be proven alone, and a prompt that does not fit says by how much."""
+"""An order commits to each prompt, and a prompt that does not fit says by how much."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_malformed_line_says_why(text: str | bytes, reason: str) -> None:
 
 
 def test_nesting_cannot_overflow_the_stack_of_a_whole_program() -> None:
-    """A library that ours import raises the recursion limit so far that the interpreter would die."""
+    """A library that ours import raises the recursion limit to where the interpreter dies."""
     code = (
         "import client.jobs.wishes, client.orders.requests as r\n"
         "print(len(r.read_requests(['[' * 10**6, '{\"a\":' * 10**5], r.SamplingParams())[1]))"
@@ -163,9 +163,25 @@ json_values = st.recursive(
     max_leaves=8,
 )
 names = st.sampled_from(
-    ["custom_id", "url", "method", "body", "messages", "prompt", "n", "seed", "top_k", "min_p",
-     "temperature", "max_tokens", "max_completion_tokens", "role", "content", "model"]
-)  # fmt: skip
+    [
+        "custom_id",
+        "url",
+        "method",
+        "body",
+        "messages",
+        "prompt",
+        "n",
+        "seed",
+        "top_k",
+        "min_p",
+        "temperature",
+        "max_tokens",
+        "max_completion_tokens",
+        "role",
+        "content",
+        "model",
+    ]
+)
 near_requests = st.recursive(
     st.sampled_from(["user", "POST", "/v1/completions", "hi", True, 0, 1, 0.5, None, "\ud800"])
     | json_values,

@@ -1,4 +1,4 @@
-"""Any body is parameters that mean what it says, or is refused with the name of the field that cannot be meant."""
+"""A body is parameters that mean what it says, or is refused by the name of a field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's receipts hold as they were signed; whatever one of them says otherwise is refused by name."""
+"""A pipeline's receipts hold as they were signed, or are refused by the field that differs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from client.orders.orders import PromptBatch
 from client.pipeline.verify import (
+    Bought,
     RequestAnswer,
     ack_of_leaves,
     check_answers,
@@ -52,13 +53,7 @@ def receipts_of(work: Stages, answers: dict[int, RequestAnswer]) -> list[t.Signe
 
 
 def check(work: Stages, receipts: list[t.SignedReceipt]) -> None:
-    check_pipeline(
-        receipts,
-        domain=DOMAIN,
-        order=work.signed.order,
-        plan=work.plan,
-        shard_root_of=shard_root_of,
-    )
+    check_pipeline(receipts, Bought(DOMAIN, work.signed.order, work.plan, shard_root_of))
 
 
 def refused_field(work: Stages, receipts: list[t.SignedReceipt]) -> tuple[int, str]:
@@ -169,15 +164,10 @@ def test_signature_of_somebody_else_is_refused(
 def test_signature_for_another_chain_is_refused(
     work: Stages, answers: dict[int, RequestAnswer]
 ) -> None:
+    elsewhere = signing.Domain(1, DOMAIN.verifying_contract)
+    bought = Bought(elsewhere, work.signed.order, work.plan, shard_root_of)
     with pytest.raises(CheckFailed) as caught:
-        check_receipt(
-            work.receipt(0, answers),
-            domain=signing.Domain(1, DOMAIN.verifying_contract),
-            order=work.signed.order,
-            plan=work.plan,
-            stage=0,
-            shard_root_of=shard_root_of,
-        )
+        check_receipt(work.receipt(0, answers), bought, 0)
     assert caught.value.details["field"] == "signature"
 
 

@@ -1,4 +1,4 @@
-"""What a request insists on goes before the settings, and a matcher's offer reads as people write prices."""
+"""A request's own terms go before the settings, and offers read as people write prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A watching auditor finds its jobs, lets lots fall that nobody could know, names the stage that lied, and outlives restarts and reorganisations."""
+"""A watching auditor finds its jobs, draws, names the stage that lied, and outlives restarts."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def _batch() -> Any:
 
 
 def finding(stage: int, requests: Any, *, fault: bool = False, withheld: str = "") -> StageFinding:
-    found = tuple(RequestFinding(r, fault, ("off",) if fault else (), 2.0 if fault else 0.1, 1.0, None) for r in requests)  # fmt: skip
+    reasons, ratio = (("off",), 2.0) if fault else ((), 0.1)
+    found = tuple(RequestFinding(r, fault, reasons, ratio, 1.0, None) for r in requests)
     return StageFinding(stage, key(100 + stage).address, SPANS[stage], found, withheld)
 
 
@@ -170,7 +171,8 @@ class World:
             hands = replace(hands, paid_lots=self.paid_lots, hand_in=self.hand_in)
         if "bonds" in self.options:
             hands = replace(hands, at_stake=self.at_stake)
-        self.watcher = Watcher(chain, self.book, self.clock, follower, hands, auditor=AUDITOR, **self.options)  # fmt: skip
+        around = (chain, self.book, self.clock, follower, hands)
+        self.watcher = Watcher(*around, auditor=AUDITOR, **self.options)
 
     def restart(self) -> None:
         self.book.close()
@@ -183,10 +185,11 @@ class World:
 
     async def look(self, case: Any, pipelines: Any, drawn: frozenset[int]) -> Looked:
         self.looks.append(drawn)
+        withheld = ["", "", self.withheld]
         findings = [
-            finding(s, sorted(drawn), fault=s == self.fault, withheld=self.withheld if s == 2 else "")
-            for s in range(3)
-        ]  # fmt: skip
+            finding(stage, sorted(drawn), fault=stage == self.fault, withheld=withheld[stage])
+            for stage in range(3)
+        ]
         return Looked(findings, [0, 1, 0], self.shadow)
 
     async def accuse(self, job: str, stage: int) -> str:
@@ -253,7 +256,8 @@ async def test_lots_of_nobody_are_no_work(world: World) -> None:
     for stage in range(3):  # known for long, so that no newcomer's rate applies
         operator = key(100 + stage).address
         for n in range(NEWCOMER_JOBS):
-            world.book.keep([StageVerdict(beacon(n), stage, operator, AuditEnd.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+            known = StageVerdict(beacon(n), stage, operator, AuditEnd.CLEAN, 1, 0, 0.1, 1, "")
+            world.book.keep([known], 1.0)
     world.restart()
     world.chain.match()
     world.chain.emit("JobSettled", JOB)
@@ -325,7 +329,8 @@ async def test_an_accusation_waits_while_open_disputes_hold_what_they_may(
     await world.watcher.step()
     assert (world.accused, world.weighed) == ([], 1), "the chain is not read at every step"
     assert warned == [
-        "put off: open disputes hold what they may: it takes 20, open disputes hold 21, --max-locked is 40"
+        "put off: open disputes hold what they may: it takes 20, open disputes hold 21, "
+        "--max-locked is 40"
     ]
     world.stake = AtStake(20, 20)
     await world.clock.sleep(WEIGH_AGAIN_S)
@@ -465,11 +470,12 @@ REFUSED = UsageError("the finding comes too late", "it was due 9 s ago")
 
 
 def known_for_long(world: World, **options: Any) -> None:
-    """Nobody is a newcomer, so that our own rate of nothing draws nothing; and the matcher pays us."""
+    """No operator is a newcomer and our own rate is nothing; the matcher pays us."""
     for stage in range(3):
         operator = key(100 + stage).address
         for n in range(NEWCOMER_JOBS):
-            world.book.keep([StageVerdict(beacon(n), stage, operator, AuditEnd.CLEAN, 1, 0, 0.1, 1, "")], 1.0)  # fmt: skip
+            known = StageVerdict(beacon(n), stage, operator, AuditEnd.CLEAN, 1, 0, 0.1, 1, "")
+            world.book.keep([known], 1.0)
     world.options |= {"rate_bps": 0} | options
     world.lots = frozenset({1})
     world.restart()
@@ -580,12 +586,12 @@ async def test_matcher_is_not_asked_about_orders_that_name_somebody_else(world: 
     ("stages", "found", "stage"),
     [
         ([finding(0, [4]), finding(1, [4])], AuditEnd.CLEAN, 0),
-        ([finding(0, [4]), finding(1, [4], fault=True), finding(2, [4], fault=True)], AuditEnd.FAULT, 1),
+        ([finding(0, [4]), *(finding(s, [4], fault=True) for s in (1, 2))], AuditEnd.FAULT, 1),
         ([finding(0, [], withheld="gone"), finding(1, [4])], AuditEnd.WITHHELD, 0),
         ([finding(0, [], withheld="gone"), finding(1, [4], fault=True)], AuditEnd.FAULT, 1),
         ([finding(0, [4, 5], withheld="gone later"), finding(1, [4])], AuditEnd.CLEAN, 0),
     ],
-)  # fmt: skip
+)
 def test_verdict_of_a_request_is_its_own(stages: Any, found: AuditEnd, stage: int) -> None:
     verdict = request_verdict(stages, 4, is_shadow=False)
     assert (verdict.found, verdict.stage) == (found, stage)
@@ -668,10 +674,10 @@ async def test_liar_among_real_stages_is_named_and_float64_is_spent_on_nobody_el
     run: Any = SimpleNamespace(settings=settings)
     work = _Work(run, context, REQUESTER, {})
     book = WatchBook(tmp_path / "watch.sqlite")
-    watcher = Watcher(
-        chain, book, InstantClock(), EventFollower(chain, start_block=1),
-        Hands(work.receipts_of, work.look, work.accuse), auditor=REQUESTER.address, rate_bps=ALL,
-    )  # fmt: skip
+    follower = EventFollower(chain, start_block=1)
+    hands = Hands(work.receipts_of, work.look, work.accuse)
+    around = (chain, book, InstantClock(), follower, hands)
+    watcher = Watcher(*around, auditor=REQUESTER.address, rate_bps=ALL)
     await watcher.step()
     verdicts = list(reversed(book.verdicts()))
     assert [v.found for v in verdicts] == [AuditEnd.CLEAN, AuditEnd.FAULT, AuditEnd.CLEAN]
