@@ -101,7 +101,7 @@ async def watch(
         list[Path] | None, Option(help="Permission signed by a requester (JSON).")
     ] = None,
     dispute: Annotated[
-        bool, Option("--dispute", help="Accuse whoever is at fault, and pay the bond.")
+        bool, Option("--dispute", help="Accuse stages at fault, and pay the bond.")
     ] = False,
     max_bond: Annotated[
         str | None, Option(help="Most to lock for one dispute, such as 20usd.")
@@ -134,7 +134,7 @@ async def watch(
     if not dispute and bonds != BondLimits():
         raise UsageError(
             "limits for bonds without --dispute",
-            "nobody is accused, so nothing is locked",
+            "no stage is accused, so nothing is locked",
             next_step="add --dispute",
         )
     await serve(

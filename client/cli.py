@@ -274,7 +274,7 @@ async def jobs_cancel(run: Run, job: JobArgument) -> None:
 
 @jobs.command("fetch")
 def jobs_fetch(run: Run, job: JobArgument, out: OutOption = None) -> None:
-    """Write a job's answers and receipts as files again; nothing is asked of anybody."""
+    """Write a job's answers and receipts as files again, from the records here."""
     from client.commands.ask.job_follow import fetch_job
 
     run.emit(fetch_job(run, job, out))

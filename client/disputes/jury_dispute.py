@@ -42,8 +42,8 @@ def check_standing(case: AuditCase, challenger: str, delegation: Delegation | No
     if challenger.lower() not in allowed:
         raise UsageError(
             f"{challenger} may not dispute this job",
-            f"only the requester {case.order.requester}, the order's auditor or somebody the "
-            "requester delegated may",
+            f"only the requester {case.order.requester}, the order's auditor or a delegate of the "
+            "requester may",
             next_step="ask the requester for a delegation: `client receipts delegate JOB ADDRESS`",
         )
 

@@ -192,9 +192,8 @@ class _Submission:
                 answer = answers[index]
                 if index not in outcome.finished:  # its last receipts are lost, its text is not
                     self._watcher.request_finished(answer.prompt.custom_id, state.finish)
-                finished[answer.prompt.custom_id] = FinishedAnswer(
-                    match.job_id, index, answer.whole(state)
-                )
+                done = FinishedAnswer(match.job_id, index, answer.whole(state))
+                finished[answer.prompt.custom_id] = done
             errors = {
                 answers[index].prompt.custom_id: error
                 for index, error in outcome.unfinished.items()
@@ -231,14 +230,8 @@ class _Submission:
         requester, policy = self._requester, self._policy
         batch = PromptBatch.of([answer.next_prompt(os.urandom) for answer in answers])
         terms = policy.terms_of(await self._chain_now())
-        order = make_order(
-            batch,
-            requester.model_id,
-            requester.model,
-            terms,
-            requester.signer.address,
-            nonce=self._next_nonce(),
-        )
+        model, account = (requester.model_id, requester.model), requester.signer.address
+        order = make_order(batch, *model, terms, account, self._next_nonce())
         locked = pricing.max_amount(order, requester.model)
         await self._provide(locked)
         signature = signing.sign(requester.signer, requester.chain.domain, order)
@@ -408,8 +401,7 @@ async def check_on_chain(requester: Requester, match: Match) -> None:
         if state >= JobState.MATCHED or requester.clock.monotonic() >= give_up:
             raise CheckFailed(
                 "the job on chain is not the one the matcher described",
-                f"state {state.name}, plan {job['planHash']}, expected MATCHED with "
-                f"{match.plan_hash}",
+                f"{state.name} with plan {job['planHash']}, not MATCHED with {match.plan_hash}",
                 state="no prompt was sent; what is locked returns after the order's deadline",
             )
         await requester.clock.sleep(LOOK_AGAIN_S)

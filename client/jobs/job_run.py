@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from client.orders.orders import PromptBatch
+from client.orders.orders import Prompt, PromptBatch
 from client.pipeline.pipeline import (
     FinishSink,
     Match,
@@ -22,10 +22,9 @@ from client.pipeline.pipeline import (
 )
 from client.pipeline.streams import Streams
 from client.pipeline.verify import ShardRootOf, check_answers, check_pipeline
-from core.protocol import commit, wire
+from core.protocol import wire
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.types import SignedReceipt
-from core.runtime import origin
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
@@ -105,18 +104,8 @@ class JobRun(Pipeline):
         if request.failure is None:
             self._on_finish(index, request)
 
-    def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
-        prompt, opening = self._batch.prompts[index], self._batch.opening(index)
-        message = wire.Submit(
-            order_hash=self._match.order_hash,
-            request=index,
-            salt=commit.to_hex(prompt.salt),
-            prompt_proof=opening.prompt_proof,
-            sampling=prompt.sampling,
-            sampling_proof=opening.sampling_proof,
-            origin=origin.current(),
-        )
-        return message, commit.token_bytes(prompt.ids)
+    def _proven(self, index: int) -> tuple[Prompt, dict[str, Any]]:
+        return self._batch.prompts[index], vars(self._batch.opening(index))
 
     def _has_begun(self) -> None:
         first = islice(self._requests.values(), self._limits.in_flight)

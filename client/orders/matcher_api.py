@@ -36,7 +36,7 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
     route: list[_QuotedStage]
     matcher: t.Address
     fee_bps: t.MatcherFeeBps
-    #: The auditor that the matcher pays, if the order names it; None: it pays nobody.
+    #: The auditor that the matcher pays, if the order names it; None: it pays none.
     audits: AuditOffer | None = None
 
     @property

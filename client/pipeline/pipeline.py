@@ -22,7 +22,7 @@ from client.pipeline.verify import (
     check_pipeline,
     states_of,
 )
-from core.protocol import signing, wire
+from core.protocol import commit, signing, wire
 from core.protocol.errors import (
     CheckFailed,
     HeadraceError,
@@ -31,6 +31,7 @@ from core.protocol.errors import (
     PeerUnreachable,
 )
 from core.protocol.types import SignedOrder, SignedReceipt, Stage
+from core.runtime import origin
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel, StreamIdentity
 from core.runtime.network.pulse import Beat
@@ -360,15 +361,24 @@ class Pipeline:
         log.info("a stage does not sign for a part", stage=stage, request=index, answer=str(answer))
         return None
 
-    def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
-        """What a request's first and last stage are told, and its prompt as u32le token ids."""
+    def _proven(self, index: int) -> tuple[Prompt, dict[str, Any]]:
+        """A request's prompt, and the fields of `wire.Submit` that prove it."""
         raise NotImplementedError
 
     def _has_begun(self) -> None:
         """A request has its first token."""
 
     async def _submit(self, index: int) -> None:
-        message, payload = self._submission(index)
+        prompt, proof = self._proven(index)
+        message = wire.Submit(
+            order_hash=self._match.order_hash,
+            request=index,
+            salt=commit.to_hex(prompt.salt),
+            sampling=prompt.sampling,
+            origin=origin.current(),
+            **proof,
+        )
+        payload = commit.token_bytes(prompt.ids)
         self._submitted.add(index)
         # The last stage first: it must know how to sample before the first activations reach it.
         for stage in dict.fromkeys((len(self._match.plan) - 1, 0)):

@@ -131,7 +131,7 @@ class ClientStore:
         self._add(SubmissionRow(submission=submission, name=name, keeper=keeper))
 
     def submission(self, submission: str) -> SubmissionRow | None:
-        """What is known of one; None for those that nobody named, such as a gateway's batches."""
+        """What is known of one; None for those without a name, such as a gateway's batches."""
         with Session(self._engine) as session:
             return session.get(SubmissionRow, submission)
 
@@ -163,8 +163,7 @@ class ClientStore:
 
         Raises LookupError for a request that was not recorded.
         """
-        said = msgspec.json.encode(list(tokens)).decode()
-        ended = {"job": job_id, "at": index, "said": said, "why": finish}
+        ended = {"job": job_id, "at": index, "said": _json(list(tokens)), "why": finish}
         with writing(self._engine) as transaction:
             if not transaction.execute(_END_REQUEST, ended):
                 raise LookupError(f"job {job_id} has no request {index}")
@@ -237,7 +236,7 @@ def _keep(transaction: Transaction, job_id: str, receipts: Sequence[SignedReceip
                 "job_id": job_id,
                 "stage": signed.receipt.stage,
                 "request_index": -1 if whole else signed.leaves[0].request_index,
-                "signed_receipt": msgspec.json.encode(signed).decode(),
+                "signed_receipt": _json(signed),
             },
         )
 
@@ -248,9 +247,9 @@ def _job_row(submission: str, match: Match, created_at: int) -> JobRow:
         submission=submission,
         created_at=created_at,
         state="open",
-        signed_order=msgspec.json.encode(match.signed).decode(),
-        plan=msgspec.json.encode(match.plan).decode(),
-        endpoints=msgspec.json.encode(match.endpoints).decode(),
+        signed_order=_json(match.signed),
+        plan=_json(match.plan),
+        endpoints=_json(match.endpoints),
         tx_hash=match.tx_hash,
     )
 
@@ -261,11 +260,15 @@ def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
         "request_index": index,
         "custom_id": prompt.custom_id,
         "salt": "0x" + prompt.salt.hex(),
-        "prompt_ids": msgspec.json.encode(prompt.ids).decode(),
-        "sampling": msgspec.json.encode(prompt.sampling).decode(),
+        "prompt_ids": _json(prompt.ids),
+        "sampling": _json(prompt.sampling),
         "tokens": "[]",
         "finish": "",
     }
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def match_of(row: JobRow) -> Match:

@@ -107,9 +107,5 @@ def priced(model: Model, quote: Quote, tokens_in: int, tokens_out: int) -> Price
 def wishes_with(settings: Settings, terms: AskTerms) -> Wishes:
     """The settings' wishes with what one request insists on instead."""
     wishes = wishes_of(settings, Choices())
-    return replace(
-        wishes,
-        cap_in=wishes.cap_in if terms.cap_in is None else terms.cap_in,
-        cap_out=wishes.cap_out if terms.cap_out is None else terms.cap_out,
-        deadline_s=wishes.deadline_s if terms.deadline_s is None else terms.deadline_s,
-    )
+    own = {name: getattr(terms, name) for name in ("cap_in", "cap_out", "deadline_s")}
+    return replace(wishes, **{name: value for name, value in own.items() if value is not None})

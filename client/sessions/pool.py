@@ -535,8 +535,7 @@ class _Course:
         if self._said[place] != token:
             raise CheckFailed(
                 "the answer cannot go on",
-                f"token {place} was {self._said[place]} from a pipeline that is not trusted any "
-                f"more, now it is {token}",
+                f"token {place} was {self._said[place]} from a distrusted pipeline, now {token}",
             )
         return None
 

@@ -27,10 +27,9 @@ from client.pipeline.verify import ShardRootOf, ack_of_leaves
 from client.sessions import budget as allowance
 from client.sessions.budget import Life, SessionBudget, Use
 from core.money import pricing
-from core.protocol import commit, signing, wire
+from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError, Interrupted, PeerUnreachable
 from core.protocol.types import Ack, RequestLeaf, SignedOpening
-from core.runtime import origin
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
 from core.runtime.tasks import spawn
@@ -211,19 +210,9 @@ class LiveSession(Pipeline):
             await self._push(wire.Acknowledge(*self.ack))
             await super()._submit(index)
 
-    def _submission(self, index: int) -> tuple[wire.Submit, bytes]:
-        prompt = self._turns[index].prompt
-        message = wire.Submit(
-            order_hash=self.order_hash,
-            request=index,
-            salt=commit.to_hex(prompt.salt),
-            prompt_proof=[],
-            sampling=prompt.sampling,
-            sampling_proof=[],
-            opening=self._openings[index],
-            origin=origin.current(),
-        )
-        return message, commit.token_bytes(prompt.ids)
+    def _proven(self, index: int) -> tuple[Prompt, dict[str, Any]]:
+        proof = {"prompt_proof": [], "sampling_proof": [], "opening": self._openings[index]}
+        return self._turns[index].prompt, proof
 
     def _tell_turn(self, index: int, step: int, token: int) -> None:
         self._turns[index].tell(step, token)
