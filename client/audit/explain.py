@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from client.audit.evidence import EvidenceCollector
-from client.audit.rerun import ShardSource
+from client.audit.rerun import ShardSource, inputs_of, served_rows
 from core.protocol.types import RequestLeaf
 from core.protocol.wire import Side
 from core.runtime.commands.results import Result
@@ -69,8 +69,8 @@ def _explain(
 ) -> ExplainedStage:
     from core.dispute.judging.numerics import standing_of, studentised, whitened_relative_l2
 
-    x = source.inputs_of(exact, inputs)
-    served = source.rows_of(exact, outputs)
+    x = inputs_of(exact, inputs)
+    served = served_rows(exact, outputs)
     # A last stage signs rows of the positions that it drew at: the last ones.
     true_rows, own_rows = (
         [rows[-len(served) :] for rows in _by_layer(shard, x)] for shard in (exact, own)

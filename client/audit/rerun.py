@@ -141,14 +141,6 @@ class ShardSource:
 
         return self.operators.tables[SIGMA][boundary] if self.operators else None
 
-    def inputs_of(self, shard: ModelShard, rows: bytes) -> Any:
-        """Committed input rows as the shard takes them: ids [N], or float64 [N, hidden]."""
-        return _inputs(shard, rows)
-
-    def rows_of(self, shard: ModelShard, rows: bytes) -> Any:
-        """Committed activations [T, D] as float32."""
-        return _floats(rows, shard.hidden)
-
     @cached_property
     def tokenizer(self) -> Tokenizer:
         from core.engine.weights.tokenizer import Tokenizer
@@ -216,9 +208,9 @@ class _StageJudge:
         from core.dispute.judging.numerics import judge_rows, reexecute
 
         profile, sigma = self._source.profile, self._sigma
-        served = _floats(outputs, self.shard.hidden)
+        served = served_rows(self.shard, outputs)
         if (rough := self._rough) is not None:
-            seen = rows_clear(profile, rough, _inputs(rough, inputs), served, sigma)
+            seen = rows_clear(profile, rough, inputs_of(rough, inputs), served, sigma)
             if seen is not None:
                 rows, ours = seen
                 limit = profile.tolerance(len(rough.layers), len(served))
@@ -228,7 +220,7 @@ class _StageJudge:
                 )
         self._in_float64 += 1
         exact = self._exact
-        reference = reexecute(exact, _inputs(exact, inputs)).numpy()
+        reference = reexecute(exact, inputs_of(exact, inputs)).numpy()
         rows = judge_rows(profile, len(exact.layers), served, reference, sigma)
         stands_out, divergent = "", None
         if rows.at_fault:
@@ -251,14 +243,14 @@ class _StageJudge:
             reason = f"token {tokens[unknown]} at step {unknown}, the vocabulary has {shard.vocab}"
             return _plain_fault(leaf, reason, unknown)
         reasons, end = _end_faults(source, opening, tokens)
-        served = _floats(ends.states, shard.hidden)
+        served = served_rows(shard, ends.states)
 
         def margins() -> TokenMargins:
             how = tokens, opening.sampling, leaf.request_index
             return TokenMargins(*how, prompt=opening.prompt_ids, eos_ids=source.eos_ids)
 
         if (rough := self._rough) is not None and not reasons:
-            seen = ends_clear(profile, rough, _inputs(rough, inputs), served, sigma, margins())
+            seen = ends_clear(profile, rough, inputs_of(rough, inputs), served, sigma, margins())
             if seen is not None:
                 rows, ours, by_token = seen
                 limit = profile.tolerance(len(rough.layers), len(served))
@@ -268,7 +260,7 @@ class _StageJudge:
         self._in_float64 += 1
         exact, drawn, first = self._exact, margins(), leaf.tokens_in - 1
         wanted = range(first, first + len(tokens))
-        made = reexecute(exact, _inputs(exact, inputs), logit_rows=wanted, draw=drawn)
+        made = reexecute(exact, inputs_of(exact, inputs), logit_rows=wanted, draw=drawn)
         reference = made.rows.numpy()
         rows = judge_rows(profile, len(exact.layers), served, reference, sigma)
         by_token = drawn.verdict(profile)
@@ -298,7 +290,7 @@ class _StageJudge:
         if not is_due(profile, ratio, limit):
             return ""
         own = self._own
-        return suspicion(profile, own, _inputs(own, inputs), served, reference, self._sigma)
+        return suspicion(profile, own, inputs_of(own, inputs), served, reference, self._sigma)
 
 
 @dataclass(frozen=True)
@@ -453,20 +445,20 @@ def _end_faults(
     return [f"went on after {what} at step {end}"], end
 
 
-def _inputs(shard: ModelShard, rows: bytes) -> Any:
-    """Token ids [N], or activations [N, hidden] in float64."""
+def inputs_of(shard: ModelShard, rows: bytes) -> Any:
+    """Committed input rows as the shard takes them: ids [N], or float64 [N, hidden]."""
     import torch
 
     if shard.is_first:
         return torch.tensor(tokens_in(rows), dtype=torch.int64)
-    return torch.from_numpy(_floats(rows, shard.hidden)).to(torch.float64)
+    return torch.from_numpy(served_rows(shard, rows)).to(torch.float64)
 
 
-def _floats(rows: bytes, hidden: int) -> Any:
-    """f32le rows as an array [T, hidden]."""
+def served_rows(shard: ModelShard, rows: bytes) -> Any:
+    """Committed activations, f32le, as an array [T, hidden]."""
     import numpy as np
 
-    return np.frombuffer(rows, dtype="<f4").reshape(-1, hidden).copy()
+    return np.frombuffer(rows, dtype="<f4").reshape(-1, shard.hidden).copy()
 
 
 async def audit_job(

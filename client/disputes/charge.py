@@ -6,19 +6,26 @@ import asyncio
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
-from client.audit.rerun import RequestFinding, ShardSource, StageFinding
+from client.audit.rerun import (
+    RequestFinding,
+    ShardSource,
+    StageFinding,
+    inputs_of,
+    served_rows,
+)
 from client.disputes.inquest import Doubted, Inquest
 from client.disputes.prosecution import Accusation, OrderedDraw
 from core.dispute.game.game_log import Opened, case_of
 from core.dispute.trace.derive import Boundary
+from core.dispute.trace.evidence import RowOpening
 from core.dispute.trace.judge import Case, Claim
-from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
+from core.dispute.trace.sources import answer_rows, cut_rows
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, RowsWithheld
-from core.protocol.types import RequestLeaf, SignedReceipt
+from core.protocol.types import Order, RequestLeaf, SignedReceipt, Stage
 from core.protocol.wire import Side
 
 if TYPE_CHECKING:
@@ -28,14 +35,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class StageWork:
+    """The rows of one request that a stage signed."""
+
+    place: Stage
+    leaf: RequestLeaf
+    inputs: bytes
+    outputs: bytes
+    states: bytes = b""  # of a last stage
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        return self.place.layer_from, self.place.layer_to
+
+
+@dataclass(frozen=True)
 class Charge:
     """What an auditor is about to claim, its trace not made yet, and the rows that it is about."""
 
     accused: SignedReceipt
     claim: Claim
-    inputs: bytes
-    outputs: bytes
-    states: bytes = b""  # of a last stage
+    work: StageWork
     drawn: OrderedDraw | None = None
 
 
@@ -57,19 +77,17 @@ async def charge_of(
     inputs = await evidence.rows(stage, "in", leaf, 4 if first else hidden)
     outputs = await evidence.rows(stage, "out", leaf, 4 if last else hidden)
     states = await evidence.rows(stage, "states", leaf, hidden) if last else b""
-    signed = states if last else outputs
-    deviation = await asyncio.to_thread(_deviation, source, ours, place, leaf, inputs, signed)
+    work = StageWork(place, leaf, inputs, outputs, states)
+    deviation = await asyncio.to_thread(_deviation, source, ours, work)
     if deviation is not None:
-        return Charge(accused, deviation, inputs, outputs, states)
+        return Charge(accused, deviation, work)
     if not last:
         raise _unjudged("no window of these rows lies above the registered tolerance")
     opening = await evidence.opening(worst.request_index)
-    claim, tokens = await asyncio.to_thread(
-        _token, source, ours, place, leaf, worst, inputs, outputs, opening
-    )
-    served = answer_rows(cut_rows(outputs, 4), cut_rows(states, hidden))[0]
-    drawn = _drawn(evidence, opening, leaf, claim, served, tokens)
-    return Charge(accused, claim, inputs, outputs, states, drawn)
+    claim, tokens = await asyncio.to_thread(_token, source, ours, work, worst, opening)
+    rows = answer_rows(cut_rows(outputs, 4), cut_rows(states, hidden))[0]
+    served = rows.open(claim.positions - leaf.tokens_in, 0)
+    return Charge(accused, claim, work, _drawn(evidence.case.order, opening, served, tokens))
 
 
 async def accusation(
@@ -90,9 +108,10 @@ def _accuser(source: ShardSource, case: Case, charge: Charge, folder: Path | Non
     from core.dispute.play.players import Accuser, with_trace
     from core.dispute.play.prepare import traced
 
-    ours, rows = source.operators, (charge.inputs, charge.outputs, charge.states)
+    ours, work = source.operators, charge.work
     assert ours is not None, "a charge is made of a registered program"
-    trace, sources = traced(case, ours.trace_model(source.model_dir), *rows, folder=folder)
+    model, rows = ours.trace_model(source.model_dir), (work.inputs, work.outputs, work.states)
+    trace, sources = traced(case, model, *rows, folder=folder)
     tokens = charge.drawn.tokens if charge.drawn is not None else b""
     return Accuser(with_trace(case, trace), trace, sources, tokens)
 
@@ -116,39 +135,29 @@ def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> 
     return player.is_convicting() and not faults(player, 1, random.Random(0))
 
 
-def _deviation(
-    source: ShardSource,
-    ours: ModelProgram,
-    place: Any,
-    leaf: RequestLeaf,
-    inputs: bytes,
-    outputs: bytes,
-) -> Claim | None:
+def _deviation(source: ShardSource, ours: ModelProgram, work: StageWork) -> Claim | None:
     """What the rows of a stage's last positions say against it; None if nothing."""
     from core.dispute.judging.numerics import reexecute
     from core.dispute.play.claims import deviation_claim
 
-    shard = source.load(place)
-    served, entered = source.rows_of(shard, outputs), source.inputs_of(shard, inputs)
+    shard = source.load(work.place)
+    served = served_rows(shard, work.states if shard.is_last else work.outputs)
+    entered = inputs_of(shard, work.inputs)
     first = len(entered) - len(served)
     wanted = range(first, len(entered))
     # Logits are not looked at, and are let go of as they come.
     made = reexecute(shard, entered, logit_rows=wanted, draw=lambda logits: [None] * len(logits))
     reference = made.rows if shard.is_last else made
-    sigma = source.sigma(place.layer_to)
-    layers = (place.layer_from, place.layer_to)
-    excess = deviation_claim(ours.program, leaf, layers, served, reference.numpy(), sigma, first)
+    sigma, claimed = source.sigma(work.place.layer_to), (work.leaf, work.layers)
+    excess = deviation_claim(ours.program, *claimed, served, reference.numpy(), sigma, first)
     return excess.claim if excess is not None else None
 
 
 def _token(
     source: ShardSource,
     ours: ModelProgram,
-    place: Any,
-    leaf: RequestLeaf,
+    work: StageWork,
     worst: RequestFinding,
-    inputs: bytes,
-    outputs: bytes,
     opening: PromptOpening,
 ) -> tuple[Claim, bytes]:
     """The claim, and the tokens that it lists."""
@@ -159,16 +168,17 @@ def _token(
     produced = worst.first_divergent_step
     if produced is None:
         raise _unjudged("no single token of this answer is wrong")
-    shard = source.load(place)
+    shard, leaf = source.load(work.place), work.leaf
     row = leaf.tokens_in - 1 + produced
-    logits = reexecute(shard, source.inputs_of(shard, inputs), logit_rows=[row]).numpy()[0]
-    tokens = tokens_in(outputs)
+    logits = reexecute(shard, inputs_of(shard, work.inputs), logit_rows=[row]).numpy()[0]
+    tokens = tokens_in(work.outputs)
     sampling, prompt = opening.sampling, opening.prompt_ids
     request, said, eos = leaf.request_index, tokens[:produced], source.eos_ids
     due = token_due(logits, sampling, request, said, prompt=prompt, eos_ids=eos)
-    layers = (place.layer_from, place.layer_to)
     try:
-        claim = token_claim(ours.program, leaf, layers, sampling, tokens, produced, due, logits)
+        claim = token_claim(
+            ours.program, leaf, work.layers, sampling, tokens, produced, due, logits
+        )
     except DrawError as error:
         raise _unjudged(f"the referee does not judge how it was drawn ({error.name})") from None
     assert claim.choice is not None
@@ -177,16 +187,8 @@ def _token(
     return claim, listed(likelier(logits, claim.choice))
 
 
-def _drawn(
-    evidence: EvidenceCollector,
-    opening: PromptOpening,
-    leaf: RequestLeaf,
-    claim: Claim,
-    answer: CommittedRows,
-    tokens: bytes,
-) -> OrderedDraw:
-    served = answer.open(claim.positions - leaf.tokens_in, 0)
-    order, sampling, shown = evidence.case.order, opening.sampling.canonical(), opening.shown
+def _drawn(order: Order, opening: PromptOpening, served: RowOpening, tokens: bytes) -> OrderedDraw:
+    sampling, shown = opening.sampling.canonical(), opening.shown
     assert shown is not None, "openings are asked for over the wire"
     if shown.opening is None:
         proof = [commit.unhex(sibling) for sibling in shown.sampling_proof]

@@ -53,7 +53,7 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Hands:
+class Callbacks:
     """How the daemon reaches beyond the chain. Each call raises HeadraceError."""
 
     #: A job's receipts, checked, one list a pipeline. Raises CheckFailed where they do not hold.
@@ -83,7 +83,7 @@ class Watcher:
         book: WatchBook,
         clock: Clock,
         follower: EventFollower,
-        hands: Hands,
+        callbacks: Callbacks,
         *,
         auditor: str,
         serves: Collection[str] = (),
@@ -99,7 +99,7 @@ class Watcher:
         `rate_bps` of their requests are looked at; `disputes`: faults are accused at once.
         """
         self._chain, self._book, self._clock, self._follower = chain, book, clock, follower
-        self._hands, self._rate_bps, self._disputes = hands, rate_bps, disputes
+        self._callbacks, self._rate_bps, self._disputes = callbacks, rate_bps, disputes
         self._auditor = auditor.lower()
         self._served = {a.lower() for a in serves} | {self._auditor}
         self._on_verdict, self._on_handed_in = on_verdict, on_handed_in
@@ -160,14 +160,14 @@ class Watcher:
     async def _audit(self, job: WatchedJob) -> None:
         try:
             case = await case_matched(self._chain, job.job_id, job.matched_tx)
-            pipelines = await self._hands.receipts_of(case)
+            pipelines = await self._callbacks.receipts_of(case)
             drawn, refused = self._draw(job, case, pipelines), None
             try:
                 drawn |= await self._drawn_by_matcher(case, pipelines)
             except MatcherUnreachable as error:
                 refused = error  # what we draw ourselves does not wait for the matcher
             if drawn:
-                self._keep(case, await self._hands.look(case, pipelines, drawn), drawn)
+                self._keep(case, await self._callbacks.look(case, pipelines, drawn), drawn)
             await self._hand_in(case)
             if refused is not None:
                 raise refused
@@ -208,10 +208,10 @@ class Watcher:
     ) -> frozenset[int]:
         """Requests that the matcher pays for, not looked at yet. Raises MatcherUnreachable."""
         ours = case.order.auditor.lower() == self._auditor
-        if self._hands.paid_lots is None or not ours:
+        if self._callbacks.paid_lots is None or not ours:
             return frozenset()
         try:
-            lots = frozenset(await self._hands.paid_lots(case, pipelines))
+            lots = frozenset(await self._callbacks.paid_lots(case, pipelines))
         except Unreachable as error:  # a matcher cannot say that our chain is unreachable
             raise MatcherUnreachable(error.what, error.why) from None
         except HeadraceError as error:
@@ -223,12 +223,12 @@ class Watcher:
 
     async def _hand_in(self, case: AuditCase) -> None:
         """Hand in findings that the matcher pays for. Raises MatcherUnreachable."""
-        if self._hands.hand_in is None:
+        if self._callbacks.hand_in is None:
             return
         for verdict in self._book.to_hand_in(case.job_id):
             answer = "taken"
             try:
-                await self._hands.hand_in(case, verdict)
+                await self._callbacks.hand_in(case, verdict)
             except Unreachable as error:
                 raise MatcherUnreachable(error.what, error.why) from None
             except HeadraceError as error:
@@ -259,10 +259,10 @@ class Watcher:
 
     async def _tell(self) -> None:
         newest = self._book.untold()
-        if self._hands.tell is None or not newest or self._clock.now() < self._tell_at_s:
+        if self._callbacks.tell is None or not newest or self._clock.now() < self._tell_at_s:
             return
         try:
-            await self._hands.tell(self._book.standings())
+            await self._callbacks.tell(self._book.standings())
             self._book.told(newest)
         except HeadraceError as error:
             self._tell_at_s = self._clock.now() + TELL_AGAIN_S
@@ -274,7 +274,7 @@ class Watcher:
         try:
             if not await self._may_lock(job_id, stage):
                 return
-            ended = await self._hands.accuse(job_id, stage)
+            ended = await self._callbacks.accuse(job_id, stage)
         except ChainUnreachable:
             raise
         except HeadraceError as error:
@@ -287,9 +287,9 @@ class Watcher:
 
         What is left out stays due: another start with other limits may accuse it.
         """
-        if self._hands.at_stake is None:
+        if self._callbacks.at_stake is None:
             return True
-        stake = await self._hands.at_stake(job_id, stage)
+        stake = await self._callbacks.at_stake(job_id, stage)
         of: dict[str, Any] = {"job": _named(job_id), "stage": stage}
         if never := self._bonds.never(stake, self._show):
             log.warning("left out: the bond is above the limit", **of, reason=never)

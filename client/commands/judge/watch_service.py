@@ -19,7 +19,7 @@ from client.disputes.bonds import AtStake, BondLimits, at_stake
 from client.disputes.jury_dispute import check_standing, open_dispute
 from client.orders.shard_roots import shard_roots
 from client.watch.watch_book import RequestVerdict, StageVerdict, WatchBook
-from client.watch.watcher import Hands, Looked, Watcher
+from client.watch.watcher import Callbacks, Looked, Watcher
 from core.chain.follower import EventFollower
 from core.money.audit_report import AuditReport, OperatorAudits, report_of, sign_report
 from core.money.lottery import commitment
@@ -84,7 +84,7 @@ async def watch(
             book,
             SystemClock(),
             EventFollower(context.chain, start_block=start, position=book.position()),
-            Hands(
+            Callbacks(
                 work.receipts_of,
                 work.look,
                 work.accuse,

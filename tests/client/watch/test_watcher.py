@@ -22,7 +22,7 @@ from client.watch.watch_book import StageVerdict, WatchBook
 from client.watch.watcher import (
     MAX_TRIES,
     WEIGH_AGAIN_S,
-    Hands,
+    Callbacks,
     Looked,
     Watcher,
     request_verdict,
@@ -140,7 +140,7 @@ def finding(stage: int, requests: Any, *, fault: bool = False, withheld: str = "
 
 
 class World:
-    """A watcher over that chain, with hands that do as they are told."""
+    """A watcher over that chain, whose callbacks do as they are told."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.chain, self.path, self.options = Chain(), path, {"rate_bps": ALL} | options
@@ -166,12 +166,12 @@ class World:
         self.book = WatchBook(self.path)
         follower = EventFollower(self.chain, start_block=1, position=self.book.position())
         chain: Any = self.chain
-        hands = Hands(self.receipts, self.look, self.accuse, self.tell)
+        callbacks = Callbacks(self.receipts, self.look, self.accuse, self.tell)
         if self.lots is not None:
-            hands = replace(hands, paid_lots=self.paid_lots, hand_in=self.hand_in)
+            callbacks = replace(callbacks, paid_lots=self.paid_lots, hand_in=self.hand_in)
         if "bonds" in self.options:
-            hands = replace(hands, at_stake=self.at_stake)
-        around = (chain, self.book, self.clock, follower, hands)
+            callbacks = replace(callbacks, at_stake=self.at_stake)
+        around = (chain, self.book, self.clock, follower, callbacks)
         self.watcher = Watcher(*around, auditor=AUDITOR, **self.options)
 
     def restart(self) -> None:
@@ -675,8 +675,8 @@ async def test_liar_among_real_stages_is_named_and_float64_is_spent_on_nobody_el
     work = _Work(run, context, REQUESTER, {})
     book = WatchBook(tmp_path / "watch.sqlite")
     follower = EventFollower(chain, start_block=1)
-    hands = Hands(work.receipts_of, work.look, work.accuse)
-    around = (chain, book, InstantClock(), follower, hands)
+    callbacks = Callbacks(work.receipts_of, work.look, work.accuse)
+    around = (chain, book, InstantClock(), follower, callbacks)
     watcher = Watcher(*around, auditor=REQUESTER.address, rate_bps=ALL)
     await watcher.step()
     verdicts = list(reversed(book.verdicts()))
