@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ from core.protocol.types import (
 from core.runtime.network.channel import Peers
 
 _ROW_BYTES_PER_CALL = 8 * 2**20
+T = TypeVar("T")
 PATIENCE_S = 30.0  # for all rows of one request at one boundary
 
 
@@ -170,10 +172,8 @@ class EvidenceCollector:
         Raises HeadraceError when the stage cannot be asked or refuses.
         """
         ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
-        frame = await self._ask(stage, ask)
-        if not isinstance(frame.message, wire.Receipts):
-            raise _refused(stage, frame.message)
-        return [signed for signed in frame.message.signed if self._is_genuine(stage, signed)]
+        found, _ = await self._ask(stage, ask, wire.Receipts)
+        return [signed for signed in found.signed if self._is_genuine(stage, signed)]
 
     async def pipelines(self) -> list[list[SignedReceipt]]:
         """Receipts of all stages over the requests that all of them signed for, no request twice.
@@ -257,17 +257,13 @@ class EvidenceCollector:
         for stage in dict.fromkeys((0, len(self.case.plan) - 1)):
             ask = wire.FetchOpening(self.case.order_hash, request, *self._permission())
             try:
-                frame = await self._ask(stage, ask)
+                shown, payload = await self._ask(stage, ask, wire.Opening)
             except HeadraceError as error:
-                reasons.append(f"stage {stage}: {error.what}")
+                reasons.append(f"stage {stage}: {error.what}: {error.why}")
                 continue
-            if isinstance(frame.message, wire.Opening):
-                ids = tokens_in(bytes(frame.payload))
-                if self._is_opening(request, ids, frame.message):
-                    return PromptOpening(ids, frame.message.sampling, frame.message)
-                reasons.append(f"stage {stage}: the opening does not match the order")
-            else:
-                reasons.append(str(_refused(stage, frame.message).why))
+            if self._is_opening(request, ids := tokens_in(payload), shown):
+                return PromptOpening(ids, shown.sampling, shown)
+            reasons.append(f"stage {stage}: the opening does not match the order")
         raise RowsWithheld(f"the prompt of request {request} is missing", "; ".join(reasons))
 
     def _is_opening(self, request: int, ids: tuple[int, ...], opening: wire.Opening) -> bool:
@@ -329,30 +325,32 @@ class EvidenceCollector:
         start, total, beside = 0, 1, None
         while start < total:
             asked = self.case.order_hash, request, side, start, count
-            frame = await self._ask(stage, wire.FetchRows(*asked, *self._permission()))
-            rows = frame.message
-            if not isinstance(rows, wire.Rows):
-                raise _refused(stage, rows)
+            ask = wire.FetchRows(*asked, *self._permission())
+            rows, payload = await self._ask(stage, ask, wire.Rows)
             if (
                 rows.row_bytes != row_bytes
                 or rows.start != start
                 or not 0 < rows.rows <= count
                 or not start + rows.rows <= rows.total <= most
-                or len(frame.payload) != rows.rows * row_bytes
+                or len(payload) != rows.rows * row_bytes
             ):
                 raise CheckFailed(f"stage {stage} sent rows of another shape", str(rows))
-            parts.append(bytes(frame.payload))
+            parts.append(payload)
             start, total, beside = start + rows.rows, rows.total, rows.beside
         return _Shown(b"".join(parts), row_bytes, beside)
 
-    async def _ask(self, stage: int, message: wire.AnyMessage) -> wire.Frame:
+    async def _ask(self, stage: int, message: wire.AnyMessage, kind: type[T]) -> tuple[T, bytes]:
+        """A stage's answer and its payload. Raises HeadraceError where it is of another kind."""
         operator = self.case.plan[stage].operator
         endpoint = self._endpoints.get(operator.lower())
         if endpoint is None:
             what = f"stage {stage} ({operator}) is not in the swarm"
             raise RowsWithheld(what, "no endpoint known")
         channel = await self._peers.get(operator, endpoint)
-        return await channel.call(message, timeout_s=30.0)
+        frame = await channel.call(message, timeout_s=30.0)
+        if not isinstance(frame.message, kind):
+            raise _refused(stage, frame.message)
+        return frame.message, bytes(frame.payload)
 
     def _permission(self) -> tuple[AuditorDelegation | None, str | None]:
         if self._delegation is None:

@@ -166,8 +166,8 @@ class SessionPool:
         await self._start()
         course, within = _Course(ask), _Within(self._clock, ask.terms.deadline_s)
         # The newest turn, and the one before it while stages keep what this one goes on from.
-        now: tuple[LiveSession, Turn] | None = None
-        old: tuple[LiveSession, Turn] | None = None
+        now: Turn | None = None
+        old: Turn | None = None
         is_told = False
         try:
             while True:
@@ -180,37 +180,37 @@ class SessionPool:
                         session.retire()
                     await course.refused(error, self._clock)
                     continue
-                now = (session, turn)
+                now = turn
                 while (item := await within(turn.next())) is not None:
                     if old is not None:
-                        old[0].adopt(old[1])
+                        old.session.adopt(old)
                         old = None
                     if (said := course.take(*item)) is not None:
                         yield said
                 if old is not None:
-                    old[0].adopt(old[1])
-                course.book(session, turn)
-                now, old = None, (session, turn)
+                    old.session.adopt(old)
+                course.book(turn)
+                now, old = None, turn
                 if turn.is_whole:
                     is_told = True
                     yield course.answered(turn.state.finish)
                     return
                 session.retire()  # whatever broke a request there would break the next
-                self.on_reroute(_why_rerouted(turn, session))
-                await course.broke(turn, session, self._clock)
+                self.on_reroute(_why_rerouted(turn))
+                await course.broke(turn, self._clock)
         except HeadraceError as error:
             is_told = True
             if now is not None:
-                await now[0].cancelled(now[1])
-                course.book(*now)
+                await now.session.cancelled(now)
+                course.book(now)
             if course.shown:
                 error.details["answered"] = course.answered("")
             raise
         finally:
-            for pair in (old, now):
-                if pair is not None:
-                    pair[0].cancel(pair[1])  # changes nothing where it is over
-                    pair[0].adopt(pair[1])
+            for one in (old, now):
+                if one is not None:
+                    one.session.cancel(one)  # changes nothing where it is over
+                    one.session.adopt(one)
             if not is_told and ask.on_end is not None:
                 self._spawn(_tell(course, now))
 
@@ -242,16 +242,14 @@ class SessionPool:
 
     # --- finding a session ---
 
-    async def _session_for(
-        self, course: _Course, old: tuple[LiveSession, Turn] | None
-    ) -> LiveSession:
+    async def _session_for(self, course: _Course, old: Turn | None) -> LiveSession:
         """A session with room and a slot, opened if need be. The caller begins its request at once.
 
         Raises what opening one raised: NoCapacity, DepositShort and others.
         """
         ask, prompt, goes = course.ask, course.next_prompt(), None
-        if old is not None and old[0].use.life is Life.BROKEN:
-            goes = Goes(old[0].match.job_id, old[0].lost)
+        if old is not None and old.session.use.life is Life.BROKEN:
+            goes = Goes(old.session.match.job_id, old.session.lost)
         wishes = wishes_with(self._settings, ask.terms)
         most_out = prompt.sampling.max_new_tokens
         need = _Need(len(prompt.ids), most_out, wishes, course.lost, goes, origin.current())
@@ -360,12 +358,10 @@ class SessionPool:
         session = LiveSession(
             match,
             SessionBudget(
-                allowed.requests,
-                allowed.tokens_in,
-                allowed.tokens_out,
-                pool.demands.in_flight,
-                now_s,
-                order.deadline,
+                **vars(allowed),
+                in_flight=pool.demands.in_flight,
+                opened_s=now_s,
+                deadline_s=order.deadline,
             ),
             requester,
             lambda start, end: self._roots[model.model_id, start, end],
@@ -422,16 +418,9 @@ class SessionPool:
         if self._chain_ahead_s is None:
             now_s = await self._context.chain.now()
             self._chain_ahead_s = now_s - self._clock.monotonic()
-        return Requester(
-            self._context.chain,
-            self._matcher,
-            self._signer,
-            self._store,
-            self._clock,
-            model.model_id,
-            model.spec,
-            ending_by(await self._tokenizer(model)),
-        )
+        around = self._context.chain, self._matcher, self._signer, self._store, self._clock
+        ending_of = ending_by(await self._tokenizer(model))
+        return Requester(*around, model.model_id, model.spec, ending_of)
 
     async def _tokenizer(self, model: Model) -> Tokenizer:
         from core.engine.weights.tokenizer import Tokenizer
@@ -514,7 +503,7 @@ class _Course:
         self.lost: frozenset[str] = frozenset()
         self._said: list[int] = []
         self._cost_units = 0
-        self._last: tuple[LiveSession, Turn] | None = None
+        self._last: Turn | None = None
         self._fruitless = 0
 
     @property
@@ -539,14 +528,14 @@ class _Course:
             )
         return None
 
-    def book(self, session: LiveSession, turn: Turn) -> None:
+    def book(self, turn: Turn) -> None:
         """A turn is over: what it cost, and what the answer goes on from."""
-        self._last = (session, turn)
+        self._last = turn
         self._cost_units += turn.cost_units
         if not turn.is_whole and turn.state.is_trusted:
             self.answer.tokens += turn.state.tokens
             self.answer.logprobs += turn.state.logprobs
-            self.answer.place = (session.order_hash, turn.index)
+            self.answer.place = (turn.session.order_hash, turn.index)
 
     async def refused(self, error: HeadraceError, clock: Clock) -> None:
         """No session took the request: raise the error where trying again is no use, else wait."""
@@ -556,9 +545,9 @@ class _Course:
             raise error
         await clock.sleep(pause_s(self._fruitless - 1, SHORT_PAUSE_S))
 
-    async def broke(self, turn: Turn, session: LiveSession, clock: Clock) -> None:
+    async def broke(self, turn: Turn, clock: Clock) -> None:
         """Wait before the answer goes on elsewhere if nothing came; raise after too many losses."""
-        self.lost |= session.lost
+        self.lost |= turn.session.lost
         self._fruitless = 0 if turn.state.tokens else self._fruitless + 1
         error = turn.state.failure or PeerUnreachable("the pipeline", "it broke")
         if self._fruitless >= FRUITLESS_ROUNDS:
@@ -569,11 +558,11 @@ class _Course:
     def answered(self, finish: str) -> Answered:
         """What became of it so far."""
         assert self._last is not None, "no turn is over"
-        session, turn = self._last
+        match = self._last.session.match
         return Answered(
-            job_id=session.match.job_id,
-            request_index=turn.index,
-            operators=tuple(stage.operator for stage in session.match.plan),
+            job_id=match.job_id,
+            request_index=self._last.index,
+            operators=tuple(stage.operator for stage in match.plan),
             tokens_in=len(self.ask.prompt.ids),
             tokens_out=len(self._said),
             finish=finish,
@@ -582,17 +571,17 @@ class _Course:
         )
 
 
-def _why_rerouted(turn: Turn, session: LiveSession) -> str:
+def _why_rerouted(turn: Turn) -> str:
     if not turn.state.is_trusted:
         return "distrusted"
-    return "lost" if session.lost else "other"
+    return "lost" if turn.session.lost else "other"
 
 
-async def _tell(course: _Course, last: tuple[LiveSession, Turn] | None) -> None:
+async def _tell(course: _Course, last: Turn | None) -> None:
     """What an answer came to whose reader has left."""
     if last is not None:
-        await last[0].cancelled(last[1])
-        course.book(*last)
+        await last.session.cancelled(last)
+        course.book(last)
     if course.shown and course.ask.on_end is not None:
         course.ask.on_end(course.answered(""))
 

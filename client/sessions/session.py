@@ -45,8 +45,10 @@ log = get_logger(__name__)
 class Turn:
     """One request of a session, as the reader of its answer sees it."""
 
-    def __init__(self, index: int, prompt: Prompt, state: RequestState) -> None:
-        self.index, self.prompt, self.state = index, prompt, state
+    def __init__(
+        self, session: LiveSession, index: int, prompt: Prompt, state: RequestState
+    ) -> None:
+        self.session, self.index, self.prompt, self.state = session, index, prompt, state
         self.cost_units = 0  # set when it is over
         self.over = asyncio.Event()
         self.is_booked = False
@@ -152,7 +154,7 @@ class LiveSession(Pipeline):
         Raises PeerUnreachable, and then nothing is due; ValueError where it has no room or slot.
         """
         index = self.use.begun
-        turn = Turn(index, prompt, RequestState.of(prompt, self._requester.ending_of))
+        turn = Turn(self, index, prompt, RequestState.of(prompt, self._requester.ending_of))
         self.use = allowance.begin(self.use, self.budget, *turn.promised, self._chain_now())
         self._turns[index], self._requests[index] = turn, turn.state
         self._busy.set()
