@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -34,7 +34,7 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from client.pipeline.pipeline import EndingOf
+    from core.engine.sampling.stops import AnswerEnding
 
 log = get_logger(__name__)
 MAX_JOBS = 256
@@ -76,7 +76,7 @@ class Requester:
     model_id: str
     model: ModelSpec
     #: Decides where an answer ends, to hold the last stage to it. None: it is believed.
-    ending_of: EndingOf | None = None
+    ending_of: Callable[[Prompt], AnswerEnding] | None = None
 
 
 class TermsOf(Protocol):

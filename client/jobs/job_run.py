@@ -6,7 +6,7 @@ It holds no policy: what to do about a dead stage is decided in `client/jobs/bat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,13 @@ from client.pipeline.pipeline import (
 )
 from client.pipeline.streams import Streams
 from client.pipeline.verify import ShardRootOf, check_answers, check_pipeline
-from core.protocol import wire
+from core.protocol import commit, wire
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.types import SignedReceipt
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
-    from client.pipeline.pipeline import EndingOf
+    from core.engine.sampling.stops import AnswerEnding
 
 
 class JobRun(Pipeline):
@@ -46,7 +46,7 @@ class JobRun(Pipeline):
         limits: PipelinePatience,
         streams: Streams | None = None,
         continues: wire.Continues | None = None,
-        ending_of: EndingOf | None = None,
+        ending_of: Callable[[Prompt], AnswerEnding] | None = None,
     ) -> None:
         """See `Pipeline`. `ending_of` decides where answers end; None: the last stage does."""
         super().__init__(
@@ -61,7 +61,8 @@ class JobRun(Pipeline):
         )
         self._batch = batch
         self._requests = {
-            i: RequestState.of(prompt, ending_of) for i, prompt in enumerate(batch.prompts)
+            i: RequestState(p.ids, p.sampling.max_new_tokens, ending=ending_of and ending_of(p))
+            for i, p in enumerate(batch.prompts)
         }
         self._busy.set()
         #: All that run at once have their first token: an order before this one is not needed.
@@ -104,8 +105,10 @@ class JobRun(Pipeline):
         if request.failure is None:
             self._on_finish(index, request)
 
-    def _proven(self, index: int) -> tuple[Prompt, dict[str, Any]]:
-        return self._batch.prompts[index], vars(self._batch.opening(index))
+    def _ordered(self, index: int) -> tuple[Sequence[int], dict[str, Any]]:
+        prompt = self._batch.prompts[index]
+        how = {"salt": commit.to_hex(prompt.salt), "sampling": prompt.sampling}
+        return prompt.ids, how | vars(self._batch.opening(index))
 
     def _has_begun(self) -> None:
         first = islice(self._requests.values(), self._limits.in_flight)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +38,7 @@ from core.runtime.network.pulse import Beat
 from core.runtime.tasks import spawn
 
 if TYPE_CHECKING:
-    from client.orders.orders import Prompt
     from core.engine.sampling.stops import AnswerEnding
-
-    EndingOf = Callable[[Prompt], AnswerEnding]
 
 log = get_logger(__name__)
 TokenSink = Callable[[int, int, int], None]  # request index, step, token id
@@ -100,12 +97,6 @@ class RequestState:
     receipts: dict[int, SignedReceipt] = field(default_factory=dict)
     failure: HeadraceError | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @classmethod
-    def of(cls, prompt: Prompt, ending_of: EndingOf | None) -> RequestState:
-        """Before its first token."""
-        ending = None if ending_of is None else ending_of(prompt)
-        return cls(prompt.ids, prompt.sampling.max_new_tokens, ending=ending)
 
     @property
     def answer(self) -> RequestAnswer:
@@ -361,24 +352,19 @@ class Pipeline:
         log.info("a stage does not sign for a part", stage=stage, request=index, answer=str(answer))
         return None
 
-    def _proven(self, index: int) -> tuple[Prompt, dict[str, Any]]:
-        """A request's prompt, and the fields of `wire.Submit` that prove it."""
+    def _ordered(self, index: int) -> tuple[Sequence[int], dict[str, Any]]:
+        """A request's prompt ids, and the fields of `wire.Submit` that prove them ordered."""
         raise NotImplementedError
 
     def _has_begun(self) -> None:
         """A request has its first token."""
 
     async def _submit(self, index: int) -> None:
-        prompt, proof = self._proven(index)
+        prompt_ids, proof = self._ordered(index)
+        order_hash, payload = self._match.order_hash, commit.token_bytes(prompt_ids)
         message = wire.Submit(
-            order_hash=self._match.order_hash,
-            request=index,
-            salt=commit.to_hex(prompt.salt),
-            sampling=prompt.sampling,
-            origin=origin.current(),
-            **proof,
+            order_hash=order_hash, request=index, origin=origin.current(), **proof
         )
-        payload = commit.token_bytes(prompt.ids)
         self._submitted.add(index)
         # The last stage first: it must know how to sample before the first activations reach it.
         for stage in dict.fromkeys((len(self._match.plan) - 1, 0)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,7 +27,7 @@ from client.pipeline.verify import ShardRootOf, ack_of_leaves
 from client.sessions import budget as allowance
 from client.sessions.budget import Life, SessionBudget, Use
 from core.money import pricing
-from core.protocol import signing, wire
+from core.protocol import commit, signing, wire
 from core.protocol.errors import HeadraceError, Interrupted, PeerUnreachable
 from core.protocol.types import Ack, RequestLeaf, SignedOpening
 from core.runtime.logs import get_logger
@@ -154,7 +154,9 @@ class LiveSession(Pipeline):
         Raises PeerUnreachable, and then nothing is due; ValueError where it has no room or slot.
         """
         index = self.use.begun
-        turn = Turn(self, index, prompt, RequestState.of(prompt, self._requester.ending_of))
+        ending_of, most_out = self._requester.ending_of, prompt.sampling.max_new_tokens
+        state = RequestState(prompt.ids, most_out, ending=ending_of and ending_of(prompt))
+        turn = Turn(self, index, prompt, state)
         self.use = allowance.begin(self.use, self.budget, *turn.promised, self._chain_now())
         self._turns[index], self._requests[index] = turn, turn.state
         self._busy.set()
@@ -212,9 +214,10 @@ class LiveSession(Pipeline):
             await self._push(wire.Acknowledge(*self.ack))
             await super()._submit(index)
 
-    def _proven(self, index: int) -> tuple[Prompt, dict[str, Any]]:
-        proof = {"prompt_proof": [], "sampling_proof": [], "opening": self._openings[index]}
-        return self._turns[index].prompt, proof
+    def _ordered(self, index: int) -> tuple[Sequence[int], dict[str, Any]]:
+        prompt, opening = self._turns[index].prompt, self._openings[index]
+        how = {"salt": commit.to_hex(prompt.salt), "sampling": prompt.sampling}
+        return prompt.ids, how | {"prompt_proof": [], "sampling_proof": [], "opening": opening}
 
     def _tell_turn(self, index: int, step: int, token: int) -> None:
         self._turns[index].tell(step, token)
