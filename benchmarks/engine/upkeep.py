@@ -85,7 +85,7 @@ async def _cancel_row(rig: Rig, title: str) -> Row:
     """A client gives everything up in mid-answer over links: when is the last page free on every stage?"""
     load = Load(1, PER_JOB, new_tokens=200)
     client = await rig.client(load, rig.endpoints(CANCEL_MS))
-    running = asyncio.create_task(client.session.run())
+    running = asyncio.create_task(client.job.run())
     try:
         async with asyncio.timeout(120):
             while min(map(len, client.times)) < CANCEL_AFTER_TOKENS:
@@ -99,7 +99,7 @@ async def _cancel_row(rig: Rig, title: str) -> Row:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await client.session.close()
+        await client.job.close()
     taken_s = max(answer["at_s"] for answer in answers) - cancelled_at
     left = sum(answer["kv_tokens"] for answer in answers)
     return Row(
@@ -159,8 +159,8 @@ async def _flat_row() -> Row:
 async def _soak(rig: Rig) -> None:
     load = Load(SOAK_JOBS, PER_ROUND // SOAK_JOBS, new_tokens=2, prompt_tokens=4)
     clients = [await rig.client(load, rig.endpoints(None)) for _ in range(load.clients)]
-    outcomes = await asyncio.gather(*(client.session.run() for client in clients))
-    await asyncio.gather(*(client.session.close() for client in clients))
+    outcomes = await asyncio.gather(*(client.job.run() for client in clients))
+    await asyncio.gather(*(client.job.close() for client in clients))
     for outcome in outcomes:
         for error in outcome.unfinished.values():
             raise error

@@ -298,11 +298,11 @@ async def _run(
         now = time.monotonic()
         one = Served(now - started, prompt, new, stages, client.order_hash, now)
         served.append(one)
-        outcome = await client.session.run()
+        outcome = await client.job.run()
         for error in outcome.unfinished.values():
             raise error
         one.times = [at - started for at in client.times[0]]
-        await client.session.close()
+        await client.job.close()
         router.finish(route)
 
     async def stream() -> None:

@@ -19,7 +19,7 @@ from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_
 
 async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:
     batch = PromptBatch.of(prompts(1))
-    session = JobRun(
+    job = JobRun(
         stages.match(batch),
         batch,
         StreamIdentity(REQUESTER, DOMAIN),
@@ -30,11 +30,11 @@ async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:
         ending_of=lambda prompt: AnswerEnding(prompt.sampling, eos_ids, None, prompt.ids),
     )
     async with asyncio.timeout(20):
-        await session.open()
+        await job.open()
         try:
-            return await session.run()
+            return await job.run()
         finally:
-            await session.close()
+            await job.close()
 
 
 async def test_an_honest_end_is_believed(stages: Stages) -> None:

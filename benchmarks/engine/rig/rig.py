@@ -78,7 +78,7 @@ class Ran:
 class Client:
     """One client with its job, and what it hears of every request."""
 
-    session: JobRun
+    job: JobRun
     key: Signer
     job_id: str
     order_hash: str
@@ -167,9 +167,9 @@ class Rig:
         clients = [await self.client(load, endpoints) for _ in range(load.clients)]
         await self.take()
         try:
-            outcomes = await asyncio.gather(*(client.session.run() for client in clients))
+            outcomes = await asyncio.gather(*(client.job.run() for client in clients))
         finally:
-            await asyncio.gather(*(client.session.close() for client in clients))
+            await asyncio.gather(*(client.job.close() for client in clients))
         for outcome in outcomes:
             for error in outcome.unfinished.values():
                 raise error
@@ -245,7 +245,7 @@ class Rig:
             times[index].append(time.monotonic())
             tokens[index].append(token)
 
-        session = JobRun(
+        job = JobRun(
             Match(job_id, signed, tuple(plan), tuple(direct), t.ZERO_HASH),
             batch,
             StreamIdentity(key, DOMAIN) if streams is None else streams.identity,
@@ -255,8 +255,8 @@ class Rig:
             limits=PipelinePatience(in_flight=min(load.requests, PER_JOB), silence_s=120.0),
             streams=streams,
         )
-        await session.open()
-        return Client(session, key, job_id, signing.order_hash(order), times, tokens)
+        await job.open()
+        return Client(job, key, job_id, signing.order_hash(order), times, tokens)
 
     async def take(self) -> list[tuple[list[Step], dict[str, float]]]:
         """Steps and time spent of every stage since the last call."""

@@ -24,7 +24,7 @@ from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_
 
 
 class Seen:
-    """What a session told its owner."""
+    """What a run told its owner."""
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
@@ -39,7 +39,7 @@ class Seen:
         self.finished.append(index)
 
 
-def session_of(stages: Stages, batch: PromptBatch, seen: Seen, **limits: Any) -> JobRun:
+def job_run_of(stages: Stages, batch: PromptBatch, seen: Seen, **limits: Any) -> JobRun:
     return JobRun(
         stages.match(batch),
         batch,
@@ -53,13 +53,13 @@ def session_of(stages: Stages, batch: PromptBatch, seen: Seen, **limits: Any) ->
 
 async def run(stages: Stages, count: int = 1, **limits: Any) -> tuple[PipelineOutcome, Seen]:
     seen = Seen()
-    session = session_of(stages, PromptBatch.of(prompts(count)), seen, **limits)
+    job = job_run_of(stages, PromptBatch.of(prompts(count)), seen, **limits)
     async with asyncio.timeout(20):
-        await session.open()
+        await job.open()
         try:
-            return await session.run(), seen
+            return await job.run(), seen
         finally:
-            await session.close()
+            await job.close()
 
 
 def reason(outcome: PipelineOutcome, index: int = 0) -> HeadraceError:
@@ -102,17 +102,17 @@ async def test_answers_are_known_one_by_one_while_others_run(stages: Stages) -> 
 
     stages.script = script
     seen = Seen()
-    session = session_of(stages, PromptBatch.of(prompts(2)), seen)
-    await session.open()
-    running = asyncio.create_task(session.run())
+    job = job_run_of(stages, PromptBatch.of(prompts(2)), seen)
+    await job.open()
+    running = asyncio.create_task(job.run())
     async with asyncio.timeout(30):
         while seen.finished != [0]:
             await asyncio.sleep(0.01)
-        assert set(session.outcome().finished) == {0}
-        assert set(session.outcome().unfinished) == {1}
+        assert set(job.outcome().finished) == {0}
+        assert set(job.outcome().unfinished) == {1}
         gate.set()
         assert not (await running).unfinished
-    await session.close()
+    await job.close()
 
 
 async def test_duplicate_late_and_early_tokens_are_ignored(stages: Stages) -> None:
@@ -183,11 +183,11 @@ async def test_unfinished_requests_are_cancelled_at_the_stages_that_remain(
         await s.send(1, failed)
 
     stages.script = script
-    session = session_of(stages, PromptBatch.of(prompts(2)), Seen())
-    await session.open()
-    outcome = await session.run()
+    job = job_run_of(stages, PromptBatch.of(prompts(2)), Seen())
+    await job.open()
+    outcome = await job.run()
     assert set(outcome.unfinished) == {0, 1}
-    await session.let_go()
+    await job.let_go()
     async with asyncio.timeout(30):
         while len(cancels := [x for x in stages.heard if isinstance(x[1], wire.Cancel)]) < 6:
             await asyncio.sleep(0.01)
@@ -214,9 +214,9 @@ async def test_the_stages_that_remain_are_told_at_once_that_a_pipeline_is_broken
     stages: Stages,
 ) -> None:
     stages.script = close_in_mid_answer
-    session = session_of(stages, PromptBatch.of(prompts(4)), Seen(), in_flight=2)
-    await session.open()
-    outcome = await session.run()
+    job = job_run_of(stages, PromptBatch.of(prompts(4)), Seen(), in_flight=2)
+    await job.open()
+    outcome = await job.run()
     assert set(outcome.unfinished) == {1, 2, 3}
     async with asyncio.timeout(30):
         while len(told := [x for x in stages.heard if isinstance(x[1], wire.Stopped)]) < 4:
@@ -224,10 +224,10 @@ async def test_the_stages_that_remain_are_told_at_once_that_a_pipeline_is_broken
     assert {(stage, m.request) for stage, m in told} == {(s, i) for s in (0, 2) for i in (1, 2)}, (
         "neither what has ended nor what was never asked"
     )
-    await session.close()
+    await job.close()
 
 
-async def test_silence_ends_the_session(stages: Stages) -> None:
+async def test_silence_ends_the_run(stages: Stages) -> None:
     async def script(s: Stages, index: int) -> None:
         await s.tokens(index, 2)
 
@@ -240,9 +240,9 @@ async def test_silence_ends_the_session(stages: Stages) -> None:
 
 async def test_refused_open_job_is_raised_with_the_reason(stages: Stages) -> None:
     stages.refuse[1] = wire.Failed("E-JOB-NOT-MATCHED", "not on chain")
-    session = session_of(stages, PromptBatch.of(prompts(1)), Seen())
+    job = job_run_of(stages, PromptBatch.of(prompts(1)), Seen())
     with pytest.raises(PeerUnreachable) as caught:
-        await session.open()
+        await job.open()
     assert "stage 1" in caught.value.what
     assert caught.value.why == "E-JOB-NOT-MATCHED: not on chain"
 
@@ -251,7 +251,7 @@ async def test_stage_that_proves_another_key_is_refused(make_stages: MakeStages)
     ours, others = await make_stages(100), await make_stages(200)
     batch = PromptBatch.of(prompts(1))
     wrong = replace(ours.match(batch), endpoints=(*ours.endpoints[:2], others.endpoints[2]))
-    session = JobRun(
+    job = JobRun(
         wrong,
         batch,
         StreamIdentity(REQUESTER, DOMAIN),
@@ -261,14 +261,14 @@ async def test_stage_that_proves_another_key_is_refused(make_stages: MakeStages)
         limits=PipelinePatience(),
     )
     with pytest.raises(AuthenticationFailed):
-        await session.open()
+        await job.open()
 
 
 async def test_stage_that_is_not_there_is_unreachable(stages: Stages) -> None:
-    session = session_of(stages, PromptBatch.of(prompts(1)), Seen())
+    job = job_run_of(stages, PromptBatch.of(prompts(1)), Seen())
     await stages.die(2)
     with pytest.raises(PeerUnreachable):
-        await session.open()
+        await job.open()
 
 
 async def test_refused_submit_is_this_requests_failure(stages: Stages) -> None:
@@ -352,43 +352,43 @@ async def test_last_stage_that_goes_on_is_refused(stages: Stages) -> None:
 
 async def test_close_job_gives_one_checked_receipt_a_stage(stages: Stages) -> None:
     seen = Seen()
-    session = session_of(stages, PromptBatch.of(prompts(3)), seen)
-    await session.open()
-    await session.run()
-    receipts = await session.close_job([2, 0, 1])
+    job = job_run_of(stages, PromptBatch.of(prompts(3)), seen)
+    await job.open()
+    await job.run()
+    receipts = await job.close_job([2, 0, 1])
     assert [len(r.leaves) for r in receipts] == [3, 3, 3]
-    await session.close()
+    await job.close()
 
 
 async def test_close_job_over_other_requests_is_refused(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = session_of(stages, PromptBatch.of(prompts(3)), Seen())
-    await session.open()
-    await session.run()
+    job = job_run_of(stages, PromptBatch.of(prompts(3)), Seen())
+    await job.open()
+    await job.run()
     honest = stages.receipt
     monkeypatch.setattr(
         stages, "receipt", lambda stage, answers: honest(stage, {0: answers[0], 7: answers[1]})
     )
     with pytest.raises(CheckFailed):
-        await session.close_job([0, 1, 2])
-    await session.close()
+        await job.close_job([0, 1, 2])
+    await job.close()
 
 
-async def test_cancelled_session_leaves_nothing_running(stages: Stages) -> None:
+async def test_cancelled_run_leaves_nothing_running(stages: Stages) -> None:
     async def script(s: Stages, index: int) -> None:
         await s.tokens(index, 1)
 
     stages.script = script
     before = asyncio.all_tasks()
-    session = session_of(stages, PromptBatch.of(prompts(3)), Seen())
-    await session.open()
-    running = asyncio.create_task(session.run())
+    job = job_run_of(stages, PromptBatch.of(prompts(3)), Seen())
+    await job.open()
+    running = asyncio.create_task(job.run())
     await asyncio.sleep(0.05)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await session.close()
+    await job.close()
     await stages.close()
     left = {task.get_name() for task in asyncio.all_tasks() - before}
     assert not left

@@ -41,7 +41,7 @@ async def test_a_rig_answers_as_generate_does_records_its_steps_and_forgets_sett
     assert token_s(far.times[0]) >= 2 * 0.03
 
     client = await rig.client(Load(1, requests=2, new_tokens=4), rig.endpoints(None))
-    outcome = await client.session.run()
+    outcome = await client.job.run()
     assert len(outcome.finished) == 2
     for stage in rig.stages:
         async with asyncio.timeout(30):  # the others' jobs go with their clients, at the next tick
@@ -52,7 +52,7 @@ async def test_a_rig_answers_as_generate_does_records_its_steps_and_forgets_sett
         assert memory["jobs"] == 0
         assert memory["kv_tokens"] == memory["active"] == 0 and memory["VmRSS"] > 0
         assert (await stage.ask("empty", within_s=1))["kv_tokens"] == 0
-    await client.session.close()
+    await client.job.close()
 
 
 async def test_a_rig_that_cannot_start_leaves_nothing_behind(folder: Path) -> None:
