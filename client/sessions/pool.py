@@ -43,7 +43,7 @@ from client.orders.shard_roots import shard_roots
 from client.pipeline.pipeline import Logprobs
 from client.pipeline.streams import Streams
 from client.records.keeper import Keeper, keepers_of
-from client.sessions import budget as allowance
+from client.sessions import budget as budgets
 from client.sessions.answering import (
     Answered,
     Ask,
@@ -258,7 +258,7 @@ class SessionPool:
         give_up = pool.used_at + self._sizes.queue_s
         while True:
             fitting = [s for s in pool.sessions if _fits(s, need, pool.model)]
-            free = [s for s in fitting if allowance.has_slot(s.use, s.budget)]
+            free = [s for s in fitting if budgets.has_slot(s.use, s.budget)]
             if free:
                 self._look_ahead(pool)
                 return min(free, key=lambda s: s.use.running)
@@ -308,7 +308,7 @@ class SessionPool:
     def _look_ahead(self, pool: _Pool) -> None:
         """Open the next session before the present ones run out."""
         now_s = self._chain_now()
-        fresh = [s for s in pool.sessions if not allowance.is_low(s.use, s.budget, now_s)]
+        fresh = [s for s in pool.sessions if not budgets.is_low(s.use, s.budget, now_s)]
         mono = self._clock.monotonic()
         if fresh or pool.opening is not None or mono < pool.ahead_not_before:
             return
@@ -399,10 +399,8 @@ class SessionPool:
         funds: int = await chain.read("Escrow", "balanceOf", self._account)
         if self._account == self._signer.address:
             funds += await chain.read("TestUSD", "balanceOf", self._account)
-        locked, most = (
-            quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out),
-            min(max_cost, funds),
-        )
+        locked = quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out)
+        most = min(max_cost, funds)
         if locked <= most or not locked:
             return wanted
         tokens_in = max(need.tokens_in, wanted.tokens_in * most // locked)
@@ -471,8 +469,8 @@ class SessionPool:
         for pool in self._pools.values():
             for session in list(pool.sessions):
                 now_s, use, budget = self._chain_now(), session.use, session.budget
-                is_idle = allowance.is_idle(use, now_s, self._sizes.idle_s)
-                if use.life is Life.OPEN and (is_idle or allowance.is_spent(use, budget, now_s)):
+                is_idle = budgets.is_idle(use, now_s, self._sizes.idle_s)
+                if use.life is Life.OPEN and (is_idle or budgets.is_spent(use, budget, now_s)):
                     session.retire()
                 if session.use.life is not Life.OPEN:
                     self._end(pool, session)

@@ -24,7 +24,7 @@ from client.pipeline.pipeline import (
 )
 from client.pipeline.streams import Streams
 from client.pipeline.verify import ShardRootOf, ack_of_leaves
-from client.sessions import budget as allowance
+from client.sessions import budget as budgets
 from client.sessions.budget import Life, SessionBudget, Use
 from core.money import pricing
 from core.protocol import commit, signing, wire
@@ -136,7 +136,7 @@ class LiveSession(Pipeline):
 
     def takes(self, tokens_in: int, most_out: int) -> bool:
         """Whether a request of this size may begin here once there is a slot."""
-        return allowance.has_room(self.use, self.budget, tokens_in, most_out, self._chain_now())
+        return budgets.has_room(self.use, self.budget, tokens_in, most_out, self._chain_now())
 
     async def open(self) -> None:
         """Open the order at every stage. Raises PeerUnreachable or AuthenticationFailed."""
@@ -157,7 +157,7 @@ class LiveSession(Pipeline):
         ending_of, most_out = self._requester.ending_of, prompt.sampling.max_new_tokens
         state = RequestState(prompt.ids, most_out, ending=ending_of and ending_of(prompt))
         turn = Turn(self, index, prompt, state)
-        self.use = allowance.begin(self.use, self.budget, *turn.promised, self._chain_now())
+        self.use = budgets.begin(self.use, self.budget, *turn.promised, self._chain_now())
         self._turns[index], self._requests[index] = turn, turn.state
         self._busy.set()
         self._quiet.clear()
@@ -229,7 +229,7 @@ class LiveSession(Pipeline):
         if state.tokens and (state.is_trusted or not state.failure):
             took = (len(state.prompt_ids), len(state.tokens))
         turn.cost_units = self._count(took)
-        self.use = allowance.end_request(self.use, turn.promised, took, self._chain_now())
+        self.use = budgets.end_request(self.use, turn.promised, took, self._chain_now())
         is_orphan = bool(state.failure and took[1] and self.use.life is Life.BROKEN)
         if is_orphan and not turn.is_whole:
             self._orphans.add(turn.index)
@@ -325,7 +325,7 @@ class LiveSession(Pipeline):
 
     def retire(self) -> None:
         """Take nothing new."""
-        self.use = allowance.retire(self.use)
+        self.use = budgets.retire(self.use)
 
     async def end(self) -> bool:
         """Pay for what came and let the stages go. Whether the matcher took the last Ack.
@@ -341,7 +341,7 @@ class LiveSession(Pipeline):
         for turn in list(self._turns.values()):
             await self._book(turn)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.use = allowance.end(self.use)
+        self.use = budgets.end(self.use)
         await self._push(wire.EndJob(order_hash=self.order_hash))
         for loop in self._loops:
             loop.cancel()
@@ -371,7 +371,7 @@ class LiveSession(Pipeline):
     def _break(self, error: HeadraceError) -> None:
         if self.use.life is not Life.ENDED:
             log.info("a session broke", job=self.match.job_id[:10], why=str(error))
-            self.use = allowance.break_off(self.use)
+            self.use = budgets.break_off(self.use)
         super()._break(error)
         self._on_change()
 
