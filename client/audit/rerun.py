@@ -99,6 +99,7 @@ class ShardSource:
         self.model_dir, self.profile, self.program = model_dir, profile, program
 
     def shard_root(self, stage: Stage) -> str:
+        """The commitment to our own copy of a stage's weights, 0x hex."""
         from core.engine.weights.weights import model_manifest
         from core.protocol.commit import to_hex
 
@@ -112,6 +113,7 @@ class ShardSource:
         return "bfloat16" if self.profile.name == BF16.name else "float32"
 
     def load(self, stage: Stage) -> ModelShard:
+        """The layers of a stage in float64."""
         from core.engine.weights.load_shard import load_shard
 
         return load_shard(self.model_dir, stage.layers, numerics=self.numerics, reference=True)

@@ -29,6 +29,7 @@ class Ongoing:
 
     @property
     def left_tokens(self) -> int:
+        """The most that may still come."""
         return self.prompt.sampling.max_new_tokens - len(self.tokens)
 
     def next_prompt(self, random_bytes: Callable[[int], bytes]) -> Prompt:

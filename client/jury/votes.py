@@ -44,6 +44,7 @@ class VoteBook:
         self._db.close()
 
     def get(self, dispute: str) -> StoredVote | None:
+        """Our vote in a dispute; None before there is one."""
         row = self._db.execute(
             "SELECT vote, evidence, salt, committed, revealed FROM vote WHERE dispute = ?",
             (dispute,),
@@ -63,6 +64,7 @@ class VoteBook:
         return stored
 
     def mark(self, dispute: str, step: str) -> None:
+        """The chain has taken this step, `committed` or `revealed`."""
         assert step in ("committed", "revealed")
         self._db.execute(f"UPDATE vote SET {step} = 1 WHERE dispute = ?", (dispute,))
 

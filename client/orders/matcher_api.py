@@ -92,12 +92,15 @@ class MatcherApi:
         await self._client.aclose()
 
     async def status(self) -> dict[str, Any]:
+        """What the matcher says of itself."""
         return await self._ask(dict[str, Any], "GET", "/v1/status")
 
     async def models(self) -> list[dict[str, Any]]:
+        """Models that are served now, with their prices."""
         return await self._list("/v1/models", "models")
 
     async def miners(self) -> list[dict[str, Any]]:
+        """Machines that the matcher sees now, with endpoints, layers and prices."""
         return await self._list("/v1/miners", "miners")
 
     async def quote(
@@ -111,6 +114,7 @@ class MatcherApi:
         return await self._ask(Quote, "GET", "/v1/quote", params=params)
 
     async def job(self, job_id: str) -> dict[str, Any]:
+        """Where a job stands with the matcher."""
         return await self._ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}")
 
     async def allocations(self) -> list[dict[str, Any]]:

@@ -201,6 +201,7 @@ class ClientStore:
         return ids.find(ids.Kind.JOB, typed, self.jobs(), lambda row: row.job_id)
 
     def requests(self, job_id: str) -> list[RequestRow]:
+        """Requests of a job by index; none for an unknown job."""
         with Session(self._engine) as session:
             statement = select(RequestRow).where(RequestRow.job_id == job_id)
             return list(session.exec(statement.order_by(col(RequestRow.request_index))))

@@ -65,9 +65,11 @@ class Turn:
         return len(self.state.prompt_ids), self.state.max_new_tokens
 
     def tell(self, step: int, token: int) -> None:
+        """A token that the reader gets by `next`."""
         self._queue.put_nowait((step, token, self.state.logprobs[step]))
 
     def end(self) -> None:
+        """Nothing more comes."""
         self.over.set()
         self._queue.put_nowait(None)
 

@@ -45,7 +45,7 @@ def simulate(
 
 
 class Simulation:
-    """One run. A benchmark of other routers or queues has a network and a coordinator of its own."""
+    """One run. A benchmark of other routers or queues has its own network and coordinator."""
 
     network_type = Network
     coordinator_type = SimulatedCoordinator
