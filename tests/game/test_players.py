@@ -119,10 +119,10 @@ def test_a_true_accusation_wins_wherever_it_is_pointed_at(tiny: Tiny, span: Span
     assert accused.answer(Table(accuser, accused).seen) is None, "nothing to say against it"
     for place in [*sampled(accuser.case.layout, 1, rng), accuser.case.layout.verdict]:
 
-        def point(seen: object, place: object = place) -> Move:
-            if stated := getattr(seen, "stated", b""):
-                return Move("pickPart", (rng.randrange(len(stated) // 8),))
-            return Move("point", (tuple(place),))  # type: ignore[arg-type]
+        def point(seen: Seen, place: Place = place) -> Move:
+            if seen.stated:
+                return Move("pickPart", (rng.randrange(len(seen.stated) // 8),))
+            return Move("point", (tuple(place),))
 
         assert Table(accuser, accused, point).play() == Verdict.FAULT, place
 

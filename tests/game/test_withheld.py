@@ -264,6 +264,7 @@ async def test_rows_that_are_here_and_are_rows_need_no_question(world: World) ->
 
 def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
     from tests.twins.game import toy
+    from tests.twins.game.rows import check_asked
 
     program = toy.Toy.make(toy.LLAMA).program
     leaf = RequestLeaf(0, "0x" + "11" * 32, "0x" + "22" * 32, 5, 3)
@@ -283,10 +284,10 @@ def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
     for seed in range(50):
         spots = doubted.spots([Boundary.OUT], random.Random(seed))
         assert len(set(spots)) == len(spots) <= 6
-        doubted.rows.check_asked(spots)
+        check_asked(doubted.rows, spots)
         assert {spot.boundary for spot in spots} == {Boundary.OUT}
         both = doubted.spots([Boundary.IN, Boundary.OUT], random.Random(seed))
-        doubted.rows.check_asked(both)
+        check_asked(doubted.rows, both)
 
 
 async def test_a_defence_that_is_restarted_goes_on_where_it_was(

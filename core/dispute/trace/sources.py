@@ -26,8 +26,8 @@ class Sources(Protocol):
 class CommittedRows:
     """Numbered rows and their tree: a tensor's, or a boundary's.
 
-    `beside` is the root that a last stage signed together with this one: of its state rows or
-    tokens.
+    `beside` is the root that a last stage signed together with this one: of its state rows, or of
+    its tokens.
     """
 
     rows: Sequence[bytes]
