@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from client.orders.matcher_api import MatcherApi
 from client.records.store import ClientStore
 from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.engine.weights.store import resolve_model
 from core.protocol import ids
 from core.protocol.errors import IdInvalid, ModelMissing, ModelUnknown
@@ -121,8 +123,8 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
     addresses = {name: settings.network.contract(name) for name in CONTRACTS}
     known = settings.network.contracts
     addresses |= {name: known[name] for name in GAME_CONTRACTS if name in known}
-    chain = Chain(rpc_url, chain_id, addresses)
-    chain.journal = lambda entry: record_transaction(settings.folders, entry)
+    journal = partial(record_transaction, settings.folders)
+    chain = RpcChain(rpc_url, chain_id, addresses, journal)
     try:
         await chain.check()
         yield Context(settings, chain)

@@ -118,12 +118,12 @@ async def test_chain_that_does_not_answer_is_said_so(tmp_path: Path) -> None:
 
 
 async def test_what_is_sent_is_journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from core.chain.chain import Chain
+    from core.chain.rpc import RpcChain
 
-    async def check(self: Chain) -> None:
+    async def check(self: RpcChain) -> None:
         return None
 
-    monkeypatch.setattr(Chain, "check", check)
+    monkeypatch.setattr(RpcChain, "check", check)
     settings = settings_of(tmp_path)
     async with open_context(settings) as context:
         assert context.chain.journal is not None
