@@ -14,7 +14,7 @@ from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity
-from tests.client.world import DOMAIN, MODEL_ID, REQUESTER, SPEC, key, sign_receipt, terms
+from tests.town.orders import DOMAIN, MODEL_ID, REQUESTER, SPEC, key, sign_receipt, terms
 
 Answer = Any
 Rows = tuple[bytes, int]  # the rows in one buffer, bytes per row
