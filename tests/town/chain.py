@@ -157,11 +157,18 @@ class FakeChain(Chain):
         """Forget the newest blocks, and what jobs became in them."""
         before = self.log
         self.cut(blocks)
-        for event in before[len(self.log) :]:
+        for event in reversed(before[len(self.log) :]):
+            if event.contract != "TaskRegistry":
+                continue
+            job_id = event.args["job"]
             if event.name == "JobMatched":
-                del self.jobs[event.args["job"]]
-            elif event.contract == "TaskRegistry" and event.args["job"] in self.jobs:
-                self.jobs[event.args["job"]].state = JobState.MATCHED
+                requester = _order(self.jobs.pop(job_id)).requester
+                self.prepaid[requester] += self.locked.pop(job_id)
+                continue
+            self.jobs[job_id].state = JobState.MATCHED
+            if "refunded" in event.args:
+                self.prepaid[_order(self.jobs[job_id]).requester] -= event.args["refunded"]
+                self.locked[job_id] = event.args["refunded"] + event.args.get("paid", 0)
 
     async def block_number(self) -> int:
         self._look()

@@ -81,8 +81,10 @@ def signed_order(batch: PromptBatch, nonce: int = 1) -> t.SignedOrder:
     return sign_order(make_order(batch, MODEL_ID, SPEC, terms(), REQUESTER.address, nonce))
 
 
-def sign_order(order: t.Order, signer: Signer = REQUESTER) -> t.SignedOrder:
-    return t.SignedOrder(order, signing.sign(signer, DOMAIN, order))
+def sign_order(
+    order: t.Order, signer: Signer = REQUESTER, domain: signing.Domain = DOMAIN
+) -> t.SignedOrder:
+    return t.SignedOrder(order, signing.sign(signer, domain, order))
 
 
 def answer_of(prompt: Prompt) -> RequestAnswer:

@@ -30,10 +30,10 @@ from core.runtime.metrics import Metrics
 from matcher.api.api import make_app as make_matcher
 from matcher.planning.planning import PlanBody, PlanDesk
 from tests.client.gateway.world import World
-from tests.matcher.conftest import Net
-from tests.matcher.worlds import MATCHER, MODEL_ID, machine_key
+from tests.town.fleet import MODEL_ID, machine_key
+from tests.town.matcher import Net
+from tests.town.orders import MATCHER, key, leaves_of, prompts, sign_receipt, signed_order
 from tests.town.orders import answer_of as scripted_answer
-from tests.town.orders import key, leaves_of, prompts, sign_receipt, signed_order
 
 PAYER = "0x" + "01" * 20
 JOB = "0x" + "11" * 32  # the one that the toy says it worked for

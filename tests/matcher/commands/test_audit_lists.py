@@ -18,8 +18,8 @@ from core.runtime.settings import Settings, load
 from matcher.audits.audit_book import AuditBook
 from matcher.commands.audit_lists import list_auditors, list_audits, state_of
 from matcher.records.store import Store
-from tests.matcher.worlds import key
 from tests.town.chain import FakeChain
+from tests.town.orders import key
 
 AUDITOR, OTHER = key(60).address, key(61).address
 JOB, SECOND, THIRD = ("0x" + byte * 32 for byte in ("0b", "0c", "0d"))

@@ -24,7 +24,7 @@ from matcher.audits.audit_book import AuditBook, OwedToAuditor
 from matcher.commands.pay_audits import TOKEN, pay_audits, pay_one, settle
 from matcher.records.store import Store
 from tests.conftest import CHAIN_ID, Anvil
-from tests.matcher.worlds import key
+from tests.town.orders import key
 
 pytestmark = pytest.mark.chain
 
