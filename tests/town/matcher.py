@@ -34,7 +34,17 @@ from tests.town.fleet import (
 )
 from tests.town.orders import DOMAIN, MATCHER, NOW_S
 
-PHASES = ["follow_chain", "look_at_swarm", "read_standings", "weigh_standings", "refresh_routes", "replan", "publish_allocations", "advance_jobs", "take_stock"]
+PHASES = [
+    "follow_chain",
+    "look_at_swarm",
+    "read_standings",
+    "weigh_standings",
+    "refresh_routes",
+    "replan",
+    "publish_allocations",
+    "advance_jobs",
+    "take_stock",
+]
 
 
 @dataclass

@@ -1,18 +1,11 @@
-"""Real miners on loopback, the real client, and between them a matcher and a chain that are
-dictionaries.
-
-Machines can be killed and frozen. Money is counted as the contracts count it.
-"""
+"""Real miners on loopback, the real client, and between them a matcher and the chain in memory."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,190 +15,58 @@ from client.orders.matcher_api import Goes
 from client.orders.orders import Prompt, Terms
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
-from core.engine.sampling.sampler import Sampler
 from core.engine.weights.weights import model_manifest
-from core.money import pricing
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError, NoCapacity
 from core.runtime.clock import SystemClock
-from core.runtime.network.channel import Channel, Peers, StreamIdentity
+from core.runtime.network.channel import Peers, StreamIdentity
 from core.runtime.network.pulse import Beat
-from miner.chain.onchain import JobOnChain
-from miner.compute.compute import Key, RequestSpec
-from tests.miner.network import ARBITRATOR, DOMAIN, FakeChain, Machine, key, reference
+from miner.compute.compute import Key
+from tests.town.chain import PREPAID, FakeChain
+from tests.town.machines import Machine, reference, spec_of
+from tests.town.orders import DOMAIN, MATCHER, REQUESTER, key, terms
 
-MATCHER, REQUESTER = key(40), key(50)
 FEE_BPS = 200
 PRICE_IN, PRICE_OUT = 1_000_000_003, 2_000_000_011  # nano base units: nothing divides evenly
-PREPAID = 10**12
-Moment = Callable[[Sequence["Mortal"]], Awaitable[None]]
+Moment = Callable[[Sequence[Machine]], Awaitable[None]]
 """What happens then to the machines of the plan."""
 
 
-class Mortal(Machine):
-    """A miner that can be killed and frozen, as other processes see it."""
+def offer(chain_now: int) -> Terms:
+    prices = {"price_in": PRICE_IN, "price_out": PRICE_OUT, "matcher_fee_bps": FEE_BPS}
+    return terms(deadline=chain_now + 600, **prices)
 
-    is_dead = False
-    goes_on: threading.Event | None = None
 
-    def _channels(self) -> list[Channel]:
-        assert self.stage._neighbours is not None
-        pulses = self.stage._neighbours._peers
-        dialled = [*self.peers._channels.values(), *pulses._channels.values()]
-        return [*self.listener.channels, *dialled]
+async def propose(
+    peers: Peers,
+    signed: t.SignedOrder,
+    plan: Sequence[t.Stage],
+    endpoints: Sequence[str],
+    before: Match | None = None,
+    *,
+    answer_s: float = 5.0,
+) -> tuple[list[t.SignedAcceptance], set[str]]:
+    """Ask every stage at once: what they sign, and the operators that do not answer.
 
-    async def kill(self) -> None:
-        """As kill −9: every stream breaks at once, nobody listens any more."""
-        self.is_dead = True
-        self.listener._server.close()
-        for channel in self._channels():
-            channel._writer.transport.abort()
+    Raises RuntimeError when one refuses.
+    """
+    continues = before.order_hash if before else None
 
-    def slow_down(self, seconds: float) -> None:
-        """Every step takes so much longer."""
-        engine = self.compute._engine
-        assert engine is not None
-        step = engine.step
-
-        def slow(*pieces: Any, **options: Any) -> Any:
-            time.sleep(seconds)
-            return step(*pieces, **options)
-
-        engine.step = slow  # type: ignore[method-assign]
-
-    async def freeze(self) -> None:
-        """As SIGSTOP: streams stay open and nothing is read or written.
-
-        The kernel still takes connections.
-        """
-        self.is_dead = True
-        goes_on = asyncio.Event()
-        welcome = self.listener._welcome
-
-        async def hang(*streams: Any) -> Channel | None:
-            await goes_on.wait()
-            return await welcome(*streams)
-
-        self.listener._welcome = hang  # type: ignore[method-assign]
-        neighbours = self.stage._neighbours
-        assert neighbours is not None
-        lost, neighbours.on_lost = (
-            neighbours.on_lost,
-            lambda *_: None,
-        )  # it sleeps, and hears nobody
-        frozen = self._channels()
-        for channel in frozen:
-            await channel._send_lock.acquire()
-            channel._writer.transport.pause_reading()
-
-        def thaw() -> None:
-            self.listener._welcome = welcome  # type: ignore[method-assign]
-            goes_on.set()
-            neighbours.on_lost = lost
-            for channel in frozen:
-                channel._send_lock.release()
-                if channel.is_open:
-                    channel._writer.transport.resume_reading()
-
-        self._thaw = thaw
-
-    def thaw(self) -> None:
-        """As SIGCONT: what was about to leave leaves now, what came meanwhile is read."""
-        self.is_dead = False
-        self._thaw()
-
-    def hang(self) -> None:
-        """The compute thread stays in its next step, while the network side goes on."""
-        engine = self.compute._engine
-        assert engine is not None
-        step, self.goes_on = engine.step, threading.Event()
-
-        def hanging(*pieces: Any, **options: Any) -> Any:
-            self.goes_on.wait()
-            return step(*pieces, **options)
-
-        engine.step = hanging  # type: ignore[method-assign]
-
-    @contextmanager
-    def held(self, tokens: int, makes_room: Callable[[Key], None]) -> Iterator[None]:
-        """Inside, a last stage draws no answer's token from number `tokens` on.
-
-        `makes_room` is told which request waits: others round its ring are not to wait for it.
-        """
-        compute, ends = self.compute, asyncio.Event()
-
-        def after_it(draw: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-            async def waits(
-                request: RequestSpec, x: Any, sampler: Sampler, *more: Any, **how: Any
-            ) -> Any:
-                if sampler.step >= tokens and not ends.is_set():
-                    makes_room(request.key)
-                    await ends.wait()
-                return await draw(request, x, sampler, *more, **how)
-
-            return waits
-
-        compute.token, compute.tokens = (  # type: ignore[method-assign]
-            after_it(compute.token),
-            after_it(compute.tokens),
-        )
+    async def ask(index: int, stage: t.Stage) -> t.SignedAcceptance | None:
+        message = wire.Propose(signed, list(plan), list(endpoints), index, continues)
         try:
-            yield
-        finally:
-            del compute.token, compute.tokens
-            ends.set()
+            stream = await peers.get(stage.operator, endpoints[index], timeout_s=2.0)
+            answer = (await stream.call(message, timeout_s=answer_s)).message
+        except HeadraceError:
+            return None
+        if not isinstance(answer, wire.Accepted):
+            raise RuntimeError(f"stage {index} refused: {answer}")
+        return answer.signed
 
-    async def stop(self) -> None:
-        if self.goes_on is not None:
-            self.goes_on.set()
-        await super().stop()
-
-    def reset(self, peer: str | None = None) -> int:
-        """Break the streams that others opened to us, all or those of one peer, as a network may;
-        says how many.
-        """
-        broken = [c for c in self.listener.channels if peer is None or c.peer == peer]
-        for channel in broken:
-            channel._writer.transport.abort()
-        return len(broken)
-
-
-@dataclass
-class Ledger:
-    """Base units by account, as Escrow has them."""
-
-    prepaid: int = PREPAID
-    locked: dict[str, int] = field(default_factory=dict)
-    credit: Counter[str] = field(default_factory=Counter)
-
-
-class ClientChain:
-    """The reads of a requester."""
-
-    chain_id = DOMAIN.chain_id
-    domain = DOMAIN
-    addresses = {"Escrow": "0x" + "ee" * 20, "JuryArbitrator": ARBITRATOR}
-
-    def __init__(self, chain: FakeChain, ledger: Ledger, model_dir: Path) -> None:
-        self._chain, self._ledger = chain, ledger
-        self._manifest = model_manifest(model_dir)
-
-    async def now(self) -> int:
-        return self._chain.clock_s
-
-    async def read(self, contract: str, function: str, *args: Any) -> Any:
-        match f"{contract}.{function}":
-            case "TaskRegistry.jobOf":
-                found = self._chain.jobs.get(args[0])
-                return {"state": int(found.state), "planHash": found.plan_hash} if found else None
-            case "ModelRegistry.shardRoot":
-                return commit.to_hex(self._manifest.shard_root(args[1], args[2]))
-            case "Escrow.balanceOf":
-                return self._ledger.prepaid
-            case "TestUSD.balanceOf":
-                return 0
-        raise AssertionError(f"unexpected read {contract}.{function}")
+    found = await asyncio.gather(*(ask(index, stage) for index, stage in enumerate(plan)))
+    silent = {s.operator for s, signed in zip(plan, found, strict=True) if signed is None}
+    return [signed for signed in found if signed is not None], silent
 
 
 class Town:
@@ -213,9 +74,12 @@ class Town:
 
     def __init__(self, folder: Path, model_dir: Path) -> None:
         self.folder, self.model_dir = folder, model_dir
-        self.ledger = Ledger()
-        self.chain = FakeChain(balances={REQUESTER.address: PREPAID})
-        self.machines: list[Mortal] = []
+        self.spec, manifest = spec_of(model_dir), model_manifest(model_dir)
+        self.chain = FakeChain(
+            models={signing.model_id(self.spec): self.spec},
+            shard_root_of=lambda *span: commit.to_hex(manifest.shard_root(*span)),
+        )
+        self.machines: list[Machine] = []
         self.matches: list[Match] = []
         self.goes: list[Goes | None] = []
         self.acks: dict[str, t.Ack] = {}
@@ -227,10 +91,10 @@ class Town:
         self._tending: asyncio.Task[None] | None = None
         self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))
 
-    async def start(self, *cuts: tuple[int, int], **options: Any) -> list[Mortal]:
+    async def start(self, *cuts: tuple[int, int], **options: Any) -> list[Machine]:
         prices = {"price_in": PRICE_IN, "price_out": PRICE_OUT}
         new = [
-            Mortal(key(100 + self._born + i), self.folder, self.model_dir, self.chain)
+            Machine(key(100 + self._born + i), self.folder, self.model_dir, self.chain)
             for i in range(len(cuts))
         ]
         self._born += len(cuts)
@@ -252,11 +116,11 @@ class Town:
 
         self._tending = asyncio.create_task(tick())
 
-    def next_plan(self) -> list[Mortal]:
+    def next_plan(self) -> list[Machine]:
         """Who will serve what is asked next."""
         return self._route(set(), None)
 
-    async def replace(self, machine: Mortal) -> None:
+    async def replace(self, machine: Machine) -> None:
         """The owner of a dead machine takes it away and puts up a new one, with a key of its
         own.
         """
@@ -272,8 +136,9 @@ class Town:
         self.matches.clear()
         self.goes.clear()
         self.acks.clear()
-        self.ledger = Ledger()
-        self.chain.balances[REQUESTER.address] = PREPAID
+        for kept in (self.chain.jobs, self.chain.locked, self.chain.credit):
+            kept.clear()
+        self.chain.prepaid[REQUESTER.address] = PREPAID
 
     async def close(self) -> None:
         if self._tending is not None:
@@ -286,10 +151,11 @@ class Town:
             await machine.stop()
 
     @property
-    def spec(self) -> t.ModelSpec:
-        return self.machines[0].terms.spec
+    def prepaid(self) -> int:
+        """What the requester has left beside what its jobs lock."""
+        return self.chain.prepaid[REQUESTER.address]
 
-    def machine(self, operator: str) -> Mortal:
+    def machine(self, operator: str) -> Machine:
         return next(m for m in self.machines if m.signer.address == operator)
 
     # --- the matcher ---
@@ -302,22 +168,19 @@ class Town:
         before = self._match_of(goes_on.continues) if goes_on else None
         while True:
             plan = self._route(excluded, before)
-            refused = await self._propose(signed, plan, before)
-            if not refused:
+            stages = tuple(t.Stage(m.signer.address, m.layers.start, m.layers.end) for m in plan)
+            endpoints = [m.endpoint for m in plan]
+            accepted, silent = await propose(self._peers, signed, stages, endpoints, before)
+            if not silent:
                 break
-            excluded |= refused
+            excluded |= silent
         moment, self.while_matching = self.while_matching, None
         if moment is not None:
             await moment(plan)
         job_id = signing.job_id(domain, signed.order)
-        stages = self._plan(plan)
-        locked = pricing.max_amount(signed.order, self.spec)
-        assert locked <= self.ledger.prepaid
-        self.ledger.prepaid -= locked
-        self.ledger.locked[job_id] = locked
-        self.chain.balances[REQUESTER.address] = self.ledger.prepaid
-        self.chain.jobs[job_id] = JobOnChain(t.JobState.MATCHED, signing.plan_hash(stages))
-        match = Match(job_id, signed, stages, tuple(m.endpoint for m in plan), "0x" + "00" * 32)
+        said, sigs = [a.acceptance for a in accepted], [a.signature for a in accepted]
+        await self._send("openMatched", signed.order, signed.signature, stages, said, sigs)
+        match = Match(job_id, signed, stages, tuple(endpoints), t.ZERO_HASH)
         self.matches.append(match)
         moment, self.when_matched = self.when_matched, None
         if moment is not None:
@@ -326,29 +189,23 @@ class Town:
 
     async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
         match = self._match_of(job_id)
-        order = match.signed.order
-        assert signing.is_signed_by(DOMAIN, ack, signature, REQUESTER.address)
-        assert ack.tokens_in <= order.max_tokens_in
-        assert ack.tokens_out <= order.max_tokens_out
+        await self._send("settleAck", match.signed.order, ack, signature, match.plan)
         self.acks[job_id] = ack
-        split = pricing.split(order, match.plan, self.spec, ack.tokens_in, ack.tokens_out)
-        assert self.ledger.locked.pop(job_id) == split.locked
-        self.ledger.prepaid += split.refund
-        self.ledger.credit["matcher"] += split.matcher_fee
-        for stage, pay in zip(match.plan, split.pays, strict=True):
-            self.ledger.credit[stage.operator] += pay
         return {}
+
+    async def _send(self, function: str, *args: Any) -> None:
+        await self.chain.transact(MATCHER, "TaskRegistry", function, *args)
 
     def _match_of(self, job_id: str) -> Match:
         return next(m for m in self.matches if m.job_id == job_id)
 
-    def _route(self, excluded: set[str], before: Match | None) -> list[Mortal]:
+    def _route(self, excluded: set[str], before: Match | None) -> list[Machine]:
         """One machine for each layer range, those of the plan before if they are left."""
         kept = {s.operator for s in before.plan} if before else set()
         free = [m for m in self.machines if m.signer.address not in excluded]
         free.sort(key=lambda m: m.signer.address not in kept)
 
-        def search(plan: list[Mortal]) -> list[Mortal] | None:
+        def search(plan: list[Machine]) -> list[Machine] | None:
             at = plan[-1].layers.end if plan else 0
             if at == self.spec.layers:
                 return plan
@@ -359,32 +216,6 @@ class Town:
         if found is None:
             raise NoCapacity("no pipeline", "the machines that are left do not cover the model")
         return found
-
-    def _plan(self, machines: Sequence[Machine]) -> tuple[t.Stage, ...]:
-        return tuple(t.Stage(m.signer.address, m.layers.start, m.layers.end) for m in machines)
-
-    async def _propose(
-        self, signed: t.SignedOrder, plan: Sequence[Mortal], before: Match | None
-    ) -> set[str]:
-        async def ask(stage: int) -> str | None:
-            operator = plan[stage].signer.address
-            message = wire.Propose(
-                signed=signed,
-                plan=list(self._plan(plan)),
-                endpoints=[m.endpoint for m in plan],
-                stage=stage,
-                continues=before.order_hash if before else None,
-            )
-            try:
-                stream = await self._peers.get(operator, plan[stage].endpoint, timeout_s=2.0)
-                answer = (await stream.call(message, timeout_s=5.0)).message
-            except HeadraceError:
-                return operator
-            assert isinstance(answer, wire.Accepted), answer
-            return None
-
-        found = await asyncio.gather(*(ask(i) for i in range(len(plan))))
-        return {operator for operator in found if operator is not None}
 
     # --- the requester ---
 
@@ -401,7 +232,7 @@ class Town:
         self._begun += 1
         store = ClientStore(self.folder / f"client-{self._begun}.sqlite")
         requester = Requester(
-            ClientChain(self.chain, self.ledger, self.model_dir),  # type: ignore[arg-type]
+            self.chain,
             self,  # type: ignore[arg-type]
             REQUESTER,
             store,
@@ -411,7 +242,7 @@ class Town:
         )
         self.store = store
         limits = PipelinePatience(in_flight=in_flight, connect_s=2.0, beat=Beat())
-        rules = Policy(terms_of=_terms, limits=limits, **policy)
+        rules = Policy(terms_of=offer, limits=limits, **policy)
 
         async def run() -> BatchResult:
             async with asyncio.timeout(120):
@@ -444,20 +275,6 @@ class Town:
     def expected(self, prompt: Prompt, index: int) -> list[int]:
         """The undisturbed answer."""
         return reference(self.model_dir, prompt.ids, prompt.sampling, index)
-
-
-def _terms(chain_now: int) -> Terms:
-    return Terms(
-        price_in=PRICE_IN,
-        price_out=PRICE_OUT,
-        matcher=MATCHER.address,
-        matcher_fee_bps=FEE_BPS,
-        min_stake=0,
-        deadline=chain_now + 600,
-        window=60,
-        auditor=t.ZERO_ADDRESS,
-        arbitrator=ARBITRATOR,
-    )
 
 
 class Watch:
