@@ -5,6 +5,7 @@
 `stages`     three stages of one job that play a script over real streams
 `machines`   real miners on loopback, with a tiny model, which can be killed and frozen
 `requester`  a requester that speaks to every stage of a job itself, frame by frame
+`proposing`  how stages of a plan are asked whether they take an order
 `town`       machines, a matcher and the real client, which runs batches
 `village`    a town whose requester asks single requests over sessions
 `fleet`      what machines say to a matcher: records, a swarm and stages in memory

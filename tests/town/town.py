@@ -16,7 +16,7 @@ from client.orders.orders import Prompt, Terms
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
 from core.engine.weights.weights import model_manifest
-from core.protocol import commit, signing, wire
+from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError, NoCapacity
 from core.runtime.clock import SystemClock
@@ -26,6 +26,7 @@ from miner.compute.compute import Key
 from tests.town.chain import PREPAID, FakeChain
 from tests.town.machines import Machine, reference, spec_of
 from tests.town.orders import DOMAIN, MATCHER, REQUESTER, key, terms
+from tests.town.proposing import propose
 
 FEE_BPS = 200
 PRICE_IN, PRICE_OUT = 1_000_000_003, 2_000_000_011  # nano base units: nothing divides evenly
@@ -36,37 +37,6 @@ Moment = Callable[[Sequence[Machine]], Awaitable[None]]
 def offer(chain_now: int) -> Terms:
     prices = {"price_in": PRICE_IN, "price_out": PRICE_OUT, "matcher_fee_bps": FEE_BPS}
     return terms(deadline=chain_now + 600, **prices)
-
-
-async def propose(
-    peers: Peers,
-    signed: t.SignedOrder,
-    plan: Sequence[t.Stage],
-    endpoints: Sequence[str],
-    before: Match | None = None,
-    *,
-    answer_s: float = 5.0,
-) -> tuple[list[t.SignedAcceptance], set[str]]:
-    """Ask every stage at once: what they sign, and the operators that do not answer.
-
-    Raises RuntimeError when one refuses.
-    """
-    continues = before.order_hash if before else None
-
-    async def ask(index: int, stage: t.Stage) -> t.SignedAcceptance | None:
-        message = wire.Propose(signed, list(plan), list(endpoints), index, continues)
-        try:
-            stream = await peers.get(stage.operator, endpoints[index], timeout_s=2.0)
-            answer = (await stream.call(message, timeout_s=answer_s)).message
-        except HeadraceError:
-            return None
-        if not isinstance(answer, wire.Accepted):
-            raise RuntimeError(f"stage {index} refused: {answer}")
-        return answer.signed
-
-    found = await asyncio.gather(*(ask(index, stage) for index, stage in enumerate(plan)))
-    silent = {s.operator for s, signed in zip(plan, found, strict=True) if signed is None}
-    return [signed for signed in found if signed is not None], silent
 
 
 class Town:
