@@ -124,7 +124,7 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
     known = settings.network.contracts
     addresses |= {name: known[name] for name in GAME_CONTRACTS if name in known}
     journal = partial(record_transaction, settings.folders)
-    chain = RpcChain(rpc_url, chain_id, addresses, journal)
+    chain = RpcChain(rpc_url, chain_id, addresses, journal=journal)
     try:
         await chain.check()
         yield Context(settings, chain)

@@ -53,7 +53,7 @@ class ChainCall(msgspec.Struct, frozen=True):
 
 
 class Mined(msgspec.Struct, frozen=True):
-    """A transaction in a block, of any sender. `call` is None where it called none of ours."""
+    """A transaction in a block. `call` is None where it went to no contract that we know."""
 
     tx_hash: str
     block_number: int
@@ -72,7 +72,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True):
-    """A signed transaction: it happens at most once, however often it is sent, by its nonce."""
+    """A signed transaction. It happens once at most, however often it is sent: it has a nonce."""
 
     label: str
     sender: str
@@ -91,7 +91,7 @@ class Fate(StrEnum):
 
 
 class TransactionFate(msgspec.Struct, frozen=True):
-    """Its fate now, and whether a reorganisation of the depth asked for leaves it as it is."""
+    """Its fate by now, and whether a reorganisation of the depth asked for could change it."""
 
     fate: Fate
     is_final: bool
@@ -108,44 +108,35 @@ class Chain(Protocol):
     @property
     def domain(self) -> Domain:
         """The EIP-712 domain of this network."""
-        ...
 
     async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
         """Result of a view function: ints, strings, lists, dicts of named fields.
 
         Raises ContractRefused.
         """
-        ...
 
     async def now(self) -> int:
         """Chain time: seconds of the newest block. Deadlines are judged by this clock."""
-        ...
 
     async def balance_wei(self, address: str) -> int:
         """ETH of an account, for gas."""
-        ...
 
     async def block_number(self) -> int: ...
 
     async def block_hash(self, number: int) -> str | None:
         """Hash of a block of the current chain, None when it has no such block."""
-        ...
 
     async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
         """Every event of our contracts in these blocks, inclusive, in chain order."""
-        ...
 
     async def call_of(self, tx_hash: str) -> ChainCall | None:
         """What a transaction asked one of our contracts; None when it was sent to none directly."""
-        ...
 
     async def mined(self, number: int) -> list[Mined]:
         """Every transaction in a block, in order."""
-        ...
 
     async def simulate(self, sender: str, contract: str, function: str, *args: Any) -> int:
         """Gas that a call would use if `sender` sent it now. Raises ContractRefused."""
-        ...
 
     async def transact(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
@@ -156,16 +147,14 @@ class Chain(Protocol):
         ChainUnreachable. After ChainUnreachable the transaction may or may not be pending: read the
         contract's state before trying again.
         """
-        ...
 
 
 async def history(
     chain: Chain, first: int, last: int | None = None
 ) -> AsyncIterator[tuple[int, list[ChainEvent]]]:
-    """Every event of our contracts in [first, last], in chain order; `last` None: the newest.
+    """Every event of our contracts in blocks [first, last] (None: the newest), in chain order.
 
-    Nodes answer for few blocks at once: yields the last block of each part, and its events. Raises
-    ChainUnreachable.
+    Yields the last block of each call to the node, and its events. Raises ChainUnreachable.
     """
     head = await chain.block_number() if last is None else last
     for start in range(first, head + 1, BLOCKS_PER_CALL):

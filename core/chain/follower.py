@@ -1,9 +1,9 @@
-"""Which events happened since we last looked, surviving reorganisations and restarted nodes.
+"""Which events happened since the last look, across reorganisations and restarted nodes?
 
 The follower remembers the hashes of the last `window` blocks it processed. When the chain no longer
-has one of them, it reports how far to roll back and delivers the new chain's events. When the whole
-window is gone (another chain behind the URL, or a node that lost its state) it says so: the owner
-starts over.
+has one of them, it reports how far to roll back and delivers the new chain's events; when the whole
+window is gone (another chain behind the same URL, or a node that lost its state) it says so, and
+the owner starts over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from core.chain.chain import Chain, ChainEvent
 
 
 class ChainPosition(msgspec.Struct, frozen=True):
-    """Block numbers and hashes, oldest first. Store it with what the events changed."""
+    """Numbers and hashes of blocks, oldest first. Store it with what their events changed."""
 
     blocks: tuple[tuple[int, str], ...] = ()
 
@@ -50,11 +50,12 @@ class EventFollower:
         self._window, self._max_blocks = window, max_blocks
 
     async def poll(self) -> EventBatch:
-        """Events since the last poll, of at most `max_blocks` blocks.
+        """Events since the last poll, of `max_blocks` blocks at most.
 
-        Nothing is reported when the chain changes while it is read; the next poll sees it whole.
-        Raises ChainUnreachable and changes nothing.
+        Raises ChainUnreachable and changes nothing. Nothing new is reported when the chain changes
+        while it is read; the next poll sees it whole.
         """
+
         ancestor, rolled_back, replaced = await self._common_ancestor()
         head = await self._chain.block_number()
         first = self._start if ancestor.last is None else ancestor.last + 1
@@ -64,12 +65,11 @@ class EventFollower:
         if position is None or not await self._still_holds(ancestor, position):
             return EventBatch([], self._position)
         self._position = position
+        undone_to = self._start - 1 if ancestor.last is None else ancestor.last
         return EventBatch(
             events,
             position,
-            rolled_back_to=(ancestor.last if ancestor.last is not None else self._start - 1)
-            if rolled_back
-            else None,
+            rolled_back_to=undone_to if rolled_back else None,
             chain_replaced=replaced,
         )
 

@@ -41,7 +41,7 @@ from core.protocol.units import format_eth
 if TYPE_CHECKING:
     from web3.contract import AsyncContract
 
-#: Transactions that land in between may make ours write more slots; unused gas costs nothing.
+#: Others' transactions may land before ours and make it write more slots; unused gas is free.
 _GAS_MARGIN_PERCENT = 60
 _CONFIRM_TIMEOUT_S = 60.0
 _POLL_S = 0.1
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """What we pass, as web3 wants it: checksummed addresses, structs as tuples as declared."""
+    """What we pass, as web3 wants it: addresses checksummed, structs as tuples of their fields."""
     if isinstance(value, Value):
         value = msgspec.to_builtins(value)
     if isinstance(value, Mapping):
@@ -147,18 +147,24 @@ class RpcChain(Chain):
         rpc_url: str,
         chain_id: int,
         addresses: Mapping[str, str],
+        *,
         journal: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """No traffic yet. `journal` is told of each transaction, sent and ended."""
+        """No traffic yet. `addresses` maps contract names to where they are.
+
+        `journal` is told of every transaction when it is sent and when its fate is known.
+        """
         from web3 import AsyncHTTPProvider, AsyncWeb3
 
         self.rpc_url, self.chain_id = rpc_url, chain_id
         self.addresses = {name: to_checksum_address(a) for name, a in addresses.items()}
         provider = AsyncHTTPProvider(rpc_url, exception_retry_configuration=None)
         self._web3: AsyncWeb3[Any] = AsyncWeb3(provider)
+        self._eth: Any = self._web3.eth
         self.journal = journal
         self._contracts: dict[str, AsyncContract] = {}
-        self._sending: dict[str, asyncio.Lock] = {}  # by account: nonces are spent in order
+        #: By account, whose transactions are signed and sent one after the other.
+        self._sending: dict[str, asyncio.Lock] = {}
         self._topics: dict[tuple[str, bytes], tuple[str, Any]] = {}
         self._selectors: dict[tuple[str, bytes], tuple[str, str]] = {}
         for name, address in self.addresses.items():
@@ -170,7 +176,7 @@ class RpcChain(Chain):
 
     def _bind(self, name: str, address: str) -> None:
         abi = artifact(name)["abi"]
-        contract = self._web3.eth.contract(
+        contract = self._eth.contract(
             address=to_checksum_address(address), abi=abi, decode_tuples=True
         )
         self._contracts[name] = contract
@@ -184,7 +190,7 @@ class RpcChain(Chain):
 
     async def check(self) -> None:
         """Raise ConfigError unless the node is on our chain id and every contract has code."""
-        found = await self._guard(self._web3.eth.chain_id)
+        found = await self._guard(self._eth.chain_id)
         if found != self.chain_id:
             raise ConfigError(
                 f"{self.rpc_url} is chain {found}",
@@ -192,7 +198,7 @@ class RpcChain(Chain):
                 next_step="choose the right --network or --rpc-url",
             )
         for name, address in self.addresses.items():
-            if not await self._guard(self._web3.eth.get_code(to_checksum_address(address))):
+            if not await self._guard(self._eth.get_code(to_checksum_address(address))):
                 raise ConfigError(
                     f"no {name} at {address}",
                     f"chain {self.chain_id} has no code there: a new chain, or an old network file",
@@ -206,53 +212,43 @@ class RpcChain(Chain):
 
     async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
         call = self._contracts[contract].functions[function](*map(_argument, args))
-        where: Any = "latest" if block is None else block
-        return _plain(
-            await self._guard(call.call(block_identifier=where), f"{contract}.{function}")
-        )
+        asked = call.call(block_identifier="latest" if block is None else block)
+        return _plain(await self._guard(asked, f"{contract}.{function}"))
 
     async def balance_wei(self, address: str) -> int:
-        return int(await self._guard(self._web3.eth.get_balance(to_checksum_address(address))))
+        return int(await self._guard(self._eth.get_balance(to_checksum_address(address))))
 
     async def block_number(self) -> int:
-        return int(await self._guard(self._web3.eth.get_block_number()))
+        return int(await self._guard(self._eth.get_block_number()))
 
     async def block_hash(self, number: int) -> str | None:
         from web3.exceptions import BlockNotFound
 
         try:
-            block = await self._guard(self._web3.eth.get_block(number), allow=(BlockNotFound,))
+            block = await self._guard(self._eth.get_block(number), allow=(BlockNotFound,))
         except BlockNotFound:
             return None
         return "0x" + bytes(block["hash"]).hex()
 
     async def now(self) -> int:
-        block = await self._guard(self._web3.eth.get_block("latest"))
+        block = await self._guard(self._eth.get_block("latest"))
         return int(block["timestamp"])
 
     async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
-        logs = await self._guard(
-            self._web3.eth.get_logs(
-                {
-                    "fromBlock": first_block,
-                    "toBlock": last_block,
-                    "address": [to_checksum_address(a) for a in self.addresses.values()],
-                }
-            )
-        )
+        addresses = list(self.addresses.values())
+        wanted = {"fromBlock": first_block, "toBlock": last_block, "address": addresses}
+        logs = await self._guard(self._eth.get_logs(wanted))
         found = [event for event in map(self._decode_log, logs) if event is not None]
         return sorted(found, key=lambda e: (e.block_number, e.log_index))
 
     async def call_of(self, tx_hash: str) -> ChainCall | None:
-        return self._decode_call(
-            await self._guard(self._web3.eth.get_transaction(tx_hash))  # type: ignore[arg-type]
-        )
+        return self._decode_call(await self._guard(self._eth.get_transaction(tx_hash)))
 
     async def mined(self, number: int) -> list[Mined]:
-        block = await self._guard(self._web3.eth.get_block(number, full_transactions=True))
+        block = await self._guard(self._eth.get_block(number, full_transactions=True))
         found = []
         for tx in block["transactions"]:
-            receipt = await self._guard(self._web3.eth.get_transaction_receipt(tx["hash"]))
+            receipt = await self._guard(self._eth.get_transaction_receipt(tx["hash"]))
             found.append(
                 Mined(
                     tx_hash="0x" + bytes(tx["hash"]).hex(),
@@ -268,9 +264,8 @@ class RpcChain(Chain):
     def _decode_log(self, entry: Any) -> ChainEvent | None:
         from web3.exceptions import LogTopicError, MismatchedABI
 
-        if not entry["topics"]:
-            return None
-        known = self._topics.get((entry["address"].lower(), bytes(entry["topics"][0])))
+        topic = bytes(entry["topics"][0]) if entry["topics"] else b""
+        known = self._topics.get((entry["address"].lower(), topic))
         if known is None:
             return None
         name, event = known
@@ -298,17 +293,15 @@ class RpcChain(Chain):
         try:
             _, args = self._contracts[name].decode_function_input(tx["input"])
         except (DecodingError, UnicodeDecodeError, ValueError, TypeError):
-            return None  # anybody may send a known selector with nonsense behind it
+            return None  # a known selector may come with nonsense behind it
         return ChainCall(name, function, _plain(args), tx["from"])
 
     # --- sending ---
 
     async def simulate(self, sender: str, contract: str, function: str, *args: Any) -> int:
         call = self._contracts[contract].functions[function](*map(_argument, args))
-        gas = await self._guard(
-            call.estimate_gas({"from": to_checksum_address(sender)}), f"{contract}.{function}"
-        )
-        return int(gas)
+        estimate = call.estimate_gas({"from": to_checksum_address(sender)})
+        return int(await self._guard(estimate, f"{contract}.{function}"))
 
     async def transact(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
@@ -318,38 +311,53 @@ class RpcChain(Chain):
     async def prepare(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
     ) -> PreparedTransaction:
-        """A call, signed but unsent; stored before `push`, it happens once. Raises as `transact`."""
+        """A signed call: stored before `push`, it is sent once for good. Raises as `transact`."""
         to, data, gas, label = await self._call(signer, contract, function, *args)
         fields = await self._priced(signer, to, data, gas, label)
         return await self._signed(signer, fields, label)
 
     async def push(self, prepared: PreparedTransaction) -> None:
-        """Hand it to the node, which may know it already. Raises ChainUnreachable."""
+        """Hand a prepared transaction to the node, which may know it. Raises ChainUnreachable."""
         try:
             await self._push(prepared)
         except ChainUnreachable:
-            if not await self._knows(prepared.tx_hash):
+            if await self._known(self._eth.get_transaction(prepared.tx_hash)) is None:
                 raise
 
     async def mined_as(self, prepared: PreparedTransaction) -> Sent:
-        """Wait for its block. Raises ContractRefused if it reverted, ChainUnreachable if late."""
-        return await self._mined(bytes.fromhex(prepared.tx_hash[2:]), prepared.label)
+        """Wait until it is mined. Raises ContractRefused if it reverted, ChainUnreachable."""
+        label, tx_hash = prepared.label, prepared.tx_hash
+        deadline = asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline:
+            receipt = await self._known(self._eth.get_transaction_receipt(tx_hash))
+            if receipt is None:
+                await asyncio.sleep(_POLL_S)
+                continue
+            if receipt["status"] != 1:
+                raise ContractRefused(
+                    f"{label} failed in block {receipt['blockNumber']}",
+                    error="reverted",
+                    state="the gas was paid, nothing else changed",
+                    next_step="the state moved between simulation and block: look again and retry",
+                )
+            return Sent(tx_hash, int(receipt["blockNumber"]), int(receipt["gasUsed"]))
+        raise ChainUnreachable(
+            f"{label} was sent but not mined in {_CONFIRM_TIMEOUT_S:g} s",
+            state=f"transaction {tx_hash} may still be mined",
+            next_step="look it up before you repeat it",
+        )
 
     async def outcome_of(self, prepared: PreparedTransaction, depth_blocks: int) -> TransactionFate:
-        """Its fate; final is what lies at least `depth_blocks` deep. Raises ChainUnreachable."""
-        from web3.exceptions import TransactionNotFound
+        """What became of it; final is what lies at least `depth_blocks` below the newest block.
 
+        Raises ChainUnreachable.
+        """
         buried = max(0, await self.block_number() - depth_blocks)
-        # Asked before the receipt: a nonce spent by then, without a receipt, was spent by another.
-        spent = await self._guard(
-            self._web3.eth.get_transaction_count(to_checksum_address(prepared.sender), buried)
-        )
-        try:
-            receipt = await self._guard(
-                self._web3.eth.get_transaction_receipt(prepared.tx_hash),  # type: ignore[arg-type]
-                allow=(TransactionNotFound,),
-            )
-        except TransactionNotFound:
+        # Asked before the receipt: without one later, another transaction spent this nonce.
+        sender = to_checksum_address(prepared.sender)
+        spent = await self._guard(self._eth.get_transaction_count(sender, buried))
+        receipt = await self._known(self._eth.get_transaction_receipt(prepared.tx_hash))
+        if receipt is None:
             is_void = int(spent) > prepared.nonce
             return TransactionFate(Fate.VOID if is_void else Fate.PENDING, is_void)
         number = int(receipt["blockNumber"])
@@ -357,19 +365,14 @@ class RpcChain(Chain):
         return TransactionFate(fate, number <= buried, number)
 
     async def deploy(self, signer: DigestSigner, name: str, *args: Any) -> str:
-        """Create a contract from its committed artifact, bind its name, and return its address."""
-        found = artifact(name)
-        factory = self._web3.eth.contract(abi=found["abi"], bytecode=found["bytecode"])
+        """Create a contract from its committed artifact and bind it by its name. → its address"""
+        found, label = artifact(name), f"deploy {name}"
+        factory = self._eth.contract(abi=found["abi"], bytecode=found["bytecode"])
         creation = factory.constructor(*map(_argument, args))
-        gas = await self._guard(
-            creation.estimate_gas({"from": to_checksum_address(signer.address)}), f"deploy {name}"
-        )
-        sent = await self._send(
-            signer, None, creation.data_in_transaction, int(gas), f"deploy {name}"
-        )
-        receipt = await self._guard(
-            self._web3.eth.get_transaction_receipt(sent.tx_hash)  # type: ignore[arg-type]
-        )
+        estimate = creation.estimate_gas({"from": to_checksum_address(signer.address)})
+        gas = int(await self._guard(estimate, label))
+        sent = await self._send(signer, None, creation.data_in_transaction, gas, label)
+        receipt = await self._guard(self._eth.get_transaction_receipt(sent.tx_hash))
         address = str(receipt["contractAddress"])
         self.addresses[name] = to_checksum_address(address)
         self._bind(name, address)
@@ -381,10 +384,8 @@ class RpcChain(Chain):
 
     async def nonce(self, address: str) -> int:
         """Next nonce of an account, counting pending transactions."""
-        count = await self._guard(
-            self._web3.eth.get_transaction_count(to_checksum_address(address), "pending")
-        )
-        return int(count)
+        asked = self._eth.get_transaction_count(to_checksum_address(address), "pending")
+        return int(await self._guard(asked))
 
     async def rpc(self, method: str, *params: Any) -> Any:
         """A raw request, for a development node's own methods."""
@@ -436,7 +437,7 @@ class RpcChain(Chain):
         value_wei: int = 0,
     ) -> dict[str, Any]:
         """The transaction but for its nonce. Raises GasShort."""
-        block = await self._guard(self._web3.eth.get_block("latest"))
+        block = await self._guard(self._eth.get_block("latest"))
         tip = 10**9
         fee = 2 * int(block["baseFeePerGas"]) + tip
         limit = gas + gas * _GAS_MARGIN_PERCENT // 100 if data != "0x" else gas
@@ -473,56 +474,27 @@ class RpcChain(Chain):
 
     async def _push(self, prepared: PreparedTransaction) -> None:
         raw = bytes.fromhex(prepared.raw[2:])
-        await self._guard(self._web3.eth.send_raw_transaction(raw), prepared.label)
+        await self._guard(self._eth.send_raw_transaction(raw), prepared.label)
 
-    async def _knows(self, tx_hash: str) -> bool:
+    async def _known(self, asked: Any) -> Any | None:
+        """What the node knows of a transaction; None where it knows none."""
         from web3.exceptions import TransactionNotFound
 
-        asked = self._web3.eth.get_transaction(tx_hash)  # type: ignore[arg-type]
         try:
-            await self._guard(asked, allow=(TransactionNotFound,))
+            return await self._guard(asked, allow=(TransactionNotFound,))
         except TransactionNotFound:
-            return False
-        return True
+            return None
 
     def _record(self, entry: dict[str, Any], outcome: str) -> None:
         if self.journal is not None:
             self.journal({**entry, "outcome": outcome})
-
-    async def _mined(self, tx_hash: bytes, label: str) -> Sent:
-        from web3.exceptions import TransactionNotFound
-
-        hexed = "0x" + tx_hash.hex()
-        deadline = asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S
-        while asyncio.get_running_loop().time() < deadline:
-            try:
-                receipt = await self._guard(
-                    self._web3.eth.get_transaction_receipt(tx_hash),  # type: ignore[arg-type]
-                    allow=(TransactionNotFound,),
-                )
-            except TransactionNotFound:
-                await asyncio.sleep(_POLL_S)
-                continue
-            if receipt["status"] != 1:
-                raise ContractRefused(
-                    f"{label} failed in block {receipt['blockNumber']}",
-                    error="reverted",
-                    state="the gas was paid, nothing else changed",
-                    next_step="the state moved between simulation and block: look again and retry",
-                )
-            return Sent(hexed, int(receipt["blockNumber"]), int(receipt["gasUsed"]))
-        raise ChainUnreachable(
-            f"{label} was sent but not mined in {_CONFIRM_TIMEOUT_S:g} s",
-            state=f"transaction {hexed} may still be mined",
-            next_step="look it up before you repeat it",
-        )
 
     async def _guard(
         self, awaitable: Any, label: str = "", allow: tuple[type[Exception], ...] = ()
     ) -> Any:
         """Await a web3 call, turning its many exceptions into our two."""
         import aiohttp
-        from web3.exceptions import ContractLogicError, Web3Exception, Web3RPCError
+        from web3.exceptions import ContractLogicError, Web3Exception
 
         try:
             return await awaitable
@@ -534,21 +506,14 @@ class RpcChain(Chain):
                 name, args = decode_revert(data)
             else:
                 name, args = (error.message or "reverted without a reason"), {}
-            raise ContractRefused(
-                f"{label or 'the call'} was refused", error=name, args=args
-            ) from None
+            what = f"{label or 'the call'} was refused"
+            raise ContractRefused(what, error=name, args=args) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ChainUnreachable(
-                f"no answer from {self.rpc_url}", str(error) or type(error).__name__
-            ) from None
-        except (
-            Web3RPCError,
-            Web3Exception,
-            ValueError,
-        ) as error:  # ValueError: no JSON, no numbers
-            raise ChainUnreachable(
-                f"{label or 'a request'} failed at the node", str(error)[:300]
-            ) from None
+            why = str(error) or type(error).__name__
+            raise ChainUnreachable(f"no answer from {self.rpc_url}", why) from None
+        except (Web3Exception, ValueError) as error:  # ValueError: no JSON, no numbers
+            what = f"{label or 'a request'} failed at the node"
+            raise ChainUnreachable(what, str(error)[:300]) from None
 
 
 def _sign_transaction(signer: DigestSigner, fields: dict[str, Any]) -> bytes:
