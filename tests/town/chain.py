@@ -51,7 +51,7 @@ class ChainJob:
 
 
 class FakeChain(Chain):
-    """Keeps the contracts' own rules for what matchers and requesters send. One transaction a block.
+    """Keeps the contracts' rules for what matchers and requesters send. One transaction a block.
 
     `answers` replaces what a view function says, by "Contract.function": a value, a function of the
     arguments, or an error to raise. `refusals` are raised at the next transaction of that function.

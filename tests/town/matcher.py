@@ -1,4 +1,4 @@
-"""A matcher over a real database, with chain, swarm and stages in memory and a clock moved by hand."""
+"""A matcher over a real database; chain, swarm, stages in memory, and a clock moved by hand."""
 
 from __future__ import annotations
 

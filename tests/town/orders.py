@@ -1,4 +1,4 @@
-"""Keys, a small model, and what requester and stages sign over it: prompts, orders, answers, receipts."""
+"""Keys, a small model, and what requester and stages sign: orders, answers, receipts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which chain do a benchmark's stages and requesters ask? One on which everybody is rich and registered.
+"""Which chain do a benchmark's stages and requesters ask? One where all are rich and registered.
 
-A job is on it once the benchmark says so. Everything else of a stage is the product's own.
+A job is on it once the benchmark says so.
 """
 
 from __future__ import annotations

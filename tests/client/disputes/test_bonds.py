@@ -1,4 +1,4 @@
-"""What an accuser may lock is what its disputes on chain hold, of either kind, and what one more takes."""
+"""What an accuser may lock is what its disputes on chain hold, and what one more takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A juror does each dispute's next step once, never contradicts itself, and outlives restarts, races, reorganisations and silence."""
+"""A juror does each dispute's next step once, across restarts, races and reorganisations."""
 
 from __future__ import annotations
 
