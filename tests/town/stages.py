@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
@@ -26,18 +26,43 @@ from tests.town.orders import (
 Script = Callable[["Stages", int], Awaitable[None]]
 
 
-class Stages:
+class Operators:
+    """The operators of a plan's stages, which listen on loopback."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]] = SPANS, first_key: int = 100) -> None:
+        self.operators = [key(first_key + i) for i in range(len(spans))]
+        self.plan = tuple(
+            t.Stage(o.address, a, b) for o, (a, b) in zip(self.operators, spans, strict=True)
+        )
+        self._listeners: list[Listener] = []
+
+    async def start(self) -> Self:
+        for stage, operator in enumerate(self.operators):
+            listener = Listener(StreamIdentity(operator, DOMAIN), self._handler_of(stage))
+            await listener.start("127.0.0.1", 0)
+            self._listeners.append(listener)
+        return self
+
+    async def close(self) -> None:
+        for listener in self._listeners:
+            await listener.close()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        return tuple(f"127.0.0.1:{listener.port}" for listener in self._listeners)
+
+    def _handler_of(self, stage: int) -> Any:
+        raise NotImplementedError
+
+
+class Stages(Operators):
     """Three operators that play the stages of one job after another over real streams.
 
     `script` is run for each submitted request; `refuse` answers OpenJob of a stage with a failure.
     """
 
     def __init__(self, first_key: int = 100) -> None:
-        self.operators = [key(first_key + i) for i in range(len(SPANS))]
-        self.plan = tuple(
-            t.Stage(signer.address, start, end)
-            for signer, (start, end) in zip(self.operators, SPANS, strict=True)
-        )
+        super().__init__(first_key=first_key)
         self.script: Script = serve
         self.refuse: dict[int, wire.Failed] = {}
         self.refuse_submit: set[int] = set()
@@ -47,25 +72,12 @@ class Stages:
         self.running = 0
         self.most_running = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listeners: list[Listener] = []
-
-    async def start(self) -> Stages:
-        for stage, operator in enumerate(self.operators):
-            listener = Listener(StreamIdentity(operator, DOMAIN), self._handler_of(stage))
-            await listener.start("127.0.0.1", 0)
-            self._listeners.append(listener)
-        return self
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for listener in self._listeners:
-            await listener.close()
-
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        return tuple(f"127.0.0.1:{listener.port}" for listener in self._listeners)
+        await super().close()
 
     def match(self, batch: PromptBatch, signed: t.SignedOrder | None = None) -> Match:
         self.batch, self.signed = batch, signed or signed_order(batch)

@@ -5,8 +5,7 @@ strangers can check.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ import pytest
 from client.commands.ask import job_follow, receipts
 from client.commands.judge import bundle
 from client.commands.wallet import allow
-from client.context import Context
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.types import JobState
 from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run
 from core.runtime.commands.results import plain
-from core.runtime.settings import Settings
 from tests.client.commands.ask.test_job_list import Desk
 from tests.clocks import ManualClock
 from tests.town.orders import NOW_S, REQUESTER, key, prompts
@@ -31,13 +28,7 @@ from tests.town.orders import NOW_S, REQUESTER, key, prompts
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = Desk(tmp_path)
-
-    @asynccontextmanager
-    async def open_context(settings: Settings) -> AsyncIterator[Context]:
-        yield Context(settings, desk.chain)
-
-    for module in (job_follow, receipts, bundle, allow):
-        monkeypatch.setattr(module, "open_context", open_context)
+    desk.open_for(monkeypatch, job_follow, receipts, bundle, allow)
     return desk
 
 

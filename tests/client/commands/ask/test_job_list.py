@@ -72,6 +72,16 @@ class Desk:
             store.add_receipts(self.job.job_id, [self.stages.receipt(s, covered) for s in range(3)])
         store.close()
 
+    def open_for(self, monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
+        """Commands of these modules meet this chain."""
+
+        @asynccontextmanager
+        async def open_context(settings: Settings) -> AsyncIterator[Context]:
+            yield Context(settings, self.chain)
+
+        for module in modules:
+            monkeypatch.setattr(module, "open_context", open_context)
+
     def change(self, edit: Callable[[Any], None]) -> None:
         store = open_store(self.settings)
         edit(store)
@@ -81,12 +91,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = Desk(tmp_path)
-
-    @asynccontextmanager
-    async def open_context(settings: Settings) -> AsyncIterator[Context]:
-        yield Context(settings, desk.chain)
-
-    monkeypatch.setattr(job_list, "open_context", open_context)
+    desk.open_for(monkeypatch, job_list)
     return desk
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,8 @@ from hypothesis import strategies as st
 
 from client.commands.wallet import balance as holdings_module
 from client.commands.wallet.balance import DAY_S, holdings, lasts, per_day_spent
-from client.context import Context
 from core.money import pricing
 from core.runtime.commands.results import plain
-from core.runtime.settings import Settings
 from tests.client.commands.ask.test_job_list import Desk
 from tests.town.orders import NOW_S, REQUESTER, SPEC
 
@@ -33,12 +29,7 @@ class At:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """One finished job of the requester's, which still holds money."""
     desk = Desk(tmp_path)
-
-    @asynccontextmanager
-    async def open_context(settings: Settings) -> AsyncIterator[Context]:
-        yield Context(settings, desk.chain)
-
-    monkeypatch.setattr(holdings_module, "open_context", open_context)
+    desk.open_for(monkeypatch, holdings_module)
     monkeypatch.setattr(holdings_module, "SystemClock", At)
     me = REQUESTER.address
     desk.chain.usd[me], desk.chain.prepaid[me] = 3 * USD, 4 * USD
