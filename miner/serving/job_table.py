@@ -19,7 +19,7 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel
 from miner.chain import admission
 from miner.chain.admission import AdmissionRefusal, MinerState, ReceivedProposal
-from miner.chain.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
+from miner.chain.onchain import ClosingNews, DisputeNews, JobNews, MinerChain
 from miner.records.store import CLOSED_STATES, StoredJob, keep_until
 from miner.serving.outbox import Outbox
 from miner.serving.receipts import Book
@@ -194,7 +194,7 @@ class Desk:
     """The jobs, their reservations, and what makes them real."""
 
     def __init__(
-        self, terms: MinerTerms, book: Book, chain: ChainReads, monotonic: Callable[[], float]
+        self, terms: MinerTerms, book: Book, chain: MinerChain, monotonic: Callable[[], float]
     ) -> None:
         self.terms, self.book, self.chain = terms, book, chain
         self.serving: LoadedShard | None = None
