@@ -23,9 +23,9 @@ from client.orders.orders import Prompt, opening_of
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from devnet.models.tiny_models import write_tiny_model
-from tests.client.sessions.village import SMALL, Village, ask
-from tests.failover.town import REQUESTER, prompts
-from tests.miner.network import DOMAIN
+from tests.town.orders import DOMAIN, REQUESTER
+from tests.town.town import prompts
+from tests.town.village import SMALL, Village, ask
 
 SIZES = SMALL.model_copy(update={"requests": 2000, "tokens_in": 400_000, "tokens_out": 400_000})
 

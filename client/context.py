@@ -13,6 +13,7 @@ import msgspec
 from client.orders.matcher_api import MatcherApi
 from client.records.store import ClientStore
 from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.engine.weights.store import resolve_model
 from core.protocol import ids
 from core.protocol.errors import IdInvalid, ModelMissing, ModelUnknown
@@ -121,7 +122,7 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
     known = settings.network.contracts
     addresses |= {name: known[name] for name in GAME_CONTRACTS if name in known}
     journal = partial(record_transaction, settings.folders)
-    chain = Chain(rpc_url, chain_id, addresses, journal=journal)
+    chain = RpcChain(rpc_url, chain_id, addresses, journal=journal)
     try:
         await chain.check()
         yield Context(settings, chain)

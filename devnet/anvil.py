@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.protocol.errors import ConfigError
 from devnet.processes import Processes, RunningProgram
 
@@ -58,7 +58,7 @@ async def start_anvil(
     if state_file is not None:
         argv += ["--state", str(state_file)]
     running = await processes.start("anvil", argv)
-    chain = Chain(f"http://127.0.0.1:{port}", CHAIN_ID, {})
+    chain = RpcChain(f"http://127.0.0.1:{port}", CHAIN_ID, {})
 
     async def answers() -> bool:
         await chain.check()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.chain.chain import CONTRACTS, Chain, predict_address
+from core.chain.chain import CONTRACTS
+from core.chain.rpc import RpcChain, predict_address
 from core.dispute.trace.program import Tolerance
 from core.engine.weights.shape import describe_model
 from core.engine.weights.weights import model_manifest
@@ -52,7 +53,7 @@ class Parameters:
 
 
 async def deploy(
-    chain: Chain, deployer: DigestSigner, fee_recipient: str, p: Parameters
+    chain: RpcChain, deployer: DigestSigner, fee_recipient: str, p: Parameters
 ) -> dict[str, str]:
     """Create every contract from its committed artifact; returns their addresses.
 
@@ -169,7 +170,7 @@ def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpe
 
 
 async def register_model(
-    chain: Chain, signer: DigestSigner, model_dir: Path, program: ModelProgram | None = None
+    chain: RpcChain, signer: DigestSigner, model_dir: Path, program: ModelProgram | None = None
 ) -> str:
     """Register the model and store its program unless they are; returns the model's id."""
     program = program or registered_program(model_dir)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.protocol import ids, units
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.runtime.commands.console import Run
@@ -55,7 +55,7 @@ def load(layout: DevnetFolders) -> Devnet:
     document = json.loads(layout.network_file.read_text())
     net = Devnet(layout)
     net.processes = Processes.load(layout.processes_file, layout.logs)
-    net.chain = Chain(document["rpc_url"], document["chain_id"], document["contracts"])
+    net.chain = RpcChain(document["rpc_url"], document["chain_id"], document["contracts"])
     net.rpc_port = int(document["rpc_url"].rpartition(":")[2])
     net.matcher_url = document.get("matcher_url", "")
     net.bootstrap = document.get("bootstrap_peers", [])
@@ -67,7 +67,7 @@ def load(layout: DevnetFolders) -> Devnet:
 
 
 @asynccontextmanager
-async def _running() -> AsyncIterator[tuple[Devnet, Chain]]:
+async def _running() -> AsyncIterator[tuple[Devnet, RpcChain]]:
     """The devnet of this user and its chain. Raises Unreachable."""
     net = load(DevnetFolders.default())
     try:

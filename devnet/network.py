@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.engine.weights.store import resolve_model
 from core.protocol.errors import MatcherUnreachable
 from core.runtime.folders import Folders
@@ -67,7 +67,7 @@ class Devnet:
     parties: Sequence[str] = tuple(PARTIES)
     processes: Processes = field(init=False)
     addresses: dict[str, str] = field(default_factory=dict)
-    chain: Chain | None = None
+    chain: RpcChain | None = None
     model_id: str = ""
     deploy_block: int = 0
     rpc_port: int = 0
@@ -88,7 +88,7 @@ class Devnet:
         """Import once what all programs need; for a devnet that one process starts and stops."""
         await self.processes.warm_up({"DEVNET_ROOT": str(self.layout.root), "HF_HUB_OFFLINE": "1"})
 
-    async def start_chain(self, *, keep: bool = False) -> Chain:
+    async def start_chain(self, *, keep: bool = False) -> RpcChain:
         """Anvil on a free port, or where it was; with `keep` it goes on from where it stopped."""
         if not self.rpc_port:
             (self.rpc_port,) = free_ports(1)
@@ -100,7 +100,7 @@ class Devnet:
             state_file=self.layout.chain_state_file if keep else None,
             block_time_s=self.block_time_s,
         )
-        self.chain = self.chain or Chain(f"http://127.0.0.1:{self.rpc_port}", CHAIN_ID, {})
+        self.chain = self.chain or RpcChain(f"http://127.0.0.1:{self.rpc_port}", CHAIN_ID, {})
         return self.chain
 
     async def deploy(self) -> dict[str, str]:
@@ -331,7 +331,7 @@ class Devnet:
     # --- inside ---
 
     @property
-    def running_chain(self) -> Chain:
+    def running_chain(self) -> RpcChain:
         """The chain of a devnet that was started or loaded."""
         assert self.chain is not None, "start_chain comes first"
         return self.chain

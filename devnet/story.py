@@ -23,6 +23,7 @@ from rich.table import Table
 
 from client.disputes.game_record import ShownMove, describe_trial, moves_of, on_trial
 from core.chain.chain import Chain, ChainEvent
+from core.chain.rpc import RpcChain
 from core.dispute.game.game_log import Opened, games
 from core.money import pricing
 from core.protocol import ids
@@ -330,7 +331,7 @@ class Story:
     # --- helpers ---
 
     @property
-    def _chain(self) -> Chain:
+    def _chain(self) -> RpcChain:
         assert self._net.chain is not None
         return self._net.chain
 

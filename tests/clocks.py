@@ -1,4 +1,4 @@
-"""Clocks of tests: one that hurries, and one that stands still until it is moved."""
+"""Clocks of tests: that hurries, whose sleeps are over at once, that stands still until moved."""
 
 from __future__ import annotations
 
@@ -18,6 +18,23 @@ class Hasty(SystemClock):
     async def sleep(self, seconds: float) -> None:
         self.pauses += 1
         await asyncio.sleep(min(seconds, self._most_s))
+
+
+class InstantClock:
+    """A clock whose sleeps take no time but count."""
+
+    def __init__(self, start: float = 1_800_000_000.0) -> None:
+        self._start, self.slept = start, list[float]()
+
+    def now(self) -> float:
+        return self._start + sum(self.slept)
+
+    def monotonic(self) -> float:
+        return sum(self.slept)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
 
 
 class ManualClock:

@@ -1,5 +1,6 @@
 """The chain as one object.
 
-`chain`     read, send in nonce order, decode what contracts say: the only file with web3
+`chain`     what roles ask of it: reads, events, transactions, and the values that these are
+`rpc`       a node that answers: sends in nonce order, decodes; the only file with web3
 `follower`  events since the last look, across reorganisations and restarted nodes
 """

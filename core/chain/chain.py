@@ -1,40 +1,18 @@
-"""The chain as one object: read, send in nonce order, decode what contracts say, with web3.
+"""What the roles ask of the chain, and what it answers.
 
-Errors of the node become ChainUnreachable. A revert becomes ContractRefused with the decoded custom
-error and its arguments; it is found by simulation before sending, so a refused call costs no gas.
+Errors of the node are ChainUnreachable. A revert is ContractRefused with the decoded custom error
+and its arguments; it is found by simulating before anything is sent, so it costs no gas.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from enum import StrEnum
-from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
-from eth_abi.abi import decode as abi_decode
-from eth_abi.exceptions import DecodingError
-from eth_utils.abi import event_abi_to_log_topic, function_abi_to_4byte_selector
-from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 
-from core.protocol.errors import (
-    ChainUnreachable,
-    ConfigError,
-    ContractRefused,
-    GasShort,
-    HeadraceError,
-)
 from core.protocol.signing import DigestSigner, Domain
-from core.protocol.types import Value
-from core.protocol.units import format_eth
-
-if TYPE_CHECKING:
-    from web3.contract import AsyncContract
 
 BLOCKS_PER_CALL = 2000
 #: What a network consists of; all others exist before TaskRegistry, whose address they foretell.
@@ -51,11 +29,6 @@ CONTRACTS = (
     "ToleranceGame",
     "TaskRegistry",
 )
-#: Others' transactions may land before ours and make it write more slots; unused gas is free.
-_GAS_MARGIN_PERCENT = 60
-_CONFIRM_TIMEOUT_S = 60.0
-_POLL_S = 0.1
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 class ChainEvent(msgspec.Struct, frozen=True):
@@ -125,269 +98,45 @@ class TransactionFate(msgspec.Struct, frozen=True):
     block_number: int = 0
 
 
-@cache
-def artifact(name: str) -> dict[str, Any]:
-    """The committed artifact of a contract: abi, bytecode, compiler."""
-    text = resources.files("core.protocol").joinpath(f"abi/{name}.json").read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+class Chain(Protocol):
+    """The contracts of one network. Every call may raise ChainUnreachable."""
 
-
-def predict_address(deployer: str, nonce: int) -> str:
-    """Where a plain CREATE of this account with this nonce will land."""
-    body = b"\x94" + bytes.fromhex(deployer.removeprefix("0x"))
-    if nonce == 0:
-        body += b"\x80"
-    elif nonce < 0x80:
-        body += bytes([nonce])
-    else:
-        raw = nonce.to_bytes((nonce.bit_length() + 7) // 8, "big")
-        body += bytes([0x80 + len(raw)]) + raw
-    return to_checksum_address(keccak(bytes([0xC0 + len(body)]) + body)[12:])
-
-
-def _plain(value: Any) -> Any:
-    """What ABI decoding gives, as strings, ints, lists and dicts."""
-    if isinstance(value, bytes | bytearray):
-        return "0x" + bytes(value).hex()
-    if hasattr(value, "_asdict"):
-        return {k: _plain(v) for k, v in value._asdict().items()}
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
-
-
-def _argument(value: Any) -> Any:
-    """What we pass, as web3 wants it: addresses checksummed, structs as tuples of their fields."""
-    if isinstance(value, Value):
-        value = msgspec.to_builtins(value)
-    if isinstance(value, Mapping):
-        return tuple(_argument(v) for v in value.values())
-    if isinstance(value, list | tuple):
-        return [_argument(v) for v in value]
-    if isinstance(value, str) and _ADDRESS.fullmatch(value):
-        return to_checksum_address(value)
-    return value
-
-
-_BUILT_IN_ERRORS = {
-    keccak(text="Error(string)")[:4]: ("Error", [("reason", "string")]),
-    keccak(text="Panic(uint256)")[:4]: ("Panic", [("code", "uint256")]),
-}
-
-
-@cache
-def _errors() -> dict[bytes, tuple[str, list[tuple[str, str]]]]:
-    """Custom errors of all contracts (and OpenZeppelin's inside them) by selector."""
-    found: dict[bytes, tuple[str, list[tuple[str, str]]]] = {}
-    for file in resources.files("core.protocol").joinpath("abi").iterdir():
-        for entry in artifact(file.name.removesuffix(".json"))["abi"]:
-            if entry["type"] == "error":
-                fields = [(i["name"], _canonical(i)) for i in entry["inputs"]]
-                signature = f"{entry['name']}({','.join(kind for _, kind in fields)})"
-                found[keccak(text=signature)[:4]] = (entry["name"], fields)
-    return found
-
-
-def _canonical(entry: Mapping[str, Any]) -> str:
-    kind = str(entry["type"])
-    if not kind.startswith("tuple"):
-        return kind
-    inner = ",".join(_canonical(c) for c in entry["components"])
-    return f"({inner}){kind[len('tuple') :]}"
-
-
-def decode_revert(data: str) -> tuple[str, dict[str, Any]]:
-    """(error name, arguments) of revert data; unknown data is named by its selector."""
-    raw = bytes.fromhex(data.removeprefix("0x"))
-    known = _BUILT_IN_ERRORS.get(raw[:4]) or _errors().get(raw[:4])
-    if known is None:
-        return f"unknown error 0x{raw[:4].hex()}", {}
-    name, fields = known
-    try:
-        values = abi_decode([kind for _, kind in fields], raw[4:])
-    except (DecodingError, UnicodeDecodeError):
-        return name, {}
-    return name, {
-        field or str(i): _argument(_plain(v)) if "address" in kind else _plain(v)
-        for i, ((field, kind), v) in enumerate(zip(fields, values, strict=True))
-    }
-
-
-class Chain:
-    """A node's RPC and the contracts deployed behind it."""
-
-    def __init__(
-        self,
-        rpc_url: str,
-        chain_id: int,
-        addresses: Mapping[str, str],
-        *,
-        journal: Callable[[dict[str, Any]], None] | None = None,
-    ) -> None:
-        """No traffic yet. `addresses` maps contract names to where they are.
-
-        `journal` is told of every transaction when it is sent and when its fate is known.
-        """
-        from web3 import AsyncHTTPProvider, AsyncWeb3
-
-        self.rpc_url, self.chain_id = rpc_url, chain_id
-        self.addresses = {name: to_checksum_address(a) for name, a in addresses.items()}
-        provider = AsyncHTTPProvider(rpc_url, exception_retry_configuration=None)
-        self._web3: AsyncWeb3[Any] = AsyncWeb3(provider)
-        self._eth: Any = self._web3.eth
-        self.journal = journal
-        self._contracts: dict[str, AsyncContract] = {}
-        #: By account, whose transactions are signed and sent one after the other.
-        self._sending: dict[str, asyncio.Lock] = {}
-        self._topics: dict[tuple[str, bytes], tuple[str, Any]] = {}
-        self._selectors: dict[tuple[str, bytes], tuple[str, str]] = {}
-        for name, address in self.addresses.items():
-            self._bind(name, address)
+    rpc_url: str
+    chain_id: int
+    addresses: dict[str, str]
 
     @property
     def domain(self) -> Domain:
         """The EIP-712 domain of this network."""
-        return Domain(self.chain_id, self.addresses["TaskRegistry"])
-
-    def _bind(self, name: str, address: str) -> None:
-        abi = artifact(name)["abi"]
-        contract = self._eth.contract(
-            address=to_checksum_address(address), abi=abi, decode_tuples=True
-        )
-        self._contracts[name] = contract
-        for entry in abi:
-            if entry["type"] == "event":
-                topic = event_abi_to_log_topic(entry)
-                self._topics[(address.lower(), topic)] = (name, contract.events[entry["name"]]())
-            elif entry["type"] == "function":
-                selector = function_abi_to_4byte_selector(entry)
-                self._selectors[(address.lower(), selector)] = (name, entry["name"])
-
-    async def check(self) -> None:
-        """Raise ConfigError unless the node is on our chain id and every contract has code."""
-        found = await self._guard(self._eth.chain_id)
-        if found != self.chain_id:
-            raise ConfigError(
-                f"{self.rpc_url} is chain {found}",
-                f"the network file is for chain {self.chain_id}",
-                next_step="choose the right --network or --rpc-url",
-            )
-        for name, address in self.addresses.items():
-            if not await self._guard(self._eth.get_code(to_checksum_address(address))):
-                raise ConfigError(
-                    f"no {name} at {address}",
-                    f"chain {self.chain_id} has no code there: a new chain, or an old network file",
-                    next_step="on one machine: `devnet down` and `devnet up`",
-                )
-
-    async def close(self) -> None:
-        await self._web3.provider.disconnect()
-
-    # --- reading ---
 
     async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        """Result of a view function: ints, strings, lists, dicts. Raises ContractRefused."""
-        call = self._contracts[contract].functions[function](*map(_argument, args))
-        asked = call.call(block_identifier="latest" if block is None else block)
-        return _plain(await self._guard(asked, f"{contract}.{function}"))
+        """Result of a view function: ints, strings, lists, dicts of named fields.
 
-    async def balance_wei(self, address: str) -> int:
-        """ETH of an account, for gas."""
-        return int(await self._guard(self._eth.get_balance(to_checksum_address(address))))
-
-    async def block_number(self) -> int:
-        return int(await self._guard(self._eth.get_block_number()))
-
-    async def block_hash(self, number: int) -> str | None:
-        """Hash of a block of the current chain, None when it has no such block."""
-        from web3.exceptions import BlockNotFound
-
-        try:
-            block = await self._guard(self._eth.get_block(number), allow=(BlockNotFound,))
-        except BlockNotFound:
-            return None
-        return "0x" + bytes(block["hash"]).hex()
+        Raises ContractRefused.
+        """
 
     async def now(self) -> int:
         """Chain time: seconds of the newest block. Deadlines are judged by this clock."""
-        block = await self._guard(self._eth.get_block("latest"))
-        return int(block["timestamp"])
+
+    async def balance_wei(self, address: str) -> int:
+        """ETH of an account, for gas."""
+
+    async def block_number(self) -> int: ...
+
+    async def block_hash(self, number: int) -> str | None:
+        """Hash of a block of the current chain, None when it has no such block."""
 
     async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
         """Every event of our contracts in these blocks, inclusive, in chain order."""
-        addresses = list(self.addresses.values())
-        wanted = {"fromBlock": first_block, "toBlock": last_block, "address": addresses}
-        logs = await self._guard(self._eth.get_logs(wanted))
-        found = [event for event in map(self._decode_log, logs) if event is not None]
-        return sorted(found, key=lambda e: (e.block_number, e.log_index))
 
     async def call_of(self, tx_hash: str) -> ChainCall | None:
-        """What a transaction asked of a contract of ours; None when it was sent to none."""
-        return self._decode_call(await self._guard(self._eth.get_transaction(tx_hash)))
+        """What a transaction asked one of our contracts; None when it was sent to none directly."""
 
     async def mined(self, number: int) -> list[Mined]:
-        """Every transaction in a block, in order. Raises ChainUnreachable."""
-        block = await self._guard(self._eth.get_block(number, full_transactions=True))
-        found = []
-        for tx in block["transactions"]:
-            receipt = await self._guard(self._eth.get_transaction_receipt(tx["hash"]))
-            found.append(
-                Mined(
-                    tx_hash="0x" + bytes(tx["hash"]).hex(),
-                    block_number=number,
-                    sender=str(tx["from"]),
-                    call=self._decode_call(tx),
-                    gas_used=int(receipt["gasUsed"]),
-                    calldata_bytes=len(bytes(tx["input"])),
-                )
-            )
-        return found
-
-    def _decode_log(self, entry: Any) -> ChainEvent | None:
-        from web3.exceptions import LogTopicError, MismatchedABI
-
-        topic = bytes(entry["topics"][0]) if entry["topics"] else b""
-        known = self._topics.get((entry["address"].lower(), topic))
-        if known is None:
-            return None
-        name, event = known
-        try:
-            data = event.process_log(entry)
-        except (MismatchedABI, LogTopicError, DecodingError):
-            return None
-        return ChainEvent(
-            contract=name,
-            name=data["event"],
-            args=_plain(data["args"]),
-            block_number=int(entry["blockNumber"]),
-            block_hash="0x" + bytes(entry["blockHash"]).hex(),
-            tx_hash="0x" + bytes(entry["transactionHash"]).hex(),
-            log_index=int(entry["logIndex"]),
-        )
-
-    def _decode_call(self, tx: Any) -> ChainCall | None:
-        if tx.get("to") is None:
-            return None
-        known = self._selectors.get((tx["to"].lower(), bytes(tx["input"])[:4]))
-        if known is None:
-            return None
-        name, function = known
-        try:
-            _, args = self._contracts[name].decode_function_input(tx["input"])
-        except (DecodingError, UnicodeDecodeError, ValueError, TypeError):
-            return None  # a known selector may come with nonsense behind it
-        return ChainCall(name, function, _plain(args), tx["from"])
-
-    # --- sending ---
+        """Every transaction in a block, in order."""
 
     async def simulate(self, sender: str, contract: str, function: str, *args: Any) -> int:
-        """Gas of a call that `sender` would send now. Raises ContractRefused if it would revert."""
-        call = self._contracts[contract].functions[function](*map(_argument, args))
-        estimate = call.estimate_gas({"from": to_checksum_address(sender)})
-        return int(await self._guard(estimate, f"{contract}.{function}"))
+        """Gas that a call would use if `sender` sent it now. Raises ContractRefused."""
 
     async def transact(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
@@ -398,227 +147,6 @@ class Chain:
         ChainUnreachable. After ChainUnreachable the transaction may or may not be pending: read the
         contract's state before trying again.
         """
-        return await self._send(signer, *await self._call(signer, contract, function, *args))
-
-    async def prepare(
-        self, signer: DigestSigner, contract: str, function: str, *args: Any
-    ) -> PreparedTransaction:
-        """A signed call: stored before `push`, it is sent once for good. Raises as `transact`."""
-        to, data, gas, label = await self._call(signer, contract, function, *args)
-        fields = await self._priced(signer, to, data, gas, label)
-        return await self._signed(signer, fields, label)
-
-    async def push(self, prepared: PreparedTransaction) -> None:
-        """Hand a prepared transaction to the node, which may know it. Raises ChainUnreachable."""
-        try:
-            await self._push(prepared)
-        except ChainUnreachable:
-            if await self._known(self._eth.get_transaction(prepared.tx_hash)) is None:
-                raise
-
-    async def mined_as(self, prepared: PreparedTransaction) -> Sent:
-        """Wait until it is mined. Raises ContractRefused if it reverted, ChainUnreachable."""
-        label, tx_hash = prepared.label, prepared.tx_hash
-        deadline = asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S
-        while asyncio.get_running_loop().time() < deadline:
-            receipt = await self._known(self._eth.get_transaction_receipt(tx_hash))
-            if receipt is None:
-                await asyncio.sleep(_POLL_S)
-                continue
-            if receipt["status"] != 1:
-                raise ContractRefused(
-                    f"{label} failed in block {receipt['blockNumber']}",
-                    error="reverted",
-                    state="the gas was paid, nothing else changed",
-                    next_step="the state moved between simulation and block: look again and retry",
-                )
-            return Sent(tx_hash, int(receipt["blockNumber"]), int(receipt["gasUsed"]))
-        raise ChainUnreachable(
-            f"{label} was sent but not mined in {_CONFIRM_TIMEOUT_S:g} s",
-            state=f"transaction {tx_hash} may still be mined",
-            next_step="look it up before you repeat it",
-        )
-
-    async def outcome_of(self, prepared: PreparedTransaction, depth_blocks: int) -> TransactionFate:
-        """What became of it; final is what lies at least `depth_blocks` below the newest block.
-
-        Raises ChainUnreachable.
-        """
-        buried = max(0, await self.block_number() - depth_blocks)
-        # Asked before the receipt: without one later, another transaction spent this nonce.
-        sender = to_checksum_address(prepared.sender)
-        spent = await self._guard(self._eth.get_transaction_count(sender, buried))
-        receipt = await self._known(self._eth.get_transaction_receipt(prepared.tx_hash))
-        if receipt is None:
-            is_void = int(spent) > prepared.nonce
-            return TransactionFate(Fate.VOID if is_void else Fate.PENDING, is_void)
-        number = int(receipt["blockNumber"])
-        fate = Fate.DONE if receipt["status"] == 1 else Fate.REVERTED
-        return TransactionFate(fate, number <= buried, number)
-
-    async def deploy(self, signer: DigestSigner, name: str, *args: Any) -> str:
-        """Create a contract from its committed artifact and bind it by its name. → its address"""
-        found, label = artifact(name), f"deploy {name}"
-        factory = self._eth.contract(abi=found["abi"], bytecode=found["bytecode"])
-        creation = factory.constructor(*map(_argument, args))
-        estimate = creation.estimate_gas({"from": to_checksum_address(signer.address)})
-        gas = int(await self._guard(estimate, label))
-        sent = await self._send(signer, None, creation.data_in_transaction, gas, label)
-        receipt = await self._guard(self._eth.get_transaction_receipt(sent.tx_hash))
-        address = str(receipt["contractAddress"])
-        self.addresses[name] = to_checksum_address(address)
-        self._bind(name, address)
-        return address
-
-    async def send_eth(self, signer: DigestSigner, to: str, wei: int) -> Sent:
-        """Plain transfer, for gas money."""
-        return await self._send(signer, to_checksum_address(to), "0x", 21_000, "transfer", wei)
-
-    async def nonce(self, address: str) -> int:
-        """Next nonce of an account, counting pending transactions."""
-        asked = self._eth.get_transaction_count(to_checksum_address(address), "pending")
-        return int(await self._guard(asked))
-
-    async def rpc(self, method: str, *params: Any) -> Any:
-        """A raw request, for a development node's own methods."""
-        answer = await self._guard(self._web3.provider.make_request(method, list(params)))
-        if "error" in answer:
-            raise ContractRefused(method, error=str(answer["error"].get("message", "refused")))
-        return answer.get("result")
-
-    async def _call(
-        self, signer: DigestSigner, contract: str, function: str, *args: Any
-    ) -> tuple[str, str, int, str]:
-        """(to, data, gas, label) of a call that would succeed now."""
-        gas = await self.simulate(signer.address, contract, function, *args)
-        call = self._contracts[contract].functions[function](*map(_argument, args))
-        data = call._encode_transaction_data()
-        return self.addresses[contract], data, gas, f"{contract}.{function}"
-
-    async def _send(
-        self,
-        signer: DigestSigner,
-        to: str | None,
-        data: str,
-        gas: int,
-        label: str,
-        value_wei: int = 0,
-    ) -> Sent:
-        fields = await self._priced(signer, to, data, gas, label, value_wei)
-        async with self._sending.setdefault(signer.address, asyncio.Lock()):
-            prepared = await self._signed(signer, fields, label)
-            await self._push(prepared)
-        entry = {"what": label, "from": signer.address, "to": to, "nonce": prepared.nonce}
-        entry["hash"] = prepared.tx_hash
-        self._record(entry, "sent")
-        try:
-            mined = await self.mined_as(prepared)
-        except HeadraceError as error:
-            self._record(entry, error.what)
-            raise
-        self._record(entry, f"mined in block {mined.block_number}, gas {mined.gas_used}")
-        return mined
-
-    async def _priced(
-        self,
-        signer: DigestSigner,
-        to: str | None,
-        data: str,
-        gas: int,
-        label: str,
-        value_wei: int = 0,
-    ) -> dict[str, Any]:
-        """The transaction but for its nonce. Raises GasShort."""
-        block = await self._guard(self._eth.get_block("latest"))
-        tip = 10**9
-        fee = 2 * int(block["baseFeePerGas"]) + tip
-        limit = gas + gas * _GAS_MARGIN_PERCENT // 100 if data != "0x" else gas
-        need = limit * fee + value_wei
-        have = await self.balance_wei(signer.address)
-        if have < need:
-            raise GasShort(
-                f"{label} cannot be sent",
-                have=have,
-                need=need,
-                address=signer.address,
-                fix=f"send ETH to {signer.address}",
-                show=format_eth,
-                chain_id=self.chain_id,
-            )
-        return {
-            "type": 2,
-            "chainId": self.chain_id,
-            "to": to or b"",
-            "value": value_wei,
-            "data": data,
-            "gas": limit,
-            "maxFeePerGas": fee,
-            "maxPriorityFeePerGas": tip,
-        }
-
-    async def _signed(
-        self, signer: DigestSigner, fields: dict[str, Any], label: str
-    ) -> PreparedTransaction:
-        nonce = await self.nonce(signer.address)
-        raw = _sign_transaction(signer, {**fields, "nonce": nonce})
-        tx_hash = "0x" + keccak(raw).hex()
-        return PreparedTransaction(label, signer.address, nonce, tx_hash, "0x" + raw.hex())
-
-    async def _push(self, prepared: PreparedTransaction) -> None:
-        raw = bytes.fromhex(prepared.raw[2:])
-        await self._guard(self._eth.send_raw_transaction(raw), prepared.label)
-
-    async def _known(self, asked: Any) -> Any | None:
-        """What the node knows of a transaction; None where it knows none."""
-        from web3.exceptions import TransactionNotFound
-
-        try:
-            return await self._guard(asked, allow=(TransactionNotFound,))
-        except TransactionNotFound:
-            return None
-
-    def _record(self, entry: dict[str, Any], outcome: str) -> None:
-        if self.journal is not None:
-            self.journal({**entry, "outcome": outcome})
-
-    async def _guard(
-        self, awaitable: Any, label: str = "", allow: tuple[type[Exception], ...] = ()
-    ) -> Any:
-        """Await a web3 call, turning its many exceptions into our two."""
-        import aiohttp
-        from web3.exceptions import ContractLogicError, Web3Exception
-
-        try:
-            return await awaitable
-        except allow:
-            raise
-        except ContractLogicError as error:
-            data = error.data if isinstance(error.data, str) else ""
-            if len(data) >= 10:
-                name, args = decode_revert(data)
-            else:
-                name, args = (error.message or "reverted without a reason"), {}
-            what = f"{label or 'the call'} was refused"
-            raise ContractRefused(what, error=name, args=args) from None
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            why = str(error) or type(error).__name__
-            raise ChainUnreachable(f"no answer from {self.rpc_url}", why) from None
-        except (Web3Exception, ValueError) as error:  # ValueError: no JSON, no numbers
-            what = f"{label or 'a request'} failed at the node"
-            raise ChainUnreachable(what, str(error)[:300]) from None
-
-
-def _sign_transaction(signer: DigestSigner, fields: dict[str, Any]) -> bytes:
-    from eth_account.typed_transactions.typed_transaction import TypedTransaction
-
-    signature = signer.sign_digest(bytes(TypedTransaction.from_dict(dict(fields)).hash()))
-    signed = {
-        **fields,
-        "v": signature[64] - 27,
-        "r": int.from_bytes(signature[:32], "big"),
-        "s": int.from_bytes(signature[32:64], "big"),
-    }
-    return bytes(TypedTransaction.from_dict(signed).encode())
 
 
 async def history(

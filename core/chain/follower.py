@@ -8,21 +8,9 @@ the owner starts over.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
-from core.chain.chain import ChainEvent
-
-
-class Blocks(Protocol):
-    """The part of `Chain` that a follower needs."""
-
-    async def block_number(self) -> int: ...
-
-    async def block_hash(self, number: int) -> str | None: ...
-
-    async def events(self, first_block: int, last_block: int) -> list[ChainEvent]: ...
+from core.chain.chain import Chain, ChainEvent
 
 
 class ChainPosition(msgspec.Struct, frozen=True):
@@ -49,14 +37,14 @@ class EventFollower:
 
     def __init__(
         self,
-        blocks: Blocks,
+        chain: Chain,
         *,
         start_block: int,
         position: ChainPosition | None = None,
         window: int = 64,
         max_blocks: int = 2000,
     ) -> None:
-        self._blocks = blocks
+        self._chain = chain
         self._start = start_block
         self._position = position or ChainPosition()
         self._window, self._max_blocks = window, max_blocks
@@ -69,11 +57,11 @@ class EventFollower:
         """
 
         ancestor, rolled_back, replaced = await self._common_ancestor()
-        head = await self._blocks.block_number()
+        head = await self._chain.block_number()
         first = self._start if ancestor.last is None else ancestor.last + 1
         last = min(head, first + self._max_blocks - 1)
         position = await self._extend(ancestor, first, last)
-        events = await self._blocks.events(first, last) if first <= last else []
+        events = await self._chain.events(first, last) if first <= last else []
         if position is None or not await self._still_holds(ancestor, position):
             return EventBatch([], self._position)
         self._position = position
@@ -89,7 +77,7 @@ class EventFollower:
         known = list(self._position.blocks)
         while known:
             number, expected = known[-1]
-            if await self._blocks.block_hash(number) == expected:
+            if await self._chain.block_hash(number) == expected:
                 break
             known.pop()
         rolled_back = len(known) < len(self._position.blocks)
@@ -98,7 +86,7 @@ class EventFollower:
     async def _extend(self, ancestor: ChainPosition, first: int, last: int) -> ChainPosition | None:
         blocks = list(ancestor.blocks)
         for number in range(max(first, last - self._window + 1), last + 1):
-            found = await self._blocks.block_hash(number)
+            found = await self._chain.block_hash(number)
             if found is None:
                 return None
             blocks.append((number, found))
@@ -107,4 +95,4 @@ class EventFollower:
     async def _still_holds(self, *positions: ChainPosition) -> bool:
         """Whether the newest block of each is on the chain now, and with it every older one."""
         newest = {p.blocks[-1] for p in positions if p.blocks}
-        return all([await self._blocks.block_hash(n) == found for n, found in sorted(newest)])
+        return all([await self._chain.block_hash(n) == found for n, found in sorted(newest)])

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from core.chain.chain import Chain, Fate
+from core.chain.chain import Fate
+from core.chain.rpc import RpcChain
 from core.protocol import ids
 from core.protocol.errors import ChainUnreachable, ContractRefused, TokenShort
 from core.protocol.signing import DigestSigner
@@ -80,7 +81,7 @@ async def pay_audits(run: Run) -> None:
 
 
 async def pay_one(
-    chain: Chain, book: AuditBook, signer: DigestSigner, owed: OwedToAuditor, depth_blocks: int
+    chain: RpcChain, book: AuditBook, signer: DigestSigner, owed: OwedToAuditor, depth_blocks: int
 ) -> Payment:
     """One transfer, stored before it is sent, until it is mined.
 
@@ -104,7 +105,7 @@ async def pay_one(
 
 
 async def settle(
-    chain: Chain, book: AuditBook, depth_blocks: int, *, sends: bool = True
+    chain: RpcChain, book: AuditBook, depth_blocks: int, *, sends: bool = True
 ) -> list[Payment]:
     """Every payment that was not final, as it is now; those that no block holds are sent again.
 
@@ -120,7 +121,7 @@ async def settle(
 
 
 async def _send_again(
-    chain: Chain, book: AuditBook, payment: Payment, depth_blocks: int
+    chain: RpcChain, book: AuditBook, payment: Payment, depth_blocks: int
 ) -> Payment:
     try:
         await chain.push(payment.prepared)
@@ -136,7 +137,7 @@ async def _send_again(
     return await _look(chain, book, payment, depth_blocks)
 
 
-async def _look(chain: Chain, book: AuditBook, payment: Payment, depth_blocks: int) -> Payment:
+async def _look(chain: RpcChain, book: AuditBook, payment: Payment, depth_blocks: int) -> Payment:
     outcome = await chain.outcome_of(payment.prepared, depth_blocks)
     book.note(payment.number, outcome)
     return replace(payment, fate=outcome.fate, is_final=outcome.is_final)
@@ -156,7 +157,7 @@ def _requests(count: int) -> str:
 
 
 @asynccontextmanager
-async def open_books(settings: Settings) -> AsyncIterator[tuple[Chain, AuditBook]]:
+async def open_books(settings: Settings) -> AsyncIterator[tuple[RpcChain, AuditBook]]:
     """The chain and the matcher's database. Raises ConfigError if they do not belong together."""
     chain, store = chain_of(settings), Store.open(database_url(settings))
     try:

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from core.chain.chain import CONTRACTS, Chain
+from core.chain.chain import CONTRACTS
+from core.chain.rpc import RpcChain
 from core.protocol.errors import ChainUnreachable, ConfigError, PeerUnreachable
 from core.protocol.records import SwarmCheck
 from core.protocol.signing import DigestSigner
@@ -99,11 +100,11 @@ def pays_of(settings: Settings) -> Pays:
     return Pays(matcher.paid_auditors, matcher.audit_rate_bps, fee, cap, matcher.audit_within_s)
 
 
-def chain_of(settings: Settings) -> Chain:
+def chain_of(settings: Settings) -> RpcChain:
     """The chain with every contract we know. Raises ConfigError naming what is missing."""
     chain_id, rpc_url = settings.require_network()
     addresses = {name: settings.network.contract(name) for name in CONTRACTS}
-    return Chain(rpc_url, chain_id, addresses)
+    return RpcChain(rpc_url, chain_id, addresses)
 
 
 def database_url(settings: Settings) -> str:

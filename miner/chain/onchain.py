@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -33,24 +33,8 @@ class JobOnChain:
     plan_hash: str
 
 
-class ChainReads(Protocol):
-    """The chain as a stage needs it. Every call may raise ChainUnreachable."""
-
-    def now_s(self) -> int:
-        """Chain time, as far as it is known."""
-        ...
-
-    async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView: ...
-
-    async def job(self, job_id: str) -> JobOnChain: ...
-
-    async def panel(self, dispute_id: str) -> list[str]:
-        """Jurors drawn for a dispute."""
-        ...
-
-
 class MinerChain:
-    """`ChainReads` over a node."""
+    """The chain as a miner needs it. Every call may raise ChainUnreachable."""
 
     def __init__(self, chain: Chain, operator: str, clock: Clock) -> None:
         self.chain, self.operator, self._clock = chain, operator, clock
@@ -60,6 +44,7 @@ class MinerChain:
         self._has_looked = False
 
     def now_s(self) -> int:
+        """Chain time, as far as it is known."""
         return self._seen_s + int(self._clock.monotonic() - self._seen_at)
 
     async def refresh_time(self) -> int:
@@ -102,6 +87,7 @@ class MinerChain:
         return JobOnChain(JobState(int(found["state"])), str(found["planHash"]).lower())
 
     async def panel(self, dispute_id: str) -> list[str]:
+        """Jurors drawn for a dispute."""
         found = await self._ask(self.chain.read("JuryArbitrator", "panelOf", dispute_id))
         return [str(juror) for juror in found]
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.chain.chain import Chain, ChainEvent, history
+from core.chain.rpc import RpcChain
 from core.money import pricing
 from core.protocol import ids, units
 from core.protocol.errors import UsageError
@@ -205,7 +206,7 @@ async def _read(run: Run, chain: Chain, owner: str, deploy_block: int, first: in
     return books
 
 
-async def _first_block(chain: Chain, settings: Settings, since: str | None) -> int:
+async def _first_block(chain: RpcChain, settings: Settings, since: str | None) -> int:
     """The first block that is not older than `since` before the newest, by bisection."""
     low, high = settings.network.deploy_block, await chain.block_number()
     if since is None:
@@ -220,13 +221,13 @@ async def _first_block(chain: Chain, settings: Settings, since: str | None) -> i
     return low
 
 
-async def _time_of(chain: Chain, block: int) -> int:
+async def _time_of(chain: RpcChain, block: int) -> int:
     found: Any = await chain.rpc("eth_getBlockByNumber", hex(block), False)
     stamp = found["timestamp"]
     return int(stamp, 16) if isinstance(stamp, str) else int(stamp)
 
 
-async def _days(chain: Chain, blocks: Sequence[int]) -> dict[int, str]:
+async def _days(chain: RpcChain, blocks: Sequence[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     for at in range(0, len(blocks), TIMES_AT_ONCE):
         some = blocks[at : at + TIMES_AT_ONCE]

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import Chain, Sent
+from core.chain.rpc import RpcChain
 from core.dispute.game.game_log import GAME
 from core.keys.keystore import Keystore
 from core.keys.passwords import read_password
@@ -46,10 +47,10 @@ _CLASS_CPU = "0x" + b"cpu\0".hex()
 
 
 @asynccontextmanager
-async def open_chain(settings: Settings) -> AsyncIterator[Chain]:
+async def open_chain(settings: Settings) -> AsyncIterator[RpcChain]:
     """The configured chain, checked to be the right one."""
     chain_id, rpc_url = settings.require_network()
-    chain = Chain(rpc_url, chain_id, dict(settings.network.contracts))
+    chain = RpcChain(rpc_url, chain_id, dict(settings.network.contracts))
     try:
         await chain.check()
         yield chain
@@ -360,13 +361,13 @@ async def _need_tokens(run: Run, chain: Chain, address: str, units: int) -> None
         )
 
 
-async def _short_of_a_defence(chain: Chain, operator: str | None) -> int:
+async def _short_of_a_defence(chain: RpcChain, operator: str | None) -> int:
     """What this operator (None: a new one) lacks to answer a dispute, in wei."""
     have = await chain.balance_wei(operator) if operator else 0
     return max(0, await _fee_wei(chain, DEFENCE_GAS) - have)
 
 
-async def _need_gas(chain: Chain, address: str, *calls: str, more_wei: int = 0) -> int:
+async def _need_gas(chain: RpcChain, address: str, *calls: str, more_wei: int = 0) -> int:
     """The most that these calls cost, and `more_wei`. Raises GasShort."""
     fee_wei = await _fee_wei(chain, sum(GAS_OF[call] for call in calls)) + more_wei
     have = await chain.balance_wei(address)
@@ -383,8 +384,8 @@ async def _need_gas(chain: Chain, address: str, *calls: str, more_wei: int = 0) 
     return fee_wei
 
 
-async def _fee_wei(chain: Chain, gas: int) -> int:
-    """The most that `Chain.transact` pays for this much gas, rounded up to 10¹² wei."""
+async def _fee_wei(chain: RpcChain, gas: int) -> int:
+    """The most that `transact` pays for this much gas, rounded up to 10¹² wei."""
     price = int(await chain.rpc("eth_gasPrice"), 16)
     fee_wei = gas * 125 // 100 * (2 * price + 10**9)
     return -(-fee_wei // 10**12) * 10**12

@@ -16,8 +16,8 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from core.chain.chain import Chain
 from core.chain.follower import ChainPosition
+from core.chain.rpc import RpcChain
 from core.protocol import signing, units
 from core.protocol import types as t
 from core.protocol.errors import (
@@ -113,7 +113,7 @@ async def _start(
     trace_hook: TraceHook | None,
 ) -> MinerDaemon:
     chain_id, rpc_url = settings.require_network()
-    node = Chain(rpc_url, chain_id, dict(settings.network.contracts))
+    node = RpcChain(rpc_url, chain_id, dict(settings.network.contracts))
     stack.push_async_callback(node.close)
     await node.check()
     chain = MinerChain(node, signer.address, SystemClock())

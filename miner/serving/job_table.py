@@ -17,7 +17,7 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel
 from miner.chain import admission
 from miner.chain.admission import MinerState, ReceivedProposal, Refusal
-from miner.chain.onchain import ChainReads, ClosingNews, DisputeNews, JobNews
+from miner.chain.onchain import ClosingNews, DisputeNews, JobNews, MinerChain
 from miner.records.store import CLOSED_STATES, StoredJob, keep_until
 from miner.serving.outbox import Outbox
 from miner.serving.receipts import ReceiptBook
@@ -182,7 +182,7 @@ class JobTable:
         self,
         terms: MinerTerms,
         book: ReceiptBook,
-        chain: ChainReads,
+        chain: MinerChain,
         monotonic: Callable[[], float],
     ) -> None:
         self.terms, self.book, self.chain = terms, book, chain

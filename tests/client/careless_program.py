@@ -14,7 +14,7 @@ from core.protocol import signing
 from core.protocol.types import AuditorDelegation
 from core.runtime.commands.cli import App, Run
 from core.runtime.logs import get_logger
-from tests.client.world import DOMAIN, prompts
+from tests.town.orders import DOMAIN, prompts
 
 app = App("client", help="For tests.")
 
@@ -26,7 +26,7 @@ def die(
     """Everything that a mistake of ours could do with a key."""
     from client.context import open_store
     from client.orders.orders import PromptBatch
-    from tests.client.world import Stages
+    from tests.town.stages import Stages
 
     signer = run.unlock()
     log = get_logger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.client.world import Stages
+from tests.town.stages import Stages
 
 MakeStages = Callable[..., Awaitable[Stages]]
 

@@ -10,17 +10,17 @@ import msgspec
 
 from client.audit.evidence import AuditCase, EvidenceCollector
 from client.orders.orders import PromptBatch, make_order
-from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity
-from tests.client.world import DOMAIN, MODEL_ID, REQUESTER, SPEC, key, sign_receipt, terms
+from core.runtime.network.channel import Channel, Peers, StreamIdentity
+from tests.town.orders import DOMAIN, MODEL_ID, REQUESTER, SPEC, sign_receipt, terms
+from tests.town.stages import Operators
 
 Answer = Any
 Rows = tuple[bytes, int]  # the rows in one buffer, bytes per row
 
 
-class Keepers:
+class Keepers(Operators):
     """`rows[stage, side, request]` are kept, `answers[stage]` replaces what a stage says."""
 
     def __init__(
@@ -32,11 +32,8 @@ class Keepers:
         spec: t.ModelSpec = SPEC,
         model_id: str = MODEL_ID,
     ) -> None:
+        super().__init__(spans)
         self.batch = batch
-        self.operators: list[Signer] = [key(100 + i) for i in range(len(spans))]
-        self.plan = tuple(
-            t.Stage(o.address, a, b) for o, (a, b) in zip(self.operators, spans, strict=True)
-        )
         order = make_order(batch, model_id, spec, terms(), REQUESTER.address, 1)
         self.order = order
         self.case = AuditCase(signing.job_id(DOMAIN, order), order, self.plan)
@@ -48,25 +45,14 @@ class Keepers:
         self.most_rows = 10**6
         self.asked: list[tuple[int, wire.AnyMessage]] = []
         self.peers = Peers(StreamIdentity(REQUESTER, DOMAIN))
-        self._listeners: list[Listener] = []
-
-    async def start(self) -> Keepers:
-        for stage, operator in enumerate(self.operators):
-            listener = Listener(StreamIdentity(operator, DOMAIN), self._handler_of(stage))
-            await listener.start("127.0.0.1", 0)
-            self._listeners.append(listener)
-        return self
 
     async def close(self) -> None:
         await self.peers.close()
-        for listener in self._listeners:
-            await listener.close()
+        await super().close()
 
     def evidence(self, **more: Any) -> EvidenceCollector:
-        endpoints = {
-            o.address.lower(): f"127.0.0.1:{listener.port}"
-            for o, listener in zip(self.operators, self._listeners, strict=True)
-        }
+        addresses = (operator.address.lower() for operator in self.operators)
+        endpoints = dict(zip(addresses, self.endpoints, strict=True))
         return EvidenceCollector(self.case, DOMAIN, self.peers, endpoints, **more)
 
     def leaf(self, stage: int, index: int, **changes: Any) -> t.RequestLeaf:

@@ -12,7 +12,7 @@ from core.engine.weights.weights import model_manifest
 from core.protocol import commit
 from core.protocol import types as t
 from tests.client.keepers import Keepers
-from tests.client.world import SPANS
+from tests.town.orders import SPANS
 
 if TYPE_CHECKING:
     from core.engine.model.blocks import ModelShard

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from client.context import CONTRACTS, Context, model_folder, model_name, open_context
@@ -14,21 +13,8 @@ from core.protocol import ids
 from core.protocol.errors import ChainUnreachable, ConfigError, ModelMissing, ModelUnknown
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
-from tests.client.world import MODEL_ID, SPEC
-
-
-class Registry:
-    """A chain with one model registered."""
-
-    chain_id = 31337
-
-    async def read(self, contract: str, function: str, *args: Any) -> Any:
-        assert contract == "ModelRegistry"
-        if function == "exists":
-            return args[0] == MODEL_ID
-        assert function == "specOf"
-        return msgspec.to_builtins(SPEC)
-
+from tests.town.chain import FakeChain
+from tests.town.orders import MODEL_ID, SPEC
 
 OTHER_ID = "0x" + "0f" * 32
 
@@ -49,7 +35,7 @@ def settings_of(tmp_path: Path, **network: Any) -> Settings:
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    return Context(settings_of(tmp_path), Registry())  # type: ignore[arg-type]
+    return Context(settings_of(tmp_path), FakeChain())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -118,12 +104,12 @@ async def test_chain_that_does_not_answer_is_said_so(tmp_path: Path) -> None:
 
 
 async def test_what_is_sent_is_journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from core.chain.chain import Chain
+    from core.chain.rpc import RpcChain
 
-    async def check(self: Chain) -> None:
+    async def check(self: RpcChain) -> None:
         return None
 
-    monkeypatch.setattr(Chain, "check", check)
+    monkeypatch.setattr(RpcChain, "check", check)
     settings = settings_of(tmp_path)
     async with open_context(settings) as context:
         assert context.chain.journal is not None

@@ -14,7 +14,8 @@ from core.engine.sampling.stops import AnswerEnding
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
 from core.runtime.network.channel import StreamIdentity
-from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_root_of
+from tests.town.orders import DOMAIN, REQUESTER, prompts, shard_root_of
+from tests.town.stages import Stages, serve
 
 
 async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:

@@ -13,8 +13,10 @@ from client.wallet import balances, deposit, ensure_deposit
 from core.protocol.errors import DeadlinePassed, DepositShort, TokenShort, UsageError
 from core.protocol.units import format_token
 from core.runtime.commands.results import plain
-from tests.client.world import NOW_S, REQUESTER, FakeChain
+from tests.town.chain import FakeChain
+from tests.town.orders import NOW_S, REQUESTER
 
+ME = REQUESTER.address
 amounts = st.integers(0, 10**12)
 
 
@@ -32,20 +34,26 @@ class Terminal:
         self.confirmed.append(summary)
 
 
+def chain_with(*, wallet: int = 0, prepaid: int = 0) -> FakeChain:
+    chain = FakeChain(prepaid={ME: prepaid})
+    chain.usd[ME] = wallet
+    return chain
+
+
 async def test_deposit_allows_exactly_what_it_moves() -> None:
-    chain = FakeChain(wallet=500, prepaid=0)
-    await deposit(chain, REQUESTER, 300)  # type: ignore[arg-type]
+    chain = chain_with(wallet=500)
+    await deposit(chain, REQUESTER, 300)
     assert chain.sent == [
         ("TestUSD", "approve", chain.addresses["Escrow"], 300),
         ("Escrow", "deposit", 300),
     ]
-    assert (chain.wallet, chain.prepaid) == (200, 300)
+    assert (chain.usd[ME], chain.prepaid[ME]) == (200, 300)
 
 
 async def test_deposit_of_more_than_the_wallet_holds_sends_nothing() -> None:
-    chain = FakeChain(wallet=499_999, prepaid=0)
+    chain = chain_with(wallet=499_999)
     with pytest.raises(TokenShort) as caught:
-        await deposit(chain, REQUESTER, 500_000)  # type: ignore[arg-type]
+        await deposit(chain, REQUESTER, 500_000)
     error = caught.value
     assert (error.have, error.need, error.short_by) == (499_999, 500_000, 1)
     assert error.address == REQUESTER.address
@@ -59,11 +67,11 @@ async def test_deposit_of_more_than_the_wallet_holds_sends_nothing() -> None:
 async def test_ensure_deposit_moves_what_is_missing_or_says_what_is_short(
     need: int, prepaid: int, wallet: int, may: bool
 ) -> None:
-    chain = FakeChain(wallet=wallet, prepaid=prepaid)
+    chain = chain_with(wallet=wallet, prepaid=prepaid)
     missing = max(0, need - prepaid)
     if missing and (not may or wallet < missing):
         with pytest.raises(DepositShort) as caught:
-            await ensure_deposit(chain, REQUESTER, need, may_deposit=may)  # type: ignore[arg-type]
+            await ensure_deposit(chain, REQUESTER, need, may_deposit=may)
         error = caught.value
         have = prepaid + (wallet if may else 0)
         assert (error.have, error.need, error.short_by) == (have, need, need - have)
@@ -73,30 +81,30 @@ async def test_ensure_deposit_moves_what_is_missing_or_says_what_is_short(
     else:
         moved = await ensure_deposit(chain, REQUESTER, need, may_deposit=may)
         assert moved == missing
-        assert chain.prepaid == max(prepaid, need)
-        assert chain.wallet + chain.prepaid == wallet + prepaid
+        assert chain.prepaid[ME] == max(prepaid, need)
+        assert chain.usd[ME] + chain.prepaid[ME] == wallet + prepaid
 
 
 async def test_balances_are_what_the_chain_says() -> None:
-    chain = FakeChain(wallet=1, prepaid=2)
+    chain = chain_with(wallet=1, prepaid=2)
     chain.thaw = {"amount": 3, "readyAt": 4}
-    found = await balances(chain, REQUESTER.address)  # type: ignore[arg-type]
+    found = await balances(chain, REQUESTER.address)
     assert (found.wallet, found.deposited, found.thawing, found.thaw_ready_at) == (1, 2, 3, 4)
 
 
 async def test_withdrawal_of_more_than_is_prepaid_says_how_much_is() -> None:
-    chain, run = FakeChain(prepaid=5), Terminal()
+    chain, run = chain_with(prepaid=5), Terminal()
     with pytest.raises(DepositShort) as caught:
-        await request_withdrawal(run, chain, REQUESTER, 7)  # type: ignore[arg-type]
+        await request_withdrawal(run, chain, REQUESTER, 7)
     assert (caught.value.have, caught.value.need, caught.value.short_by) == (5, 7, 2)
     assert not chain.sent
     assert not run.confirmed
 
 
 async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
-    chain, run = FakeChain(prepaid=5), Terminal()
+    chain, run = chain_with(prepaid=5), Terminal()
     with pytest.raises(UsageError, match="nothing is on its way"):
-        await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
+        await take_withdrawal(run, chain, REQUESTER)
     chain.thaw = {"amount": 5, "readyAt": NOW_S + 60}
     asked: dict[str, Any] = plain(await request_withdrawal(run, chain, REQUESTER, 5))
     assert asked["ready_in_s"] == 60
@@ -104,9 +112,9 @@ async def test_withdrawal_is_asked_for_then_waited_for_then_taken() -> None:
         "1m"
     )
     with pytest.raises(DeadlinePassed, match="the delay is not over") as caught:
-        await take_withdrawal(run, chain, REQUESTER)  # type: ignore[arg-type]
+        await take_withdrawal(run, chain, REQUESTER)
     assert "60 s" in caught.value.why
-    chain.now_s += 60
+    await chain.clock.advance(60)
     assert plain(await take_withdrawal(run, chain, REQUESTER)) == {"withdrawn": "0.000005usd"}
     assert run.confirmed[1] == {"amount": "0.000005usd", "to": f"wallet {REQUESTER.address}"}
     assert [call[1] for call in chain.sent] == ["requestWithdraw", "withdraw"]

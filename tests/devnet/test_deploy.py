@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from devnet.deploy import USD, Parameters, deploy
 from tests.conftest import CHAIN_ID, start_anvil
@@ -43,7 +43,7 @@ def node() -> Iterator[str]:
 async def test_parameters_fit_each_other(
     node: str, signers: list[Signer], parameters: Parameters
 ) -> None:
-    chain = Chain(node, CHAIN_ID, {})
+    chain = RpcChain(node, CHAIN_ID, {})
     try:
         await deploy(chain, signers[0], signers[1].address, parameters)
         longest = await chain.read("ToleranceGame", "maxDisputeSeconds")

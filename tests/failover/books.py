@@ -9,7 +9,9 @@ from client.pipeline.verify import Bought, RequestAnswer, check_part
 from core.engine.weights.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit
-from tests.failover.town import DOMAIN, PREPAID, Town, Watch
+from tests.town.chain import PREPAID
+from tests.town.orders import DOMAIN, MATCHER
+from tests.town.town import Town, Watch
 
 
 def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
@@ -18,7 +20,7 @@ def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
     """
     assert not watch.unpaid
     unpaid = {m.job_id for m in town.matches if m.job_id not in town.acks}
-    assert set(town.ledger.locked) == unpaid, "what gave nothing comes back at its deadline"
+    assert set(town.chain.locked) == unpaid, "what gave nothing comes back at its deadline"
     given = sum(len(tokens) for tokens in watch.tokens.values())
     assert sum(ack.tokens_out for ack in town.acks.values()) == given
     expected: Counter[str] = Counter()
@@ -30,13 +32,13 @@ def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
         split = pricing.split(
             match.signed.order, match.plan, town.spec, ack.tokens_in, ack.tokens_out
         )
-        expected["matcher"] += split.matcher_fee
+        expected[MATCHER.address] += split.matcher_fee
         for stage, pay in zip(match.plan, split.pays, strict=True):
             assert pay > 0, "who served positions is paid, also when it died"
             expected[stage.operator] += pay
         spent += split.locked - split.refund
-    assert town.ledger.credit == expected
-    assert town.ledger.prepaid == PREPAID - spent - sum(town.ledger.locked.values())
+    assert town.chain.credit == expected
+    assert town.prepaid == PREPAID - spent - sum(town.chain.locked.values())
     assert sum(expected.values()) == spent
 
 

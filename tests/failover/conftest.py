@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devnet.models.tiny_models import write_tiny_model
-from tests.failover.town import Town
+from tests.town.town import Town
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,9 @@ from client.jobs.batch import BatchResult
 from client.orders.orders import Prompt
 from tests.failover.books import check_money, check_receipts
 from tests.failover.test_killed import CUTS, TOKENS, carried, check_answers
-from tests.failover.town import REQUESTER, Mortal, Town, Watch, prompts
+from tests.town.machines import Machine
+from tests.town.orders import REQUESTER
+from tests.town.town import Town, Watch, prompts
 
 #: Noticing takes a second where nobody else computes; a client alone would wait for twenty.
 NOTICED_S = 15.0
@@ -47,7 +49,7 @@ async def test_a_stage_freezes_in_mid_answer_and_comes_back(town: Town, stage: i
     await comes_back(town, frozen, stage)
 
 
-async def comes_back(town: Town, frozen: Mortal, stage: int) -> None:
+async def comes_back(town: Town, frozen: Machine, stage: int) -> None:
     """Its late frames change nothing, and the next order is answered with it."""
     seen = sum(m.stage.counts["request_failed_E-CHECK-01"] for m in town.machines)
     frozen.thaw()
@@ -56,8 +58,8 @@ async def comes_back(town: Town, frozen: Mortal, stage: int) -> None:
     stand_in = town.machine(town.matches[-1].plan[stage].operator)
     await stand_in.kill()
     town.machines.remove(stand_in)
-    town.ledger.credit.clear()
-    paid_before, locked = dict(town.acks), dict(town.ledger.locked)
+    town.chain.credit.clear()
+    paid_before, locked = dict(town.acks), dict(town.chain.locked)
     watch = Watch()
     batch = prompts(2, tokens=TOKENS)
     result = await town.begin(batch, watch)
@@ -66,7 +68,7 @@ async def comes_back(town: Town, frozen: Mortal, stage: int) -> None:
     assert frozen.signer.address in {s.operator for s in town.matches[-1].plan}
     assert not watch.lost
     assert len(town.acks) == len(paid_before) + 1
-    assert dict(town.ledger.locked) == locked
+    assert dict(town.chain.locked) == locked
     assert sum(m.stage.counts["request_failed_E-CHECK-01"] for m in town.machines) == seen
     town.machines.append(stand_in)
 

@@ -14,7 +14,8 @@ from core.protocol.errors import NoCapacity
 from core.runtime.network.channel import Channel
 from tests.clocks import Hasty
 from tests.failover.books import check_money, check_receipts
-from tests.failover.town import Mortal, Town, Watch, prompts
+from tests.town.machines import Machine
+from tests.town.town import Town, Watch, prompts
 
 CUTS = ((0, 2), (2, 4), (4, 6))
 TOKENS = 64
@@ -113,7 +114,7 @@ async def test_every_frame_comes_twice_and_nothing_is_done_or_paid_twice(town: T
     assert not any(m.stage.counts["request_failed_E-CHECK-01"] for m in machines)
 
 
-def echo(machine: Mortal) -> None:
+def echo(machine: Machine) -> None:
     """From now on this machine takes every push twice, and at the third the first ones again."""
     handle = machine.stage.handle
     told: list[tuple[Channel, wire.Frame]] = []

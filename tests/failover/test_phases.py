@@ -17,9 +17,10 @@ from core.protocol import signing, wire
 from core.runtime.network.channel import Channel
 from tests.failover.books import check_money
 from tests.failover.test_killed import CUTS, check_answers
-from tests.failover.town import Mortal, Town, Watch, prompts
+from tests.town.machines import Machine
+from tests.town.town import Town, Watch, prompts
 
-Hurt = Callable[[Mortal], Awaitable[None]]
+Hurt = Callable[[Machine], Awaitable[None]]
 Set = Callable[[Town, int, Hurt], Awaitable[None]]
 """Arrange that the machine in a place is hurt at some moment of the next order."""
 
@@ -34,7 +35,7 @@ def matching(*, done: bool) -> Set:
     """
 
     async def arrange(town: Town, stage: int, hurt: Hurt) -> None:
-        async def moment(plan: Sequence[Mortal]) -> None:
+        async def moment(plan: Sequence[Machine]) -> None:
             await hurt(plan[stage])
 
         if done:
@@ -127,11 +128,11 @@ SCENES = [
 
 
 @asynccontextmanager
-async def stage_set(town: Town, scene: Scene, hurt: str) -> AsyncIterator[list[Mortal]]:
+async def stage_set(town: Town, scene: Scene, hurt: str) -> AsyncIterator[list[Machine]]:
     """Somebody is hurt at the scene's moment; afterwards all are well again."""
-    victims: list[Mortal] = []
+    victims: list[Machine] = []
 
-    async def hurting(victim: Mortal) -> None:
+    async def hurting(victim: Machine) -> None:
         victims.append(victim)
         await (victim.kill() if hurt == "killed" else victim.freeze())
 

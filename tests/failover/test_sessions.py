@@ -12,10 +12,11 @@ import pytest
 
 from client.context import Model
 from core.protocol import wire
-from tests.client.sessions.village import Village, ask, hear
 from tests.failover.test_killed import CUTS
 from tests.failover.test_phases import FIRST, LAST, MIDDLE, Scene, ends, matching, stage_set, taken
-from tests.failover.town import PREPAID, prompts
+from tests.town.chain import PREPAID
+from tests.town.town import prompts
+from tests.town.village import Village, ask, hear
 
 #: Two chunks of a prompt.
 PROMPT_TOKENS, TOKENS = 200, 8
@@ -71,6 +72,4 @@ async def test_a_machine_is_lost_at_every_moment_of_a_session(village: Village) 
     assert sum(ack.tokens_out for ack in village.acks.values()) == given
     accused = sum(m.stage.counts["request_failed_E-CHECK-01"] for m in village.machines)
     assert accused == 0
-    assert village.ledger.prepaid + sum(village.ledger.locked.values()) == (
-        PREPAID - village.paid_units
-    )
+    assert village.prepaid + sum(village.chain.locked.values()) == (PREPAID - village.paid_units)

@@ -11,7 +11,7 @@ import httpx2
 
 from client.audit.evidence import AuditCase as Job
 from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
@@ -41,7 +41,7 @@ class World:
     Owners are accounts 1–3, their operators 4–6, the requester 7, an outsider 8.
     """
 
-    chain: Chain
+    chain: RpcChain
     signers: Sequence[Signer]
     model_dir: Path
     model_id: str
@@ -49,7 +49,7 @@ class World:
 
     @classmethod
     async def make(cls, rpc_url: str, signers: Sequence[Signer], model_dir: Path) -> World:
-        chain = Chain(rpc_url, CHAIN_ID, {})
+        chain = RpcChain(rpc_url, CHAIN_ID, {})
         await deploy(chain, signers[0], signers[9].address, PATIENT)
         model_id = await register_model(chain, signers[0], model_dir)
         world = cls(chain, signers, model_dir, model_id)

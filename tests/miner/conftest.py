@@ -9,7 +9,9 @@ import pytest
 
 from core.protocol.types import LayerRange
 from devnet.models.tiny_models import write_tiny_model
-from tests.miner.network import FakeChain, Machine, key
+from tests.town.chain import FakeChain
+from tests.town.machines import Machine
+from tests.town.orders import key
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +21,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def chain() -> FakeChain:
-    return FakeChain(balances={key(50).address: 10**12})
+    return FakeChain()
 
 
 Start = Callable[..., Awaitable[list[Machine]]]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.keys.keystore import Keystore
 from core.keys.passwords import write_secret_file
 from devnet.deploy import USD, Parameters, deploy, register_model
@@ -28,11 +28,11 @@ class Town:
         self.addresses: dict[str, str] = {}
         self.model_id = ""
 
-    def with_chain(self, work: Callable[[Chain], Awaitable[T]]) -> T:
+    def with_chain(self, work: Callable[[RpcChain], Awaitable[T]]) -> T:
         """Run one piece of work against the chain."""
 
         async def run() -> T:
-            chain = Chain(self.rpc_url, 31337, self.addresses)
+            chain = RpcChain(self.rpc_url, 31337, self.addresses)
             try:
                 return await work(chain)
             finally:
@@ -43,7 +43,7 @@ class Town:
     def build(self, owner_usd: int, model: Path | None = None) -> None:
         """Deploy, fund the owner, write its wallet and configuration."""
 
-        async def work(chain: Chain) -> None:
+        async def work(chain: RpcChain) -> None:
             self.addresses = await deploy(
                 chain, self.deployer, self.deployer.address, self.parameters
             )
@@ -92,7 +92,7 @@ class Town:
     def warp(self, seconds: int) -> None:
         """Move the chain's clock."""
 
-        async def work(chain: Chain) -> None:
+        async def work(chain: RpcChain) -> None:
             await chain.rpc("evm_increaseTime", seconds)
             await chain.rpc("evm_mine")
 

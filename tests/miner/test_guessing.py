@@ -16,8 +16,11 @@ from core.protocol.errors import CheckFailed, PeerUnreachable
 from miner.serving import request_run, request_state
 from miner.serving.request_state import Request, RequestPhase
 from tests.miner.conftest import Start
-from tests.miner.network import FakeChain, Requester, greedy, key, reference
 from tests.miner.test_pipeline import check_receipts, requester_of
+from tests.town.chain import FakeChain
+from tests.town.machines import greedy, reference
+from tests.town.orders import key
+from tests.town.requester import Requester
 
 MATCHER = key(40)
 PROMPT = [70, 71, 72, 73, 70, 71, 72, 73, 70, 71]

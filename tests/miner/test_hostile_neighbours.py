@@ -19,7 +19,10 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.runtime.network.channel import Channel, Listener, StreamIdentity, connect
 from tests.miner.conftest import Start
-from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
+from tests.town.chain import FakeChain
+from tests.town.machines import Machine, greedy, reference
+from tests.town.orders import DOMAIN, key
+from tests.town.requester import Requester
 
 MATCHER = key(40)
 PROMPT = [5, 6, 7, 8, 9]

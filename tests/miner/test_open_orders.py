@@ -23,15 +23,10 @@ from miner.serving.job_table import NOT_PAID, UNPAID
 from miner.serving.stage import CAPS, OPENING, REQUEST_OVER, UNAUTHORISED
 from tests.core.protocol.test_wire import MESSAGES
 from tests.miner.conftest import Start
-from tests.miner.network import (
-    ARBITRATOR,
-    DOMAIN,
-    FakeChain,
-    Requester,
-    greedy,
-    key,
-    reference,
-)
+from tests.town.chain import FakeChain
+from tests.town.machines import greedy, reference
+from tests.town.orders import ARBITRATOR, DOMAIN, NOW_S, key
+from tests.town.requester import Requester
 
 MATCHER, REQUESTER, SPENDER = key(40), key(50), key(51)
 
@@ -66,7 +61,7 @@ class Asker(Requester):
                 matcher=t.ZERO_ADDRESS,
                 matcher_fee_bps=0,
                 min_stake=0,
-                deadline=self.chain.clock_s + 600,
+                deadline=NOW_S + 600,
                 window=60,
                 auditor=t.ZERO_ADDRESS,
                 arbitrator=ARBITRATOR,
@@ -315,7 +310,7 @@ async def test_a_spender_asks_in_the_requesters_name_and_only_while_it_may(
     asker = Asker(SPENDER, chain, await start((0, 2), (2, 4)))
     asker.open_order(account=REQUESTER.address)
     assert codes(await asker.propose(MATCHER)) == [admission.SIGNATURE] * 2
-    chain.spenders[REQUESTER.address] = [SPENDER.address]
+    chain.spenders[REQUESTER.address, SPENDER.address] = {}
     await asker.begin()
     assert codes(await asker.ask(0)) == ["", ""]
     await asker.finished([0])

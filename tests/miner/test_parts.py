@@ -20,8 +20,11 @@ from miner.chain import admission
 from miner.compute.compute import Compute, RequestSpec
 from miner.compute.memory import Promises
 from tests.miner.conftest import Start
-from tests.miner.network import FakeChain, Machine, Requester, greedy, key, reference
 from tests.miner.test_pipeline import check_receipts
+from tests.town.chain import FakeChain
+from tests.town.machines import Machine, greedy, reference
+from tests.town.orders import key
+from tests.town.requester import Requester
 
 MATCHER = key(40)
 PROMPT = list(range(60, 90))

@@ -21,7 +21,10 @@ from devnet.models.tiny_models import write_tiny_model
 from miner.chain.onchain import JobNews
 from miner.serving.request_state import RequestPhase
 from tests.miner.conftest import Start
-from tests.miner.network import DOMAIN, FakeChain, Machine, Requester, greedy, key, reference
+from tests.town.chain import FakeChain
+from tests.town.machines import Machine, greedy, reference
+from tests.town.orders import DOMAIN, NOW_S, key
+from tests.town.requester import Requester
 
 MATCHER, REQUESTER = key(40), key(50)
 PROMPTS = [[5, 6, 7, 8, 9], [65], list(range(60, 130)), [1, 2, 3]]
@@ -177,7 +180,7 @@ async def test_two_jobs_of_two_requesters_share_the_same_stages(
     start: Start, chain: FakeChain, model_dir: Path
 ) -> None:
     machines = await start((0, 2), (2, 4))
-    chain.balances[key(51).address] = 10**12
+    chain.prepaid[key(51).address] = 10**12
     first, second = requester_of(chain, machines), Requester(key(51), chain, machines)
     first.order([(PROMPTS[0], greedy(10)), (PROMPTS[1], greedy(10))])
     second.order([(PROMPTS[2], greedy(10))])
@@ -286,7 +289,7 @@ async def test_auditors_with_a_delegation_and_drawn_jurors_are_answered(
     await requester.run_all(MATCHER)
     auditor, juror = key(70), key(71)
     delegation = t.AuditorDelegation(
-        order_hash=requester.order_hash, auditor=auditor.address, expiry=chain.clock_s + 10
+        order_hash=requester.order_hash, auditor=auditor.address, expiry=NOW_S + 10
     )
     signature = signing.sign(REQUESTER, DOMAIN, delegation)
     ask = wire.FetchReceipts(
@@ -295,7 +298,7 @@ async def test_auditors_with_a_delegation_and_drawn_jurors_are_answered(
     peers = Peers(StreamIdentity(auditor, DOMAIN))
     channel = await peers.get(machines[0].signer.address, machines[0].endpoint)
     assert isinstance((await channel.call(ask)).message, wire.Receipts)
-    chain.clock_s += 20
+    await chain.clock.advance(20)
     expired = (await channel.call(ask)).message
     assert isinstance(expired, wire.Failed)
 

@@ -13,7 +13,10 @@ from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import types as t
 from core.protocol import wire
 from tests.miner.conftest import Start
-from tests.miner.network import FakeChain, Requester, greedy, key, reference
+from tests.town.chain import FakeChain
+from tests.town.machines import greedy, reference
+from tests.town.orders import key
+from tests.town.requester import Requester
 
 MATCHER, REQUESTER = key(40), key(50)
 PROMPT = list(range(60, 90))

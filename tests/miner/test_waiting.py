@@ -14,7 +14,10 @@ from miner.compute import compute as compute_module
 from miner.compute.compute import Compute, Key, RequestSpec
 from miner.serving.stage import SILENT_REQUEST_S
 from tests.miner.conftest import Start
-from tests.miner.network import FakeChain, Machine, Requester, greedy, key, reference
+from tests.town.chain import FakeChain
+from tests.town.machines import Machine, greedy, reference
+from tests.town.orders import key
+from tests.town.requester import Requester
 
 PROMPT = [104, 101, 108, 108, 111]
 CUTS = ((0, 1), (1, 3), (3, 4))

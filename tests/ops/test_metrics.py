@@ -20,8 +20,8 @@ from core.runtime.metrics import Metrics
 from matcher.api.api import make_app
 from miner.daemon.stake_watch import EVENTS as OF_MINER
 from miner.records.metrics import EngineMetrics, MinerMetrics
-from tests.matcher.conftest import Net
 from tests.ops import prometheus
+from tests.town.matcher import Net
 
 JOBS = ("gateway", "matcher", "miner", "auditor")
 #: What a miner knows only once it has neighbours and has run a step.

@@ -25,9 +25,9 @@ from core.runtime import logs, origin, tracing
 from core.runtime.http_server import HttpServer
 from tests.client.gateway.world import World
 from tests.client.sessions.conftest import model_dir, village  # noqa: F401 - fixtures
-from tests.client.sessions.village import Village, ask, hear
-from tests.failover.town import prompts
 from tests.frames import encode
+from tests.town.town import prompts
+from tests.town.village import Village, ask, hear
 
 PARENT = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 

@@ -29,8 +29,8 @@ from matcher.records.tables import MatcherTable as MatcherBase
 from matcher.records.tables import MinerRow
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
-from tests.matcher.conftest import Net
-from tests.matcher.worlds import DOMAIN
+from tests.town.matcher import Net
+from tests.town.orders import DOMAIN
 
 HELLO: list[Any] = [{"role": "user", "content": "say:hello there"}]
 NewDatabase = Callable[[], str]

@@ -14,7 +14,7 @@ from scheduler.live.churn import Cluster
 from scheduler.live.standby import Rules
 from scheduler.routing.parallax_route import Answer, NoRoute, RouteQuery, disjoint_backups, route
 from scheduler.routing.routing_table import prepare
-from tests.matcher.worlds import NOW_MS, SPEC, machine_key, serving_at, sighting
+from tests.town.fleet import NOW_MS, SPEC, machine_key, serving_at, sighting
 
 MIB = 2**20
 #: Layers of the test model (30 of 13.5 MiB, tables 108 MiB) that a machine of that many MiB holds:

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from client.context import open_store
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.protocol import ids
 from core.protocol.types import JobState, Order, Stage
 from core.runtime.settings import Settings, load
@@ -186,7 +186,7 @@ class World:
     begun: list[Ongoing] = field(default_factory=list)
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> RpcChain:
         assert self.net.chain is not None
         return self.net.chain
 

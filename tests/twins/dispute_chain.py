@@ -15,7 +15,7 @@ from eth_abi.abi import decode, encode
 from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 from eth_utils.crypto import keccak
 
-from core.chain.chain import Chain, artifact
+from core.chain.rpc import RpcChain, artifact
 from core.dispute.game.dispute import Phase
 from core.dispute.trace.calls import (
     claim_tuple,
@@ -120,7 +120,7 @@ class Bench:
     @classmethod
     def make(cls, url: str, signers: list[Signer]) -> Bench:
         async def run() -> dict[str, str]:
-            chain = Chain(url, CHAIN_ID, {})
+            chain = RpcChain(url, CHAIN_ID, {})
             try:
                 at = await deploy(chain, signers[0], signers[0].address, Parameters(turn_s=TURN_S))
                 domain = signing.Domain(CHAIN_ID, at["TaskRegistry"])

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.money import pricing
 from core.protocol import signing
@@ -30,7 +30,7 @@ FEES = {"protocol_fee_bps": PARAMETERS.protocol_fee_bps}
 class Town:
     """Deployed contracts, two miners with stake, a requester with a deposit and a spender."""
 
-    chain: Chain
+    chain: RpcChain
     signers: list[Signer]
     spec: t.ModelSpec
     nonces: int = 0
@@ -128,7 +128,7 @@ class Session:
 
 @pytest.fixture
 async def town(own_anvil: Callable[..., Anvil], signers: list[Signer]) -> AsyncIterator[Town]:
-    chain = Chain(own_anvil().rpc_url, CHAIN_ID, {})
+    chain = RpcChain(own_anvil().rpc_url, CHAIN_ID, {})
     await deploy(chain, signers[0], signers[9].address, PARAMETERS)
     spec, roots = model()
     await chain.transact(
@@ -151,7 +151,7 @@ async def town(own_anvil: Callable[..., Anvil], signers: list[Signer]) -> AsyncI
     await chain.close()
 
 
-async def later(chain: Chain, seconds: int) -> None:
+async def later(chain: RpcChain, seconds: int) -> None:
     await chain.rpc("evm_increaseTime", seconds)
     await chain.rpc("evm_mine")
 

@@ -1,66 +1,44 @@
-"""What do stages of a benchmark ask the chain, and who answers when there is none?
+"""Which chain do a benchmark's stages and requesters ask? One where all are rich and registered.
 
-Everything else of a stage is the product's own. A job is on this chain once the benchmark says so.
+A job is on it once the benchmark says so.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
+from core.runtime.clock import SystemClock
 from devnet.models.model_spec import spec_of_folder
-from miner.chain.admission import ChainView
-from miner.chain.onchain import JobOnChain
+from tests.town.chain import ChainJob, FakeChain
+from tests.town.orders import DOMAIN
+from tests.town.orders import key as signer
+from tests.town.orders import shard_root_of as made_up_root
 
-DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
-ARBITRATOR = "0x" + "aa" * 20
 MATCHER_KEY, FIRST_STAGE_KEY, FIRST_CLIENT_KEY = 1, 10, 1000
 RICH = 10**24
 
 
-def signer(number: int) -> Signer:
-    """One of the benchmark's parties."""
-    return Signer(number.to_bytes(32, "big"), chain_id=DOMAIN.chain_id)
+class RichChain(FakeChain):
+    """Jobs are those that it was told."""
 
+    def __init__(self, shard_root_of: Callable[[int, int], str] = made_up_root) -> None:
+        super().__init__(SystemClock(), shard_root_of=shard_root_of)
+        self.answers = {"Escrow.balanceOf": RICH, "MinerRegistry.canWork": True}
 
-class KnownJobs:
-    """`ChainReads` for a stage: all accounts are rich and registered, jobs are told to it."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, JobOnChain] = {}
-
-    def match(self, job_id: str, plan_hash: str) -> None:
+    def told(self, job_id: str, plan_hash: str) -> None:
         """From now on the job is matched with this plan."""
-        self.jobs[job_id] = JobOnChain(JobState.MATCHED, plan_hash)
-
-    def now_s(self) -> int:
-        return int(time.time())
-
-    async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView:
-        return ChainView(
-            now_s=self.now_s(),
-            requester_balance=RICH,
-            arbitrator_listed=order.arbitrator == ARBITRATOR,
-            can_work=True,
-            job_exists=job_id in self.jobs,
-            nonce_revoked=False,
-            max_job_s=86400,
-            max_window_s=7 * 86400,
-        )
-
-    async def job(self, job_id: str) -> JobOnChain:
-        return self.jobs.get(job_id, JobOnChain(JobState.NONE, t.ZERO_HASH))
-
-    async def panel(self, dispute_id: str) -> list[str]:
-        return []
+        self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash)
 
 
 @cache
 def spec_of(folder: Path) -> t.ModelSpec:
     """A model as the registry would have it. Hashes its weights the first time."""
     return spec_of_folder(folder, head_units=1, numerics_profile=signing.name_hash("benchmark"))
+
+
+__all__ = ["DOMAIN", "RichChain", "signer", "spec_of"]

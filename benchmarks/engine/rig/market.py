@@ -1,4 +1,4 @@
-"""What matches a fleet's orders and answers for the chain, where there is neither?
+"""Who matches a fleet's orders, where there is no matcher?
 
 A job is matched as soon as its stages have accepted it; every acknowledgement is kept and held
 against its order. Everything else of a requester is the product's own.
@@ -8,49 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
-from time import time
 from typing import Any
 
-from benchmarks.engine.rig.chain import ARBITRATOR, DOMAIN, MATCHER_KEY, RICH, signer, spec_of
+from benchmarks.engine.rig.chain import DOMAIN, MATCHER_KEY, RichChain, signer, spec_of
 from benchmarks.engine.rig.fleet import Fleet, Member
 from client.orders.matcher_api import Goes
 from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import Match
 from core.engine.weights.weights import model_manifest
-from core.protocol import commit, signing, wire
+from core.protocol import commit, signing
 from core.protocol import types as t
-from core.protocol.errors import HeadraceError, NoCapacity
-from core.protocol.types import JobState
+from core.protocol.errors import NoCapacity
 from core.runtime.network.channel import Peers, StreamIdentity
+from tests.town.orders import terms as offered
+from tests.town.proposing import propose
 
 #: As the matcher has it for an order that goes on with another.
 PROPOSE_S = 2.0
 MATCHER = signer(MATCHER_KEY)
-
-
-class Reads:
-    """The chain, as far as a requester asks it."""
-
-    chain_id = DOMAIN.chain_id
-    domain = DOMAIN
-    addresses = {"Escrow": "0x" + "ee" * 20, "JuryArbitrator": ARBITRATOR}
-
-    def __init__(self, model: Path, plans: dict[str, str]) -> None:
-        self._manifest, self._plans = model_manifest(model), plans
-
-    async def now(self) -> int:
-        return int(time())
-
-    async def read(self, contract: str, function: str, *args: Any) -> Any:
-        match f"{contract}.{function}":
-            case "TaskRegistry.jobOf":
-                return {"state": int(JobState.MATCHED), "planHash": self._plans[args[0]]}
-            case "ModelRegistry.shardRoot":
-                return commit.to_hex(self._manifest.shard_root(args[1], args[2]))
-            case "Escrow.balanceOf":
-                return RICH
-        raise AssertionError(f"a requester does not read {contract}.{function}")
 
 
 class Market:
@@ -60,8 +35,8 @@ class Market:
         self.turn = 0
         self.matches: dict[str, Match] = {}
         self.acks: dict[str, t.Ack] = {}
-        self.plans: dict[str, str] = {}
-        self.chain = Reads(fleet.model, self.plans)
+        manifest = model_manifest(fleet.model)
+        self.chain = RichChain(lambda *span: commit.to_hex(manifest.shard_root(*span)))
         self._fleet, self._spec = fleet, spec_of(fleet.model)
         self._late: set[asyncio.Task[dict[str, Any]]] = set()
         self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))
@@ -77,7 +52,7 @@ class Market:
         """Of all jobs, once their answers are in."""
         self.matches.clear()
         self.acks.clear()
-        self.plans.clear()
+        self.chain.jobs.clear()
 
     async def open_job(
         self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
@@ -88,14 +63,17 @@ class Market:
         while True:
             route = self._route(excluded, before)
             plan = tuple(t.Stage(m.operator, *m.layers) for m in route)
-            refused = await self._propose(signed, route, plan, before)
-            if not refused:
+            endpoints = [m.endpoint for m in route]
+            _, silent = await propose(
+                self._peers, signed, plan, endpoints, before, answer_s=PROPOSE_S
+            )
+            if not silent:
                 break
-            excluded |= refused
+            excluded |= silent
         job_id, plan_hash = signing.job_id(domain, signed.order), signing.plan_hash(plan)
         await self._tell(route, job_id, plan_hash)
-        self.plans[job_id] = plan_hash
-        match = Match(job_id, signed, plan, tuple(m.endpoint for m in route), t.ZERO_HASH)
+        self.chain.told(job_id, plan_hash)
+        match = Match(job_id, signed, plan, tuple(endpoints), t.ZERO_HASH)
         self.matches[job_id] = match
         return match
 
@@ -105,7 +83,7 @@ class Market:
         if (
             not signing.is_signed_by(DOMAIN, ack, signature, order.requester)
             or ack.order_hash != signing.order_hash(order)
-            or ack.plan_hash != self.plans[job_id]
+            or ack.plan_hash != self.matches[job_id].plan_hash
             or ack.tokens_in > order.max_tokens_in
             or ack.tokens_out > order.max_tokens_out
         ):
@@ -142,46 +120,8 @@ class Market:
             route.append(min(turned, key=lambda m: m.operator not in kept))
         return route
 
-    async def _propose(
-        self,
-        signed: t.SignedOrder,
-        route: Sequence[Member],
-        plan: Sequence[t.Stage],
-        before: Match | None,
-    ) -> set[str]:
-        async def ask(stage: int, member: Member) -> str | None:
-            message = wire.Propose(
-                signed=signed,
-                plan=list(plan),
-                endpoints=[m.endpoint for m in route],
-                stage=stage,
-                continues=before.order_hash if before else None,
-            )
-            try:
-                stream = await self._peers.get(
-                    member.operator, member.endpoint, timeout_s=PROPOSE_S
-                )
-                answer = (await stream.call(message, timeout_s=PROPOSE_S)).message
-            except HeadraceError:
-                return member.operator
-            if not isinstance(answer, wire.Accepted):
-                raise RuntimeError(f"stage {stage} refused: {answer}")
-            return None
-
-        found = await asyncio.gather(*(ask(i, member) for i, member in enumerate(route)))
-        return {operator for operator in found if operator is not None}
-
 
 def terms(chain_now: int) -> OrderTerms:
     """What every order of the benchmark offers."""
-    return OrderTerms(
-        price_in=1,
-        price_out=1,
-        matcher=MATCHER.address,
-        matcher_fee_bps=0,
-        min_stake=0,
-        deadline=chain_now + 3600,
-        window=60,
-        auditor=t.ZERO_ADDRESS,
-        arbitrator=ARBITRATOR,
-    )
+    deadline = chain_now + 3600
+    return offered(price_in=1, price_out=1, matcher=MATCHER.address, deadline=deadline)

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.engine.rig.chain import (
-    ARBITRATOR,
     DOMAIN,
     FIRST_CLIENT_KEY,
     FIRST_STAGE_KEY,
@@ -27,7 +26,7 @@ from benchmarks.engine.rig.chain import (
 from benchmarks.engine.rig.child import Child
 from benchmarks.engine.rig.steps import Step
 from client.jobs.job_run import JobRun
-from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
+from client.orders.orders import Prompt, PromptBatch, make_order
 from client.pipeline.pipeline import Match, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
 from core.engine.weights.shape import describe_model, layer_count, read_config
@@ -37,6 +36,7 @@ from core.protocol import types as t
 from core.runtime.network.channel import Peers, StreamIdentity
 from devnet.links.service import ask, write_plan
 from devnet.ports import free_ports
+from tests.town.orders import sign_order, terms
 
 PROMPT_TOKENS = 18
 #: Of one job that a stage runs at once (`miner.chain.admission.JOB_REQUESTS`).
@@ -219,10 +219,12 @@ class Rig:
         stages, spans = [self.stages[i] for i in chosen], [self.layers[i] for i in chosen]
         endpoints = [endpoints[i] for i in chosen]
         spec = spec_of(self.folder)
+        deadline = int(time.time()) + 3600
+        offer = terms(price_in=1, price_out=1, matcher=t.ZERO_ADDRESS, deadline=deadline)
         order = make_order(
-            batch, signing.model_id(spec), spec, _terms(), key.address, next(self._nonces)
+            batch, signing.model_id(spec), spec, offer, key.address, next(self._nonces)
         )
-        signed = t.SignedOrder(order=order, signature=signing.sign(key, DOMAIN, order))
+        signed = sign_order(order, key)
         plan = [
             t.Stage(operator=stage.ready["operator"], layer_from=start, layer_to=end)
             for stage, (start, end) in zip(stages, spans, strict=True)
@@ -341,17 +343,3 @@ class Rig:
 def _signed_roots(request: RequestState) -> list[str]:
     receipts = [signed for _, signed in sorted(request.receipts.items())]
     return [leaf.out_root for signed in receipts for leaf in signed.leaves]
-
-
-def _terms() -> OrderTerms:
-    return OrderTerms(
-        price_in=1,
-        price_out=1,
-        matcher=t.ZERO_ADDRESS,
-        matcher_fee_bps=0,
-        min_stake=0,
-        deadline=int(time.time()) + 3600,
-        window=60,
-        auditor=t.ZERO_ADDRESS,
-        arbitrator=ARBITRATOR,
-    )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from benchmarks.engine.rig.chain import DOMAIN, KnownJobs, signer, spec_of
+from benchmarks.engine.rig.chain import DOMAIN, RichChain, signer, spec_of
 from benchmarks.engine.rig.child import keep_stdout, obey, say
 from benchmarks.engine.rig.steps import Spent, StepLog
 from core.batching.ring import MicrobatchChoice
@@ -30,7 +30,7 @@ from core.runtime.clock import SystemClock
 from core.runtime.garbage import look_seldom, pass_over_what_is_here
 from core.runtime.network.channel import Listener, Peers, StreamIdentity
 from core.runtime.network.pulse import Beat
-from miner.chain.onchain import JobNews
+from miner.chain.onchain import JobNews, MinerChain
 from miner.compute.compute import Compute
 from miner.daemon import assignment
 from miner.records.store import MinerStore
@@ -74,8 +74,8 @@ class StageProcess:
         self._spec = spec
         self._steps, self._spent = StepLog(), Spent()
         self._most_inside = 0
-        self._chain = KnownJobs()
-        self._signer = signer(spec.key)
+        self._jobs, self._signer = RichChain(), signer(spec.key)
+        self._chain = MinerChain(self._jobs, self._signer.address, SystemClock())
         for name in ("append", "hash", "root"):
             self._spent.watch(RootedRows, name, "hashing rows")
         self._spent.watch(signing, "sign", "signing")
@@ -165,7 +165,7 @@ class StageProcess:
     async def _perform(self, request: dict[str, Any]) -> Mapping[str, Any]:
         match request["do"]:
             case "match":
-                self._chain.match(request["job"], request["plan"])
+                self._jobs.told(request["job"], request["plan"])
                 return {}
             case "take":
                 return {

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
-from core.chain.chain import Chain, ChainEvent
+from core.chain.chain import ChainEvent
 from core.chain.follower import ChainPosition, EventBatch, EventFollower
+from core.chain.rpc import RpcChain
 from core.protocol.errors import ContractRefused, HeadraceError
 from core.runtime.clock import Clock
 from core.runtime.folders import make_private
@@ -72,7 +73,7 @@ class LogProgress:
 class ChainLog:
     """The file and the task that fills it."""
 
-    def __init__(self, chain: Chain, path: Path, clock: Clock, *, start_block: int) -> None:
+    def __init__(self, chain: RpcChain, path: Path, clock: Clock, *, start_block: int) -> None:
         """Opens the file; the chain is not asked yet."""
         make_private(path.parent)
         self._chain, self._clock, self._start_block = chain, clock, start_block

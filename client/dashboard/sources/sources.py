@@ -10,7 +10,8 @@ from client.context import model_name
 from client.dashboard.sources.cached import Cached
 from client.dashboard.sources.chain_log import ChainLog, LoggedEvent
 from client.wallet import Balances, balances
-from core.chain.chain import CONTRACTS, Chain
+from core.chain.chain import CONTRACTS
+from core.chain.rpc import RpcChain
 from core.protocol import ids
 from core.protocol.errors import ConfigError, HeadraceError, MatcherUnreachable
 from core.runtime.logs import get_logger
@@ -49,7 +50,7 @@ class PageSources:
         self.allocations: Cached[list[Json]] = self._of_matcher(lambda api: api.allocations())
         self.balances: Cached[Balances] = Cached(self._balances, self.clock, fresh_s=2.0)
         self.parameters: Cached[Json] = Cached(self._parameters, self.clock, fresh_s=60.0)
-        self.chain: Chain | None = None
+        self.chain: RpcChain | None = None
         self.log: ChainLog | None = None
         self._following: asyncio.Task[None] | None = None
         self._readers: dict[str, asyncio.Task[Any]] = {}
@@ -152,7 +153,7 @@ class PageSources:
         """Call a view function. Raises ConfigError without a chain, and what the chain raises."""
         return await self.require_chain().read(contract, function, *args)
 
-    def require_chain(self) -> Chain:
+    def require_chain(self) -> RpcChain:
         if self.chain is None:
             raise ConfigError("no chain is configured", "network.rpc_url is not set")
         return self.chain
@@ -178,10 +179,10 @@ class PageSources:
         }
 
 
-def chain_of(settings: Any) -> Chain:
+def chain_of(settings: Any) -> RpcChain:
     """The chain with every contract the network file names. Raises ConfigError."""
     chain_id, rpc_url = settings.require_network()
     known = {name for name in CONTRACTS if name in settings.network.contracts}
-    return Chain(
+    return RpcChain(
         rpc_url, chain_id, {name: settings.network.contract(name) for name in sorted(known)}
     )

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from client.audit.evidence import (
-    AuditCase,
     Delegation,
     EvidenceCollector,
     case_of_job,
@@ -18,12 +17,13 @@ from client.audit.evidence import (
     tokens_in,
 )
 from client.orders.orders import PromptBatch
-from core.chain.chain import ChainCall, ChainEvent
+from core.chain.chain import ChainCall
 from core.protocol import commit, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
 from tests.client.keepers import Keepers
-from tests.client.world import SPANS, answer_of, prompts
+from tests.town.chain import FakeChain
+from tests.town.orders import SPANS, answer_of, prompts
 
 WIDTH = 16
 
@@ -330,62 +330,31 @@ def test_token_rows_are_little_endian_ids() -> None:
 # --- the case on chain ---
 
 
-class Log:
-    """A chain of events and calls."""
-
-    chain_id = 31337
-
-    def __init__(self, events: list[ChainEvent], calls: dict[str, ChainCall], head: int) -> None:
-        self.found, self.calls, self.head = events, calls, head
-        self.spans: list[tuple[int, int]] = []
-
-    async def block_number(self) -> int:
-        return self.head
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        self.spans.append((first, last))
-        return [e for e in self.found if first <= e.block_number <= last]
-
-    async def call_of(self, tx_hash: str) -> ChainCall | None:
-        return self.calls.get(tx_hash)
-
-
-def matched(job: str, block: int) -> ChainEvent:
-    return ChainEvent(
-        "TaskRegistry", "JobMatched", {"job": job}, block, t.ZERO_HASH, f"0xt{block}", 0
-    )
-
-
-def call(case: AuditCase, function: str, **changes: Any) -> ChainCall:
-    order = msgspec.to_builtins(case.order) | changes
-    args = {"order": order, "plan": [msgspec.to_builtins(s) for s in case.plan]}
-    return ChainCall("TaskRegistry", function, args, t.ZERO_ADDRESS)
-
-
 @pytest.mark.parametrize("function", ["openMatched", "matchJob"])
 async def test_case_is_read_from_the_transaction_that_matched_it(
     keepers: Keepers, function: str
 ) -> None:
     case = keepers.case
-    log = Log(
-        [matched("0xother", 3), matched(case.job_id, 4500)],
-        {"0xt4500": call(case, function)},
-        head=4600,
-    )
-    assert await case_of_job(log, case.job_id, 1) == case  # type: ignore[arg-type]
-    assert log.spans == [(1, 2000), (2001, 4000), (4001, 4600)]
-    assert len(await events_named(log, "JobMatched", 1)) == 2  # type: ignore[arg-type]
+    chain = FakeChain(blocks=3)
+    chain.emit("TaskRegistry", "JobMatched", job="0xother")
+    chain.grow(4500 - chain.head)
+    chain.match(case.order, case.plan, function=function)
+    chain.grow(100)
+    assert await case_of_job(chain, case.job_id, 1) == case
+    assert chain.spans == [(1, 2000), (2001, 4000), (4001, 4601)]
+    assert len(await events_named(chain, "JobMatched", 1)) == 2
 
 
 async def test_job_that_the_chain_does_not_show_is_an_error(keepers: Keepers) -> None:
     case = keepers.case
-    nothing = Log([], {}, head=5)
     with pytest.raises(IdInvalid):
-        await case_of_job(nothing, case.job_id, 0)  # type: ignore[arg-type]
-    for shown in ({}, {"0xt4": call(case, "settleAck")}):
-        hidden = Log([matched(case.job_id, 4)], shown, head=5)
+        await case_of_job(FakeChain(), case.job_id, 0)
+    for call in (None, ChainCall("TaskRegistry", "settleAck", {}, t.ZERO_ADDRESS)):
+        hidden = FakeChain()
+        hidden.emit("TaskRegistry", "JobMatched", call=call, job=case.job_id)
         with pytest.raises(CheckFailed, match="cannot be read from the chain"):
-            await case_of_job(hidden, case.job_id, 0)  # type: ignore[arg-type]
-    wild = Log([matched(case.job_id, 4)], {"0xt4": call(case, "openMatched", nonce=2**64 - 1)}, 5)
+            await case_of_job(hidden, case.job_id, 0)
+    wild = FakeChain()
+    wild.match(msgspec.structs.replace(case.order, nonce=2**64 - 1), case.plan, case.job_id)
     with pytest.raises(CheckFailed, match="out of bounds"):
-        await case_of_job(wild, case.job_id, 0)  # type: ignore[arg-type]
+        await case_of_job(wild, case.job_id, 0)

@@ -26,7 +26,6 @@ from client.disputes.jury_dispute import challenge_cost, check_standing, open_di
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
 from client.records.store import receipt_hash
-from core.chain.chain import ChainCall, ChainEvent
 from core.protocol import ids, signing
 from core.protocol import types as t
 from core.protocol.errors import (
@@ -43,49 +42,10 @@ from core.protocol.errors import (
 from core.runtime.folders import Folders
 from core.runtime.settings import load
 from tests.client.keepers import Keepers
-from tests.client.world import (
-    DOMAIN,
-    MODEL_ID,
-    NOW_S,
-    REQUESTER,
-    SPANS,
-    FakeChain,
-    answer_of,
-    key,
-    prompts,
-)
+from tests.town.chain import FakeChain
+from tests.town.orders import DOMAIN, MODEL_ID, NOW_S, REQUESTER, SPANS, answer_of, key, prompts
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-class Chain(FakeChain):
-    """A chain that has matched the keepers' job."""
-
-    def __init__(self, keepers: Keepers) -> None:
-        super().__init__()
-        case = keepers.case
-        self.event = ChainEvent(
-            "TaskRegistry", "JobMatched", {"job": case.job_id}, 7, t.ZERO_HASH, "0xt", 0
-        )
-        values = {
-            "order": msgspec.to_builtins(case.order),
-            "plan": [msgspec.to_builtins(stage) for stage in case.plan],
-        }
-        self.call = ChainCall("TaskRegistry", "openMatched", values, t.ZERO_ADDRESS)
-
-    async def block_number(self) -> int:
-        return 9
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        return [self.event]
-
-    async def call_of(self, tx_hash: str) -> ChainCall:
-        return self.call
-
-    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        if contract == "JuryArbitrator" and function in ("bond", "fee"):
-            return 30 if function == "bond" else 12
-        return await super().read(contract, function, *args)
 
 
 class Miners:
@@ -128,7 +88,10 @@ def context(keepers: Keepers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     settings = load(
         flags={"network.models.tiny": MODEL_ID}, environ={}, folders=Folders.at(tmp_path)
     )
-    context = Context(settings, Chain(keepers))  # type: ignore[arg-type]
+    chain = FakeChain()
+    chain.match(keepers.order, keepers.plan)
+    chain.answers |= {"JuryArbitrator.bond": 30, "JuryArbitrator.fee": 12}
+    context = Context(settings, chain)
     found = [
         {"operator": o.address, "endpoint": keepers.evidence()._endpoints[o.address.lower()]}
         for o in keepers.operators
@@ -315,12 +278,12 @@ async def test_dispute_pays_bond_and_fee_and_shows_everything(
     chain: Any = context.chain
     assert (await challenge_cost(chain)).total == 42
     accused = keepers.receipts[1][0]
-    chain.wallet = 41
+    chain.usd[REQUESTER.address] = 41
     with pytest.raises(TokenShort) as caught:
         await open_dispute(chain, REQUESTER, keepers.case, accused)
     assert (caught.value.have, caught.value.need, caught.value.short_by) == (41, 42, 1)
     assert not chain.sent
-    chain.wallet = 42
+    chain.usd[REQUESTER.address] = 42
     await open_dispute(chain, REQUESTER, keepers.case, accused)
     approve, dispute = chain.sent
     assert approve == ("TestUSD", "approve", chain.addresses["JuryArbitrator"], 42)

@@ -34,7 +34,7 @@ from tests.client.pipeline_of_tiny_model import (
     run_pipeline,
     shard_roots,
 )
-from tests.client.world import SPANS
+from tests.town.orders import SPANS
 
 Work = Callable[..., Awaitable[Keepers]]
 

@@ -289,7 +289,7 @@ def test_the_number_that_a_game_ended_at_is_read_once_and_again_after_an_error(
         return number
 
     monkeypatch.setattr("client.disputes.game_record.on_trial", on_trial)
-    args = next(args for _, name, args in world.chain.past if name == "GameOpened")
+    args = next(e.args for e in world.chain.log if e.name == "GameOpened")
     event = LoggedEvent(1, 5, 0, "0x", "ToleranceGame", "GameOpened", args, None)
 
     async def ask() -> list[Any]:

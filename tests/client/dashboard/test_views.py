@@ -28,7 +28,7 @@ from client.dashboard.views.explorer import event_line
 from client.dashboard.views.wallet import MOVES, movement
 from client.disputes.game_record import OnTrial
 from client.wallet import Balances
-from core.chain.chain import artifact
+from core.chain.rpc import artifact
 from core.dispute.trace.layout import Place
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids

@@ -23,17 +23,18 @@ from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
 from client.sessions.answering import Answered
-from core.chain.chain import ChainCall, ChainEvent
+from core.chain.chain import CONTRACTS, ChainCall
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused
-from core.runtime.metrics import Metrics
-from matcher.api.api import make_app as make_matcher
 from matcher.planning.planning import PlanBody, PlanDesk
 from tests.client.gateway.world import World
-from tests.client.world import answer_of as scripted_answer
-from tests.client.world import key, leaves_of, prompts, sign_receipt, signed_order
-from tests.matcher.conftest import Net
-from tests.matcher.worlds import MATCHER, MODEL_ID, machine_key
+from tests.clocks import ManualClock
+from tests.town.chain import FakeChain
+from tests.town.chain import tx_of as tx_of_block
+from tests.town.fleet import MODEL_ID, machine_key
+from tests.town.matcher import Net, asking
+from tests.town.orders import MATCHER, key, leaves_of, prompts, sign_receipt, signed_order
+from tests.town.orders import answer_of as scripted_answer
 
 PAYER = "0x" + "01" * 20
 JOB = "0x" + "11" * 32  # the one that the toy says it worked for
@@ -44,176 +45,123 @@ JURY_CASE, GAME_CASE = "0x" + "d1" * 32, "0x" + "d2" * 32
 MINERS = {number: machine_key(number).address for number in (1, 2, 3, 4)}
 USD = 10**6
 FIRST_BLOCK = 10
-_RULED = {"dispute": JURY_CASE}
-_GAME = {"id": GAME_CASE}
-
-
-def _word(byte: str) -> str:
-    return "0x" + byte * 32
-
-
-def _matched(job: str, plan_hash: str, *stages: tuple[int, int, int]) -> dict[str, Any]:
-    """`JobMatched` with these stages: machine, first layer, end."""
-    plan = [{"operator": MINERS[m], "layerFrom": a, "layerTo": b} for m, a, b in stages]
-    return {"job": job, "matcher": MATCHER.address, "planHash": plan_hash, "plan": plan}
-
-
-#: What happened, one block each: contract and event, arguments.
-_PAST: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        "ModelRegistry.ModelRegistered",
-        {"id": MODEL_ID, "registrar": OWNER, "layers": 30, "weightsRoot": _word("22")},
-    ),
-    (
-        "MinerRegistry.MinerRegistered",
-        {"owner": OWNER, "operator": MINERS[2], "stake": 500 * USD},
-    ),
-    ("Escrow.Deposited", {"account": PAYER, "payer": PAYER, "amount": 20 * USD}),
-    ("Escrow.JobLocked", {"job": OLD_JOB, "requester": PAYER, "amount": 2 * USD}),
-    (
-        "TaskRegistry.JobMatched",
-        _matched(OLD_JOB, _word("aa"), (1, 0, 10), (2, 10, 20), (3, 20, 30)),
-    ),
-    ("Escrow.Credited", {"account": OWNER, "amount": 400_000, "source": OLD_JOB}),
-    (
-        "Escrow.JobReleased",
-        {"job": OLD_JOB, "requester": PAYER, "refunded": 800_000, "paid": 1_200_000},
-    ),
-    (
-        "TaskRegistry.JobSettled",
-        {"job": OLD_JOB, "paid": 1_200_000, "refunded": 800_000, "withheld": 0},
-    ),
-    ("Escrow.JobLocked", {"job": JOB, "requester": PAYER, "amount": 3 * USD}),
-    ("TaskRegistry.JobMatched", _matched(JOB, _word("ab"), (2, 10, 20))),
-    ("TaskRegistry.JobMatched", _matched(FOREIGN_JOB, _word("ac"), (1, 0, 30))),
-    (
-        "JuryArbitrator.DisputeOpened",
-        {
-            **{**_RULED, "job": OLD_JOB, "accused": OWNER, "stage": 1, "challenger": PAYER},
-            **{"receiptHash": _word("e1"), "bond": 50 * USD, "drawBlock": 22},
-        },
-    ),
-    ("JuryArbitrator.JurorDrawn", {**_RULED, "juror": JUROR, "commitUntil": 1_800_000_500}),
-    ("JuryArbitrator.VoteCommitted", {**_RULED, "juror": JUROR, "commitment": _word("c1")}),
-    ("JuryArbitrator.RevealStarted", {**_RULED, "revealUntil": 1_800_000_600}),
-    (
-        "ToleranceGame.GameOpened",
-        {
-            **{**_GAME, "job": FOREIGN_JOB, "accused": OWNER, "stage": 0, "accuser": PAYER},
-            **{"requester": PAYER, "model": MODEL_ID, "receiptHash": _word("e2")},
-            **{"requestsRoot": _word("e3"), "bond": 25 * USD},
-        },
-    ),
-    ("ToleranceGame.Accused", {**_GAME, "chunks": 4, "endsAt": 1_800_001_000}),
-    ("ToleranceGame.NodeOpened", {**_GAME, "endsAt": 1_800_001_100}),
-    ("ToleranceGame.Picked", {**_GAME, "child": 1, "endsAt": 1_800_001_200}),
-    (
-        "MinerRegistry.Slashed",
-        {
-            **{"owner": OWNER, "challenger": PAYER, "victim": PAYER, "amount": 100 * USD},
-            **{"toChallenger": 50 * USD, "toVictim": 25 * USD, "burned": 25 * USD},
-        },
-    ),
-)
-#: The past: (contract, event, arguments).
-PAST = tuple((*name.split("."), args) for name, args in _PAST)
+#: The past: one block for each event, with its arguments. `h22` is the hash 0x2222…
+PAST = """
+ModelRegistry.ModelRegistered id=MODEL registrar=OWNER layers=30 weightsRoot=h22
+MinerRegistry.MinerRegistered owner=OWNER operator=MINER-2 stake=500usd
+Escrow.Deposited account=PAYER payer=PAYER amount=20usd
+Escrow.JobLocked job=OLD_JOB requester=PAYER amount=2usd
+TaskRegistry.JobMatched job=OLD_JOB matcher=MATCHER planHash=haa plan=1:0:10,2:10:20,3:20:30
+Escrow.Credited account=OWNER amount=0.4usd source=OLD_JOB
+Escrow.JobReleased job=OLD_JOB requester=PAYER refunded=0.8usd paid=1.2usd
+TaskRegistry.JobSettled job=OLD_JOB paid=1.2usd refunded=0.8usd withheld=0
+Escrow.JobLocked job=JOB requester=PAYER amount=3usd
+TaskRegistry.JobMatched job=JOB matcher=MATCHER planHash=hab plan=2:10:20
+TaskRegistry.JobMatched job=FOREIGN_JOB matcher=MATCHER planHash=hac plan=1:0:30
+JuryArbitrator.DisputeOpened dispute=JURY_CASE job=OLD_JOB accused=OWNER stage=1 challenger=PAYER \
+    receiptHash=he1 bond=50usd drawBlock=22
+JuryArbitrator.JurorDrawn dispute=JURY_CASE juror=JUROR commitUntil=1800000500
+JuryArbitrator.VoteCommitted dispute=JURY_CASE juror=JUROR commitment=hc1
+JuryArbitrator.RevealStarted dispute=JURY_CASE revealUntil=1800000600
+ToleranceGame.GameOpened id=GAME_CASE job=FOREIGN_JOB accused=OWNER stage=0 accuser=PAYER \
+    requester=PAYER model=MODEL receiptHash=he2 requestsRoot=he3 bond=25usd
+ToleranceGame.Accused id=GAME_CASE chunks=4 endsAt=1800001000
+ToleranceGame.NodeOpened id=GAME_CASE endsAt=1800001100
+ToleranceGame.Picked id=GAME_CASE child=1 endsAt=1800001200
+MinerRegistry.Slashed owner=OWNER challenger=PAYER victim=PAYER amount=100usd toChallenger=50usd \
+    toVictim=25usd burned=25usd
+""".strip().splitlines()
+NAMED = {
+    "MODEL": MODEL_ID,
+    "MATCHER": MATCHER.address,
+    "PAYER": PAYER,
+    "OWNER": OWNER,
+    "JUROR": JUROR,
+    "JOB": JOB,
+    "OLD_JOB": OLD_JOB,
+    "FOREIGN_JOB": FOREIGN_JOB,
+    "JURY_CASE": JURY_CASE,
+    "GAME_CASE": GAME_CASE,
+    "MINER-2": MINERS[2],
+}
 
 
 def tx_of(block: int) -> str:
-    return "0x" + f"{block:064x}"
+    """The transaction of a block in which nothing was reorganised."""
+    return tx_of_block(f"0x{block:x}")
 
 
-class WrittenChain:
+def _fields(line: str) -> dict[str, Any]:
+    pairs = (field.partition("=") for field in line.split())
+    return {name: _argument(text) for name, _, text in pairs}
+
+
+def _argument(text: str) -> Any:
+    if text in NAMED:
+        return NAMED[text]
+    if text.startswith("h"):
+        return "0x" + text[1:] * 32
+    if ":" in text:
+        stages = [map(int, stage.split(":")) for stage in text.split(",")]
+        return [{"operator": MINERS[n], "layerFrom": a, "layerTo": b} for n, a, b in stages]
+    if text.endswith("usd"):
+        return round(float(text.removesuffix("usd")) * USD)
+    return int(text)
+
+
+class WrittenChain(FakeChain):
     """A chain with `PAST` behind it, for everything that pages ask of one."""
 
-    chain_id = 31337
-    _contracts = (
-        *("TestUSD", "ModelRegistry", "MinerRegistry", "Escrow"),
-        *("JuryArbitrator", "ToleranceGame", "TaskRegistry"),
-    )
-    addresses = {n: "0x" + f"{0xC0 + place:02x}" * 20 for place, n in enumerate(_contracts)}
-
     def __init__(self, now_s: int) -> None:
-        self.now_s = now_s
-        self.past = list(PAST)
-        self.fork = 0
-
-    async def block_number(self) -> int:
-        return FIRST_BLOCK + len(self.past) - 1
-
-    async def block_hash(self, number: int) -> str | None:
-        if not 0 <= number <= await self.block_number():
-            return None
-        return "0x" + f"{number + (self.fork << 32 if number >= self.fork > 0 else 0):064x}"
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        found = []
-        for block in range(max(first, FIRST_BLOCK), min(last, await self.block_number()) + 1):
-            contract, name, args = self.past[block - FIRST_BLOCK]
-            found.append(
-                ChainEvent(contract, name, args, block, f"0x{block:064x}", tx_of(block), 0)
+        super().__init__(ManualClock(now_s), blocks=FIRST_BLOCK)
+        names = [*CONTRACTS[:5], "ToleranceGame", "TaskRegistry"]
+        self.addresses = {n: "0x" + f"{0xC0 + at:02x}" * 20 for at, n in enumerate(names)}
+        call = ChainCall("Escrow", "deposit", {"amount": 1}, PAYER)
+        for line in PAST:
+            event, _, said = line.partition(" ")
+            self.emit(*event.split("."), call=call, **_fields(said))
+        self.answers = {
+            "TestUSD.balanceOf": 80 * USD,
+            "Escrow.balanceOf": 15 * USD,
+            "Escrow.creditOf": 400_000,
+            "Escrow.lockOf": lambda job: {"requester": PAYER, "amount": 3 * USD * (job == JOB)},
+            "TaskRegistry.jobOf": lambda job: {"state": 5 if job == OLD_JOB else 2},
+            "TaskRegistry.params": {
+                "protocolFeeBps": 0,
+                "maxJobSeconds": 86400,
+                "maxWindowSeconds": 604800,
+            },
+            "MinerRegistry.minerOf": _fields(
+                "stake=400usd leaving=0 leaveAt=0 jailUntil=0 openDisputes=1 machines=1 strikes=1"
+                " state=1 operator=MINER-2"
+            ),
+            "JuryArbitrator.disputeOf": _fields(
+                "job=OLD_JOB accused=OWNER stage=1 phase=3 status=1 drawBlock=22 challenger=PAYER"
+                " payoutAt=0 panel=3 commits=1 requester=PAYER bond=50usd fee=1usd reveals=0"
+                " snapshotBlock=20 votesFault=0 receiptHash=he1"
             )
-        return found
+            | {"phaseEndsAt": now_s + 90},
+            "JuryArbitrator.panelOf": [JUROR],
+            "ModelRegistry.shapeOf": {"layers": 30, "embedUnits": 1, "headUnits": 8},
+            "ToleranceGame.gameOf": _fields(
+                "accused=OWNER phase=4 status=1 child=1 accuser=PAYER chunks=4 level=3"
+                " requester=PAYER index=0"
+            )
+            | {"endsAt": now_s + 45},
+        }
+        self.owners[MINERS[2]] = OWNER
+
+    def unknown(self, contract: str, function: str) -> Any:
+        if contract in self.addresses:
+            return 7
+        raise ContractRefused("the call was refused", error="Unknown", args={})
 
     async def rpc(self, method: str, *params: Any) -> Any:
         assert method == "eth_getBlockByNumber"
-        head = await self.block_number()
-        return {"timestamp": hex(self.now_s - 60 * (head - int(params[0], 16)))}
-
-    async def now(self) -> int:
-        return self.now_s
-
-    async def balance_wei(self, address: str) -> int:
-        return 2 * 10**18
-
-    async def call_of(self, tx_hash: str) -> ChainCall | None:
-        return ChainCall("Escrow", "deposit", {"amount": 1}, PAYER)
+        age_s = 60 * (self.head - int(params[0], 16))
+        return {"timestamp": hex(await self.now() - age_s)}
 
     async def close(self) -> None: ...
-
-    async def read(self, contract: str, function: str, *args: Any) -> Any:
-        match contract, function:
-            case "TestUSD", "balanceOf":
-                return 80 * USD
-            case "Escrow", "balanceOf":
-                return 15 * USD
-            case _, "creditOf":
-                return 400_000
-            case "Escrow", "thawOf":
-                return {"amount": 0, "readyAt": 0}
-            case "Escrow", "lockOf":
-                return {"requester": PAYER, "amount": 3 * USD if args[0] == JOB else 0}
-            case "TaskRegistry", "jobOf":
-                return {"state": {OLD_JOB: 5, JOB: 2}.get(args[0], 2)}
-            case "MinerRegistry", "ownerOf":
-                return OWNER if args[0] == MINERS[2] else t.ZERO_ADDRESS
-            case "MinerRegistry", "minerOf":
-                ones = dict.fromkeys(("openDisputes", "machines", "strikes", "state"), 1)
-                none = dict.fromkeys(("leaving", "leaveAt", "jailUntil"), 0)
-                return {"operator": MINERS[2], "stake": 400 * USD} | ones | none
-            case "ModelRegistry", "shapeOf":
-                return {"layers": 30, "embedUnits": 1, "headUnits": 8}
-            case "JuryArbitrator", "disputeOf":
-                return {
-                    **{"job": OLD_JOB, "accused": OWNER, "stage": 1, "phase": 3, "status": 1},
-                    **{"drawBlock": 22, "challenger": PAYER, "phaseEndsAt": self.now_s + 90},
-                    **{"payoutAt": 0, "panel": 3, "commits": 1, "requester": PAYER},
-                    **{"bond": 50 * USD, "fee": USD, "snapshotBlock": 20, "reveals": 0},
-                    **{"votesFault": 0, "receiptHash": _word("e1")},
-                }
-            case "JuryArbitrator", "panelOf":
-                return [JUROR]
-            case "ToleranceGame", "gameOf":
-                return {
-                    **{"accused": OWNER, "phase": 4, "status": 1, "endsAt": self.now_s + 45},
-                    **{"child": 1, "accuser": PAYER, "chunks": 4, "level": 3},
-                    **{"requester": PAYER, "index": 0},
-                }
-            case "TaskRegistry", "params":
-                return {"protocolFeeBps": 0, "maxJobSeconds": 86400, "maxWindowSeconds": 604800}
-            case _ if contract in self.addresses:
-                return 7
-        raise ContractRefused("the call was refused", error="Unknown", args={})
 
 
 class ToldMatcher:
@@ -258,28 +206,12 @@ async def ask_a_matcher(folder: Path) -> dict[str, Any]:
         net.serve((3, 20, 30), tau_ms_per_layer=0.5, active_requests=3)
         net.announce(4)
         await net.tick(3)
-        d, swarm = net.daemon, net.swarm.addresses()
-        parts = d.world, d.store, d.matchmaker, d.settler, d.reports, d.audits
-        identity = {"matcher": MATCHER.address, "feeBps": 200, "swarm": swarm}
-        app = make_matcher(*parts, Metrics(), net.clock, identity)
-        transport = httpx2.ASGITransport(app=app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as http:
-            paths = (
-                "/v1/status",
-                "/v1/models",
-                "/v1/miners",
-                "/v1/allocation",
-                "/v1/routes",
-                "/v1/fleet",
-            )
-            return {
-                path: (
-                    await http.get(
-                        path, params={"model": MODEL_ID} if path == "/v1/fleet" else None
-                    )
-                ).json()
-                for path in paths
-            }
+        asked = dict.fromkeys(
+            f"/v1/{name}" for name in ("status", "models", "miners", "allocation", "routes")
+        )
+        asked["/v1/fleet"] = {"model": MODEL_ID}
+        async with asking(net, swarm=net.swarm.addresses()) as http:
+            return {path: (await http.get(path, params=how)).json() for path, how in asked.items()}
     finally:
         for store in net.stores:
             store.close()
@@ -292,9 +224,7 @@ class PagesWorld(World):
     chain: WrittenChain = field(default_factory=lambda: WrittenChain(int(time.time())))
 
     def __post_init__(self) -> None:
-        contracts = {
-            f"network.contracts.{name}": where for name, where in WrittenChain.addresses.items()
-        }
+        contracts = {f"network.contracts.{n}": where for n, where in self.chain.addresses.items()}
         self.flags = {
             "gateway.dashboard": "true",
             "network.chain_id": 31337,
@@ -341,8 +271,8 @@ class PagesWorld(World):
         key_, _ = await gateway.keys.new("laptop", limits)
         for number in range(6):
             names = f"req_{number:032x}", f"rcpt_{number:032x}", key_.key_id
-            url = "/v1/chat/completions"
-            opening = Reservation(*names, url, "toy", f"{number}", None, reserved_units=100)
+            path = "/v1/chat/completions"
+            opening = Reservation(*names, path, "toy", f"{number}", None, 100)
             await gateway.ledger.reserve(opening)
             answered = Answered(
                 JOB,
@@ -403,4 +333,4 @@ def filled_world(folder: Path, within_s: float = 60) -> Iterator[PagesWorld]:
 
 
 def _has_read(http: httpx2.Client, world: PagesWorld) -> bool:
-    return bool(http.get("/api/explorer").json()["total_events"] == len(world.chain.past))
+    return bool(http.get("/api/explorer").json()["total_events"] == len(world.chain.log))

@@ -8,58 +8,48 @@ from typing import Any
 import pytest
 
 from client.disputes.bonds import AtStake, BondLimits, at_stake
-from core.chain.chain import ChainEvent
 from core.dispute.game.dispute import JuryPhase, Phase
-from tests.client.world import key
+from tests.town.chain import FakeChain
+from tests.town.orders import key
 
 OURS, THEIRS, JURY, GAME = (key(n).address for n in (1, 2, 3, 4))
 JOB, OTHER = "0x" + "11" * 32, "0x" + "22" * 32
 BOND, JURY_BOND, FEE = 20, 50, 3
 
 
-class Chain:
+class Disputes(FakeChain):
     """Disputes that were opened, and how far they are."""
 
-    addresses = {"ToleranceGame": GAME, "JuryArbitrator": JURY}
-
     def __init__(self) -> None:
-        self.events_: list[ChainEvent] = []
+        super().__init__()
+        self.addresses |= {"ToleranceGame": GAME, "JuryArbitrator": JURY}
         self.phases: dict[str, int] = {}
+        self.answers = {
+            "ToleranceGame.bond": BOND,
+            "JuryArbitrator.bond": JURY_BOND,
+            "JuryArbitrator.fee": FEE,
+            "ToleranceGame.gameOf": self.standing,
+            "JuryArbitrator.disputeOf": self.standing,
+        }
+
+    def standing(self, number: str) -> dict[str, int]:
+        return {"phase": self.phases[number], "bond": JURY_BOND, "fee": FEE}
 
     def opened(self, phase: int, who: str, job: str, *, jury: bool = False, stage: int = 1) -> None:
-        number = "0x" + f"{len(self.events_):064x}"
+        number = f"0x{len(self.phases):064x}"
         self.phases[number] = phase
-        args: dict[str, Any] = {"job": job, "stage": stage, "accused": THEIRS, "bond": BOND}
+        args = {"job": job, "stage": stage, "accused": THEIRS, "bond": BOND}
         if jury:
-            args |= {"dispute": number, "challenger": who}
+            self.emit("JuryArbitrator", "DisputeOpened", dispute=number, challenger=who, **args)
         else:
-            args |= {"id": number, "accuser": who, "requester": who}
-            args |= {"model": "0x", "receiptHash": "0x", "requestsRoot": "0x"}
-        name = "DisputeOpened" if jury else "GameOpened"
-        contract = "JuryArbitrator" if jury else "ToleranceGame"
-        self.events_.append(ChainEvent(contract, name, args, 5, "0x", "0x", len(self.events_)))
-
-    async def block_number(self) -> int:
-        return 9
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        return [e for e in self.events_ if first <= e.block_number <= last]
-
-    async def read(self, contract: str, function: str, *args: Any) -> Any:
-        match contract, function:
-            case "ToleranceGame", "bond":
-                return BOND
-            case "JuryArbitrator", "bond":
-                return JURY_BOND
-            case "JuryArbitrator", "fee":
-                return FEE
-        return {"phase": self.phases[args[0]], "bond": JURY_BOND, "fee": FEE}
+            args |= dict.fromkeys(("model", "receiptHash", "requestsRoot"), "0x")
+            parties = {"accuser": who, "requester": who}
+            self.emit("ToleranceGame", "GameOpened", id=number, **parties, **args)
 
 
-async def stake(chain: Chain, arbitrator: str, stage: int = 1) -> AtStake:
+async def stake(chain: Disputes, arbitrator: str, stage: int = 1) -> AtStake:
     case: Any = SimpleNamespace(job_id=JOB, order=SimpleNamespace(arbitrator=arbitrator))
-    found: Any = chain
-    return await at_stake(found, case, stage, OURS.lower(), 1)
+    return await at_stake(chain, case, stage, OURS.lower(), 1)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +58,11 @@ async def stake(chain: Chain, arbitrator: str, stage: int = 1) -> AtStake:
 async def test_one_dispute_takes_its_bond_and_before_the_jury_the_fee(
     arbitrator: str, needed: int
 ) -> None:
-    assert await stake(Chain(), arbitrator) == AtStake(needed, 0)
+    assert await stake(Disputes(), arbitrator) == AtStake(needed, 0)
 
 
 async def test_what_our_open_disputes_hold_is_locked_and_nobody_elses() -> None:
-    chain = Chain()
+    chain = Disputes()
     chain.opened(Phase.PICKING, OURS, OTHER)
     chain.opened(Phase.RULED, OURS.lower(), OTHER, stage=2)
     chain.opened(Phase.EXECUTED, OURS, OTHER, stage=0)
@@ -85,7 +75,7 @@ async def test_what_our_open_disputes_hold_is_locked_and_nobody_elses() -> None:
 
 @pytest.mark.parametrize("jury", [True, False])
 async def test_a_stage_that_we_have_accused_already_takes_nothing_more(jury: bool) -> None:
-    chain = Chain()
+    chain = Disputes()
     chain.opened(Phase.OPENED, OURS, JOB, jury=jury)
     held = JURY_BOND + FEE if jury else BOND
     arbitrator = JURY if jury else GAME

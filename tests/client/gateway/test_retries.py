@@ -33,7 +33,8 @@ from core.protocol.types import SamplingParams
 from tests.client.gateway.killable import killable
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
-from tests.client.world import Stages, signed_order
+from tests.town.orders import signed_order
+from tests.town.stages import Stages
 
 BODY = {
     "model": "toy",

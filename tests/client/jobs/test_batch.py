@@ -36,20 +36,19 @@ from core.protocol.errors import (
     NoCapacity,
 )
 from tests.client.conftest import MakeStages
-from tests.client.world import (
+from tests.clocks import InstantClock
+from tests.town.chain import ChainJob, FakeChain
+from tests.town.orders import (
     DOMAIN,
     MODEL_ID,
     REQUESTER,
     SPEC,
-    FakeChain,
-    InstantClock,
-    Stages,
     answer_of,
     leaves_of,
     prompts,
-    serve,
     terms,
 )
+from tests.town.stages import Stages, serve
 
 NO_ROUTE = NoCapacity("no pipeline", "nobody holds layer 3")
 
@@ -75,7 +74,7 @@ class FakeMatcher:
         if isinstance(offer, HeadraceError):
             raise offer
         match = offer.match(batches[signed.order.input_root], signed)
-        self.chain.jobs[match.job_id] = (t.JobState.MATCHED, match.plan_hash)
+        self.chain.match(signed.order, match.plan)
         return match
 
     async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
@@ -146,12 +145,16 @@ class Bench:
         self.prompts: list[Prompt] = prompts(4)
         self.matcher = FakeMatcher(self.chain, [])
 
+    def holds(self, *, prepaid: int, wallet: int) -> None:
+        me = REQUESTER.address
+        self.chain.prepaid[me], self.chain.usd[me] = prepaid, wallet
+
     async def submit(
         self, *offers: Stages | HeadraceError, in_flight: int = 2, **policy: Any
     ) -> BatchResult:
         self.matcher.offers = list(offers)
         requester = Requester(
-            self.chain,  # type: ignore[arg-type]
+            self.chain,
             self.matcher,  # type: ignore[arg-type]
             REQUESTER,
             self.store,
@@ -491,7 +494,7 @@ async def test_job_that_is_not_matched_on_chain_gets_no_prompt(
         signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
     ) -> Match:
         match = await real(signed, domain)
-        bench.chain.jobs[match.job_id] = (state, plan_hash or match.plan_hash)
+        bench.chain.jobs[match.job_id] = ChainJob(state, plan_hash or match.plan_hash)
         return match
 
     bench.matcher.open_job = open_job  # type: ignore[method-assign]
@@ -502,33 +505,27 @@ async def test_job_that_is_not_matched_on_chain_gets_no_prompt(
 
 
 async def test_node_that_is_a_block_behind_is_waited_for(bench: Bench, stages: Stages) -> None:
-    real, looks = bench.chain.read, 0
+    nothing = {"state": 0, "planHash": t.ZERO_HASH}
 
-    async def read(contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        nonlocal looks
-        if function == "jobOf":
-            looks += 1
-            if looks < 3:
-                return {"state": 0, "planHash": t.ZERO_HASH}
-        return await real(contract, function, *args)
+    def job_of(job_id: str) -> Any:
+        behind = bench.chain.reads.count("TaskRegistry.jobOf") < 3
+        return nothing if behind else bench.chain.job_of(job_id)
 
-    bench.chain.read = read  # type: ignore[method-assign]
+    bench.chain.answers["TaskRegistry.jobOf"] = job_of
     assert len((await bench.submit(stages)).finished) == 4
-    assert looks == 3
+    assert bench.chain.reads.count("TaskRegistry.jobOf") == 3
 
 
 async def test_chain_that_falls_silent_after_the_job_opened_loses_nothing(
     bench: Bench, make_stages: MakeStages
 ) -> None:
     first, second = await make_stages(100), await make_stages(200)
-    real, failures = bench.chain.read, [ChainUnreachable("no answer")]
 
-    async def read(contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        if function == "shardRoot" and failures:
-            raise failures.pop()
-        return await real(contract, function, *args)
+    def silent_once(model_id: str, *span: int) -> str:
+        del bench.chain.answers["ModelRegistry.shardRoot"]
+        raise ChainUnreachable("no answer")
 
-    bench.chain.read = read  # type: ignore[method-assign]
+    bench.chain.answers["ModelRegistry.shardRoot"] = silent_once
     result = await bench.submit(first, second)
     assert len(result.finished) == 4
     assert bench.states() == ["abandoned", "acknowledged"]
@@ -539,7 +536,7 @@ async def test_missing_deposit_is_made_for_this_order_and_one_that_goes_on_with_
     bench: Bench, stages: Stages, wallet_share: int
 ) -> None:
     locked = pricing.cost(SPEC.layer_units, 14, 16, 10**9, 2 * 10**9)
-    bench.chain.prepaid, bench.chain.wallet = 100, wallet_share * locked
+    bench.holds(prepaid=100, wallet=wallet_share * locked)
     await bench.submit(stages)
     assert bench.watch.named("signed") == [(4, locked)]
     moved = min(wallet_share * locked, 2 * locked - 100)
@@ -550,7 +547,7 @@ async def test_missing_deposit_is_made_for_this_order_and_one_that_goes_on_with_
 async def test_deposit_that_is_short_raises_before_anything_is_signed(
     bench: Bench, wallet: int, may: bool
 ) -> None:
-    bench.chain.prepaid, bench.chain.wallet = 100, wallet
+    bench.holds(prepaid=100, wallet=wallet)
     with pytest.raises(DepositShort):
         await bench.submit(deposit_missing=may)
     assert not bench.watch.events

@@ -20,7 +20,8 @@ from core.protocol.errors import (
 )
 from core.runtime.network.channel import StreamIdentity
 from tests.client.conftest import MakeStages
-from tests.client.world import DOMAIN, REQUESTER, Stages, prompts, serve, shard_root_of
+from tests.town.orders import DOMAIN, REQUESTER, prompts, shard_root_of
+from tests.town.stages import Stages, serve
 
 
 class Seen:

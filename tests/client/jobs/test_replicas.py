@@ -31,7 +31,8 @@ from core.protocol import types as t
 from core.protocol.errors import NoCapacity
 from tests.client.conftest import MakeStages
 from tests.client.jobs.test_batch import Bench, Watch, remember_batches
-from tests.client.world import MODEL_ID, REQUESTER, SPEC, Stages, answer_of, key, serve, terms
+from tests.town.orders import MODEL_ID, REQUESTER, SPEC, answer_of, key, terms
+from tests.town.stages import Stages, serve
 
 __all__ = ["remember_batches"]  # a fixture
 

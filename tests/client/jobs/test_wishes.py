@@ -54,7 +54,8 @@ from core.runtime.commands.results import plain
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from devnet.models.tiny_models import write_tiny_tokenizer
-from tests.client.world import ARBITRATOR, MODEL_ID, NOW_S, SPEC, key
+from tests.town.chain import FakeChain
+from tests.town.orders import ARBITRATOR, MODEL_ID, NOW_S, SPEC, key
 
 MODEL = Model("tiny", MODEL_ID, SPEC)
 
@@ -109,11 +110,6 @@ async def test_a_quote_is_shown_and_refused_for_what_a_submission_would_be(
         SPEC.context,
     )
 
-    class Chain:
-        async def read(self, contract: str, function: str, *_: Any) -> Any:
-            assert (contract, function) == ("TaskRegistry", "params")
-            return {"maxJobSeconds": 7200, "maxWindowSeconds": 7200}
-
     async def quoted(*_: Any) -> submit.FileQuote:
         return submit.FileQuote(MODEL, tokenizer, prepared, AllowedMiners(1), [offer])
 
@@ -122,7 +118,7 @@ async def test_a_quote_is_shown_and_refused_for_what_a_submission_would_be(
 
     @asynccontextmanager
     async def open_context(settings: Settings) -> AsyncIterator[Any]:
-        yield SimpleNamespace(chain=Chain(), settings=settings)
+        yield SimpleNamespace(chain=FakeChain(longest_s=(7200, 7200)), settings=settings)
 
     monkeypatch.setattr(submit, "_quote_file", quoted)
     monkeypatch.setattr(submit, "open_context", open_context)

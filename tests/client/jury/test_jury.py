@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from client.jury.jury import (
 )
 from client.jury.votes import VoteBook, VoteKind
 from client.orders.orders import PromptBatch
-from core.chain.chain import ChainCall, ChainEvent
+from core.chain.chain import ChainCall
 from core.chain.follower import EventFollower
 from core.protocol import types as t
 from core.protocol.errors import (
@@ -37,7 +36,10 @@ from core.protocol.errors import (
     ModelUnsupported,
     RowsWithheld,
 )
-from tests.client.world import InstantClock, Stages, key, prompts, shard_root_of
+from tests.clocks import InstantClock, ManualClock
+from tests.town.chain import FakeChain
+from tests.town.orders import digest, key, prompts
+from tests.town.stages import Stages
 
 ME = key(70)
 OTHERS = [key(71).address, key(72).address]
@@ -117,95 +119,48 @@ def test_first_vote_stays_the_vote(tmp_path: Path) -> None:
 # --- the daemon ---
 
 
-class FakeJury:
-    """A chain with one dispute of three jurors, as strict as the contract about phases."""
+class FakeJury(FakeChain):
+    """A chain with at most one dispute of three jurors, as strict as the contract about phases."""
 
     def __init__(self) -> None:
-        self.head, self.now_s = 100, 1000
-        self.fork = 0
-        self.logs: list[ChainEvent] = []
-        self.calls: dict[str, ChainCall | None] = {}
+        super().__init__(ManualClock(1000), blocks=101)
         self.panel: list[str] = []
         self.phase, self.draw_block = Phase.NONE, 0
         self.phase_ends_at = self.payout_at = 0
         self.commitments: dict[str, str] = {}
         self.votes: dict[str, int] = {}
-        self.sent: list[tuple[str, str]] = []
-        self.down = 0
-        self.fail: dict[str, Exception] = {}
-        stages = Stages()
-        stages.match(PromptBatch.of(prompts(2)))
-        self.work = stages
-        self.receipt = stages.receipt(1, {i: stages.answer(i) for i in range(2)}).receipt
-
-    # blocks
-
-    async def block_number(self) -> int:
-        if self.down:
-            self.down -= 1
-            raise ChainUnreachable("no answer", "it is down")
-        return self.head
-
-    async def block_hash(self, number: int) -> str | None:
-        return f"0x{number:x}{self.fork if number > 100 else 0}" if number <= self.head else None
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        return [e for e in self.logs if first <= e.block_number <= last]
-
-    async def now(self) -> int:
-        return self.now_s
-
-    async def call_of(self, tx_hash: str) -> ChainCall | None:
-        return self.calls[tx_hash]
-
-    # the contract
+        self.answers = {
+            "JuryArbitrator.disputeOf": lambda dispute: {
+                "phase": int(self.phase),
+                "drawBlock": self.draw_block,
+                "phaseEndsAt": self.phase_ends_at,
+                "payoutAt": self.payout_at,
+            },
+            "JuryArbitrator.panelOf": lambda dispute: [juror.lower() for juror in self.panel],
+            "JuryArbitrator.commitmentHash": lambda *said: digest(*said),
+        }
+        self.work = Stages()
+        self.work.match(PromptBatch.of(prompts(2)))
+        self.receipt = self.work.receipt(1, {i: self.work.answer(i) for i in range(2)}).receipt
 
     def open(self, *, function: str = "dispute", **changes: Any) -> None:
-        self.head += 1
-        job = "0x" + "0b" * 32
-        args = {"dispute": DISPUTE, "job": job, "stage": 1}
-        name = ("JuryArbitrator", "DisputeOpened")
-        self.logs = [ChainEvent(*name, args, self.head, "0x", f"0xt{self.head}", 0)]
         order = msgspec.to_builtins(self.work.signed.order) | changes
-        values = {
-            "order": order,
-            "plan": [msgspec.to_builtins(s) for s in self.work.plan],
-            "receipt": msgspec.to_builtins(self.receipt),
-        }
-        call = ChainCall("TaskRegistry", function, values, t.ZERO_ADDRESS)
-        self.calls[f"0xt{self.head}"] = call if function else None
+        said = msgspec.to_builtins({"plan": self.work.plan, "receipt": self.receipt})
+        call = ChainCall("TaskRegistry", function, {"order": order, **said}, t.ZERO_ADDRESS)
+        args = {"dispute": DISPUTE, "job": "0x" + "0b" * 32, "stage": 1}
+        self.emit("JuryArbitrator", "DisputeOpened", call=call if function else None, **args)
         self.phase, self.draw_block = Phase.OPENED, self.head + 2
 
-    async def read(self, contract: str, function: str, *args: Any) -> Any:
-        match function:
-            case "disputeOf":
-                return {
-                    "phase": int(self.phase),
-                    "drawBlock": self.draw_block,
-                    "phaseEndsAt": self.phase_ends_at,
-                    "payoutAt": self.payout_at,
-                }
-            case "panelOf":
-                return [juror.lower() for juror in self.panel]
-            case "commitmentHash":
-                return "0x" + sha256(repr(args).encode()).hexdigest()
-            case "shardRoot":
-                return shard_root_of(*args[1:])
-        raise AssertionError(function)
-
-    async def transact(self, signer: Any, contract: str, function: str, *args: Any) -> None:
-        assert contract == "JuryArbitrator"
-        if function in self.fail:
-            raise self.fail.pop(function)
-        self._apply(signer.address, function, *args)
-        self.sent.append((signer.address, function))
-        self.head += 1
+    @property
+    def now_s(self) -> int:
+        return int(self.clock.now())
 
     def _need(self, *phases: Phase) -> None:
         if self.phase not in phases:
             raise ContractRefused("refused", error="WrongPhase", args={"have": int(self.phase)})
 
-    def _apply(self, sender: str, function: str, dispute: str, *args: Any) -> None:
+    def _apply(self, sender: str, function: str, args: tuple[Any, ...]) -> tuple[str, Any]:
+        dispute, *said = args
         assert dispute == DISPUTE
         match function:
             case "draw":
@@ -216,17 +171,17 @@ class FakeJury:
                 self._need(Phase.COMMITTING)
                 if sender in self.commitments:
                     raise ContractRefused("refused", error="AlreadyCommitted")
-                self.commitments[sender] = args[0]
+                self.commitments[sender] = said[0]
                 if len(self.commitments) == len(self.panel):
                     self.phase, self.phase_ends_at = Phase.REVEALING, self.now_s + 60
             case "revealVote":
                 self._need(Phase.REVEALING)
                 if sender in self.votes:
                     raise ContractRefused("refused", error="AlreadyRevealed")
-                expected = "0x" + sha256(repr((DISPUTE, sender, *args)).encode()).hexdigest()
+                expected = digest(DISPUTE, sender, *said)
                 if self.commitments.get(sender) != expected:
                     raise ContractRefused("refused", error="CommitmentMismatch")
-                self.votes[sender] = args[0]
+                self.votes[sender] = said[0]
             case "advance":
                 self._need(Phase.COMMITTING, Phase.REVEALING)
                 if self.now_s <= self.phase_ends_at:
@@ -238,10 +193,11 @@ class FakeJury:
             case "execute":
                 self._need(Phase.RULED)
                 self.phase = Phase.EXECUTED
+        return function, {}
 
     def others_commit(self) -> None:
         for other in OTHERS:
-            self._apply(other, "commitVote", DISPUTE, "0x" + "cc" * 32)
+            self._apply(other, "commitVote", (DISPUTE, "0x" + "cc" * 32))
 
 
 async def no_source(case: AuditCase) -> None:
@@ -267,7 +223,7 @@ class Court:
             self.book.close()
         self.book = VoteBook(self.path)
         self.daemon = JurorDaemon(
-            self.chain,  # type: ignore[arg-type]
+            self.chain,
             ME,
             self.book,
             self.clock,
@@ -305,13 +261,13 @@ class Court:
         """Open a dispute and have the panel drawn."""
         self.chain.open()
         await self.step()
-        self.chain.head += 2
+        self.chain.grow(2)
         await self.step()
         assert self.chain.phase is Phase.COMMITTING
 
     @property
     def mine(self) -> list[str]:
-        return [function for who, function in self.chain.sent if who == ME.address]
+        return self.chain.called
 
 
 @pytest.fixture
@@ -330,7 +286,7 @@ async def test_dispute_is_drawn_judged_committed_revealed_advanced_and_executed(
     chain.open()
     await court.step()
     assert court.mine == [], "the draw block is not mined"
-    chain.head += 2
+    chain.grow(2)
     await court.step()
     assert court.mine == ["draw"]
     await court.step(2)
@@ -342,12 +298,12 @@ async def test_dispute_is_drawn_judged_committed_revealed_advanced_and_executed(
     await court.step(2)
     assert court.mine[2:] == ["revealVote"]
     assert chain.votes == {ME.address: int(VoteKind.FAULT)}
-    chain.now_s = chain.phase_ends_at + 1
+    chain.clock = ManualClock(chain.phase_ends_at + 1)
     await court.step()
     assert chain.phase is Phase.RULED
     await court.step()
     assert chain.phase is Phase.RULED, "the payout delay runs"
-    chain.now_s = chain.payout_at
+    chain.clock = ManualClock(chain.payout_at)
     await court.step()
     assert chain.phase is Phase.EXECUTED
     await court.step(3)
@@ -360,7 +316,7 @@ async def test_who_is_not_drawn_only_moves_the_clocks(court: Court) -> None:
     court.chain.panel = [*OTHERS, key(73).address]
     await court.step(3)
     assert court.judged == 0
-    court.chain.now_s += 61
+    await court.chain.clock.advance(61)
     await court.step()
     assert court.mine == ["draw", "advance"]
 
@@ -404,13 +360,15 @@ async def test_death_between_sending_and_remembering_the_commit_loses_nothing(
 async def test_calls_that_others_made_first_are_passed_over(court: Court) -> None:
     wrong_phase = ContractRefused("refused", error="WrongPhase", args={"have": 2})
     court.chain.open()
-    court.chain.head += 3
-    court.chain.fail["draw"] = wrong_phase
+    court.chain.grow(3)
+    court.chain.refusals["draw"] = wrong_phase
     await court.step()
     assert court.mine == []
     await court.step()
     assert court.mine == ["draw"]
-    court.chain.fail["commitVote"] = ContractRefused("late", error="ClockOver", args={"when": 1})
+    court.chain.refusals["commitVote"] = ContractRefused(
+        "late", error="ClockOver", args={"when": 1}
+    )
     await court.step(3)
     assert court.mine == ["draw", "commitVote"]
 
@@ -418,8 +376,8 @@ async def test_calls_that_others_made_first_are_passed_over(court: Court) -> Non
 async def test_juror_without_gas_tries_again_later(court: Court) -> None:
     short = GasShort("draw cannot be sent", have=0, need=1, address=ME.address, fix="send ETH")
     court.chain.open()
-    court.chain.head += 3
-    court.chain.fail["draw"] = short
+    court.chain.grow(3)
+    court.chain.refusals["draw"] = short
     await court.step(3)
     assert court.mine == []
     await court.clock.sleep(jury.RETRY_S)
@@ -429,7 +387,7 @@ async def test_juror_without_gas_tries_again_later(court: Court) -> None:
 
 async def test_chain_that_is_silent_is_waited_for(court: Court) -> None:
     court.chain.open()
-    court.chain.head += 3
+    court.chain.grow(3)
     court.chain.down = 3
     with pytest.raises(ChainUnreachable):
         await court.daemon.step()
@@ -448,7 +406,7 @@ async def test_reorganisation_sends_the_same_vote_again(court: Court) -> None:
     await court.step(2)
     before = dict(court.chain.commitments)
     chain = court.chain
-    chain.fork += 1  # every block above 100 is another one; the dispute is in the new ones again
+    chain.reorganise(100)
     chain.commitments.clear()
     await court.step(2)
     assert court.mine.count("commitVote") == 2
@@ -459,12 +417,12 @@ async def test_reorganisation_sends_the_same_vote_again(court: Court) -> None:
 async def test_dispute_that_a_reorganisation_removed_is_forgotten(court: Court) -> None:
     await court.to_the_panel()
     chain = court.chain
-    chain.fork += 1
-    chain.logs, chain.phase = [], Phase.NONE
+    chain.reorganise(100)
+    chain.log, chain.phase = [], Phase.NONE
     await court.step(3)
     assert court.mine == ["draw"]
     chain.open()
-    chain.head += 3
+    chain.grow(3)
     await court.step(4)
     assert court.mine[-1] == "commitVote"
 
@@ -514,7 +472,7 @@ async def test_challenger_that_does_not_show_its_case_has_none(
     court: Court, how: dict[str, Any]
 ) -> None:
     court.chain.open(**how)
-    court.chain.head += 3
+    court.chain.grow(3)
     await court.step(3)
     assert court.votes == [(VoteKind.NO_FAULT, None)]
     assert "commitVote" in court.mine
@@ -553,9 +511,9 @@ async def test_evidence_is_the_digest_of_the_finding(court: Court) -> None:
 
 async def test_disputed_work_is_read_back(court: Court) -> None:
     court.chain.open()
-    work = await read_disputed_work(court.chain, court.chain.logs[0])  # type: ignore[arg-type]
+    work = await read_disputed_work(court.chain, court.chain.log[-1])
     assert work.case.order == court.chain.work.signed.order
     assert work.receipt == court.chain.receipt
     court.chain.open(requests=-1)
     with pytest.raises(CheckFailed):
-        await read_disputed_work(court.chain, court.chain.logs[0])  # type: ignore[arg-type]
+        await read_disputed_work(court.chain, court.chain.log[-1])

@@ -7,7 +7,7 @@ import pytest
 from client.orders.demands import audit_bps, demanded, names_ids, operators_of
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError
-from tests.client.world import key
+from tests.town.orders import key
 
 OURS, THEIRS = key(1).address, key(2).address
 

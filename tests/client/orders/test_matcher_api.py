@@ -37,7 +37,8 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from tests.client.world import DOMAIN, Stages, key, prompts, signed_order
+from tests.town.orders import DOMAIN, key, prompts, signed_order
+from tests.town.stages import Stages
 
 JOB = "0x" + "0b" * 32
 Serve = Callable[[int, Any], Awaitable[MatcherApi]]

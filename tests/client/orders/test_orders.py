@@ -11,7 +11,7 @@ from client.orders.orders import Prompt, PromptBatch, make_prompt
 from core.protocol import commit
 from core.protocol.errors import ContextTooLong, UsageError
 from core.protocol.types import SamplingParams
-from tests.client.world import MODEL_ID, SPEC, prompts, signed_order
+from tests.town.orders import MODEL_ID, SPEC, prompts, signed_order
 
 sampled = st.builds(
     SamplingParams,

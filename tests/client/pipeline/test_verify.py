@@ -21,9 +21,8 @@ from client.pipeline.verify import (
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed
-from tests.client.world import (
+from tests.town.orders import (
     DOMAIN,
-    Stages,
     answer_of,
     key,
     leaves_of,
@@ -31,6 +30,7 @@ from tests.client.world import (
     shard_root_of,
     sign_receipt,
 )
+from tests.town.stages import Stages
 
 OTHER = "0x" + "ab" * 32
 

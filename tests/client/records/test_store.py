@@ -13,7 +13,8 @@ from client.pipeline.pipeline import Match
 from client.records.store import ClientStore, match_of, receipt_hash
 from core.protocol import ids
 from core.protocol.errors import IdInvalid
-from tests.client.world import Stages, prompts, signed_order
+from tests.town.orders import prompts, signed_order
+from tests.town.stages import Stages
 
 
 @pytest.fixture

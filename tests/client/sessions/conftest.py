@@ -9,7 +9,7 @@ import pytest
 
 from client.context import Model
 from devnet.models.tiny_models import write_tiny_model
-from tests.client.sessions.village import Village
+from tests.town.village import Village
 
 
 @pytest.fixture(scope="session")

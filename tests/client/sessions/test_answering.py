@@ -10,7 +10,7 @@ from client.sessions.answering import AskTerms, priced, wishes_with
 from core.money import pricing
 from core.runtime.folders import Folders
 from core.runtime.settings import load
-from tests.client.world import MODEL_ID, SPEC, key
+from tests.town.orders import MODEL_ID, SPEC, key
 
 
 def test_a_request_that_insists_on_nothing_has_the_settings_wishes(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from client.records.store import ClientStore
 from client.sessions.answering import Said
 from core.protocol.errors import DeadlinePassed, HeadraceError, NoCapacity
-from tests.client.sessions.village import SMALL, Village, ask, hear
 from tests.clocks import Hasty
-from tests.failover.town import PREPAID, prompts
+from tests.town.chain import PREPAID
+from tests.town.town import prompts
+from tests.town.village import SMALL, Village, ask, hear
 
 
 async def test_twenty_requests_take_one_order_and_cost_what_was_told(village: Village) -> None:
@@ -42,7 +43,7 @@ async def test_twenty_requests_take_one_order_and_cost_what_was_told(village: Vi
     signed_out = sum(r.receipt.tokens_out for r in receipts if r.receipt.stage == 0)
     ack = village.acks[job_id]
     assert (ack.tokens_in, ack.tokens_out) == (signed_in, signed_out)
-    assert told == village.paid_units == sum(village.ledger.credit.values())
+    assert told == village.paid_units == sum(village.chain.credit.values())
 
 
 async def test_who_stops_listening_stops_the_stages_and_the_session_lives_on(
@@ -145,7 +146,7 @@ async def test_no_pipeline_costs_nothing_and_is_said_at_once(village: Village) -
     with pytest.raises(NoCapacity) as raised:
         await hear(sessions.answer(ask(village, prompts(1)[0])))
     assert "answered" not in raised.value.details
-    assert not village.matches and not village.paid
+    assert not village.matches and not village.paid_units
 
 
 async def test_what_nobody_uses_is_closed_and_its_lock_comes_back(village: Village) -> None:
@@ -155,7 +156,7 @@ async def test_what_nobody_uses_is_closed_and_its_lock_comes_back(village: Villa
     assert heard.answered is not None
     await until(lambda: village.closed)
     assert not sessions.sessions()
-    assert village.ledger.prepaid == PREPAID - heard.answered.cost_units
+    assert village.prepaid == PREPAID - heard.answered.cost_units
     await until(lambda: machines[0].desk.jobs[village.matches[0].order_hash].is_ended)
 
 
@@ -177,7 +178,7 @@ async def test_a_session_of_a_dead_program_is_settled_by_the_next_to_the_unit(
     heard = await hear(second.answer(ask(village, asked[2])))
     assert heard.answered is not None and heard.answered.job_id != village.matches[0].job_id
     await until(lambda: village.matches[0].job_id in village.closed)
-    assert village.paid[village.matches[0].job_id] == told
+    assert village.paid_for(village.matches[0]) == told
     await second.close()
     village.running.clear()
     assert village.paid_units == told + heard.answered.cost_units
@@ -294,6 +295,6 @@ async def test_a_session_that_gave_nothing_is_closed_and_its_whole_lock_comes_ba
     await sessions.close()
     village.running.clear()
     assert village.closed == {match.job_id for match in village.matches} != set()
-    assert village.ledger.prepaid == PREPAID and village.paid_units == 0
+    assert village.prepaid == PREPAID and village.paid_units == 0
     states = {row.state for row in ClientStore(village.folder / "client.sqlite").jobs()}
     assert states == {"abandoned"}

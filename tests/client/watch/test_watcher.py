@@ -27,7 +27,6 @@ from client.watch.watcher import (
     Watcher,
     request_verdict,
 )
-from core.chain.chain import ChainCall, ChainEvent
 from core.chain.follower import EventFollower
 from core.money.paid_audits import AuditEnd
 from core.protocol import types as t
@@ -44,17 +43,10 @@ from devnet.faults import corrupt_layer_int8
 from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import run_pipeline, shard_roots
-from tests.client.world import (
-    MODEL_ID,
-    REQUESTER,
-    SPANS,
-    FakeChain,
-    InstantClock,
-    Stages,
-    key,
-    prompts,
-    signed_order,
-)
+from tests.clocks import InstantClock
+from tests.town.chain import FakeChain
+from tests.town.orders import MODEL_ID, REQUESTER, SPANS, key, prompts
+from tests.town.stages import Stages
 
 AUDITOR = key(77).address
 JOB = "0x" + "0b" * 32
@@ -80,47 +72,22 @@ def test_newcomers_and_suspects_are_looked_at_more_often() -> None:
 # --- the loop ---
 
 
-class Chain:
-    """Blocks with jobs that are matched and signed."""
+class Jobs(FakeChain):
+    """Jobs that are matched and signed, from block 100 on."""
 
     def __init__(self) -> None:
-        self.head, self.fork, self.forked_at = 100, 0, 10**9
-        self.logs: list[ChainEvent] = []
-        self.calls: dict[str, ChainCall] = {}
-        self.down = 0
+        super().__init__(blocks=101)
         self.stages = Stages()
-        self.stages.match(_batch(), signed_order(_batch()))
+        self.stages.match(_batch())
 
-    async def block_number(self) -> int:
-        if self.down:
-            self.down -= 1
-            raise ChainUnreachable("no answer", "it is down")
-        return self.head
+    def match_for(self, job: str = JOB, *, auditor: str = AUDITOR, requester: str = "") -> None:
+        order = self.stages.signed.order
+        requester = requester or order.requester
+        order = msgspec.structs.replace(order, auditor=auditor, requester=requester)
+        self.match(order, self.stages.plan, job)
 
-    async def block_hash(self, number: int) -> str | None:
-        fork = self.fork if number > self.forked_at else 0
-        return beacon(number * 10 + fork) if number <= self.head else None
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        return [e for e in self.logs if first <= e.block_number <= last]
-
-    async def call_of(self, tx_hash: str) -> ChainCall | None:
-        return self.calls.get(tx_hash)
-
-    def emit(self, name: str, job: str, tx: str = "") -> None:
-        self.head += 1
-        self.logs.append(
-            ChainEvent("TaskRegistry", name, {"job": job}, self.head, beacon(self.head), tx, 0)
-        )
-
-    def match(self, job: str = JOB, *, auditor: str = AUDITOR, requester: str = "") -> None:
-        order = msgspec.to_builtins(self.stages.signed.order) | {"auditor": auditor}
-        if requester:
-            order["requester"] = requester
-        values = {"order": order, "plan": [msgspec.to_builtins(s) for s in self.stages.plan]}
-        tx = f"0xt{job[:4]}{len(self.calls)}"
-        self.calls[tx] = ChainCall("TaskRegistry", "openMatched", values, t.ZERO_ADDRESS)
-        self.emit("JobMatched", job, tx)
+    def tell(self, name: str, job: str) -> None:
+        self.emit("TaskRegistry", name, job=job)
 
     def receipts(self, requests: int = 2) -> list[list[t.SignedReceipt]]:
         answers = {i: self.stages.answer(i) for i in range(requests)}
@@ -143,7 +110,7 @@ class World:
     """A watcher over that chain, whose callbacks do as they are told."""
 
     def __init__(self, path: Path, **options: Any) -> None:
-        self.chain, self.path, self.options = Chain(), path, {"rate_bps": ALL} | options
+        self.chain, self.path, self.options = Jobs(), path, {"rate_bps": ALL} | options
         self.looks: list[frozenset[int]] = []
         self.accused: list[tuple[str, int]] = []
         self.fault: int | None = None
@@ -165,13 +132,12 @@ class World:
     def start(self) -> None:
         self.book = WatchBook(self.path)
         follower = EventFollower(self.chain, start_block=1, position=self.book.position())
-        chain: Any = self.chain
         callbacks = Callbacks(self.receipts, self.look, self.accuse, self.tell)
         if self.lots is not None:
             callbacks = replace(callbacks, paid_lots=self.paid_lots, hand_in=self.hand_in)
         if "bonds" in self.options:
             callbacks = replace(callbacks, at_stake=self.at_stake)
-        around = (chain, self.book, self.clock, follower, callbacks)
+        around = (self.chain, self.book, self.clock, follower, callbacks)
         self.watcher = Watcher(*around, auditor=AUDITOR, **self.options)
 
     def restart(self) -> None:
@@ -227,10 +193,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 async def test_job_is_drawn_once_it_is_signed_and_not_before(world: World) -> None:
-    world.chain.match()
+    world.chain.match_for()
     await world.watcher.step()
     assert world.looks == []
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.tell("JobDelivered", JOB)
     await world.watcher.step()
     await world.watcher.step()
     assert world.looks == [frozenset({0, 1})]
@@ -243,10 +209,10 @@ async def test_only_orders_of_ours_are_looked_into(world: World) -> None:
     stranger, served = key(90).address, key(91).address
     world.options["serves"] = [served]
     world.restart()
-    world.chain.match(JOB, auditor=t.ZERO_ADDRESS, requester=stranger)
-    world.chain.match(OTHER, auditor=stranger, requester=served.lower())
+    world.chain.match_for(JOB, auditor=t.ZERO_ADDRESS, requester=stranger)
+    world.chain.match_for(OTHER, auditor=stranger, requester=served.lower())
     for job in (JOB, OTHER):
-        world.chain.emit("JobPaid", job)
+        world.chain.tell("JobPaid", job)
     await world.watcher.step()
     assert {v.job_id for v in world.book.verdicts()} == {OTHER}
 
@@ -259,8 +225,8 @@ async def test_lots_of_nobody_are_no_work(world: World) -> None:
             known = StageVerdict(beacon(n), stage, operator, AuditEnd.CLEAN, 1, 0, 0.1, 1, "")
             world.book.keep([known], 1.0)
     world.restart()
-    world.chain.match()
-    world.chain.emit("JobSettled", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobSettled", JOB)
     await world.watcher.step()
     assert world.looks == []
     assert world.book.counts()["done"] == 1
@@ -268,8 +234,8 @@ async def test_lots_of_nobody_are_no_work(world: World) -> None:
 
 async def test_first_stage_at_fault_is_accused_once_and_only_when_told(world: World) -> None:
     world.fault, world.withheld = 1, "gone"
-    world.chain.match()
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
     await world.watcher.step()
     assert world.found() == [AuditEnd.CLEAN, AuditEnd.FAULT, AuditEnd.WITHHELD]
     assert world.accused == []
@@ -300,8 +266,8 @@ async def faulty_job(world: World, bonds: BondLimits) -> None:
     world.options |= {"disputes": True, "bonds": bonds}
     world.restart()
     world.fault = 1
-    world.chain.match()
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
     await world.watcher.step()
 
 
@@ -348,8 +314,8 @@ async def test_in_shadow_deviations_are_measured_and_held_against_nobody(world: 
     world.fault, world.shadow = 1, True
     world.options["disputes"] = True
     world.restart()
-    world.chain.match()
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
     await world.watcher.step()
     assert world.found() == [AuditEnd.SHADOW] * 3
     assert world.accused == []
@@ -361,8 +327,8 @@ async def test_restart_keeps_the_lots_and_begins_unfinished_work_again(world: Wo
     world.options["rate_bps"] = 5_000
     world.restart()
     world.errors = [PeerUnreachable("gone")]
-    world.chain.match()
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
     await world.watcher.step()
     assert (world.looks, world.book.counts()["due"]) == ([], 1)
     secret = world.book.secret()
@@ -379,8 +345,8 @@ async def test_restart_keeps_the_lots_and_begins_unfinished_work_again(world: Wo
 
 async def test_stages_that_never_answer_are_given_up_with_the_reason(world: World) -> None:
     world.errors = [CheckFailed("no receipts", "silent")] * MAX_TRIES
-    world.chain.match()
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
     for _ in range(MAX_TRIES):
         await world.watcher.step()
         await world.clock.sleep(10_000)
@@ -391,28 +357,28 @@ async def test_stages_that_never_answer_are_given_up_with_the_reason(world: Worl
 
 async def test_session_that_goes_on_is_looked_at_again_for_what_is_new(world: World) -> None:
     world.requests = 1
-    world.chain.match()
-    world.chain.emit("JobPaid", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobPaid", JOB)
     await world.watcher.step()
     world.requests = 2
-    world.chain.emit("JobPaid", JOB)
+    world.chain.tell("JobPaid", JOB)
     await world.watcher.step()
     assert world.looks == [frozenset({0}), frozenset({1})]
 
 
 async def test_reorganised_jobs_are_forgotten(world: World) -> None:
-    world.chain.match()
+    world.chain.match_for()
     await world.watcher.step()
-    world.chain.fork, world.chain.forked_at = 1, 100
-    world.chain.logs.clear()
+    world.chain.cut(1)
+    world.chain.grow()
     await world.watcher.step()
     assert sum(world.book.counts().values()) == 0
 
 
 async def test_chain_that_is_down_is_waited_for(world: World) -> None:
     world.chain.down = 1
-    world.chain.match()
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
     running = asyncio.create_task(world.watcher.run())
     async with asyncio.timeout(30):
         while not world.looks:
@@ -425,8 +391,8 @@ async def test_matcher_is_told_once_of_each_verdict_even_if_it_was_deaf(world: W
     world.fault = 1
     world.deaf = [MatcherUnreachable("down")]
     await world.watcher.step()
-    world.chain.match()
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
     await world.watcher.step()
     await world.watcher.step()
     assert world.told == [], "not at once again"
@@ -482,8 +448,8 @@ def known_for_long(world: World, **options: Any) -> None:
 
 
 def sign_one(world: World, **changes: Any) -> None:
-    world.chain.match(**changes)
-    world.chain.emit("JobDelivered", JOB)
+    world.chain.match_for(**changes)
+    world.chain.tell("JobDelivered", JOB)
 
 
 async def test_matchers_lot_is_looked_at_and_answered_once(world: World) -> None:
@@ -493,7 +459,7 @@ async def test_matchers_lot_is_looked_at_and_answered_once(world: World) -> None
     assert world.looks == [frozenset({1})]
     assert world.handed == [(1, AuditEnd.CLEAN, 0)]
     world.restart()
-    world.chain.emit("JobSettled", JOB)  # the job is looked at again, and nothing is new
+    world.chain.tell("JobSettled", JOB)  # the job is looked at again, and nothing is new
     await world.watcher.step()
     assert (len(world.looks), len(world.handed)) == (1, 1)
     assert world.book.paid_lots() == (1, 1)
@@ -553,8 +519,8 @@ async def test_matcher_that_speaks_of_the_chain_holds_up_no_other_job(world: Wor
     lost = ChainUnreachable("no answer", "so the matcher says")
     world.mute, world.unheard = [lost, lost], [lost]
     for job in (JOB, OTHER):
-        world.chain.match(job)
-        world.chain.emit("JobDelivered", job)
+        world.chain.match_for(job)
+        world.chain.tell("JobDelivered", job)
     await world.watcher.step()
     assert len(world.looks) == 2
     world.clock.slept.append(1000)
@@ -618,41 +584,6 @@ async def liars(model_dir: Path) -> AsyncIterator[Keepers]:
     await keepers.close()
 
 
-class RealChain(FakeChain):
-    """A chain that has matched and delivered the keepers' job of a registered model."""
-
-    def __init__(self, keepers: Keepers, model_dir: Path) -> None:
-        super().__init__()
-        self.roots = dict(zip(SPANS, shard_roots(model_dir), strict=True))
-        job = {"job": keepers.case.job_id}
-        self.logs = [
-            ChainEvent("TaskRegistry", "JobMatched", job, 7, beacon(7), "0xt", 0),
-            ChainEvent("TaskRegistry", "JobDelivered", job, 8, beacon(8), "0xu", 0),
-        ]
-        values = {
-            "order": msgspec.to_builtins(keepers.case.order),
-            "plan": [msgspec.to_builtins(stage) for stage in keepers.case.plan],
-        }
-        self.call = ChainCall("TaskRegistry", "openMatched", values, t.ZERO_ADDRESS)
-
-    async def block_number(self) -> int:
-        return 9
-
-    async def block_hash(self, number: int) -> str | None:
-        return beacon(number)
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        return [e for e in self.logs if first <= e.block_number <= last]
-
-    async def call_of(self, tx_hash: str) -> ChainCall:
-        return self.call
-
-    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        if function == "shardRoot":
-            return self.roots[args[1], args[2]]
-        return await super().read(contract, function, *args)
-
-
 async def test_liar_among_real_stages_is_named_and_float64_is_spent_on_nobody_else(
     liars: Keepers, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -660,7 +591,10 @@ async def test_liar_among_real_stages_is_named_and_float64_is_spent_on_nobody_el
     settings = load(flags={"network.models.tiny": MODEL_ID}, environ={}, folders=folders)
     (folders.cache / "models").mkdir(parents=True)
     (folders.cache / "models" / "tiny").symlink_to(model_dir)
-    chain: Any = RealChain(liars, model_dir)
+    roots = dict(zip(SPANS, shard_roots(model_dir), strict=True))
+    chain = FakeChain(shard_root_of=lambda *span: roots[span])
+    chain.match(liars.case.order, liars.case.plan)
+    chain.emit("TaskRegistry", "JobDelivered", job=liars.case.job_id)
     context = Context(settings, chain)
 
     class Miners:

@@ -10,16 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.chain import chain as chains
-from core.chain.chain import (
-    CONTRACTS,
-    Chain,
-    ChainCall,
-    artifact,
-    decode_revert,
-    predict_address,
-)
+from core.chain import rpc
+from core.chain.chain import CONTRACTS, ChainCall, ChainEvent, Fate, Sent, TransactionFate
 from core.chain.follower import EventFollower
+from core.chain.rpc import RpcChain, artifact, decode_revert, predict_address
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
@@ -39,7 +33,7 @@ def addresses(anvil: Anvil, signers: list[Signer]) -> dict[str, str]:
     """All contracts, deployed once by the first account."""
 
     async def run() -> dict[str, str]:
-        chain = Chain(anvil.rpc_url, CHAIN_ID, {})
+        chain = RpcChain(anvil.rpc_url, CHAIN_ID, {})
         try:
             return await deploy(chain, signers[0], signers[0].address, Parameters())
         finally:
@@ -49,21 +43,21 @@ def addresses(anvil: Anvil, signers: list[Signer]) -> dict[str, str]:
 
 
 @pytest.fixture
-async def chain(anvil: Anvil, addresses: dict[str, str]) -> AsyncIterator[Chain]:
-    connected = Chain(anvil.rpc_url, CHAIN_ID, addresses)
+async def chain(anvil: Anvil, addresses: dict[str, str]) -> AsyncIterator[RpcChain]:
+    connected = RpcChain(anvil.rpc_url, CHAIN_ID, addresses)
     yield connected
     await connected.close()
 
 
 @pytest.fixture
-async def connect() -> AsyncIterator[Callable[..., Chain]]:
+async def connect() -> AsyncIterator[Callable[..., RpcChain]]:
     """Chains of nodes of a test's own; closed with it."""
-    made: list[Chain] = []
+    made: list[RpcChain] = []
 
     def to(
         rpc_url: str, addresses: dict[str, str] | None = None, chain_id: int = CHAIN_ID
-    ) -> Chain:
-        made.append(Chain(rpc_url, chain_id, addresses or {}))
+    ) -> RpcChain:
+        made.append(RpcChain(rpc_url, chain_id, addresses or {}))
         return made[-1]
 
     yield to
@@ -71,7 +65,7 @@ async def connect() -> AsyncIterator[Callable[..., Chain]]:
         await one.close()
 
 
-async def mint(chain: Chain, signer: Signer, to: str, units: int) -> chains.Sent:
+async def mint(chain: RpcChain, signer: Signer, to: str, units: int) -> Sent:
     return await chain.transact(signer, "TestUSD", "mint", to, units)
 
 
@@ -127,7 +121,7 @@ def test_predicted_addresses_are_the_rlp_hash(signers: list[Signer], nonce: int)
 @pytest.mark.parametrize("nonce", [0, 1, 127, 128, 255, 256, 70_000])
 async def test_deployments_land_where_predicted(
     own_anvil: Callable[..., Anvil],
-    connect: Callable[..., Chain],
+    connect: Callable[..., RpcChain],
     signers: list[Signer],
     nonce: int,
 ) -> None:
@@ -139,30 +133,30 @@ async def test_deployments_land_where_predicted(
     assert await chain.read("TestUSD", "decimals") == 6
 
 
-async def test_check_accepts_our_chain(chain: Chain) -> None:
+async def test_check_accepts_our_chain(chain: RpcChain) -> None:
     assert set(chain.addresses) == set(CONTRACTS)
     await chain.check()
 
 
 async def test_check_names_a_wrong_chain_id(
-    anvil: Anvil, addresses: dict[str, str], connect: Callable[..., Chain]
+    anvil: Anvil, addresses: dict[str, str], connect: Callable[..., RpcChain]
 ) -> None:
     with pytest.raises(ConfigError, match="31337"):
         await connect(anvil.rpc_url, addresses, chain_id=1).check()
 
 
 async def test_check_names_a_contract_without_code(
-    anvil: Anvil, addresses: dict[str, str], connect: Callable[..., Chain]
+    anvil: Anvil, addresses: dict[str, str], connect: Callable[..., RpcChain]
 ) -> None:
     with pytest.raises(ConfigError, match=f"no Escrow at {STRANGER}"):
         await connect(anvil.rpc_url, {**addresses, "Escrow": STRANGER}).check()
 
 
-async def test_the_domain_names_this_chain_and_its_task_registry(chain: Chain) -> None:
+async def test_the_domain_names_this_chain_and_its_task_registry(chain: RpcChain) -> None:
     assert chain.domain == signing.Domain(CHAIN_ID, chain.addresses["TaskRegistry"])
 
 
-async def test_every_contract_has_code_of_a_size_that_chains_accept(chain: Chain) -> None:
+async def test_every_contract_has_code_of_a_size_that_chains_accept(chain: RpcChain) -> None:
     for name, address in chain.addresses.items():
         deployed = bytes.fromhex((await chain.rpc("eth_getCode", address, "latest"))[2:])
         assert 100 < len(deployed) <= 24_576, name
@@ -171,7 +165,7 @@ async def test_every_contract_has_code_of_a_size_that_chains_accept(chain: Chain
 # --- reading and sending ---
 
 
-async def test_what_is_minted_is_read_back(chain: Chain, signers: list[Signer]) -> None:
+async def test_what_is_minted_is_read_back(chain: RpcChain, signers: list[Signer]) -> None:
     to = Signer(b"\x11" * 32, chain_id=CHAIN_ID).address
     before = await chain.block_number()
     sent = await mint(chain, signers[0], to, 5 * USD)
@@ -182,7 +176,7 @@ async def test_what_is_minted_is_read_back(chain: Chain, signers: list[Signer]) 
     assert await chain.read("TestUSD", "balanceOf", to, block=before) == 0
 
 
-async def test_events_are_decoded_in_chain_order(chain: Chain, signers: list[Signer]) -> None:
+async def test_events_are_decoded_in_chain_order(chain: RpcChain, signers: list[Signer]) -> None:
     first = await mint(chain, signers[0], signers[1].address, 1)
     last = await chain.transact(signers[1], "TestUSD", "transfer", signers[2].address.lower(), 1)
     found = await chain.events(first.block_number, last.block_number)
@@ -192,10 +186,12 @@ async def test_events_are_decoded_in_chain_order(chain: Chain, signers: list[Sig
     ]
     assert found[1].args == {"from": signers[1].address, "to": signers[2].address, "value": 1}
     assert found[1].block_hash == await chain.block_hash(last.block_number)
-    assert msgspec.json.decode(msgspec.json.encode(found[1]), type=chains.ChainEvent) == found[1]
+    assert msgspec.json.decode(msgspec.json.encode(found[1]), type=ChainEvent) == found[1]
 
 
-async def test_a_model_s_id_and_shards_are_the_chain_s(chain: Chain, signers: list[Signer]) -> None:
+async def test_a_model_s_id_and_shards_are_the_chain_s(
+    chain: RpcChain, signers: list[Signer]
+) -> None:
     spec, roots = model()
     hexed = [commit.to_hex(root) for root in roots]
     await chain.transact(signers[0], "ModelRegistry", "register", spec, hexed)
@@ -209,7 +205,7 @@ async def test_a_model_s_id_and_shards_are_the_chain_s(chain: Chain, signers: li
 
 
 async def test_many_transactions_of_one_signer_at_once_keep_nonce_order(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     who, to = signers[0], Signer(b"\x12" * 32, chain_id=CHAIN_ID).address
     first = await chain.nonce(who.address)
@@ -223,7 +219,7 @@ async def test_many_transactions_of_one_signer_at_once_keep_nonce_order(
 
 
 async def test_nonces_stay_in_order_while_blocks_take_time(
-    own_anvil: Callable[..., Anvil], connect: Callable[..., Chain], signers: list[Signer]
+    own_anvil: Callable[..., Anvil], connect: Callable[..., RpcChain], signers: list[Signer]
 ) -> None:
     chain = connect(own_anvil("--block-time", "1").rpc_url)
     who = signers[0]
@@ -235,7 +231,7 @@ async def test_nonces_stay_in_order_while_blocks_take_time(
 
 
 async def test_the_journal_hears_of_a_transaction_twice(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     heard: list[dict[str, Any]] = []
     chain.journal = heard.append
@@ -249,7 +245,7 @@ async def test_the_journal_hears_of_a_transaction_twice(
 
 
 async def test_a_revert_is_refused_with_the_custom_error_and_its_arguments_before_any_gas(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     poor = signers[7]
     nonce = await chain.nonce(poor.address)
@@ -264,7 +260,7 @@ async def test_a_revert_is_refused_with_the_custom_error_and_its_arguments_befor
     assert await chain.nonce(poor.address) == nonce
 
 
-async def test_a_refused_read_names_our_own_error(chain: Chain) -> None:
+async def test_a_refused_read_names_our_own_error(chain: RpcChain) -> None:
     unknown = "0x" + "77" * 32
     with pytest.raises(ContractRefused) as refused:
         await chain.read("ModelRegistry", "specOf", unknown)
@@ -272,7 +268,7 @@ async def test_a_refused_read_names_our_own_error(chain: Chain) -> None:
 
 
 async def test_a_refused_deployment_names_the_constructor_s_error(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     with pytest.raises(ContractRefused) as refused:
         await chain.deploy(signers[0], "TestUSD", t.ZERO_ADDRESS)
@@ -280,7 +276,7 @@ async def test_a_refused_deployment_names_the_constructor_s_error(
 
 
 async def test_a_malformed_signature_reverts_with_a_decoded_error(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     order = msgspec.structs.replace(ORDER, requester=signers[1].address.lower())
     stage = t.Stage(signers[2].address.lower(), 0, 3)
@@ -294,7 +290,7 @@ async def test_a_malformed_signature_reverts_with_a_decoded_error(
 
 
 async def test_a_call_that_reverts_in_its_block_is_refused_with_its_gas_paid(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     poor = signers[6]
     data = transfer_data(chain, STRANGER, 1)
@@ -305,7 +301,9 @@ async def test_a_call_that_reverts_in_its_block_is_refused_with_its_gas_paid(
     assert await chain.balance_wei(poor.address) < before
 
 
-async def test_no_gas_money_is_said_with_the_numbers(chain: Chain, signers: list[Signer]) -> None:
+async def test_no_gas_money_is_said_with_the_numbers(
+    chain: RpcChain, signers: list[Signer]
+) -> None:
     beggar = Signer(b"\x33" * 32, chain_id=CHAIN_ID)
     await mint(chain, signers[0], beggar.address, 10)
     with pytest.raises(GasShort) as short:
@@ -317,13 +315,13 @@ async def test_no_gas_money_is_said_with_the_numbers(chain: Chain, signers: list
 
 
 async def test_sending_more_eth_than_there_is_is_said_too(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     with pytest.raises(GasShort):
         await chain.send_eth(signers[8], STRANGER, 10**24)
 
 
-async def test_a_node_s_own_refusal_is_passed_on(chain: Chain) -> None:
+async def test_a_node_s_own_refusal_is_passed_on(chain: RpcChain) -> None:
     with pytest.raises((ContractRefused, ChainUnreachable)):
         await chain.rpc("anvil_noSuchMethod")
 
@@ -360,7 +358,7 @@ def test_every_error_of_every_contract_is_known() -> None:
     for name in CONTRACTS:
         for entry in artifact(name)["abi"]:
             if entry["type"] == "error":
-                kinds = ",".join(chains._canonical(i) for i in entry["inputs"])
+                kinds = ",".join(rpc._canonical(i) for i in entry["inputs"])
                 assert decode_revert(revert_data_of(entry["name"], kinds))[0] == entry["name"]
 
 
@@ -373,12 +371,12 @@ def revert_data_of(name: str, kinds: str) -> str:
 # --- decoding what others sent ---
 
 
-def transfer_data(chain: Chain, to: str, units: int) -> str:
+def transfer_data(chain: RpcChain, to: str, units: int) -> str:
     call = chain._contracts["TestUSD"].functions["transfer"](to, units)
     return str(call._encode_transaction_data())
 
 
-async def test_a_transaction_s_call_is_decoded(chain: Chain, signers: list[Signer]) -> None:
+async def test_a_transaction_s_call_is_decoded(chain: RpcChain, signers: list[Signer]) -> None:
     sent = await mint(chain, signers[0], STRANGER, 9)
     call = await chain.call_of(sent.tx_hash)
     assert call == ChainCall("TestUSD", "mint", {"to": STRANGER, "amount": 9}, signers[0].address)
@@ -386,7 +384,9 @@ async def test_a_transaction_s_call_is_decoded(chain: Chain, signers: list[Signe
     assert (in_block.call, in_block.gas_used) == (call, sent.gas_used)
 
 
-async def test_structs_in_calldata_are_decoded_by_name(chain: Chain, signers: list[Signer]) -> None:
+async def test_structs_in_calldata_are_decoded_by_name(
+    chain: RpcChain, signers: list[Signer]
+) -> None:
     spec, roots = model(layers=5)
     hexed = [commit.to_hex(root) for root in roots]
     sent = await chain.transact(signers[0], "ModelRegistry", "register", spec, hexed)
@@ -397,14 +397,14 @@ async def test_structs_in_calldata_are_decoded_by_name(chain: Chain, signers: li
 
 
 async def test_orders_plans_and_acceptances_in_calldata_are_read_back_as_values(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     order = msgspec.structs.replace(ORDER, requester=signers[1].address)
     stages = [t.Stage(signers[2].address, 0, 2), t.Stage(signers[3].address, 2, 3)]
     acceptances = [t.Acceptance(t.ZERO_HASH, t.ZERO_HASH, i, 9) for i in range(2)]
     arguments = (order, "0x12", stages, acceptances, ["0x34", "0x56"])
     function = chain._contracts["TaskRegistry"].functions["openMatched"]
-    data = function(*map(chains._argument, arguments))._encode_transaction_data()
+    data = function(*map(rpc._argument, arguments))._encode_transaction_data()
     call = await chain.call_of(await send_refused(chain, signers[5], "TaskRegistry", data))
     assert call is not None
     assert (call.function, call.sender) == ("openMatched", signers[5].address)
@@ -414,7 +414,7 @@ async def test_orders_plans_and_acceptances_in_calldata_are_read_back_as_values(
     assert call.args["acceptanceSigs"] == ["0x34", "0x56"]
 
 
-async def send_refused(chain: Chain, signer: Signer, contract: str, data: str) -> str:
+async def send_refused(chain: RpcChain, signer: Signer, contract: str, data: str) -> str:
     """Hash of a transaction that reverted in its block."""
     heard: list[dict[str, Any]] = []
     chain.journal = heard.append
@@ -424,7 +424,7 @@ async def send_refused(chain: Chain, signer: Signer, contract: str, data: str) -
 
 
 async def test_nonsense_behind_a_known_selector_is_nobody_s_call(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     transfer = transfer_data(chain, STRANGER, 1)[:10]
     open_matched = "0x" + selector_of(chain, "TaskRegistry", "openMatched")
@@ -442,7 +442,7 @@ async def test_nonsense_behind_a_known_selector_is_nobody_s_call(
         assert [m.call for m in await chain.mined(await chain.block_number())] == [None]
 
 
-def selector_of(chain: Chain, contract: str, function: str) -> str:
+def selector_of(chain: RpcChain, contract: str, function: str) -> str:
     wanted = chain.addresses[contract].lower()
     return next(
         selector.hex()
@@ -452,13 +452,13 @@ def selector_of(chain: Chain, contract: str, function: str) -> str:
 
 
 async def test_transfers_and_creations_are_nobody_s_call(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     paid = await chain.send_eth(signers[5], STRANGER, 1)
     assert await chain.call_of(paid.tx_hash) is None
     # A token of the same kind elsewhere: its events and calls are not our contracts'.
     known = dict(chain.addresses)
-    other = Chain(chain.rpc_url, CHAIN_ID, {})
+    other = RpcChain(chain.rpc_url, CHAIN_ID, {})
     await other.deploy(signers[5], "TestUSD", signers[5].address)
     sent = await mint(other, signers[5], STRANGER, 1)
     await other.close()
@@ -471,7 +471,7 @@ async def test_transfers_and_creations_are_nobody_s_call(
 
 
 async def test_a_dead_node_is_unreachable_for_every_question(
-    own_anvil: Callable[..., Anvil], connect: Callable[..., Chain], signers: list[Signer]
+    own_anvil: Callable[..., Anvil], connect: Callable[..., RpcChain], signers: list[Signer]
 ) -> None:
     node = own_anvil()
     chain = connect(node.rpc_url)
@@ -509,7 +509,7 @@ async def test_a_dead_node_is_unreachable_for_every_question(
     ],
 )
 async def test_something_that_is_no_node_is_unreachable(
-    connect: Callable[..., Chain], answer: bytes
+    connect: Callable[..., RpcChain], answer: bytes
 ) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4096)
@@ -525,12 +525,12 @@ async def test_something_that_is_no_node_is_unreachable(
     server.close()
 
 
-async def test_a_transaction_the_node_does_not_know_is_not_found(chain: Chain) -> None:
+async def test_a_transaction_the_node_does_not_know_is_not_found(chain: RpcChain) -> None:
     with pytest.raises(ChainUnreachable, match="not found"):
         await chain.call_of("0x" + "12" * 32)
 
 
-async def test_blocks_beyond_the_head_have_no_hash(chain: Chain) -> None:
+async def test_blocks_beyond_the_head_have_no_hash(chain: RpcChain) -> None:
     head = await chain.block_number()
     assert await chain.block_hash(head + 1) is None
     assert await chain.block_hash(head) is not None
@@ -538,7 +538,7 @@ async def test_blocks_beyond_the_head_have_no_hash(chain: Chain) -> None:
 
 
 async def test_a_reverted_snapshot_rolls_the_follower_back(
-    own_anvil: Callable[..., Anvil], connect: Callable[..., Chain], signers: list[Signer]
+    own_anvil: Callable[..., Anvil], connect: Callable[..., RpcChain], signers: list[Signer]
 ) -> None:
     chain, who = connect(own_anvil().rpc_url), signers[0]
     await chain.deploy(who, "TestUSD", who.address)
@@ -571,7 +571,7 @@ async def test_a_reverted_snapshot_rolls_the_follower_back(
 
 
 async def test_a_snapshot_replaced_before_the_next_poll_is_rolled_back_and_replayed(
-    own_anvil: Callable[..., Anvil], connect: Callable[..., Chain], signers: list[Signer]
+    own_anvil: Callable[..., Anvil], connect: Callable[..., RpcChain], signers: list[Signer]
 ) -> None:
     chain, who = connect(own_anvil().rpc_url), signers[0]
     await chain.deploy(who, "TestUSD", who.address)
@@ -590,7 +590,7 @@ async def test_a_snapshot_replaced_before_the_next_poll_is_rolled_back_and_repla
 
 
 async def test_another_node_behind_the_same_url_is_a_replaced_chain(
-    own_anvil: Callable[..., Anvil], connect: Callable[..., Chain], signers: list[Signer]
+    own_anvil: Callable[..., Anvil], connect: Callable[..., RpcChain], signers: list[Signer]
 ) -> None:
     node, who = own_anvil(), signers[0]
     port = int(node.rpc_url.rpartition(":")[2])
@@ -612,26 +612,26 @@ async def test_another_node_behind_the_same_url_is_a_replaced_chain(
 
 
 async def test_what_is_prepared_happens_once_however_often_it_is_sent(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     who, to = signers[8], signers[9].address
     before = await chain.read("TestUSD", "balanceOf", to)
     await mint(chain, signers[0], who.address, 10)
     prepared = await chain.prepare(who, "TestUSD", "transfer", to, 7)
     assert await chain.nonce(who.address) == prepared.nonce, "nothing was sent"
-    assert (await chain.outcome_of(prepared, 0)).fate is chains.Fate.PENDING
+    assert (await chain.outcome_of(prepared, 0)).fate is Fate.PENDING
     await chain.push(prepared)
     sent = await chain.mined_as(prepared)
     await chain.push(prepared)
     assert await chain.read("TestUSD", "balanceOf", to) == before + 7
     assert sent.tx_hash == prepared.tx_hash
-    done = chains.TransactionFate(chains.Fate.DONE, True, sent.block_number)
+    done = TransactionFate(Fate.DONE, True, sent.block_number)
     assert await chain.outcome_of(prepared, 0) == done
     assert not (await chain.outcome_of(prepared, 10**6)).is_final
 
 
 async def test_what_is_prepared_is_void_once_another_one_took_its_turn(
-    chain: Chain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer]
 ) -> None:
     who = signers[8]
     await mint(chain, signers[0], who.address, 10)
@@ -639,13 +639,13 @@ async def test_what_is_prepared_is_void_once_another_one_took_its_turn(
     other = await chain.send_eth(who, STRANGER, 1)
     with pytest.raises(ChainUnreachable):
         await chain.push(prepared)
-    assert await chain.outcome_of(prepared, 0) == chains.TransactionFate(chains.Fate.VOID, True)
+    assert await chain.outcome_of(prepared, 0) == TransactionFate(Fate.VOID, True)
     behind = await chain.block_number() - other.block_number + 1
-    assert await chain.outcome_of(prepared, behind) == chains.TransactionFate(
-        chains.Fate.PENDING, False
-    )
+    assert await chain.outcome_of(prepared, behind) == TransactionFate(Fate.PENDING, False)
 
 
-async def test_what_would_be_refused_is_not_prepared(chain: Chain, signers: list[Signer]) -> None:
+async def test_what_would_be_refused_is_not_prepared(
+    chain: RpcChain, signers: list[Signer]
+) -> None:
     with pytest.raises(ContractRefused):
         await chain.prepare(signers[9], "TestUSD", "transfer", STRANGER, 10**18)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,31 +17,32 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from core.chain.chain import ChainEvent
 from core.chain.follower import ChainPosition, EventBatch, EventFollower
 from core.protocol.errors import ChainUnreachable
+from tests.town.chain import FakeChain
 
 START = 3
 WINDOW = 5
 MAX_BLOCKS = 7
 
 
-@dataclass
-class FakeChain:
-    """Blocks with unique hashes and a few events each. `interrupt` runs before every answer."""
+class Reorganising(FakeChain):
+    """Blocks with a few events each."""
 
-    blocks: list[tuple[str, list[ChainEvent]]] = field(default_factory=list)
-    interrupt: Callable[[], None] = lambda: None
-    serial: itertools.count[int] = field(default_factory=itertools.count)
+    def __init__(self, *counts: int) -> None:
+        super().__init__(blocks=0)
+        self.add(counts)
 
-    def grow(self, counts: list[int]) -> None:
+    def add(self, counts: Iterable[int]) -> None:
+        """A block for each number, with so many events."""
         for count in counts:
-            number, hash_ = len(self.blocks), f"0x{next(self.serial):064x}"
-            events = [
-                ChainEvent("TaskRegistry", "E", {}, number, hash_, f"{hash_}-{i}", i)
-                for i in range(count)
-            ]
-            self.blocks.append((hash_, events))
+            self.grow()
+            for _ in range(count):
+                self.note("TaskRegistry", "E", {})
 
-    def cut(self, depth: int) -> None:
-        del self.blocks[max(1, len(self.blocks) - depth) :]
+    def replace(self, counts: Iterable[int]) -> None:
+        """Another chain behind the same address."""
+        self.hashes.clear()
+        self.log.clear()
+        self.add(counts)
 
     def change_after(self, answers: int, depth: int, counts: list[int]) -> None:
         """Reorganise between two answers of one poll."""
@@ -50,24 +51,12 @@ class FakeChain:
         def change() -> None:
             if next(asked) == answers:
                 self.cut(depth)
-                self.grow(counts)
+                self.add(counts)
 
-        self.interrupt = change
+        self.before_answer = change
 
     def canonical(self) -> list[ChainEvent]:
-        return [event for _, events in self.blocks[START:] for event in events]
-
-    async def block_number(self) -> int:
-        self.interrupt()
-        return len(self.blocks) - 1
-
-    async def block_hash(self, number: int) -> str | None:
-        self.interrupt()
-        return self.blocks[number][0] if number < len(self.blocks) else None
-
-    async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
-        self.interrupt()
-        return [e for _, events in self.blocks[first_block : last_block + 1] for e in events]
+        return [event for event in self.log if event.block_number >= START]
 
 
 @dataclass
@@ -86,7 +75,7 @@ class Owner:
         self.applied.extend(batch.events)
 
 
-def follower(chain: FakeChain, position: ChainPosition | None = None) -> EventFollower:
+def follower(chain: Reorganising, position: ChainPosition | None = None) -> EventFollower:
     return EventFollower(
         chain, start_block=START, position=position, window=WINDOW, max_blocks=MAX_BLOCKS
     )
@@ -98,24 +87,23 @@ counts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 class FollowerMachine(RuleBasedStateMachine):
     @initialize(blocks=counts)
     def begin(self, blocks: list[int]) -> None:
-        self.chain, self.owner = FakeChain(), Owner()
-        self.chain.grow([0, *blocks])
+        self.chain, self.owner = Reorganising(0, *blocks), Owner()
         self.follower = follower(self.chain)
         self.stored = ChainPosition()
 
     @rule(blocks=counts)
     def grow(self, blocks: list[int]) -> None:
-        self.chain.grow(blocks)
+        self.chain.add(blocks)
 
     @rule(depth=st.integers(1, WINDOW - 1), blocks=counts)
     def reorganise_within_the_window(self, depth: int, blocks: list[int]) -> None:
         self.chain.cut(depth)
-        self.chain.grow(blocks)
+        self.chain.add(blocks)
 
     @rule(depth=st.integers(WINDOW, 40), blocks=counts)
     def reorganise_beyond_the_window(self, depth: int, blocks: list[int]) -> None:
         self.chain.cut(depth)
-        self.chain.grow(blocks)
+        self.chain.add(blocks)
 
     @rule(depth=st.integers(1, 10))
     def lose_blocks(self, depth: int) -> None:
@@ -123,8 +111,7 @@ class FollowerMachine(RuleBasedStateMachine):
 
     @rule(blocks=counts)
     def replace_the_chain(self, blocks: list[int]) -> None:
-        self.chain.blocks.clear()
-        self.chain.grow([0, *blocks])
+        self.chain.replace([0, *blocks])
 
     @rule()
     def poll(self) -> None:
@@ -134,7 +121,7 @@ class FollowerMachine(RuleBasedStateMachine):
     def poll_while_the_chain_changes(self, after: int, depth: int, blocks: list[int]) -> None:
         self.chain.change_after(after, depth, blocks)
         self.take(asyncio.run(self.follower.poll()))
-        self.chain.interrupt = lambda: None
+        self.chain.before_answer = lambda: None
 
     @precondition(lambda self: self.stored.blocks)
     @rule()
@@ -154,13 +141,13 @@ class FollowerMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_event_is_held_twice(self) -> None:
-        names = [event.tx_hash for event in self.owner.applied]
+        names = [(event.tx_hash, event.log_index) for event in self.owner.applied]
         assert len(names) == len(set(names))
 
     def teardown(self) -> None:
         if not hasattr(self, "chain"):
             return
-        for _ in range(len(self.chain.blocks) // MAX_BLOCKS + 2):
+        for _ in range(len(self.chain.hashes) // MAX_BLOCKS + 2):
             self.take(asyncio.run(self.follower.poll()))
         assert self.owner.applied == self.chain.canonical()
 
@@ -170,8 +157,7 @@ TestFollower = FollowerMachine.TestCase
 
 
 async def test_long_histories_come_in_bounded_batches() -> None:
-    chain, owner = FakeChain(), Owner()
-    chain.grow([1] * 40)
+    chain, owner = Reorganising(*[1] * 40), Owner()
     polls = follower(chain)
     sizes = []
     while owner.applied != chain.canonical():
@@ -184,24 +170,21 @@ async def test_long_histories_come_in_bounded_batches() -> None:
 
 
 async def test_a_reorganisation_within_the_window_undoes_only_what_is_gone() -> None:
-    chain = FakeChain()
-    chain.grow([1] * 9)
+    chain = Reorganising(*[1] * 9)
     polls = follower(chain)
     await polls.poll()
     chain.cut(2)
-    chain.grow([1, 1, 1])
+    chain.add([1, 1, 1])
     batch = await polls.poll()
     assert (batch.rolled_back_to, batch.chain_replaced) == (6, False)
     assert [e.block_number for e in batch.events] == [7, 8, 9]
 
 
 async def test_another_chain_behind_the_same_address_is_reported_as_replaced() -> None:
-    chain = FakeChain()
-    chain.grow([1] * 9)
+    chain = Reorganising(*[1] * 9)
     polls = follower(chain)
     await polls.poll()
-    chain.blocks.clear()
-    chain.grow([1] * 6)
+    chain.replace([1] * 6)
     batch = await polls.poll()
     assert (batch.rolled_back_to, batch.chain_replaced) == (START - 1, True)
     assert batch.events == chain.canonical()
@@ -209,11 +192,10 @@ async def test_another_chain_behind_the_same_address_is_reported_as_replaced() -
 
 
 async def test_a_chain_shorter_than_the_start_has_no_events_yet() -> None:
-    chain = FakeChain()
-    chain.grow([1])
+    chain = Reorganising(1)
     polls = follower(chain)
     assert (await polls.poll()).events == []
-    chain.grow([1, 1, 1])
+    chain.add([1, 1, 1])
     assert (await polls.poll()).events == chain.canonical()
 
 
@@ -221,15 +203,14 @@ async def test_a_chain_shorter_than_the_start_has_no_events_yet() -> None:
 @pytest.mark.parametrize("answers", range(11))
 def test_a_chain_that_changes_between_two_answers_is_seen_whole(answers: int, depth: int) -> None:
     for unread, grown in itertools.product(range(3), range(9)):
-        chain, owner = FakeChain(), Owner()
-        chain.grow([1] * 12)
+        chain, owner = Reorganising(*[1] * 12), Owner()
         polls = follower(chain)
         for _ in range(2):
             owner.take(asyncio.run(polls.poll()))
-        chain.grow([1] * unread)
+        chain.add([1] * unread)
         chain.change_after(answers, depth, [1] * grown)
         owner.take(asyncio.run(polls.poll()))
-        chain.interrupt = lambda: None
+        chain.before_answer = lambda: None
         for _ in range(3):
             owner.take(asyncio.run(polls.poll()))
         assert owner.applied == chain.canonical()
@@ -237,22 +218,21 @@ def test_a_chain_that_changes_between_two_answers_is_seen_whole(answers: int, de
 
 @pytest.mark.parametrize("failing", range(13))
 def test_a_node_that_fails_halfway_changes_nothing(failing: int) -> None:
-    chain, owner = FakeChain(), Owner()
-    chain.grow([1] * 12)
+    chain, owner = Reorganising(*[1] * 12), Owner()
     polls = follower(chain)
     owner.take(asyncio.run(polls.poll()))
     chain.cut(3)
-    chain.grow([1] * 3)
+    chain.add([1] * 3)
     answers = itertools.count()
 
     def fail() -> None:
         if next(answers) == failing:
             raise ChainUnreachable("no answer")
 
-    chain.interrupt = fail
+    chain.before_answer = fail
     with contextlib.suppress(ChainUnreachable):
         owner.take(asyncio.run(polls.poll()))
-    chain.interrupt = lambda: None
+    chain.before_answer = lambda: None
     for _ in range(3):
         owner.take(asyncio.run(polls.poll()))
     assert owner.applied == chain.canonical()

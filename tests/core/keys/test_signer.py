@@ -12,7 +12,7 @@ from eth_keys.datatypes import Signature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.chain.chain import _sign_transaction
+from core.chain.rpc import _sign_transaction
 from core.keys import signer as signer_module
 from core.keys.signer import DEVNET_ADDRESSES, Signer, random_secret, secret_from_phrase
 from core.protocol.errors import (

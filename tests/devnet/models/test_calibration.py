@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.dispute.trace.calibration import Measured, in_shadow_because
 from core.dispute.trace.families import BF16_TOLERANCES, FAMILIES, FP32_TOLERANCES
 from devnet.models import calibration
+from tests.core.dispute.trace.shadow import Measured, in_shadow_because
 
 
 def in_shadow(

@@ -13,18 +13,10 @@ import pytest
 from core.protocol import signing
 from core.protocol.types import SignedOrder, Stage
 from matcher.api.api import MAX_BODY_BYTES
-from tests.matcher.conftest import Net, asking
 from tests.matcher.settling.test_settler import SPLIT, finish, result_root
-from tests.matcher.worlds import (
-    DOMAIN,
-    MATCHER,
-    MODEL_ID,
-    REQUESTER,
-    machine_key,
-    make_ack,
-    make_order,
-    sign_order,
-)
+from tests.town.fleet import MODEL_ID, machine_key, make_ack, make_order
+from tests.town.matcher import Net, asking
+from tests.town.orders import DOMAIN, MATCHER, REQUESTER, sign_order
 
 
 @pytest.fixture
@@ -61,7 +53,7 @@ async def test_an_order_is_answered_with_what_its_requester_checks(
     assert found["txHash"].startswith("0x")
     again = await post_order(http, signed)
     assert again.json() == found
-    assert net.chain.sent == ["openMatched"]
+    assert net.chain.called == ["openMatched"]
 
 
 async def test_an_acknowledgement_settles_the_job(net: Net, http: httpx2.AsyncClient) -> None:
@@ -177,7 +169,7 @@ async def test_a_body_above_the_limit_is_cut_off(http: httpx2.AsyncClient) -> No
 async def test_money_and_signature_errors_have_their_own_status(
     net: Net, http: httpx2.AsyncClient
 ) -> None:
-    net.chain.balances[REQUESTER.address] = 0
+    net.chain.prepaid[REQUESTER.address] = 0
     poor = await post_order(http, sign_order(make_order()))
     assert poor.status_code == 402
     assert {"have", "need", "short_by", "fix"} <= set(error(poor)["details"])

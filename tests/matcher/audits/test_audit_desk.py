@@ -28,18 +28,10 @@ from core.runtime.metrics import Metrics
 from matcher.audits.audit_book import DAY_S, AuditBook
 from matcher.audits.audit_desk import Pays
 from matcher.records.jobs import Job
-from tests.matcher.conftest import Net, asking
 from tests.matcher.settling.test_settler import SPLIT, finish, opened, result_root
-from tests.matcher.worlds import (
-    DOMAIN,
-    MODEL_ID,
-    key,
-    machine_key,
-    make_ack,
-    make_order,
-    make_receipt,
-    sign_order,
-)
+from tests.town.fleet import MODEL_ID, machine_key, make_ack, make_order, make_receipt
+from tests.town.matcher import Net, asking
+from tests.town.orders import DOMAIN, key, sign_order
 
 AUDITOR, OTHER = key(60), key(61)
 FEE, WITHIN_S = 10_000, 3600
@@ -98,7 +90,7 @@ def owed(net: Net) -> list[tuple[str, int]]:
 async def test_lots_fall_by_secret_and_block_and_stay(net: Net) -> None:
     await paying(net, replace(EVERYTHING, rate_bps=3_000))
     job = await settled(net, requests=40, max_tokens_in=400, max_tokens_out=1280)
-    secret, beacon = book(net).secret(), net.chain.blocks[-1][0]
+    secret, beacon = book(net).secret(), net.chain.hashes[-1]
     drawn = (await net.daemon.audits.draw(ask(job, *range(40)))).requests
     expected = tuple(r for r in range(40) if is_drawn(secret, beacon, job.job_id, r, 3_000))
     assert drawn == expected

@@ -13,19 +13,10 @@ from core.keys.signer import Signer
 from core.money.audit_report import OperatorAudits, SignedReport, report_of, sign_report
 from core.protocol import signing
 from matcher.api.views import quote_json
-from tests.matcher.conftest import Net, asking
 from tests.matcher.matching.test_matching import SPLIT
-from tests.matcher.worlds import (
-    DOMAIN,
-    MODEL_ID,
-    NOW_S,
-    PRICE_IN,
-    PRICE_OUT,
-    key,
-    machine_key,
-    make_order,
-    sign_order,
-)
+from tests.town.fleet import MODEL_ID, PRICE_IN, PRICE_OUT, machine_key, make_order
+from tests.town.matcher import Net, asking
+from tests.town.orders import DOMAIN, NOW_S, key, sign_order
 
 AUDITOR, STRANGER = key(50), key(51)
 MEMORY_S = 3600

@@ -18,7 +18,8 @@ from core.runtime.settings import Settings, load
 from matcher.audits.audit_book import AuditBook
 from matcher.commands.audit_lists import list_auditors, list_audits, state_of
 from matcher.records.store import Store
-from tests.matcher.worlds import key
+from tests.town.chain import FakeChain
+from tests.town.orders import key
 
 AUDITOR, OTHER = key(60).address, key(61).address
 JOB, SECOND, THIRD = ("0x" + byte * 32 for byte in ("0b", "0c", "0d"))
@@ -96,14 +97,12 @@ def test_what_was_due_and_did_not_come_is_late(book: AuditBook) -> None:
 async def test_auditor_that_cleared_what_the_chain_convicted_is_shown(
     book: AuditBook, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Registry:
-        async def read(self, contract: str, function: str, job_id: str) -> dict[str, int]:
-            assert (contract, function) == ("TaskRegistry", "jobOf")
-            return {"faultMask": 0b10 if job_id == JOB else 0}
+    chain = FakeChain()
+    chain.answers["TaskRegistry.jobOf"] = lambda job: {"faultMask": 0b10 if job == JOB else 0}
 
     @asynccontextmanager
     async def opened(settings: Settings) -> AsyncIterator[Any]:
-        yield Registry(), book
+        yield chain, book
 
     monkeypatch.setattr("matcher.commands.audit_lists.open_books", opened)
     draw(book, AUDITOR, JOB, 0, 1)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from core.chain.chain import Chain, Fate, PreparedTransaction
+from core.chain.chain import Fate, PreparedTransaction
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.money.paid_audits import AuditEnd, AuditFinding, SignedFinding
 from core.protocol.errors import TokenShort, UsageError
@@ -23,7 +24,7 @@ from matcher.audits.audit_book import AuditBook, OwedToAuditor
 from matcher.commands.pay_audits import TOKEN, pay_audits, pay_one, settle
 from matcher.records.store import Store
 from tests.conftest import CHAIN_ID, Anvil
-from tests.matcher.worlds import key
+from tests.town.orders import key
 
 pytestmark = pytest.mark.chain
 
@@ -36,7 +37,7 @@ FEE, DEPTH = 10_000, 3
 class Till:
     """A matcher's database, its owner's wallet, and a chain with the token."""
 
-    chain: Chain
+    chain: RpcChain
     owner: Signer
     book: AuditBook
 
@@ -78,7 +79,7 @@ async def till(
     own_anvil: Callable[..., Anvil], signers: list[Signer], tmp_path: Path
 ) -> AsyncIterator[Till]:
     owner = signers[0]
-    chain = Chain(own_anvil().rpc_url, CHAIN_ID, {})
+    chain = RpcChain(own_anvil().rpc_url, CHAIN_ID, {})
     store = Store.open(sqlite_url(tmp_path / "m.sqlite"))
     try:
         await chain.deploy(owner, TOKEN, owner.address)

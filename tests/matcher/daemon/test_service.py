@@ -7,20 +7,12 @@ import pytest
 from core.protocol import records, signing
 from core.protocol.errors import ConfigError
 from core.protocol.records import allocations_topic
-from core.protocol.types import LayerRange
+from core.protocol.types import JobState, LayerRange
 from matcher.records.jobs import Job
-from tests.matcher.conftest import Net
 from tests.matcher.settling.test_settler import SPLIT, finish, opened, result_root, state
-from tests.matcher.worlds import (
-    DOMAIN,
-    MATCHER,
-    MODEL_ID,
-    SPEC,
-    machine_key,
-    make_ack,
-    make_order,
-    sign_order,
-)
+from tests.town.fleet import MODEL_ID, SPEC, machine_key, make_ack, make_order
+from tests.town.matcher import Net
+from tests.town.orders import DOMAIN, MATCHER, sign_order
 
 
 def allocation(net: Net) -> tuple[records.AllocationRecord, int]:
@@ -82,7 +74,7 @@ async def test_a_matcher_killed_in_mid_job_finishes_it_after_a_restart(
     await net.pass_time(120)
     assert state(net, job) == "Settled"
     expected = ["settleAck"] if killed_when == "acknowledged" else ["deliver", "finalize"]
-    assert net.chain.sent == ["openMatched", *expected]
+    assert net.chain.called == ["openMatched", *expected]
 
 
 async def test_a_lost_database_is_rebuilt_from_the_chain(net: Net) -> None:
@@ -145,7 +137,7 @@ async def test_lost_blocks_are_derived_again(net: Net) -> None:
     await net.pass_time(4)
     assert job.job_id in net.chain.jobs
     assert state(net, job) == "Matched"
-    assert net.chain.sent == ["openMatched", "openMatched"]
+    assert net.chain.called == ["openMatched", "openMatched"]
 
 
 async def test_a_settlement_in_a_lost_block_is_repeated(net: Net) -> None:
@@ -158,8 +150,8 @@ async def test_a_settlement_in_a_lost_block_is_repeated(net: Net) -> None:
     net.chain.roll_back(1)
     await net.pass_time(4)
     assert state(net, job) == "Settled"
-    assert net.chain.sent.count("settleAck") == 2
-    assert net.chain.jobs[job.job_id].state == "Settled"
+    assert net.chain.called.count("settleAck") == 2
+    assert net.chain.jobs[job.job_id].state is JobState.SETTLED
 
 
 async def test_a_replaced_chain_leaves_no_job_in_doubt(net: Net) -> None:
@@ -167,8 +159,9 @@ async def test_a_replaced_chain_leaves_no_job_in_doubt(net: Net) -> None:
     await net.daemon.prepare()
     job = await opened(net)
     await net.tick()
-    net.chain.roll_back(len(net.chain.blocks))
-    net.chain._mine("ModelRegistry", "ModelRegistered", {"id": MODEL_ID})
+    net.chain.roll_back(net.chain.head)
+    net.chain.reorganise(-1)
+    net.chain.emit("ModelRegistry", "ModelRegistered", id=MODEL_ID)
     await net.clock.advance(400)
     await net.pass_time(5)
     found = net.daemon.store.job(job.job_id)

@@ -17,7 +17,7 @@ from matcher.audits.audit_desk import Pays
 from matcher.daemon.start import chain_of, database_url, join_swarm, rules_of
 from matcher.records.store import Store
 from scheduler.methods.methods import METHODS
-from tests.matcher.worlds import DOMAIN, NOW_S, key
+from tests.town.orders import DOMAIN, NOW_S, key
 
 CHECK = SwarmCheck(DOMAIN)
 #: A well-formed address where nobody listens.

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from core.money.audit_report import AuditReport, OperatorAudits
 from matcher.fleet.exclusions import Marks, marks_of, named
 from matcher.fleet.fleet_view import ChainStanding
-from tests.matcher.worlds import NOW_S, key, machine_key
+from tests.town.fleet import machine_key
+from tests.town.orders import NOW_S, key
 
 AUDITOR, OTHER = key(50).address, key(51).address
 DAY = 86_400

@@ -17,8 +17,7 @@ from matcher.fleet.fleet_view import (
     present,
     serving,
 )
-from tests.matcher.worlds import (
-    DOMAIN,
+from tests.town.fleet import (
     MODEL_ID,
     NOW_MS,
     machine_key,
@@ -28,6 +27,7 @@ from tests.matcher.worlds import (
     sighting,
     standing,
 )
+from tests.town.orders import DOMAIN
 
 ONE = machine_key(1).address
 

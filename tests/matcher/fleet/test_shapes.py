@@ -8,7 +8,7 @@ from core.engine.weights.formats import FORMATS
 from core.protocol.errors import ModelUnsupported
 from core.protocol.signing import name_hash
 from matcher.fleet.shapes import shape_of
-from tests.matcher.worlds import SPEC, make_spec
+from tests.town.fleet import SPEC, make_spec
 
 PARAMETERS = 576 * (2 * 576 + 2 * 3 * 64 + 3 * 1536)
 

@@ -16,21 +16,12 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from core.protocol.types import ZERO_ADDRESS
+from core.protocol.types import ZERO_ADDRESS, JobState
 from matcher.matching.matching import MAX_UNDER_WAY, Continuation
 from matcher.records.jobs import Job
-from tests.matcher.conftest import Net
-from tests.matcher.worlds import (
-    DOMAIN,
-    NOW_S,
-    PRICE_IN,
-    REQUESTER,
-    SPEC,
-    key,
-    machine_key,
-    make_order,
-    sign_order,
-)
+from tests.town.fleet import PRICE_IN, SPEC, machine_key, make_order
+from tests.town.matcher import Net
+from tests.town.orders import DOMAIN, NOW_S, REQUESTER, key, sign_order
 
 SPLIT = ((1, 0, 10), (2, 10, 20), (3, 20, 30))
 
@@ -60,7 +51,7 @@ async def test_the_same_order_twice_is_one_job(net: Net) -> None:
     assert first == second
     assert third.job_id == first.job_id
     assert third.plan == first.plan
-    assert net.chain.sent == ["openMatched"]
+    assert net.chain.called == ["openMatched"]
     assert net.stage(1).proposals == 1
 
 
@@ -96,7 +87,7 @@ async def test_after_three_rounds_of_refusals_the_order_is_refused_with_the_reas
         await net.daemon.matchmaker.open(sign_order(make_order()))
     assert len(caught.value.details["refusals"]) == 3
     assert sum(net.stage(n).proposals for n in (1, 2, 3, 4)) == 3
-    assert net.chain.sent == []
+    assert net.chain.called == []
     assert net.daemon.world.reservations == 0
 
 
@@ -146,7 +137,7 @@ async def test_an_order_signed_for_another_chain_is_refused(net: Net) -> None:
 
 async def test_an_empty_balance_says_have_need_and_short_by(net: Net) -> None:
     net.serve(*SPLIT)
-    net.chain.balances[REQUESTER.address] = 1
+    net.chain.prepaid[REQUESTER.address] = 1
     await net.tick()
     with pytest.raises(DepositShort) as caught:
         await net.daemon.matchmaker.open(sign_order(make_order(max_tokens_out=2000)))
@@ -158,14 +149,14 @@ async def test_an_empty_balance_says_have_need_and_short_by(net: Net) -> None:
 
 async def test_two_orders_under_way_do_not_spend_the_same_balance(net: Net) -> None:
     net.serve(*SPLIT)
-    net.chain.balances[REQUESTER.address] = pricing.max_amount(make_order(), SPEC) + 1
+    net.chain.prepaid[REQUESTER.address] = pricing.max_amount(make_order(), SPEC) + 1
     await net.tick()
     found = await asyncio.gather(
         *(net.daemon.matchmaker.open(sign_order(make_order(nonce=n))) for n in (1, 2)),
         return_exceptions=True,
     )
     assert sum(isinstance(each, DepositShort) for each in found) == 1
-    assert net.chain.sent == ["openMatched"]
+    assert net.chain.called == ["openMatched"]
 
 
 async def test_an_unknown_model_is_not_found(net: Net) -> None:
@@ -186,7 +177,7 @@ async def test_a_used_order_is_refused_even_by_a_matcher_that_never_saw_it(net: 
     object.__setattr__(net.daemon.matchmaker._terms, "fee_bps", 0)
     await net.daemon.prepare()
     net.daemon.world.learn_models(net.chain.models)
-    assert net.chain.jobs[job.job_id].state == "Matched"
+    assert net.chain.jobs[job.job_id].state is JobState.MATCHED
     with pytest.raises(UsageError, match="used already"):
         await net.daemon.matchmaker.open(signed)
 
@@ -204,7 +195,7 @@ async def test_a_lost_answer_while_opening_is_found_again_on_chain(net: Net) -> 
     await net.tick(2)
     assert net.daemon.store.job(job_id).state == "Matched"
     assert net.daemon.store.job(job_id).open_tx
-    assert net.chain.sent == ["openMatched"]
+    assert net.chain.called == ["openMatched"]
     assert (await net.daemon.matchmaker.open(signed)).state == "Matched"
 
 
@@ -231,7 +222,7 @@ async def test_acceptances_that_lapse_before_the_chain_is_back_fail_the_job(net:
     net.chain.transact = transact  # type: ignore[method-assign]
     await net.tick(2)
     job = net.daemon.store.job(signing.job_id(DOMAIN, signed.order))
-    assert (job.state, net.chain.sent) == ("Failed", [])
+    assert (job.state, net.chain.called) == ("Failed", [])
     assert net.daemon.world.reservations == 0
 
 
@@ -260,7 +251,7 @@ async def test_more_orders_at_once_than_it_can_hold_are_turned_away(net: Net) ->
         *(net.daemon.matchmaker.open(signed) for signed in orders), return_exceptions=True
     )
     assert sum(isinstance(each, NoCapacity) for each in found) == 3
-    assert net.chain.sent == ["openMatched"] * MAX_UNDER_WAY
+    assert net.chain.called == ["openMatched"] * MAX_UNDER_WAY
 
 
 # --- in line ---
@@ -423,7 +414,7 @@ async def test_only_stages_of_the_broken_job_can_be_called_silent(net: Net) -> N
 async def test_nobody_goes_on_with_a_strangers_job(net: Net) -> None:
     job = await broken(net, (7, 10, 20))
     stranger = key(77)
-    net.chain.balances[stranger.address] = net.chain.balances[REQUESTER.address]
+    net.chain.prepaid[stranger.address] = net.chain.prepaid[REQUESTER.address]
     order = make_order(requester=stranger.address, nonce=2)
     goes_on = Continuation(job.job_id, frozenset({op(1), op(2), op(3)}))
     await net.daemon.matchmaker.open(sign_order(order, stranger), goes_on)

@@ -9,7 +9,8 @@ import pytest
 from core.protocol.errors import DepositShort, HeadraceError, ModelUnknown, NoCapacity, UsageError
 from core.protocol.types import ZERO_ADDRESS
 from matcher.matching.orders import MatcherTerms, OrderFacts, check_order
-from tests.matcher.worlds import CHAIN_ID, MATCHER, NOW_S, SPEC, key, make_order
+from tests.town.fleet import SPEC, make_order
+from tests.town.orders import DOMAIN, MATCHER, NOW_S, key
 
 TERMS = MatcherTerms(MATCHER.address, 200)
 FACTS = OrderFacts(
@@ -24,7 +25,7 @@ FACTS = OrderFacts(
 
 
 def check(facts: OrderFacts = FACTS, **changes: object) -> HeadraceError | None:
-    return check_order(make_order(**changes), SPEC, facts, TERMS, chain_id=CHAIN_ID)
+    return check_order(make_order(**changes), SPEC, facts, TERMS, chain_id=DOMAIN.chain_id)
 
 
 def test_an_order_in_order_passes() -> None:
@@ -75,7 +76,7 @@ def test_what_the_chain_says_against_it_counts(
 
 
 def test_an_unknown_model_is_not_found() -> None:
-    found = check_order(make_order(), None, FACTS, TERMS, chain_id=CHAIN_ID)
+    found = check_order(make_order(), None, FACTS, TERMS, chain_id=DOMAIN.chain_id)
     assert isinstance(found, ModelUnknown)
     assert found.http_status == 404
 
@@ -83,5 +84,6 @@ def test_an_unknown_model_is_not_found() -> None:
 def test_a_matcher_without_a_fee_takes_orders_open_to_any() -> None:
     order = make_order(matcher=ZERO_ADDRESS, matcher_fee_bps=0)
     assert (
-        check_order(order, SPEC, FACTS, MatcherTerms(MATCHER.address, 0), chain_id=CHAIN_ID) is None
+        check_order(order, SPEC, FACTS, MatcherTerms(MATCHER.address, 0), chain_id=DOMAIN.chain_id)
+        is None
     )

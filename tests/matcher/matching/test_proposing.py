@@ -12,17 +12,8 @@ from core.protocol import wire
 from matcher.matching.proposing import ProposalRefusal, judge, propose
 from matcher.settling.collecting import collect
 from tests.clocks import ManualClock
-from tests.matcher.worlds import (
-    DOMAIN,
-    NOW_S,
-    FakePeers,
-    FakeStage,
-    accept,
-    machine_key,
-    make_job,
-    make_order,
-    sign_order,
-)
+from tests.town.fleet import FakePeers, FakeStage, accept, machine_key, make_job, make_order
+from tests.town.orders import DOMAIN, NOW_S, sign_order
 
 JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
 GOOD = JOB.acceptances[1]

@@ -15,7 +15,7 @@ from matcher.planning.planner import Placement, nobody, plan, record_of, seen
 from scheduler.fleet.costs import capacity, position_of
 from scheduler.live.churn import Cluster
 from scheduler.live.standby import Rules
-from tests.matcher.worlds import NOW_MS, SPEC, machine_key, serving_at, sighting
+from tests.town.fleet import NOW_MS, SPEC, machine_key, serving_at, sighting
 
 SHAPE = shape_of(SPEC)
 AT_ONCE = Rules(partial=False)

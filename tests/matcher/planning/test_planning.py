@@ -15,7 +15,7 @@ from matcher.planning.plan_child import answer
 from matcher.planning.planning import MAX_MACHINES, MAX_PLAN_BODY_BYTES, PlanBody, PlanDesk
 from tests.matcher.api.test_api import error, http  # noqa: F401
 from tests.matcher.test_cli import FLEET
-from tests.matcher.worlds import MODEL_ID
+from tests.town.fleet import MODEL_ID
 
 
 async def test_the_live_fleet_is_a_document_that_plans(http: httpx2.AsyncClient):  # noqa: F811

@@ -17,18 +17,16 @@ from core.runtime.database import migration_config, open_engine, sqlite_url, upg
 from matcher.records.jobs import FAILED
 from matcher.records.store import MIGRATIONS, SWARM_PEERS_KEPT, JobChange, MinerSeen, Store
 from matcher.records.tables import METADATA, MinerRow
-from tests.matcher.worlds import (
-    DOMAIN,
+from tests.town.fleet import (
     MODEL_ID,
-    NOW_S,
     SPEC,
     machine_key,
     make_ack,
     make_job,
     make_order,
     make_receipt,
-    sign_order,
 )
+from tests.town.orders import DOMAIN, NOW_S, sign_order
 
 JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from core.protocol.types import LayerRange
 from matcher.routes.offers import Price, StageOffer, cheapest, covered_to, serves
-from tests.matcher.worlds import machine_key, make_order, make_spec
+from tests.town.fleet import machine_key, make_order, make_spec
 
 SMALL = make_spec(layers=6)
 

@@ -17,16 +17,8 @@ from scheduler.fleet.fleet import Shard
 from scheduler.routing.parallax_route import Route, RouteQuery, route
 from scheduler.routing.reservations import Need
 from scheduler.routing.routing_table import prepare
-from tests.matcher.worlds import (
-    NOW_MS,
-    SPEC,
-    machine_key,
-    make_job,
-    make_order,
-    serving_at,
-    sign_order,
-    standing,
-)
+from tests.town.fleet import NOW_MS, SPEC, machine_key, make_job, make_order, serving_at, standing
+from tests.town.orders import sign_order
 
 SHAPE = shape_of(SPEC)
 TWO = make_order()  # two requests of 42 tokens in the mean

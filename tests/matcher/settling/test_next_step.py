@@ -21,17 +21,8 @@ from matcher.settling.next_step import (
     check_receipt,
     next_step,
 )
-from tests.matcher.worlds import (
-    DOMAIN,
-    NOW_S,
-    key,
-    machine_key,
-    make_ack,
-    make_job,
-    make_order,
-    make_receipt,
-    sign_order,
-)
+from tests.town.fleet import machine_key, make_ack, make_job, make_order, make_receipt
+from tests.town.orders import DOMAIN, NOW_S, key, sign_order
 
 JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
 RECEIPTS = tuple(

@@ -6,18 +6,11 @@ import pytest
 
 from core.money import pricing
 from core.protocol.errors import CheckFailed, IdInvalid
+from core.protocol.types import JobState
 from matcher.records.jobs import Job
-from tests.matcher.conftest import Net
-from tests.matcher.worlds import (
-    REQUESTER,
-    SPEC,
-    key,
-    machine_key,
-    make_ack,
-    make_order,
-    make_receipt,
-    sign_order,
-)
+from tests.town.fleet import SPEC, machine_key, make_ack, make_order, make_receipt
+from tests.town.matcher import Net
+from tests.town.orders import REQUESTER, key, sign_order
 
 SPLIT = ((1, 0, 10), (2, 10, 20), (3, 20, 30))
 
@@ -45,7 +38,7 @@ def state(net: Net, job: Job) -> str:
 
 
 async def test_an_acknowledgement_settles_at_once_and_the_rest_returns(net: Net) -> None:
-    before = net.chain.balances[REQUESTER.address]
+    before = net.chain.prepaid[REQUESTER.address]
     job = await opened(net)
     finish(net, 0, 1)
     done = await net.daemon.settler.receive_ack(job.job_id, make_ack(job, 20, 60, result_root(job)))
@@ -54,7 +47,7 @@ async def test_an_acknowledgement_settles_at_once_and_the_rest_returns(net: Net)
     assert done.end_tx
     assert (done.tokens_in, done.tokens_out) == (20, 60)
     assert (done.refunded_units, done.paid_units) == (split.refund, split.locked - split.refund)
-    assert net.chain.balances[REQUESTER.address] == before - done.paid_units
+    assert net.chain.prepaid[REQUESTER.address] == before - done.paid_units
     assert net.daemon.world.reservations == 0
 
 
@@ -65,7 +58,7 @@ async def test_the_same_acknowledgement_twice_settles_once(net: Net) -> None:
     first = await net.daemon.settler.receive_ack(job.job_id, ack)
     again = await net.daemon.settler.receive_ack(job.job_id, ack)
     assert again.state == first.state == "Settled"
-    assert net.chain.sent.count("settleAck") == 1
+    assert net.chain.called.count("settleAck") == 1
 
 
 @pytest.mark.parametrize(
@@ -87,7 +80,7 @@ async def test_an_acknowledgement_that_is_forged_or_underpays_is_refused(
     with pytest.raises(CheckFailed) as caught:
         await net.daemon.settler.receive_ack(job.job_id, ack)
     assert why in caught.value.why
-    assert "settleAck" not in net.chain.sent
+    assert "settleAck" not in net.chain.called
 
 
 async def test_a_partial_acknowledgement_counts_when_a_stage_is_dead(net: Net) -> None:
@@ -135,10 +128,10 @@ async def test_finished_work_of_a_silent_requester_is_delivered_and_finalized(ne
     await net.pass_time(20)
     assert state(net, job) == "Delivered"
     await net.pass_time(45)
-    assert "finalize" not in net.chain.sent
+    assert "finalize" not in net.chain.called
     await net.pass_time(20)
     assert state(net, job) == "Settled"
-    assert net.chain.sent == ["openMatched", "deliver", "finalize"]
+    assert net.chain.called == ["openMatched", "deliver", "finalize"]
     done = net.daemon.store.job(job.job_id)
     split = pricing.split(job.signed.order, job.plan, SPEC, 20, 60)
     assert (done.paid_units, done.refunded_units) == (split.locked - split.refund, split.refund)
@@ -159,7 +152,7 @@ async def test_an_acknowledgement_ends_the_window_early(net: Net) -> None:
     assert state(net, job) == "Delivered"
     done = await net.daemon.settler.receive_ack(job.job_id, make_ack(job, 20, 60, result_root(job)))
     assert done.state == "Settled"
-    assert net.chain.sent[-1] == "settleAck"
+    assert net.chain.called[-1] == "settleAck"
 
 
 async def test_a_disputed_job_waits_for_the_ruling(net: Net) -> None:
@@ -167,24 +160,24 @@ async def test_a_disputed_job_waits_for_the_ruling(net: Net) -> None:
     finish(net, 0, 1)
     await net.pass_time(30)
     on_chain = net.chain.jobs[job.job_id]
-    on_chain.state, on_chain.open_disputes = "Disputed", 1
+    on_chain.state, on_chain.open_disputes = JobState.DISPUTED, 1
     await net.pass_time(120)
     assert state(net, job) == "Disputed"
-    on_chain.state, on_chain.open_disputes = "Delivered", 0
+    on_chain.state, on_chain.open_disputes = JobState.DELIVERED, 0
     await net.pass_time(20)
     assert state(net, job) == "Settled"
 
 
 async def test_work_that_never_finished_expires_and_the_lock_returns(net: Net) -> None:
-    before = net.chain.balances[REQUESTER.address]
+    before = net.chain.prepaid[REQUESTER.address]
     job = await opened(net, deadline=int(net.clock.now()) + 30)
     net.stage(1).finished = {0, 1}
     await net.pass_time(29)
     assert state(net, job) == "Matched"
     await net.pass_time(20)
     assert state(net, job) == "Expired"
-    assert net.chain.balances[REQUESTER.address] == before
-    assert net.chain.sent == ["openMatched", "expire"]
+    assert net.chain.prepaid[REQUESTER.address] == before
+    assert net.chain.called == ["openMatched", "expire"]
 
 
 async def test_receipts_that_do_not_chain_are_not_delivered(net: Net) -> None:
@@ -193,7 +186,7 @@ async def test_receipts_that_do_not_chain_are_not_delivered(net: Net) -> None:
     order, plan, _ = net.stage(2).orders[job.order_hash]
     net.stage(2).orders[job.order_hash] = (order, plan, 0)  # signs for a place that is not its own
     await net.pass_time(70)
-    assert "deliver" not in net.chain.sent
+    assert "deliver" not in net.chain.called
     assert state(net, job) == "Expired"
 
 
@@ -213,7 +206,7 @@ async def test_a_step_whose_answer_is_lost_is_not_done_twice(net: Net, function:
         net.chain.lose_answers = 1
     await net.pass_time(200)
     assert net.chain.lose_answers == 0
-    assert net.chain.sent.count(function) == 1
+    assert net.chain.called.count(function) == 1
     done = net.daemon.store.job(job.job_id)
     assert done.state == ("Expired" if function == "expire" else "Settled")
     assert done.end_tx
@@ -226,4 +219,4 @@ async def test_somebody_elses_step_is_recorded_not_repeated(net: Net) -> None:
     await net.chain.transact(key(9), "TaskRegistry", "expire", job.job_id)
     await net.pass_time(3)
     assert state(net, job) == "Expired"
-    assert net.chain.sent.count("expire") == 1
+    assert net.chain.called.count("expire") == 1

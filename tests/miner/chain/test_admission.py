@@ -21,7 +21,8 @@ from miner.chain.admission import (
     decide,
     decide_on_chain,
 )
-from tests.miner.network import ARBITRATOR, NOW_S, PROFILE, key
+from tests.town.machines import PROFILE
+from tests.town.orders import ARBITRATOR, NOW_S, key
 
 ME, BEFORE, MATCHER, REQUESTER = (key(n).address for n in (1, 2, 3, 4))
 SPEC = t.ModelSpec(

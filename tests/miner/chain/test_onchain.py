@@ -14,6 +14,7 @@ from core.protocol.types import JobState
 from miner.chain import onchain
 from miner.chain.onchain import DisputeNews, JobNews, MinerChain, News, news_of
 from tests.clocks import ManualClock
+from tests.town.chain import FakeChain
 
 JOB, DISPUTE = "0x" + "0a" * 32, "0x" + "0d" * 32
 
@@ -46,53 +47,29 @@ def test_disputes_open_and_end_and_the_rest_is_no_news() -> None:
     assert news_of(event("TaskRegistry", "NonceRevoked", nonce=1)) is None
 
 
-class Node:
-    """A chain of blocks that a test writes; `branch` names which history block hashes come from."""
-
-    rpc_url = "http://test"
-
-    def __init__(self) -> None:
-        self.head, self.branch, self.time_s = 3, "a", 1000
-        self.history: list[ChainEvent] = []
-        self.is_silent = False
-
-    async def now(self) -> int:
-        if self.is_silent:
-            await asyncio.sleep(60)
-        return self.time_s
-
-    async def block_number(self) -> int:
-        return self.head
-
-    async def block_hash(self, number: int) -> str | None:
-        return f"{self.branch}{number}" if number <= self.head else None
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        return [e for e in self.history if first <= e.block_number <= last]
-
-
 async def test_news_goes_on_where_it_was_stored() -> None:
-    node = Node()
-    node.history = [event("TaskRegistry", "JobMatched", block=b, job=f"0x{b}") for b in (2, 3, 4)]
-    chain: Any = node
+    chain = FakeChain(blocks=2)
+    for number in (2, 3):
+        chain.emit("TaskRegistry", "JobMatched", job=f"0x{number}")
     news = News(chain, start_block=3, deploy_block=0, position=ChainPosition(), window=8)
     found, position, moved = await news.poll()
     assert [n.job_id for n in found if isinstance(n, JobNews)] == ["0x3"]
     assert not moved
-    node.head = 5
+    chain.emit("TaskRegistry", "JobMatched", job="0x4")
+    chain.grow()
     again = News(chain, start_block=3, deploy_block=0, position=position, window=8)
     found, _, _ = await again.poll()
     assert [n.job_id for n in found if isinstance(n, JobNews)] == ["0x4"]
 
 
 async def test_another_chain_behind_the_same_address_is_read_from_its_deployment() -> None:
-    node = Node()
-    node.head = 9
-    chain: Any = node
+    chain = FakeChain(blocks=10)
     news = News(chain, start_block=8, deploy_block=1, position=ChainPosition(), window=4)
     await news.poll()
-    node.branch, node.head = "b", 3
-    node.history = [event("TaskRegistry", "JobSettled", block=2, job=JOB)]
+    chain.hashes.clear()
+    chain.grow(2)
+    chain.emit("TaskRegistry", "JobSettled", job=JOB)
+    chain.grow()
     assert (await news.poll())[2], "jobs must be asked for anew"
     found, _, moved = await news.poll()
     assert found == [JobNews(JOB, JobState.SETTLED)]
@@ -100,28 +77,26 @@ async def test_another_chain_behind_the_same_address_is_read_from_its_deployment
 
 
 async def test_chain_time_goes_on_between_looks_and_never_back() -> None:
-    node, clock = Node(), ManualClock(now=5000.0)
-    chain: Any = node
+    chain, clock = FakeChain(ManualClock(1000)), ManualClock(now=5000.0)
     miner = MinerChain(chain, "0xme", clock)
     assert await miner.refresh_time() == 1000, "the chain's own time, not the machine's"
     await clock.advance(7)
     assert miner.now_s() == 1007
     assert await miner.refresh_time() == 1007, "an idle chain mints no blocks"
-    node.time_s = 4000
+    chain.clock = ManualClock(4000)
     assert await miner.refresh_time() == 4000, "somebody turned its clock forward"
 
 
 async def test_a_silent_node_is_unreachable_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onchain, "CALL_TIMEOUT_S", 0.05)
-    node = Node()
-    chain: Any = node
+    chain = FakeChain()
     miner = MinerChain(chain, "0xme", ManualClock())
     await miner.refresh_time()
     assert miner.is_reachable
-    node.is_silent = True
+    chain.now = lambda: asyncio.sleep(60)  # type: ignore[method-assign, assignment]
     with pytest.raises(ChainUnreachable):
         await miner.refresh_time()
     assert not miner.is_reachable
-    node.is_silent = False
+    del chain.now
     await miner.refresh_time()
     assert miner.is_reachable

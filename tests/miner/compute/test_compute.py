@@ -25,7 +25,7 @@ from core.protocol.errors import CheckFailed, HeadraceError, UsageError
 from core.protocol.types import LayerRange, SamplingParams
 from miner.compute.compute import Compute, Key, RequestSpec
 from miner.compute.stepper import Stepped
-from tests.miner.network import all_free
+from tests.town.machines import all_free
 
 Make = Callable[..., Awaitable[Compute]]
 HIDDEN, LAYERS = 64, 4

@@ -20,9 +20,12 @@ from core.protocol import types as t
 from core.protocol.types import LayerRange
 from miner.compute.compute import Compute, RequestSpec
 from tests.miner.conftest import Start
-from tests.miner.network import FakeChain, Requester, greedy, key, reference
 from tests.miner.test_open_orders import Asker
 from tests.miner.test_pipeline import check_receipts
+from tests.town.chain import FakeChain
+from tests.town.machines import greedy, reference
+from tests.town.orders import key
+from tests.town.requester import Requester
 
 Make = Callable[..., Awaitable[Compute]]
 LAYERS = 4

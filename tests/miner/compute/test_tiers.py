@@ -19,16 +19,11 @@ from core.protocol.types import LayerRange, SamplingParams
 from miner.compute.compute import Compute, Key, RequestSpec
 from miner.compute.memory import Promises
 from miner.compute.tiers import SecondTier
-from tests.miner.network import (
-    FakeChain,
-    Machine,
-    Requester,
-    all_free,
-    greedy,
-    key,
-    reference,
-)
 from tests.miner.test_pipeline import MATCHER, REQUESTER, check_receipts
+from tests.town.chain import FakeChain
+from tests.town.machines import Machine, all_free, greedy, reference
+from tests.town.orders import key
+from tests.town.requester import Requester
 
 Make = Callable[..., Awaitable[Compute]]
 PAGE_BYTES = 2 * 16 * 2 * 16 * 4  # of the tiny model: keys and values, 2 heads of 16, float32

@@ -27,7 +27,7 @@ from miner.daemon.announce import (
     now_ms,
 )
 from tests.miner.conftest import Start
-from tests.miner.network import DOMAIN, key
+from tests.town.orders import DOMAIN, key
 
 ME = key(1)
 

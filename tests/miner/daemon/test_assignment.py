@@ -13,7 +13,8 @@ from core.protocol.errors import CheckFailed, UsageError
 from core.protocol.records import AllocationRecord
 from miner.compute.compute import Compute
 from miner.daemon.assignment import Assignment, follow, load, open_model
-from tests.miner.network import key, spec_of
+from tests.town.machines import spec_of
+from tests.town.orders import key
 
 ME, OTHER = key(1).address, key(2).address
 FIRST, SECOND = key(10).address, key(11).address

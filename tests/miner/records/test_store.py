@@ -19,7 +19,7 @@ from core.protocol.errors import CheckFailed, ConfigError
 from miner.records.store import BoundaryRows, FinishedLeaf, MinerStore, States, keep_until
 from miner.serving.receipts import MAX_SETS, ReceiptBook
 from tests.miner.chain.test_admission import ME, ORDER, PLAN
-from tests.miner.network import DOMAIN, NOW_S, key
+from tests.town.orders import DOMAIN, NOW_S, key
 
 ORDER_HASH, PLAN_HASH = signing.order_hash(ORDER), signing.plan_hash(PLAN)
 JOB_ID = signing.job_id(DOMAIN, ORDER)

@@ -13,7 +13,7 @@ from miner.records.store import StoredJob
 from miner.serving.answers import MAX_RECEIPTS_BYTES, _that_fit, may_see
 from tests.frames import encode
 from tests.miner.chain.test_admission import BEFORE, ME, ORDER, PLAN, REQUESTER
-from tests.miner.network import DOMAIN, NOW_S, key
+from tests.town.orders import DOMAIN, NOW_S, key
 
 AUDITOR, FRIEND, JUROR, STRANGER = key(20), key(21), key(22), key(23)
 JOB = StoredJob(

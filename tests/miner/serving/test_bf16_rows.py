@@ -12,7 +12,10 @@ from core.protocol import commit, wire
 from miner.serving import bf16_rows
 from miner.serving.outbox import Outbox
 from tests.miner.conftest import Start
-from tests.miner.network import FakeChain, Requester, greedy, key
+from tests.town.chain import FakeChain
+from tests.town.machines import greedy
+from tests.town.orders import key
+from tests.town.requester import Requester
 
 MATCHER, REQUESTER = key(40), key(50)
 

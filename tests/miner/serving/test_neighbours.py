@@ -15,7 +15,7 @@ from core.runtime.clock import SystemClock
 from core.runtime.network.channel import Answer, Channel, Listener, Peers, StreamIdentity
 from core.runtime.network.pulse import Beat
 from miner.serving.neighbours import Neighbours
-from tests.miner.network import DOMAIN, key
+from tests.town.orders import DOMAIN, key
 
 BEAT = Beat(interval_s=0.05, missed=4)
 OURS, THEIRS = key(1), key(2)

@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 import pytest
 
-from core.chain.chain import Chain
+from core.chain.rpc import RpcChain
 from core.keys.keystore import Keystore
 from core.keys.signer import DEVNET_PASSWORD, Signer
 from core.protocol import signing
@@ -64,7 +64,7 @@ async def test_an_order_is_refused_on_another_chain_even_at_equal_addresses(
 ) -> None:
     job = await any_job(world)
     node = own_anvil("--chain-id", str(OTHER_CHAIN_ID))
-    other = Chain(node.rpc_url, OTHER_CHAIN_ID, {})
+    other = RpcChain(node.rpc_url, OTHER_CHAIN_ID, {})
     deployer = Signer(signer_secret("deployer"), chain_id=OTHER_CHAIN_ID)
     try:
         await deploy(other, deployer, deployer.address, world.net.parameters)

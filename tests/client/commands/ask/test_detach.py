@@ -25,7 +25,8 @@ from tests.client.commands.ask import test_job_follow
 from tests.client.commands.ask.test_job_follow import desk as followed  # noqa: F401  - a fixture
 from tests.client.commands.ask.test_job_follow import run_of
 from tests.client.commands.ask.test_job_list import Desk
-from tests.client.world import NOW_S
+from tests.clocks import ManualClock
+from tests.town.orders import NOW_S
 
 #: Keeps what its name says until it is interrupted, and takes a moment to go. Who starts it in the
 #: background of a script has it ignore interrupts; like every program of ours it does not.
@@ -114,8 +115,8 @@ async def test_a_job_of_a_running_program_is_named_and_ended_through_it(
     monkeypatch.setattr(test_job_follow.job_follow, "POLL_S", 0.05)
     monkeypatch.setattr(test_job_follow.job_follow, "SETTLED_WITHIN_S", 0.1)
     order = desk.job.signed.order
-    desk.chain.now_s = order.deadline - 60
-    desk.chain.on_chain["state"] = int(JobState.MATCHED)
+    desk.chain.clock = ManualClock(order.deadline - 60)
+    desk.on_chain.state = JobState.MATCHED
     began = time.monotonic()
     ended = plain(await test_job_follow.job_follow.cancel_job(run_of(desk), desk.typed))
     assert ended["on_chain"] == "matched"

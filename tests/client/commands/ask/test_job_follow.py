@@ -5,8 +5,7 @@ strangers can check.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,90 +16,19 @@ import pytest
 from client.commands.ask import job_follow, receipts
 from client.commands.judge import bundle
 from client.commands.wallet import allow
-from client.context import Context
-from core.chain.chain import ChainCall, ChainEvent
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.types import JobState
 from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run
 from core.runtime.commands.results import plain
-from core.runtime.settings import Settings
-from tests.client.commands.ask.test_job_list import Chain, Desk
-from tests.client.world import REQUESTER, key, prompts
-
-TX = "0x" + "ab" * 32
-
-
-class FullChain(Chain):
-    """A chain that also has the job's events and the call that matched it, and that ends a job when
-    told to.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[ChainEvent] = []
-        self.call: ChainCall | None = None
-        self.simulated: list[str] = []
-        self.allowed = {"limit": 0, "used": 0, "expiry": 0}
-
-    async def block_number(self) -> int:
-        return 9
-
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
-        return self.log
-
-    async def call_of(self, tx_hash: str) -> ChainCall | None:
-        return self.call
-
-    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        if function == "spenderOf":
-            return dict(self.allowed)
-        return await super().read(contract, function, *args)
-
-    async def simulate(self, sender: str, contract: str, function: str, *args: Any) -> int:
-        self.simulated.append(function)
-        return 50_000
-
-    async def transact(self, signer: Any, contract: str, function: str, *args: Any) -> Any:
-        self.sent.append((contract, function, *args))
-        if function == "setSpender":
-            self.allowed = {"limit": args[1], "used": 0, "expiry": args[2]}
-        elif function in ("cancel", "expire"):
-            ended = JobState.CANCELLED if function == "cancel" else JobState.EXPIRED
-            self.on_chain["state"] = int(ended)
-            self.add("JobCancelled" if function == "cancel" else "JobExpired", refunded=5_000_000)
-
-        class Sent:
-            tx_hash = TX
-
-        return Sent()
-
-    job = ""
-
-    def add(self, name: str, **args: Any) -> None:
-        at = len(self.log)
-        self.log.append(
-            ChainEvent("TaskRegistry", name, {"job": self.job, **args}, 5 + at, TX, TX, at)
-        )
+from tests.client.commands.ask.test_job_list import Desk
+from tests.clocks import ManualClock
+from tests.town.orders import NOW_S, REQUESTER, key, prompts
 
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = Desk(tmp_path)
-    chain = desk.chain = FullChain()
-    chain.on_chain = {
-        "state": int(JobState.SETTLED),
-        "planHash": desk.job.plan_hash,
-        "tokensIn": 7,
-        "tokensOut": 8,
-    }
-    chain.job = desk.job.job_id
-
-    @asynccontextmanager
-    async def open_context(settings: Settings) -> AsyncIterator[Context]:
-        yield Context(settings, chain)  # type: ignore[arg-type]
-
-    for module in (job_follow, receipts, bundle, allow):
-        monkeypatch.setattr(module, "open_context", open_context)
+    desk.open_for(monkeypatch, job_follow, receipts, bundle, allow)
     return desk
 
 
@@ -116,10 +44,14 @@ def run_of(desk: Desk, **options: Any) -> Run:
     return run
 
 
+def happened(desk: Desk, name: str, **args: Any) -> None:
+    desk.chain.emit("TaskRegistry", name, job=desk.job.job_id, **args)
+
+
 async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: Desk) -> None:
     desk.keep()
-    desk.chain.add("JobMatched")
-    desk.chain.add("JobSettled", paid=3_000_000, refunded=2_000_000, withheld=0)
+    happened(desk, "JobMatched")
+    happened(desk, "JobSettled", paid=3_000_000, refunded=2_000_000, withheld=0)
     lines = plain(await job_follow.job_log(desk.settings, desk.typed))
     assert [(line["what"], line["name"]) for line in lines] == [
         ("request", "p0"),
@@ -129,12 +61,12 @@ async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: D
     ]
     assert lines[0]["state"] == "length"
     assert lines[-1]["state"] == "paid 3usd, refunded 2usd, withheld 0usd"
-    assert lines[-1]["transaction"] == TX
+    assert lines[-1]["transaction"] == desk.chain.log[-1].tx_hash
 
 
 async def test_waiting_ends_with_what_was_paid_and_what_came_back(desk: Desk) -> None:
     desk.keep()
-    desk.chain.add("JobSettled", paid=3_000_000, refunded=2_000_000)
+    happened(desk, "JobSettled", paid=3_000_000, refunded=2_000_000)
     found = plain(await job_follow.wait_for_job(run_of(desk), desk.typed))
     assert (found["on_chain"], found["paid"], found["refunded"]) == ("settled", "3usd", "2usd")
 
@@ -159,8 +91,8 @@ async def test_waiting_for_a_job_that_missed_its_deadline_is_exit_8_with_the_way
     desk: Desk,
 ) -> None:
     desk.keep()
-    desk.chain.on_chain["state"] = int(JobState.MATCHED)
-    desk.chain.now_s = desk.job.signed.order.deadline + 1
+    desk.on_chain.state = JobState.MATCHED
+    desk.chain.clock = ManualClock(desk.job.signed.order.deadline + 1)
     with pytest.raises(DeadlinePassed) as caught:
         await job_follow.wait_for_job(run_of(desk), desk.typed)
     assert caught.value.exit_code == 8
@@ -180,9 +112,9 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
     desk: Desk, state: JobState, late: bool, function: str | None
 ) -> None:
     desk.keep()
-    desk.chain.on_chain["state"] = int(state)
+    desk.on_chain.state = state
     if late:
-        desk.chain.now_s = desk.job.signed.order.deadline + 1
+        desk.chain.clock = ManualClock(desk.job.signed.order.deadline + 1)
     if function is None:
         with pytest.raises(UsageError):
             await job_follow.cancel_job(run_of(desk), desk.typed)
@@ -248,20 +180,12 @@ def test_a_receipt_shows_who_signed_what(desk: Desk) -> None:
     assert found["signature"].startswith("0x")
 
 
-def matched(desk: Desk) -> None:
-    """Let the chain show the call that matched the job."""
-    order = msgspec.to_builtins(desk.job.signed.order)
-    plan = msgspec.to_builtins(list(desk.job.plan))
-    args = {"order": order, "plan": plan, "requesterSig": desk.job.signed.signature}
-    desk.chain.call = ChainCall("TaskRegistry", "openMatched", args, REQUESTER.address)
-    desk.chain.add("JobMatched", planHash=desk.job.plan_hash)
-
-
 async def test_a_file_of_receipts_is_checked_against_the_chain_alone(
     desk: Desk, tmp_path: Path
 ) -> None:
     desk.keep()
-    matched(desk)
+    order, signature = desk.job.signed.order, desk.job.signed.signature
+    desk.chain.match(order, desk.job.plan, requesterSig=signature)
     signed = [desk.stages.receipt(stage, desk.answers) for stage in range(3)]
     file = tmp_path / "receipts.jsonl"
     file.write_text("".join(json.dumps(msgspec.to_builtins(s)) + "\n" for s in signed))
@@ -317,7 +241,7 @@ async def test_a_spender_gets_a_limit_and_an_end_and_never_is_the_wallet_itself(
     found = plain(await allow.allow_spender(run_of(desk), gateway, "5usd", "1d"))
     call = desk.chain.sent[-1]
     assert call[:4] == ("Escrow", "setSpender", gateway, 5_000_000)
-    assert call[4] == desk.chain.now_s + 86_400
+    assert call[4] == NOW_S + 86_400
     assert found["limit"] == "5usd"
     with pytest.raises(UsageError):
         await allow.allow_spender(run_of(desk), REQUESTER.address, "5usd", "1d")

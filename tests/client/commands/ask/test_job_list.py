@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from client.commands.ask import job_list
@@ -24,7 +24,9 @@ from core.protocol.errors import CheckFailed, IdInvalid
 from core.runtime.commands.results import plain
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
-from tests.client.world import DOMAIN, NOW_S, REQUESTER, SPEC, FakeChain, Stages, key, prompts
+from tests.town.chain import ChainJob, FakeChain
+from tests.town.orders import DOMAIN, NOW_S, REQUESTER, SPEC, key, prompts
+from tests.town.stages import Stages
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -38,46 +40,26 @@ def test_job_states_are_the_contracts_in_its_order() -> None:
     assert [int(state) for state in t.JobState] == list(range(len(names)))
 
 
-class Chain(FakeChain):
-    """A chain on which one job stands as `on_chain` says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_chain: dict[str, Any] = {}
-        self.fee_error = 0
-
-    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
-        match function:
-            case "jobOf":
-                return self.on_chain
-            case "lockOf":
-                return {"amount": 5_000_000}
-            case "specOf":
-                return msgspec.to_builtins(SPEC)
-            case "split":
-                order, plan, tokens_in, tokens_out = args
-                split = pricing.split(order, plan, SPEC, tokens_in, tokens_out)
-                gross = [split.gross[0] + self.fee_error, *split.gross[1:]]
-                return {"gross": gross, "pay": list(split.pays)}
-        return await super().read(contract, function, *args)
-
-
 class Desk:
     """Settings, a store with one finished job, and a chain that knows it."""
 
     def __init__(self, folder: Path) -> None:
         self.settings: Settings = load(environ={}, folders=Folders.at(folder))
-        self.chain, self.stages = Chain(), Stages()
+        self.chain, self.stages = FakeChain(), Stages()
         self.batch = PromptBatch.of(prompts(2))
         found = self.stages.match(self.batch)
         self.job = Match(found.job_id, found.signed, found.plan, ("a:1", "b:2", "c:3"), "0xab")
         self.answers = {i: self.stages.answer(i) for i in range(2)}
-        self.chain.on_chain = {
-            "state": int(t.JobState.SETTLED),
-            "planHash": self.job.plan_hash,
-            "tokensIn": sum(len(a.prompt_ids) for a in self.answers.values()),
-            "tokensOut": sum(len(a.tokens) for a in self.answers.values()),
-        }
+        self.on_chain = ChainJob(
+            t.JobState.SETTLED,
+            self.job.plan_hash,
+            self.job.signed.order,
+            self.job.plan,
+            tokens_in=sum(len(a.prompt_ids) for a in self.answers.values()),
+            tokens_out=sum(len(a.tokens) for a in self.answers.values()),
+        )
+        self.chain.jobs[self.job.job_id] = self.on_chain
+        self.chain.locked[self.job.job_id] = 5_000_000
         self.typed = ids.short(ids.Kind.JOB, self.job.job_id)
 
     def keep(self, *, whole: bool = True, answers: dict[int, RequestAnswer] | None = None) -> None:
@@ -90,6 +72,16 @@ class Desk:
             store.add_receipts(self.job.job_id, [self.stages.receipt(s, covered) for s in range(3)])
         store.close()
 
+    def open_for(self, monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
+        """Commands of these modules meet this chain."""
+
+        @asynccontextmanager
+        async def open_context(settings: Settings) -> AsyncIterator[Context]:
+            yield Context(settings, self.chain)
+
+        for module in modules:
+            monkeypatch.setattr(module, "open_context", open_context)
+
     def change(self, edit: Callable[[Any], None]) -> None:
         store = open_store(self.settings)
         edit(store)
@@ -99,12 +91,7 @@ class Desk:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = Desk(tmp_path)
-
-    @asynccontextmanager
-    async def open_context(settings: Settings) -> AsyncIterator[Context]:
-        yield Context(settings, desk.chain)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(job_list, "open_context", open_context)
+    desk.open_for(monkeypatch, job_list)
     return desk
 
 
@@ -182,29 +169,31 @@ async def test_job_without_answers_is_refused(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"state": 0}, "another one"),
-        ({"planHash": "0x" + "ee" * 32}, "another one"),
-        ({"tokensOut": 9}, "counts other tokens"),
-        ({"tokensIn": 8, "state": 3}, "counts other tokens"),
+        ({"state": t.JobState.NONE}, "another one"),
+        ({"plan_hash": "0x" + "ee" * 32}, "another one"),
+        ({"tokens_out": 9}, "counts other tokens"),
+        ({"tokens_in": 8, "state": t.JobState.DELIVERED}, "counts other tokens"),
     ],
 )
 async def test_chain_that_says_otherwise_is_refused(
     desk: Desk, changes: dict[str, Any], what: str
 ) -> None:
     desk.keep()
-    desk.chain.on_chain |= changes
+    desk.chain.jobs[desk.job.job_id] = replace(desk.on_chain, **changes)
     assert what in (await refused(desk)).what
 
 
 async def test_job_that_is_not_paid_yet_has_no_counts_to_compare(desk: Desk) -> None:
     desk.keep()
-    desk.chain.on_chain |= {"state": int(t.JobState.MATCHED), "tokensIn": 0, "tokensOut": 0}
+    desk.chain.match(desk.job.signed.order, desk.job.plan)
     assert (await job_list.verify_job(desk.settings, desk.typed)).on_chain == "matched"
 
 
 async def test_price_arithmetic_that_differs_from_the_contracts_is_refused(desk: Desk) -> None:
     desk.keep()
-    desk.chain.fee_error = 1
+    split = pricing.split(desk.job.signed.order, desk.job.plan, SPEC, 7, 8)
+    gross = [split.gross[0] + 1, *split.gross[1:]]
+    desk.chain.answers["TaskRegistry.split"] = {"gross": gross, "pay": list(split.pays)}
     assert "split differs" in (await refused(desk)).what
 
 

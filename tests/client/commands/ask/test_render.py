@@ -13,7 +13,8 @@ from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.errors import PeerUnreachable
 from core.runtime.commands.console import StageProgress as Progress
 from devnet.models.tiny_models import write_tiny_tokenizer
-from tests.client.world import Stages, prompts
+from tests.town.orders import prompts
+from tests.town.stages import Stages
 
 
 class Terminal:

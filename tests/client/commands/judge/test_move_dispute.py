@@ -17,7 +17,8 @@ from core.dispute.game.dispute import JuryPhase, Phase
 from core.dispute.game.game_log import Opened
 from core.protocol.errors import UsageError
 from core.runtime.commands.console import GlobalOptions, Run
-from tests.client.world import key
+from tests.town.chain import FakeChain
+from tests.town.orders import key
 
 OURS, THEIRS = key(1).address, key(2).address
 DISPUTE = "0x" + "ab" * 32
@@ -92,14 +93,10 @@ def test_one_that_runs_does_not(standing: Standing, says: str) -> None:
 async def test_a_jury_is_moved_on_by_the_calls_that_anybody_may_make(
     phase: JuryPhase, ends_at: int, call: str | None
 ) -> None:
-    class Chain:
-        async def read(self, *_: Any) -> Any:
-            return {"phase": phase, "drawBlock": 7, "phaseEndsAt": ends_at, "payoutAt": ends_at}
-
-        async def block_number(self) -> int:
-            return 7
-
-    context: Any = SimpleNamespace(chain=Chain())
+    chain = FakeChain(blocks=8)
+    standing = {"phase": phase, "drawBlock": 7, "phaseEndsAt": ends_at, "payoutAt": ends_at}
+    chain.answers["JuryArbitrator.disputeOf"] = standing
+    context: Any = SimpleNamespace(chain=chain)
     seen = Standing(DISPUTE, None, phase, "none", ends_at, now=100)
     if call is None:
         with pytest.raises(UsageError):

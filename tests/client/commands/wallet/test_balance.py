@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,12 +10,10 @@ from hypothesis import strategies as st
 
 from client.commands.wallet import balance as holdings_module
 from client.commands.wallet.balance import DAY_S, holdings, lasts, per_day_spent
-from client.context import Context
 from core.money import pricing
 from core.runtime.commands.results import plain
-from core.runtime.settings import Settings
 from tests.client.commands.ask.test_job_list import Desk
-from tests.client.world import NOW_S, REQUESTER, SPEC
+from tests.town.orders import NOW_S, REQUESTER, SPEC
 
 USD = 10**6
 
@@ -34,25 +29,10 @@ class At:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """One finished job of the requester's, which still holds money."""
     desk = Desk(tmp_path)
-    read = desk.chain.read
-
-    async def also_shapes(contract: str, function: str, *args: Any) -> Any:
-        if function == "shapeOf":
-            return {
-                "layers": SPEC.layers,
-                "embedUnits": SPEC.embed_units,
-                "headUnits": SPEC.head_units,
-            }
-        return await read(contract, function, *args)
-
-    @asynccontextmanager
-    async def open_context(settings: Settings) -> AsyncIterator[Context]:
-        yield Context(settings, desk.chain)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(desk.chain, "read", also_shapes)
-    monkeypatch.setattr(holdings_module, "open_context", open_context)
+    desk.open_for(monkeypatch, holdings_module)
     monkeypatch.setattr(holdings_module, "SystemClock", At)
-    desk.chain.wallet, desk.chain.prepaid = 3 * USD, 4 * USD
+    me = REQUESTER.address
+    desk.chain.usd[me], desk.chain.prepaid[me] = 3 * USD, 4 * USD
     return desk
 
 

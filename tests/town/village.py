@@ -1,8 +1,7 @@
-"""A town whose requester asks single requests over sessions: acknowledgements are cumulative, and paid as the contract pays them."""
+"""A town whose requester asks single requests over sessions, with cumulative acknowledgements."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,34 +15,18 @@ from client.records.store import ClientStore
 from client.sessions.answering import Answered, Ask, AskTerms, Said
 from client.sessions.budget import Life
 from client.sessions.pool import SessionPool
-from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
-from core.protocol.errors import NoCapacity
+from core.protocol.errors import MatcherUnreachable, NoCapacity
 from core.runtime.clock import SystemClock
 from core.runtime.folders import Folders
 from core.runtime.settings import SessionSettings as Sizes
 from core.runtime.settings import load
-from tests.failover.town import (
-    FEE_BPS,
-    MATCHER,
-    PRICE_IN,
-    PRICE_OUT,
-    REQUESTER,
-    ClientChain,
-    Mortal,
-    Town,
-)
-from tests.miner.network import DOMAIN
+from tests.town.machines import Machine
+from tests.town.orders import MATCHER, REQUESTER
+from tests.town.town import FEE_BPS, PRICE_IN, PRICE_OUT, Town
 
 SMALL = Sizes(requests=64, tokens_in=4000, tokens_out=4000, in_flight=4, pipelines=3, queue="5s")
-
-
-class VillageChain(ClientChain):
-    async def read(self, contract: str, function: str, *args: Any) -> Any:
-        if function == "params":
-            return {"maxJobSeconds": 7200, "maxWindowSeconds": 3600}
-        return await super().read(contract, function, *args)
 
 
 @dataclass
@@ -63,7 +46,7 @@ class Village(Town):
 
     def __init__(self, folder: Path, model_dir: Path) -> None:
         super().__init__(folder, model_dir)
-        self.paid: dict[str, int] = {}  # gross units by job
+        self.chain.longest_s = (7200, 3600)
         self.closed: set[str] = set()
         self.history: list[tuple[str, t.Ack]] = []
         self.is_away = False
@@ -90,7 +73,7 @@ class Village(Town):
         self._terms = signed.terms
         return await super().open_job(signed, domain, goes_on)
 
-    def next_plan(self) -> list[Mortal]:
+    def next_plan(self) -> list[Machine]:
         """A session that takes requests has its machines already."""
         for sessions in self.running:
             for session in sessions.sessions():
@@ -98,7 +81,7 @@ class Village(Town):
                     return [self.machine(stage.operator) for stage in session.match.plan]
         return super().next_plan()
 
-    def _route(self, excluded: set[str], before: Match | None) -> list[Mortal]:
+    def _route(self, excluded: set[str], before: Match | None) -> list[Machine]:
         terms = self._terms
         barred = {
             m.signer.address
@@ -110,38 +93,25 @@ class Village(Town):
     async def acknowledge(
         self, job_id: str, ack: t.Ack, signature: str, *, closing: bool = False
     ) -> dict[str, Any]:
-        from core.protocol.errors import MatcherUnreachable
-
         if self.is_away:
             raise MatcherUnreachable("no answer from the matcher", "it is away")
-        match = self._match_of(job_id)
-        order = match.signed.order
-        assert signing.is_signed_by(DOMAIN, ack, signature, REQUESTER.address)
         before = self.acks.get(job_id)
-        if before is not None:
-            assert ack.tokens_in >= before.tokens_in and ack.tokens_out >= before.tokens_out
         assert job_id not in self.closed or ack == before, "nothing follows the last word"
-        self.acks[job_id] = ack
         self.history.append((job_id, ack))
-        now = pricing.split(order, match.plan, self.spec, ack.tokens_in, ack.tokens_out)
-        was = pricing.split(
-            order,
-            match.plan,
-            self.spec,
-            before.tokens_in if before else 0,
-            before.tokens_out if before else 0,
-        )
-        for stage, pay, paid in zip(match.plan, now.gross, was.gross, strict=True):
-            self.ledger.credit[stage.operator] += pay - paid
-        self.paid[job_id] = sum(now.gross)
+        if job_id not in self.closed:
+            await super().acknowledge(job_id, ack, signature)
         if closing and job_id not in self.closed:
             self.closed.add(job_id)
-            self.ledger.prepaid += self.ledger.locked.pop(job_id) - sum(now.gross)
+            self.chain.prepaid[REQUESTER.address] += self.chain.locked.pop(job_id)
         return {}
+
+    def paid_for(self, match: Match) -> int:
+        paid = [e.args for e in self.chain.log if e.name == "JobPaid"]
+        return sum(args["paid"] for args in paid if args["job"] == match.job_id)
 
     @property
     def paid_units(self) -> int:
-        return sum(self.paid.values())
+        return sum(self.chain.credit.values())
 
     @property
     def model(self) -> Model:
@@ -173,8 +143,7 @@ class Village(Town):
 class _Context(Context):
     def __init__(self, village: Village, settings: dict[str, Any]) -> None:
         folders = Folders.at(village.folder)
-        chain = VillageChain(village.chain, village.ledger, village.model_dir)
-        super().__init__(load(flags=settings, environ={}, folders=folders), chain)  # type: ignore[arg-type]
+        super().__init__(load(flags=settings, environ={}, folders=folders), village.chain)
         object.__setattr__(self, "village", village)
 
     def matcher(self) -> Any:
@@ -207,7 +176,3 @@ async def hear(items: AsyncGenerator[Said | Answered, None]) -> Heard:
             assert item.step == len(heard.said)
             heard.said.append(item)
     return heard
-
-
-def by_operator(village: Village) -> Counter[str]:
-    return village.ledger.credit

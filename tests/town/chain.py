@@ -1,0 +1,487 @@
+"""A chain in memory: the contracts as dictionaries, and the blocks that their events stand in."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from core.chain.chain import Chain, ChainCall, ChainEvent, Mined, Sent
+from core.chain.rpc import artifact
+from core.money import pricing
+from core.protocol import signing
+from core.protocol import types as t
+from core.protocol.errors import ChainUnreachable, ContractRefused
+from core.protocol.signing import DigestSigner
+from core.protocol.types import JobState
+from core.runtime.clock import Clock
+from tests.clocks import ManualClock
+from tests.town.orders import ARBITRATOR, DOMAIN, MODEL_ID, NOW_S, REQUESTER, SPEC, key
+from tests.town.orders import shard_root_of as made_up_root
+
+PREPAID = 10**12
+OWNER = key(200).address
+GAS = 50_000
+#: One transaction's event, by name and arguments.
+Event = tuple[str, dict[str, Any]]
+
+
+def tx_of(block_hash: str) -> str:
+    """The hash of a block's transaction."""
+    return f"0x{int(block_hash, 16) + 2**40:064x}"
+
+
+@dataclass
+class ChainJob:
+    """A job as TaskRegistry keeps it."""
+
+    state: JobState = JobState.NONE
+    plan_hash: str = t.ZERO_HASH
+    order: t.Order | None = None
+    plan: Sequence[t.Stage] = ()
+    final_at: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    result_root: str = t.ZERO_HASH
+    open_disputes: int = 0
+
+
+class FakeChain(Chain):
+    """Keeps the contracts' rules for what matchers and requesters send. One transaction a block.
+
+    `answers` replaces what a view function says, by "Contract.function": a value, a function of the
+    arguments, or an error to raise. `refusals` are raised at the next transaction of that function.
+    `before_answer` runs before anything is answered.
+    """
+
+    rpc_url = "http://test"
+    chain_id = DOMAIN.chain_id
+    domain = DOMAIN
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        blocks: int = 1,
+        prepaid: Mapping[str, int] | None = None,
+        models: Mapping[str, t.ModelSpec] | None = None,
+        shard_root_of: Callable[[int, int], str] = made_up_root,
+        longest_s: tuple[int, int] = (86_400, 7 * 86_400),
+    ) -> None:
+        """`longest_s` is how long a job may run, and its window."""
+        self.clock: Any = clock or ManualClock(NOW_S)
+        self.addresses = {
+            "TaskRegistry": DOMAIN.verifying_contract,
+            "Escrow": "0x" + "ee" * 20,
+            "JuryArbitrator": ARBITRATOR,
+        }
+        self.usd, self.credit = Counter[str](), Counter[str]()
+        self.prepaid = Counter({REQUESTER.address: PREPAID} if prepaid is None else dict(prepaid))
+        self.thaw = {"amount": 0, "readyAt": 0}
+        self.locked: dict[str, int] = {}
+        self.jobs: dict[str, ChainJob] = {}
+        self.models = dict(models or {MODEL_ID: SPEC})
+        self.shard_root_of, self.longest_s = shard_root_of, longest_s
+        self.spenders: dict[tuple[str, str], dict[str, int]] = {}
+        self.revoked: set[int] = set()
+        self.stakes: dict[str, int] = {}
+        self.owners: dict[str, str] = {}
+        self.strikes = 0
+        self.panels: dict[str, list[str]] = {}
+        self.answers: dict[str, Any] = {}
+        self.refusals: dict[str, Exception] = {}
+        self.before_answer: Callable[[], None] = lambda: None
+        self.is_down, self.down = False, 0  # for good, and for how many calls
+        self.lose_answers = 0  # of so many transactions, which are mined all the same
+        self.reads: list[str] = []
+        self.spans: list[tuple[int, int]] = []  # of blocks whose events were asked for
+        self.sent: list[tuple[Any, ...]] = []
+        self.simulated: list[str] = []
+        self.log: list[ChainEvent] = []
+        self.calls: dict[str, ChainCall] = {}
+        self.hashes: list[str] = []
+        self._serial = itertools.count()
+        self.grow(blocks)
+
+    @property
+    def called(self) -> list[str]:
+        """The functions of all transactions."""
+        return [function for _, function, *_ in self.sent]
+
+    def _look(self) -> None:
+        self.before_answer()
+        if self.is_down or self.down:
+            self.down = max(0, self.down - 1)
+            raise ChainUnreachable("no answer from the test chain", "it is down")
+
+    # --- blocks ---
+
+    @property
+    def head(self) -> int:
+        return len(self.hashes) - 1
+
+    def grow(self, blocks: int = 1) -> None:
+        self.hashes += [f"0x{next(self._serial):064x}" for _ in range(blocks)]
+
+    def note(self, contract: str, name: str, args: dict[str, Any]) -> None:
+        """One more event in the newest block, by the block's one transaction."""
+        index = sum(event.block_number == self.head for event in self.log[-8:])
+        block = self.hashes[-1]
+        self.log.append(ChainEvent(contract, name, args, self.head, block, tx_of(block), index))
+
+    def emit(self, contract: str, name: str, *, call: ChainCall | None = None, **args: Any) -> Sent:
+        """One more block, with one event."""
+        self.grow()
+        self.note(contract, name, args)
+        tx_hash = self.log[-1].tx_hash
+        if call is not None:
+            self.calls[tx_hash] = call
+        return Sent(tx_hash, self.head, GAS)
+
+    def reorganise(self, above: int) -> None:
+        """Every block above that number is another one, with the same events."""
+        count = self.head - above
+        del self.hashes[above + 1 :]
+        self.grow(count)
+
+    def cut(self, blocks: int) -> None:
+        """Forget the newest blocks, all but the first; the next ones have other hashes."""
+        del self.hashes[max(1, len(self.hashes) - blocks) :]
+        self.log = [event for event in self.log if event.block_number <= self.head]
+
+    def roll_back(self, blocks: int) -> None:
+        """Forget the newest blocks, and what jobs became in them."""
+        before = self.log
+        self.cut(blocks)
+        for event in reversed(before[len(self.log) :]):
+            if event.contract != "TaskRegistry":
+                continue
+            job_id = event.args["job"]
+            if event.name == "JobMatched":
+                requester = _order(self.jobs.pop(job_id)).requester
+                self.prepaid[requester] += self.locked.pop(job_id)
+                continue
+            self.jobs[job_id].state = JobState.MATCHED
+            if "refunded" in event.args:
+                self.prepaid[_order(self.jobs[job_id]).requester] -= event.args["refunded"]
+                self.locked[job_id] = event.args["refunded"] + event.args.get("paid", 0)
+
+    async def block_number(self) -> int:
+        self._look()
+        return self.head
+
+    async def block_hash(self, number: int) -> str | None:
+        self._look()
+        return self.hashes[number] if 0 <= number <= self.head else None
+
+    async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
+        self._look()
+        self.spans.append((first_block, last_block))
+        return [e for e in self.log if first_block <= e.block_number <= last_block]
+
+    async def call_of(self, tx_hash: str) -> ChainCall | None:
+        self._look()
+        return self.calls.get(tx_hash)
+
+    async def mined(self, number: int) -> list[Mined]:
+        found = {e.tx_hash: self.calls.get(e.tx_hash) for e in await self.events(number, number)}
+        return [Mined(tx, number, c.sender if c else "", c, GAS, 0) for tx, c in found.items()]
+
+    # --- reading ---
+
+    async def now(self) -> int:
+        self._look()
+        return int(self.clock.now())
+
+    async def balance_wei(self, address: str) -> int:
+        self._look()
+        return 10**18
+
+    async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
+        self._look()
+        name = f"{contract}.{function}"
+        self.reads.append(name)
+        if name in self.answers:
+            answer = self.answers[name]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer(*args) if callable(answer) else answer
+        match name:
+            case "TaskRegistry.jobOf":
+                return self.job_of(*args)
+            case "TaskRegistry.params":
+                return dict(zip(("maxJobSeconds", "maxWindowSeconds"), self.longest_s, strict=True))
+            case "TaskRegistry.isNonceRevoked":
+                return args[1] in self.revoked
+            case "TaskRegistry.split":
+                split = pricing.split(args[0], args[1], self.models[args[0].model_id], *args[2:])
+                return {"gross": list(split.gross), "pay": list(split.pays)}
+            case "Escrow.balanceOf":
+                return self.prepaid[args[0]]
+            case "Escrow.creditOf":
+                return self.credit[args[0]]
+            case "Escrow.lockOf":
+                return {"amount": self.locked.get(args[0], 0)}
+            case "Escrow.thawOf":
+                return self.thaw
+            case "Escrow.withdrawDelaySeconds":
+                return 60
+            case "Escrow.isSpender":
+                return args in self.spenders
+            case "Escrow.spenderOf":
+                return self.spenders.get(args, {"limit": 0, "used": 0, "expiry": 0})
+            case "TestUSD.balanceOf":
+                return self.usd[args[0]]
+            case "MinerRegistry.isArbitrator":
+                return args[0] == ARBITRATOR
+            case "MinerRegistry.ownerOf":
+                owner = OWNER if args[0] in self.stakes else t.ZERO_ADDRESS
+                return self.owners.get(args[0], owner)
+            case "MinerRegistry.minerOf":
+                return {"stake": max(self.stakes.values(), default=0), "strikes": self.strikes}
+            case "MinerRegistry.canWork":
+                return self.stakes.get(args[0], 0) >= max(1, args[1])
+            case "ModelRegistry.exists":
+                return args[0] in self.models
+            case "ModelRegistry.specOf":
+                return msgspec.to_builtins(self.models[args[0]])
+            case "ModelRegistry.shapeOf":
+                spec = msgspec.to_builtins(self.models[args[0]])
+                return {name: spec[name] for name in ("layers", "embedUnits", "headUnits")}
+            case "ModelRegistry.shardRoot":
+                return self.shard_root_of(*args[1:])
+            case "JuryArbitrator.panelOf":
+                return self.panels.get(args[0], [])
+        return self.unknown(contract, function)
+
+    def unknown(self, contract: str, function: str) -> Any:
+        """What a view function says that is not kept here."""
+        raise AssertionError(f"unexpected read {contract}.{function}")
+
+    def job_of(self, job_id: str) -> dict[str, Any]:
+        """A job as `TaskRegistry.jobOf` says it."""
+        job = self.jobs.get(job_id, ChainJob())
+        return {
+            "state": int(job.state),
+            "planHash": job.plan_hash,
+            "deadline": job.order.deadline if job.order else 0,
+            "finalAt": job.final_at,
+            "tokensIn": job.tokens_in,
+            "tokensOut": job.tokens_out,
+            "openDisputes": job.open_disputes,
+            "resultRoot": job.result_root,
+        }
+
+    # --- what others have done ---
+
+    def match(
+        self,
+        order: t.Order,
+        plan: Iterable[t.Stage],
+        job_id: str = "",
+        *,
+        function: str = "openMatched",
+        **more: Any,
+    ) -> Sent:
+        """A job that a matcher has matched, for no money: its state, its call and its event.
+
+        `more` are further arguments of the call.
+        """
+        job_id, stages = job_id or signing.job_id(DOMAIN, order), tuple(plan)
+        plan_hash = signing.plan_hash(stages)
+        self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash, order, stages)
+        values = msgspec.to_builtins({"order": order, "plan": stages, **more})
+        call = ChainCall("TaskRegistry", function, values, t.ZERO_ADDRESS)
+        return self.emit("TaskRegistry", "JobMatched", call=call, job=job_id, planHash=plan_hash)
+
+    # --- transactions ---
+
+    async def simulate(self, sender: str, contract: str, function: str, *args: Any) -> int:
+        self._look()
+        self.simulated.append(function)
+        return GAS
+
+    async def transact(
+        self, signer: DigestSigner, contract: str, function: str, *args: Any
+    ) -> Sent:
+        self._look()
+        if function in self.refusals:
+            raise self.refusals.pop(function)
+        name, said = self._apply(signer.address, function, args)
+        self.sent.append((contract, function, *args))
+        call = ChainCall(contract, function, _named(contract, function, args), signer.address)
+        sent = self.emit(contract, name, call=call, **said)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise ChainUnreachable("the answer was lost", "mined, but we did not hear of it")
+        return sent
+
+    def _apply(self, sender: str, function: str, args: tuple[Any, ...]) -> Event:
+        match function:
+            case "openMatched":
+                return self._open(sender, *args)
+            case "settleAck":
+                return self._settle_ack(*args)
+            case "deliver":
+                return self._deliver(*args)
+            case "finalize":
+                return self._finalize(*args)
+            case "cancel":
+                return self._given_back(*args, JobState.OPEN, JobState.CANCELLED)
+            case "expire":
+                return self._expire(*args)
+            case "deposit":
+                self.usd[sender] -= args[0]
+                self.prepaid[sender] += args[0]
+            case "setSpender":
+                self.spenders[sender, args[0]] = {"limit": args[1], "used": 0, "expiry": args[2]}
+        return function, {}
+
+    def _open(
+        self,
+        sender: str,
+        order: t.Order,
+        signature: str,
+        plan: Sequence[t.Stage],
+        acceptances: Sequence[t.Acceptance],
+        sigs: Sequence[str],
+    ) -> Event:
+        job_id = signing.job_id(DOMAIN, order)
+        if job_id in self.jobs:
+            raise _refusal("WrongState", have=self.jobs[job_id].state.name)
+        assert self._speaks_for(order, order, signature)
+        plan_hash = signing.plan_hash(tuple(plan))
+        for stage, acceptance, sig in zip(plan, acceptances, sigs, strict=True):
+            assert acceptance.plan_hash == plan_hash
+            if acceptance.expiry < self.clock.now():
+                raise _refusal("AcceptanceExpired", stage=acceptance.stage)
+            assert signing.is_signed_by(DOMAIN, acceptance, sig, stage.operator)
+        need = pricing.max_amount(order, self.models[order.model_id])
+        if self.prepaid[order.requester] < need:
+            raise _refusal("InsufficientBalance")
+        self.prepaid[order.requester] -= need
+        self.locked[job_id] = need
+        self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash, order, tuple(plan))
+        return "JobMatched", {"job": job_id, "matcher": sender, "planHash": plan_hash}
+
+    def _settle_ack(
+        self, order: t.Order, ack: t.Ack, signature: str, plan: Sequence[t.Stage]
+    ) -> Event:
+        job_id, job = self._bound(order, plan, JobState.MATCHED, JobState.DELIVERED)
+        assert self._speaks_for(order, ack, signature)
+        said = (ack.tokens_in, ack.tokens_out, ack.result_root)
+        known = (job.tokens_in, job.tokens_out, job.result_root)
+        if job.state is JobState.DELIVERED and said != known:
+            raise _refusal("AckMismatch")
+        assert ack.tokens_in <= order.max_tokens_in and ack.tokens_out <= order.max_tokens_out
+        if not order.is_open:
+            job.tokens_in, job.tokens_out = ack.tokens_in, ack.tokens_out
+            return self._settled(job_id, job)
+        totals = ack.tokens_in, ack.tokens_out
+        paid = self._pay(job_id, job, (job.tokens_in, job.tokens_out), totals)
+        job.tokens_in, job.tokens_out = totals
+        counts = {"tokensIn": ack.tokens_in, "tokensOut": ack.tokens_out}
+        return "JobPaid", {"job": job_id, **counts, "paid": paid}
+
+    def _deliver(
+        self,
+        order: t.Order,
+        plan: Sequence[t.Stage],
+        receipts: Sequence[t.StageReceipt],
+        sigs: Sequence[str],
+    ) -> Event:
+        job_id, job = self._bound(order, plan, JobState.MATCHED)
+        if self.clock.now() > order.deadline:
+            raise _refusal("DeadlinePassed")
+        for stage, receipt, sig in zip(plan, receipts, sigs, strict=True):
+            assert signing.is_signed_by(DOMAIN, receipt, sig, stage.operator)
+            if receipt.requests != order.requests:
+                raise _refusal("RequestCountMismatch")
+        for before, after in itertools.pairwise(receipts):
+            assert after.input_root == before.output_root
+        last = receipts[-1]
+        job.state, job.result_root = JobState.DELIVERED, last.output_root
+        job.tokens_in, job.tokens_out = last.tokens_in, last.tokens_out
+        job.final_at = int(self.clock.now()) + order.window
+        return "JobDelivered", {
+            "job": job_id,
+            "resultRoot": last.output_root,
+            "tokensIn": last.tokens_in,
+            "tokensOut": last.tokens_out,
+            "finalAt": job.final_at,
+        }
+
+    def _finalize(self, order: t.Order, plan: Sequence[t.Stage]) -> Event:
+        job_id, job = self._bound(order, plan, JobState.DELIVERED)
+        if self.clock.now() <= job.final_at:
+            raise _refusal("WindowOpen", until=job.final_at)
+        return self._settled(job_id, job)
+
+    def _expire(self, job_id: str) -> Event:
+        order = self.jobs[job_id].order
+        if order is not None and self.clock.now() <= order.deadline:
+            raise _refusal("DeadlineNotPassed")
+        return self._given_back(job_id, JobState.MATCHED, JobState.EXPIRED)
+
+    def _given_back(self, job_id: str, needs: JobState, state: JobState) -> Event:
+        job = self.jobs[job_id]
+        if job.state is not needs:
+            raise _refusal("WrongState", have=job.state.name)
+        job.state, refund = state, self.locked.pop(job_id, 0)
+        if job.order is not None:
+            self.prepaid[job.order.requester] += refund
+        return f"Job{state.name.capitalize()}", {"job": job_id, "refunded": refund}
+
+    def _settled(self, job_id: str, job: ChainJob) -> Event:
+        paid = self._pay(job_id, job, (0, 0), (job.tokens_in, job.tokens_out))
+        job.state, refund = JobState.SETTLED, self.locked.pop(job_id)
+        self.prepaid[_order(job).requester] += refund
+        return "JobSettled", {"job": job_id, "paid": paid, "refunded": refund, "withheld": 0}
+
+    def _pay(
+        self, job_id: str, job: ChainJob, paid: tuple[int, int], totals: tuple[int, int]
+    ) -> int:
+        """Credit stages and matcher for these counts (in, out) beyond those paid before."""
+        order = _order(job)
+        due = pricing.step(order, job.plan, self.models[order.model_id], paid, totals)
+        for stage, pay in zip(job.plan, due.pays, strict=True):
+            self.credit[stage.operator] += pay
+        self.credit[order.matcher] += due.matcher_fee
+        self.locked[job_id] -= due.paid
+        return due.paid
+
+    def _bound(
+        self, order: t.Order, plan: Sequence[t.Stage], *states: JobState
+    ) -> tuple[str, ChainJob]:
+        job_id = signing.job_id(DOMAIN, order)
+        job = self.jobs.get(job_id, ChainJob())
+        if job.state not in states:
+            raise _refusal("WrongState", have=job.state.name)
+        if job.plan_hash != signing.plan_hash(tuple(plan)):
+            raise _refusal("PlanMismatch")
+        return job_id, job
+
+    def _speaks_for(self, order: t.Order, signed: t.Order | t.Ack, signature: str) -> bool:
+        who = signing.recover(DOMAIN, signed, signature)
+        return who == order.requester or (order.requester, who) in self.spenders
+
+
+def _order(job: ChainJob) -> t.Order:
+    assert job.order is not None
+    return job.order
+
+
+def _refusal(error: str, **args: Any) -> ContractRefused:
+    return ContractRefused("TaskRegistry was refused", error=error, args=args)
+
+
+def _named(contract: str, function: str, args: Sequence[Any]) -> dict[str, Any]:
+    """Arguments by the names that the contract's interface gives them."""
+    entries = (e for e in artifact(contract)["abi"] if e.get("name") == function)
+    inputs = next(e["inputs"] for e in entries if len(e["inputs"]) == len(args))
+    names = [entry["name"] for entry in inputs]
+    return dict(msgspec.to_builtins(dict(zip(names, args, strict=True))))
