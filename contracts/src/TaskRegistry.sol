@@ -204,7 +204,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         State state = job.state;
         if (state != State.Open && state != State.Matched) _rejectState(state);
         uint256 until = job.deadline;
-        if (job.isSession && state == State.Matched) until += _params.closeDelaySeconds;
+        // INVARIANT: after the deadline of work comes a time in which only an Ack counts.
+        if (state == State.Matched) until += _params.closeDelaySeconds;
         if (block.timestamp <= until) revert DeadlineNotPassed(until);
         // Not final yet and still Matched: a session that has paid.
         bool paid = job.finalAt != 0;
@@ -381,7 +382,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         job.deadline = uint40(order.deadline);
         job.window = order.window;
         job.matcherFeeBps = order.matcherFeeBps;
-        job.isSession = order.inputRoot == 0 && order.samplingRoot == 0;
+        job.isSession = _isSession(order);
         emit JobOpened(id, order.requester, ModelId.unwrap(order.modelId), amount);
     }
 
@@ -425,7 +426,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         (id,) = _ids(order);
         uint256 amount = _create(id, order);
         address spender;
-        if (!Eip712Types.isValidSigner(order.requester, JobId.unwrap(id), signature)) {
+        if (!_isRequesters(order, JobId.unwrap(id), signature)) {
             spender = Eip712Types.recover(JobId.unwrap(id), signature);
             if (!escrow.isSpender(order.requester, spender)) revert BadSignature(order.requester);
         }
@@ -440,12 +441,26 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes32 digest,
         bytes calldata signature
     ) private view {
-        if (Eip712Types.isValidSigner(order.requester, digest, signature)) {
-            return;
-        }
+        if (_isRequesters(order, digest, signature)) return;
         if (!Eip712Types.isSignedBy(escrow.jobSpenderOf(id), digest, signature)) {
             revert BadSignature(order.requester);
         }
+    }
+
+    /// INVARIANT: a session's Acks are of a key, the requester's own or a spender's. A contract could
+    /// disown by ERC-1271 those that stages went on working for.
+    function _isRequesters(Order calldata order, bytes32 digest, bytes calldata signature)
+        private
+        view
+        returns (bool)
+    {
+        return _isSession(order)
+            ? Eip712Types.isSignedBy(order.requester, digest, signature)
+            : Eip712Types.isValidSigner(order.requester, digest, signature);
+    }
+
+    function _isSession(Order calldata order) private pure returns (bool) {
+        return order.inputRoot == 0 && order.samplingRoot == 0;
     }
 
     /// What else the call brought, checked by Proofs from the same bytes.
@@ -597,23 +612,23 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// Pay what a session has come to since its last Ack; it goes on.
     ///
-    /// INVARIANT: counts never fall, and equal ones change nothing, not even the window. A stage
-    /// found at fault is paid no more; its gross stays with the requester.
+    /// INVARIANT: an Ack is worth its face whatever was paid before: each count is the most that any
+    /// Ack said. So counts never fall, and an Ack that raises neither changes nothing, not even the
+    /// window. A stage found at fault is paid no more; its gross stays with the requester.
     function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack)
         private
     {
         Job storage job = _jobs[id];
         (uint32 paidIn, uint32 paidOut) = (job.tokensIn, job.tokensOut);
-        bool falls = ack.tokensIn < paidIn || ack.tokensOut < paidOut;
-        if (falls || (ack.tokensIn == paidIn && ack.tokensOut == paidOut)) {
-            revert AckStale(paidIn, paidOut);
-        }
-        job.tokensIn = ack.tokensIn;
-        job.tokensOut = ack.tokensOut;
+        uint32 tokensIn = ack.tokensIn > paidIn ? ack.tokensIn : paidIn;
+        uint32 tokensOut = ack.tokensOut > paidOut ? ack.tokensOut : paidOut;
+        if (tokensIn == paidIn && tokensOut == paidOut) revert AckStale(paidIn, paidOut);
+        job.tokensIn = tokensIn;
+        job.tokensOut = tokensOut;
         Split.Shares memory shares =
-            _shares(order, plan, paidIn, paidOut, ack.tokensIn, ack.tokensOut, job.faultMask);
+            _shares(order, plan, paidIn, paidOut, tokensIn, tokensOut, job.faultMask);
         (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
-        emit JobPaid(id, ack.tokensIn, ack.tokensOut, paid);
+        emit JobPaid(id, tokensIn, tokensOut, paid);
         escrow.payJob(id, payouts);
     }
 

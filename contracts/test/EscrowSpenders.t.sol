@@ -145,7 +145,7 @@ contract EscrowSpendersTest is Suite {
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         uint256 spent = gross[0] + gross[1];
         vm.assertEq(used(spender), spent + amount);
-        vm.warp(next.order.deadline + 1);
+        vm.warp(uint256(next.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(next.id);
         vm.assertEq(used(spender), spent);
         vm.assertEq(escrow.balanceOf(requester), 100 * USD - spent);

@@ -218,7 +218,7 @@ contract ReentrancyTest is Suite {
         vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
         vm.assertEq(miners.creditOf(requester), STAKE / 2);
         settleAck(deal, 1000, 1000);
-        vm.warp(other.order.deadline + 1);
+        vm.warp(uint256(other.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(other.id);
         vm.startPrank(requester);
         escrow.requestWithdraw(escrow.balanceOf(requester));

@@ -477,18 +477,29 @@ contract TaskRegistryFinishTest is Suite {
     function test_expire_aroundTheDeadline() public {
         Deal memory deal = matchedDeal(2);
         uint256 amount = maxAmountOf(deal.order);
-        vm.warp(deal.order.deadline);
-        vm.expectRevert(
-            abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, deal.order.deadline)
-        );
+        uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
+        vm.warp(until);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
         tasks.expire(deal.id);
-        vm.warp(deal.order.deadline + 1);
+        vm.warp(until + 1);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobExpired(deal.id, amount);
         vm.prank(stranger);
         tasks.expire(deal.id);
         assertState(deal.id, ITaskRegistry.State.Expired);
         vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+    }
+
+    /// An Ack and an expiry do not race: until the delay is over only the Ack counts.
+    function test_ack_afterTheDeadline_hasADelayToItself() public {
+        Deal memory deal = matchedDeal(2);
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        vm.prank(stranger);
+        vm.assertFalse(succeeds(abi.encodeCall(tasks.expire, (deal.id))));
+        vm.prank(matcher);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        assertState(deal.id, ITaskRegistry.State.Settled);
     }
 
     function test_expire_endsAnOpenJob() public {
@@ -499,11 +510,13 @@ contract TaskRegistryFinishTest is Suite {
         assertState(deal.id, ITaskRegistry.State.Expired);
     }
 
-    /// Of delivery and expiry exactly one is possible at any second.
-    function testFuzz_deliverOrExpire_neverBothNeverNeither(uint8 offset) public {
+    /// No second lets a job be delivered and expire; between the two lies the delay.
+    function testFuzz_deliverOrExpire_neverBoth(uint16 offset) public {
         Deal memory deal = matchedDeal(2);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
-        vm.warp(uint256(deal.order.deadline) + offset % 8 - 4);
+        uint256 from = deal.order.deadline;
+        uint256 moment = from + bound(offset, 0, CLOSE_DELAY_SECONDS + 8) - 4;
+        vm.warp(moment);
         uint256 state = vm.snapshotState();
         bool delivers = succeeds(
             abi.encodeCall(
@@ -511,7 +524,9 @@ contract TaskRegistryFinishTest is Suite {
             )
         );
         vm.revertToState(state);
-        vm.assertNotEq(delivers ? 1 : 0, succeeds(abi.encodeCall(tasks.expire, (deal.id))) ? 1 : 0);
+        bool expires = succeeds(abi.encodeCall(tasks.expire, (deal.id)));
+        vm.assertEq(delivers, moment <= from);
+        vm.assertEq(expires, moment > from + CLOSE_DELAY_SECONDS);
     }
 
     function succeeds(bytes memory data) private returns (bool success) {

@@ -412,7 +412,7 @@ contract TaskRegistryGuiltTest is Suite {
 
     function test_proveEquivocation_ofAnExpiredJob_stillSlashes() public {
         Deal memory deal = matchedDeal(2);
-        vm.warp(deal.order.deadline + 1);
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(deal.id);
         proveEquivocation(deal, contradiction(deal, 0));
         vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
@@ -576,7 +576,7 @@ contract TaskRegistryGuiltTest is Suite {
 
     /// The ERC-1271 wallet that delegated may change its mind until the moment of use.
     function test_dispute_byADelegateOfAContract_asksIt() public {
-        (ContractWallet wallet, Deal memory deal) = matchedDealOfAContract();
+        (, Deal memory deal) = matchedDealOfAContract();
         Delivery memory delivery = deliver(deal, IN, OUT);
         (AuditorDelegation memory delegation, bytes memory sig) =
             delegationTo(stranger, uint64(vm.getBlockTimestamp() + 1), deal.orderHash);

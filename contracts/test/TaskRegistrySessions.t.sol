@@ -156,14 +156,32 @@ contract TaskRegistrySessionsTest is Suite {
         expectRevertOnAck(deal, 1000, 500, stale(1000, 500));
         expectRevertOnAck(deal, 999, 500, stale(1000, 500));
         expectRevertOnAck(deal, 1000, 499, stale(1000, 500));
-        expectRevertOnAck(deal, 999, 10_000, stale(1000, 500)); // one count falls, the other grows
-        expectRevertOnAck(deal, 10_000, 499, stale(1000, 500));
         bring(deal, 1000, 501);
         bring(deal, 1001, 501);
         assertPaid(deal, 1001, 501);
     }
 
-    /// Whoever brings an early small Ack: the rest still pays.
+    /// Acks that do not cover each other pay the most that any of them said of each count.
+    function test_acks_thatDoNotCoverEachOther_payTheMostOfEachCount() public {
+        Deal memory deal = matchedSession(3);
+        bring(deal, 10_000, 1);
+        bring(deal, 1, 500);
+        assertPaid(deal, 10_000, 500);
+        expectRevertOnAck(deal, 9_999, 499, stale(10_000, 500));
+    }
+
+    /// A requester that pays itself one token more of one count makes no Ack in hand worthless.
+    function test_ack_inHand_isWorthItsFaceAfterAnAckOfTheRequestersOwn() public {
+        Deal memory deal = matchedSession(3);
+        (Ack memory held, bytes memory sig) = newAck(deal, IN, OUT);
+        (Ack memory spoiler, bytes memory spoilerSig) = newAck(deal, IN + 1, 0);
+        vm.prank(requester);
+        tasks.settleAck(deal.order, spoiler, spoilerSig, deal.plan);
+        tasks.settleAck(deal.order, held, sig, deal.plan);
+        assertPaid(deal, IN + 1, OUT);
+    }
+
+    /// An early small Ack, whoever brings it: the rest still pays.
     function test_ack_earlyAndSmall_takesNothingFromALaterOne() public {
         Deal memory deal = matchedSession(3);
         (Ack memory last, bytes memory sig) = newAck(deal, IN, OUT);
@@ -223,21 +241,38 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
-    function test_ack_ofAContractRequester_asksIt() public {
+    /// A contract may change its mind about a signature, so its sessions need a spender's key.
+    function test_session_ofAContractRequester_isOpenedByASpendersKeyAlone() public {
         ContractWallet wallet = new ContractWallet(requester);
         depositFor(address(wallet), 10 * USD);
         Order memory order = sessionOrder();
         order.requester = address(wallet);
         Deal memory deal = dealOf(order, evenPlan(2));
-        openMatched(deal);
-        bring(deal, 1000, 1000);
-        wallet.setSigner(stranger);
-        expectRevertOnAck(
-            deal,
-            IN,
-            OUT,
+        vm.expectRevert(
             abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, address(wallet))
         );
+        openMatched(deal);
+        wallet.run(
+            address(escrow),
+            abi.encodeCall(
+                escrow.setSpender,
+                (requester, uint96(10 * USD), uint64(vm.getBlockTimestamp() + 1))
+            )
+        );
+        openMatched(deal);
+        skipTime(2); // the spender has expired: its Acks for its own jobs still count
+        bring(deal, 1000, 1000);
+        vm.assertEq(tasks.jobOf(deal.id).tokensOut, 1000);
+    }
+
+    /// An account that lets code speak for it (EIP-7702) cannot disown what its key signed.
+    function test_ack_ofAnAccountThatBecameAContract_stillPays() public {
+        Deal memory deal = matchedSession(2);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        ContractWallet refusing = new ContractWallet(stranger);
+        vm.etch(requester, address(refusing).code);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        assertPaid(deal, IN, OUT);
     }
 
     /// Between two Acks the protocol's fee falls: nobody is paid less, the requester pays the same.

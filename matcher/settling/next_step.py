@@ -70,7 +70,7 @@ def next_step(
     """The one thing to do about a job at chain time `now_s`.
 
     Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has
-    paid, and `close_delay_s` how long after its deadline the chain still takes acknowledgements.
+    paid. `close_delay_s` is how long after its deadline the chain still takes acknowledgements.
     """
     if chain.state in ("None", "Open"):
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
@@ -80,7 +80,7 @@ def next_step(
     if chain.state == MATCHED and job.signed.order.is_open:
         return _when_open(job, chain, now_s, patience, unpaid_units, close_delay_s)
     if chain.state == MATCHED:
-        return _when_matched(job, chain, now_s, patience)
+        return _when_matched(job, chain, now_s, patience, close_delay_s)
     if chain.state == DELIVERED:
         if job.ack is not None and agrees(job.ack, chain):
             return SettlingStep.ACK
@@ -90,11 +90,14 @@ def next_step(
     return SettlingStep.RECORD if ended else SettlingStep.WAIT
 
 
-def _when_matched(job: Job, chain: OnChain, now_s: int, patience: Patience) -> SettlingStep:
+def _when_matched(
+    job: Job, chain: OnChain, now_s: int, patience: Patience, close_delay_s: int
+) -> SettlingStep:
     if job.ack is not None:
         return SettlingStep.ACK
     if now_s > chain.deadline_s:
-        return SettlingStep.EXPIRE
+        is_over = now_s > chain.deadline_s + close_delay_s
+        return SettlingStep.EXPIRE if is_over else SettlingStep.WAIT
     if not job.complete:
         return SettlingStep.COLLECT
     last_s = chain.deadline_s - patience.deadline_margin_s
@@ -124,7 +127,7 @@ def adds(signed: SignedAck | None, chain: OnChain) -> bool:
     if signed is None:
         return False
     ack = signed.ack
-    return (ack.tokens_in, ack.tokens_out) != (chain.tokens_in, chain.tokens_out)
+    return ack.tokens_in > chain.tokens_in or ack.tokens_out > chain.tokens_out
 
 
 def agrees(signed: SignedAck, chain: OnChain) -> bool:

@@ -145,7 +145,7 @@ class Settler:
         seen = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job_id))
         now_s = await self._matchmaker.chain_time()
         unpaid = self._unpaid_units(job, seen)
-        delay_s = await self._close_delay_s() if job.signed.order.is_open else 0
+        delay_s = await self._close_delay_s()
         step = next_step(
             job, seen, now_s, self._patience, unpaid_units=unpaid, close_delay_s=delay_s
         )
@@ -271,7 +271,7 @@ class Settler:
     # --- helpers ---
 
     async def _close_delay_s(self) -> int:
-        """How long after its deadline a session's acknowledgements count."""
+        """How long after a job's deadline its acknowledgements count."""
         if self._close_delay is None:
             found = await self._chain.read("TaskRegistry", "params")
             self._close_delay = int(found["closeDelaySeconds"])

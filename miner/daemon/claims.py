@@ -48,7 +48,7 @@ def is_due(
     stages: int,
 ) -> bool:
     """Whether this stage should bring an acknowledgement over these tokens in and out now."""
-    adds = acked != (seen.tokens_in, seen.tokens_out)
+    adds = acked[0] > seen.tokens_in or acked[1] > seen.tokens_out
     is_open = seen.state is JobState.MATCHED
     return adds and is_open and now_s >= turn_s(seen, close_delay_s, stage, stages)
 

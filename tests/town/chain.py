@@ -26,6 +26,7 @@ from tests.town.orders import shard_root_of as made_up_root
 PREPAID = 10**12
 OWNER = key(200).address
 GAS = 50_000
+CLOSE_DELAY_S = 60
 #: One transaction's event, by name and arguments.
 Event = tuple[str, dict[str, Any]]
 
@@ -214,7 +215,8 @@ class FakeChain(Chain):
             case "TaskRegistry.jobOf":
                 return self.job_of(*args)
             case "TaskRegistry.params":
-                return dict(zip(("maxJobSeconds", "maxWindowSeconds"), self.longest_s, strict=True))
+                names = ("maxJobSeconds", "maxWindowSeconds", "closeDelaySeconds")
+                return dict(zip(names, (*self.longest_s, CLOSE_DELAY_S), strict=True))
             case "TaskRegistry.isNonceRevoked":
                 return args[1] in self.revoked
             case "TaskRegistry.split":
@@ -381,10 +383,13 @@ class FakeChain(Chain):
         if not order.is_open:
             job.tokens_in, job.tokens_out = ack.tokens_in, ack.tokens_out
             return self._settled(job_id, job)
-        totals = ack.tokens_in, ack.tokens_out
-        paid = self._pay(job_id, job, (job.tokens_in, job.tokens_out), totals)
+        had = job.tokens_in, job.tokens_out
+        totals = max(had[0], ack.tokens_in), max(had[1], ack.tokens_out)
+        if totals == had:
+            raise _refusal("AckStale")
+        paid = self._pay(job_id, job, had, totals)
         job.tokens_in, job.tokens_out = totals
-        counts = {"tokensIn": ack.tokens_in, "tokensOut": ack.tokens_out}
+        counts = {"tokensIn": totals[0], "tokensOut": totals[1]}
         return "JobPaid", {"job": job_id, **counts, "paid": paid}
 
     def _deliver(
@@ -423,7 +428,7 @@ class FakeChain(Chain):
 
     def _expire(self, job_id: str) -> Event:
         order = self.jobs[job_id].order
-        if order is not None and self.clock.now() <= order.deadline:
+        if order is not None and self.clock.now() <= order.deadline + CLOSE_DELAY_S:
             raise _refusal("DeadlineNotPassed")
         return self._given_back(job_id, JobState.MATCHED, JobState.EXPIRED)
 

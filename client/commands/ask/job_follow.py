@@ -190,7 +190,8 @@ async def cancel_job(run: Run, typed: str) -> Ended:
             run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
             await _interrupt(settings, row, pid)
             return await _settled(context, row.job_id)
-        function = _way_out(name, state, order.deadline - now)
+        params = await context.chain.read("TaskRegistry", "params")
+        function = _way_out(name, state, order.deadline + params["closeDelaySeconds"] - now)
         await context.chain.simulate(signer.address, "TaskRegistry", function, row.job_id)
         run.confirm(
             "End it?",
@@ -256,7 +257,7 @@ def _way_out(name: str, state: JobState, left_s: int) -> str:
     if state is JobState.MATCHED:
         raise UsageError(
             f"{name} is being worked on",
-            f"machines were promised {units.format_duration(left_s)} more",
+            f"machines and their pay were promised {units.format_duration(left_s)} more",
             next_step="end the program that runs it with Ctrl-C: it pays for what was delivered",
         )
     raise UsageError(

@@ -57,7 +57,7 @@ interface ITaskRegistry {
         address feeRecipient;
         uint32 maxJobSeconds;
         uint32 maxWindowSeconds;
-        uint32 closeDelaySeconds; // after a session's deadline, in which its Acks still count
+        uint32 closeDelaySeconds; // after a matched job's deadline, in which only an Ack counts
     }
 
     event JobOpened(
@@ -179,8 +179,8 @@ interface ITaskRegistry {
     /// After the window, with no open dispute: pays all stages not at fault. → Settled
     function finalize(Order calldata order, Stage[] calldata plan) external;
 
-    /// After the deadline, nothing delivered: full refund. Anyone. → Expired. A matched session
-    /// ends so `closeDelaySeconds` later, as Settled if anything was paid.
+    /// After the deadline, nothing delivered: full refund. Anyone. → Expired. A matched job ends so
+    /// `closeDelaySeconds` later, a session as Settled if anything was paid.
     function expire(JobId job) external;
 
     /// Requester, the key that signed the order, or its matcher: a session's deadline is now. Acks

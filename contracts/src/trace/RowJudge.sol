@@ -209,7 +209,7 @@ contract RowJudge is IRowJudge {
     ) private view {
         bytes32 separator = Eip712Types.domainSeparator(_taskRegistry);
         bytes32 digest = Eip712Types.toDigest(separator, Eip712Types.openingHash(opening));
-        if (Eip712Types.isValidSigner(requester, digest, signature)) return;
+        if (Eip712Types.isSignedBy(requester, digest, signature)) return;
         address spender =
             _escrow.jobSpenderOf(JobId.wrap(Eip712Types.toDigest(separator, orderHash)));
         if (!Eip712Types.isSignedBy(spender, digest, signature)) revert OpeningUnsigned();

@@ -97,7 +97,7 @@ contract SystemTest is Court {
             abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[2].operator)
         );
         deliver(deal, delivery);
-        vm.warp(deal.order.deadline + 1);
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(deal.id);
         vm.assertEq(escrow.balanceOf(requester), 100 * USD);
         vm.assertEq(miners.minerOf(minerOwners[2]).stake, STAKE);

@@ -89,6 +89,14 @@ def test_each_state_has_one_next_step(
     assert next_step(job, chain, NOW_S + at, Patience(20, 30)) is step
 
 
+def test_after_a_batchs_deadline_comes_a_time_in_which_only_an_acknowledgement_counts() -> None:
+    late, over = NOW_S + 601, NOW_S + 701
+    matched, acked = on_chain("Matched"), replace(DONE, ack=ACK)
+    assert next_step(DONE, matched, late, close_delay_s=100) is SettlingStep.WAIT
+    assert next_step(acked, matched, late, close_delay_s=100) is SettlingStep.ACK
+    assert next_step(DONE, matched, over, close_delay_s=100) is SettlingStep.EXPIRE
+
+
 @given(
     st.sampled_from([JOB, DONE, replace(JOB, ack=ACK), replace(DONE, ack=ACK)]),
     st.sampled_from(["Matched", "Delivered", "Disputed"]),
@@ -222,6 +230,9 @@ def step_of(
         (open_job((5, 6)), (5, 5), 1101, 1, SettlingStep.ACK),
         (open_job((5, 5)), (5, 5), 1101, 0, SettlingStep.EXPIRE),
         (open_job(), (0, 0), 1101, 0, SettlingStep.EXPIRE),
+        # its requester has paid more of one count to spoil what stages hold
+        (open_job((5, 5), ended=True), (6, 0), 10, 1, SettlingStep.ACK),
+        (open_job((5, 5)), (6, 6), 10, 500_000, SettlingStep.WAIT),
     ],
 )
 def test_an_open_orders_acknowledgements_go_on_chain_when_it_is_worth_it(

@@ -8,6 +8,7 @@ from core.money import pricing
 from core.protocol.errors import CheckFailed, IdInvalid
 from core.protocol.types import JobState
 from matcher.records.jobs import Job
+from tests.town.chain import CLOSE_DELAY_S
 from tests.town.fleet import SPEC, machine_key, make_ack, make_order, make_receipt
 from tests.town.matcher import Net
 from tests.town.orders import REQUESTER, key, sign_order
@@ -172,7 +173,7 @@ async def test_work_that_never_finished_expires_and_the_lock_returns(net: Net) -
     before = net.chain.prepaid[REQUESTER.address]
     job = await opened(net, deadline=int(net.clock.now()) + 30)
     net.stage(1).finished = {0, 1}
-    await net.pass_time(29)
+    await net.pass_time(29 + CLOSE_DELAY_S)
     assert state(net, job) == "Matched"
     await net.pass_time(20)
     assert state(net, job) == "Expired"
@@ -185,7 +186,7 @@ async def test_receipts_that_do_not_chain_are_not_delivered(net: Net) -> None:
     finish(net, 0, 1)
     order, plan, _ = net.stage(2).orders[job.order_hash]
     net.stage(2).orders[job.order_hash] = (order, plan, 0)  # signs for a place that is not its own
-    await net.pass_time(70)
+    await net.pass_time(70 + CLOSE_DELAY_S)
     assert "deliver" not in net.chain.called
     assert state(net, job) == "Expired"
 
@@ -215,7 +216,7 @@ async def test_a_step_whose_answer_is_lost_is_not_done_twice(net: Net, function:
 
 async def test_somebody_elses_step_is_recorded_not_repeated(net: Net) -> None:
     job = await opened(net, deadline=int(net.clock.now()) + 30)
-    await net.clock.advance(31)
+    await net.clock.advance(31 + CLOSE_DELAY_S)
     await net.chain.transact(key(9), "TaskRegistry", "expire", job.job_id)
     await net.pass_time(3)
     assert state(net, job) == "Expired"

@@ -33,7 +33,13 @@ def test_stages_take_turns_and_all_have_had_one_before_the_end() -> None:
 
 def test_what_is_paid_is_not_brought_again() -> None:
     assert not due(acked=(10, 5))
+    assert not due(acked=(9, 5))
     assert due(acked=(10, 6))
+
+
+def test_an_acknowledgement_is_brought_for_one_count_that_is_not_paid() -> None:
+    """A requester may have paid more of the other count, to spoil it."""
+    assert due(acked=(9, 6))
 
 
 @pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.MATCHED])

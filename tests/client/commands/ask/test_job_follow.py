@@ -22,6 +22,7 @@ from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run
 from core.runtime.commands.results import plain
 from tests.client.commands.ask.test_job_list import Desk
 from tests.clocks import ManualClock
+from tests.town.chain import CLOSE_DELAY_S
 from tests.town.orders import NOW_S, REQUESTER, key, prompts
 
 
@@ -114,7 +115,7 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
     desk.keep()
     desk.on_chain.state = state
     if late:
-        desk.chain.clock = ManualClock(desk.job.signed.order.deadline + 1)
+        desk.chain.clock = ManualClock(desk.job.signed.order.deadline + CLOSE_DELAY_S + 1)
     if function is None:
         with pytest.raises(UsageError):
             await job_follow.cancel_job(run_of(desk), desk.typed)
