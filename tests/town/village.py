@@ -98,12 +98,16 @@ class Village(Town):
         before = self.acks.get(job_id)
         assert job_id not in self.closed or ack == before, "nothing follows the last word"
         self.history.append((job_id, ack))
-        if job_id not in self.closed:
+        if job_id not in self.closed and self._adds(job_id, ack):
             await super().acknowledge(job_id, ack, signature)
         if closing and job_id not in self.closed:
             self.closed.add(job_id)
             self.chain.prepaid[REQUESTER.address] += self.chain.locked.pop(job_id)
         return {}
+
+    def _adds(self, job_id: str, ack: t.Ack) -> bool:
+        job = self.chain.jobs[job_id]
+        return ack.tokens_in > job.tokens_in or ack.tokens_out > job.tokens_out
 
     def paid_for(self, match: Match) -> int:
         paid = [e.args for e in self.chain.log if e.name == "JobPaid"]

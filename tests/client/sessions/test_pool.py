@@ -56,7 +56,7 @@ async def test_who_stops_listening_stops_the_stages_and_the_session_lives_on(
     said = [await anext(items) for _ in range(5)]
     assert all(isinstance(one, Said) for one in said)
     await items.aclose()
-    await until(lambda: not any(machine.desk.active_requests for machine in machines))
+    await until(lambda: not any(machine.table.active_requests for machine in machines))
     heard = await hear(sessions.answer(ask(village, short)))
     assert heard.tokens == village.expected(short, 0)
     assert len(village.matches) == 1
@@ -157,7 +157,7 @@ async def test_what_nobody_uses_is_closed_and_its_lock_comes_back(village: Villa
     await until(lambda: village.closed)
     assert not sessions.sessions()
     assert village.prepaid == PREPAID - heard.answered.cost_units
-    await until(lambda: machines[0].desk.jobs[village.matches[0].order_hash].is_ended)
+    await until(lambda: machines[0].table.jobs[village.matches[0].order_hash].is_ended)
 
 
 async def test_a_session_of_a_dead_program_is_settled_by_the_next_to_the_unit(
