@@ -447,8 +447,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         }
     }
 
-    /// INVARIANT: a session's Acks are of a key, the requester's own or a spender's. A contract could
-    /// disown by ERC-1271 those that stages went on working for.
+    /// INVARIANT: a session's Acks are of a key, the requester's own or a spender's. A contract
+    /// could disown by ERC-1271 those that stages went on working for.
     function _isRequesters(Order calldata order, bytes32 digest, bytes calldata signature)
         private
         view
@@ -612,9 +612,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// Pay what a session has come to since its last Ack; it goes on.
     ///
-    /// INVARIANT: an Ack is worth its face whatever was paid before: each count is the most that any
-    /// Ack said. So counts never fall, and an Ack that raises neither changes nothing, not even the
-    /// window. A stage found at fault is paid no more; its gross stays with the requester.
+    /// INVARIANT: an Ack is worth its face whatever was paid before: each count is the most that
+    /// any Ack said. So counts never fall, and an Ack that raises neither changes nothing, not even
+    /// the window. A stage found at fault is paid no more; its gross stays with the requester.
     function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack)
         private
     {

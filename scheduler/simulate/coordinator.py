@@ -18,7 +18,7 @@ from scheduler.simulate.world import RunningRequest, Visit, Worker
 
 
 @dataclass
-class Counts:
+class SimCounts:
     """What a run came to since `since_s`: tokens, requests, and seconds in histograms."""
 
     since_s: float = 0.0
@@ -73,7 +73,7 @@ class SimulatedCoordinator:
         self._draw = random.Random(options.seed)
         self._feed = work if isinstance(work, ClosedLoop) else None
         self._trace: Iterator[Arrival] = iter(() if isinstance(work, ClosedLoop) else work)
-        self.counts = Counts()
+        self.counts = SimCounts()
         if self._feed is None:
             self._next_arrival()
         else:
@@ -82,7 +82,7 @@ class SimulatedCoordinator:
 
     def clear_counts(self, now: float) -> None:
         """Begin to count afresh (at the end of the warm-up)."""
-        self.counts = Counts(now)
+        self.counts = SimCounts(now)
 
     def mean_in_flight(self, now: float) -> float:
         """Admitted requests, averaged over time since the counts began."""

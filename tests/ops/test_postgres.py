@@ -72,7 +72,7 @@ async def test_a_matcher_that_is_killed_goes_on_from_postgres(
     new_database: NewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = new_database()
-    monkeypatch.setattr("tests.matcher.conftest.sqlite_url", lambda path: url)
+    monkeypatch.setattr("tests.town.matcher.sqlite_url", lambda path: url)
     net = Net(tmp_path)
     store = net.stores[0]
     seen = MinerSeen("0x" + "0a" * 20, "0x" + "0b" * 20, 10**30 % 2**62, True, "SERVING", "h:1")

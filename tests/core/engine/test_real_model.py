@@ -72,6 +72,7 @@ def test_three_stages_answer_as_transformers_generate_does(
     assert tokens[: len(generated)] == generated.tolist()
 
 
+@pytest.mark.timeout(600)  # the first time it converts the model
 def test_the_other_converted_model_cut_in_two_gives_the_whole_models_bits(
     whole_model: Callable,
 ) -> None:
