@@ -1,8 +1,7 @@
 """Does every part of a benchmark give its rows as JSON, in its shortest form?
 
 Parts that are missing here take longer even then: they load a model, or start processes that do.
-`benchmarks.engine --only offload_ring` starts four
-stages of the engine, and then take 20 s.
+`benchmarks.engine --only offload_ring` starts four stages, `benchmarks.trust --only overhead` too.
 """
 
 from __future__ import annotations
