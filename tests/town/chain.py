@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -27,6 +27,9 @@ PREPAID = 10**12
 OWNER = key(200).address
 GAS = 50_000
 CLOSE_DELAY_S = 60
+MAX_MATCHER_FEE_BPS = 500
+#: Transactions that change nothing that is kept here.
+WITHOUT_STATE = frozenset({"approve", "requestWithdraw", "withdraw", "dispute", "draw", "advance"})
 #: One transaction's event, by name and arguments.
 Event = tuple[str, dict[str, Any]]
 
@@ -49,6 +52,13 @@ class ChainJob:
     tokens_out: int = 0
     result_root: str = t.ZERO_HASH
     open_disputes: int = 0
+    opener: str | None = None  # who signed the order
+    closed_at: int = 0
+
+    @property
+    def deadline(self) -> int:
+        """The order's, or when the session was closed."""
+        return self.closed_at or _order(self).deadline
 
 
 class FakeChain(Chain):
@@ -106,6 +116,8 @@ class FakeChain(Chain):
         self.calls: dict[str, ChainCall] = {}
         self.hashes: list[str] = []
         self._serial = itertools.count()
+        #: By the head that a change came on top of: jobs and money as they were.
+        self._before: dict[int, tuple[Any, ...]] = {}
         self.grow(blocks)
 
     @property
@@ -130,7 +142,7 @@ class FakeChain(Chain):
 
     def note(self, contract: str, name: str, args: dict[str, Any]) -> None:
         """One more event in the newest block, by the block's one transaction."""
-        index = sum(event.block_number == self.head for event in self.log[-8:])
+        index = sum(event.block_number == self.head for event in self.log)
         block = self.hashes[-1]
         self.log.append(ChainEvent(contract, name, args, self.head, block, tx_of(block), index))
 
@@ -148,6 +160,10 @@ class FakeChain(Chain):
         count = self.head - above
         del self.hashes[above + 1 :]
         self.grow(count)
+        self.log = [
+            msgspec.structs.replace(event, block_hash=self.hashes[event.block_number])
+            for event in self.log
+        ]
 
     def cut(self, blocks: int) -> None:
         """Forget the newest blocks, all but the first; the next ones have other hashes."""
@@ -155,21 +171,20 @@ class FakeChain(Chain):
         self.log = [event for event in self.log if event.block_number <= self.head]
 
     def roll_back(self, blocks: int) -> None:
-        """Forget the newest blocks, and what jobs became in them."""
-        before = self.log
+        """Forget the newest blocks, and what became of jobs and money in them."""
         self.cut(blocks)
-        for event in reversed(before[len(self.log) :]):
-            if event.contract != "TaskRegistry":
-                continue
-            job_id = event.args["job"]
-            if event.name == "JobMatched":
-                requester = _order(self.jobs.pop(job_id)).requester
-                self.prepaid[requester] += self.locked.pop(job_id)
-                continue
-            self.jobs[job_id].state = JobState.MATCHED
-            if "refunded" in event.args:
-                self.prepaid[_order(self.jobs[job_id]).requester] -= event.args["refunded"]
-                self.locked[job_id] = event.args["refunded"] + event.args.get("paid", 0)
+        undone = sorted(head for head in self._before if head >= self.head)
+        if undone:
+            kept = self._before[undone[0]]
+            self.jobs, self.locked, self.usd, self.credit, self.prepaid = kept
+        for head in undone:
+            del self._before[head]
+
+    def _remember(self) -> None:
+        """Jobs and money before the next block."""
+        jobs = {job_id: replace(job) for job_id, job in self.jobs.items()}
+        money = (Counter(known) for known in (self.usd, self.credit, self.prepaid))
+        self._before.setdefault(self.head, (jobs, dict(self.locked), *money))
 
     async def block_number(self) -> int:
         self._look()
@@ -233,7 +248,7 @@ class FakeChain(Chain):
             case "Escrow.withdrawDelaySeconds":
                 return 60
             case "Escrow.isSpender":
-                return args in self.spenders
+                return self._may_spend(*args)
             case "Escrow.spenderOf":
                 return self.spenders.get(args, {"limit": 0, "used": 0, "expiry": 0})
             case "TestUSD.balanceOf":
@@ -270,7 +285,7 @@ class FakeChain(Chain):
         return {
             "state": int(job.state),
             "planHash": job.plan_hash,
-            "deadline": job.order.deadline if job.order else 0,
+            "deadline": job.deadline if job.order else 0,
             "finalAt": job.final_at,
             "tokensIn": job.tokens_in,
             "tokensOut": job.tokens_out,
@@ -295,6 +310,7 @@ class FakeChain(Chain):
         """
         job_id, stages = job_id or signing.job_id(DOMAIN, order), tuple(plan)
         plan_hash = signing.plan_hash(stages)
+        self._remember()
         self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash, order, stages)
         values = msgspec.to_builtins({"order": order, "plan": stages, **more})
         call = ChainCall("TaskRegistry", function, values, t.ZERO_ADDRESS)
@@ -313,6 +329,7 @@ class FakeChain(Chain):
         self._look()
         if function in self.refusals:
             raise self.refusals.pop(function)
+        self._remember()
         name, said = self._apply(signer.address, function, args)
         self.sent.append((contract, function, *args))
         call = ChainCall(contract, function, _named(contract, function, args), signer.address)
@@ -327,7 +344,7 @@ class FakeChain(Chain):
             case "openMatched":
                 return self._open(sender, *args)
             case "settleAck":
-                return self._settle_ack(*args)
+                return self._settle_ack(sender, *args)
             case "deliver":
                 return self._deliver(*args)
             case "finalize":
@@ -336,11 +353,15 @@ class FakeChain(Chain):
                 return self._given_back(*args, JobState.OPEN, JobState.CANCELLED)
             case "expire":
                 return self._expire(*args)
+            case "requestClose":
+                return self._request_close(sender, *args)
             case "deposit":
                 self.usd[sender] -= args[0]
                 self.prepaid[sender] += args[0]
             case "setSpender":
                 self.spenders[sender, args[0]] = {"limit": args[1], "used": 0, "expiry": args[2]}
+            case _ if function not in WITHOUT_STATE:
+                raise AssertionError(f"unexpected transaction {function}")
         return function, {}
 
     def _open(
@@ -355,10 +376,17 @@ class FakeChain(Chain):
         job_id = signing.job_id(DOMAIN, order)
         if job_id in self.jobs:
             raise _refusal("WrongState", have=self.jobs[job_id].state.name)
-        assert self._speaks_for(order, order, signature)
-        plan_hash = signing.plan_hash(tuple(plan))
-        for stage, acceptance, sig in zip(plan, acceptances, sigs, strict=True):
-            assert acceptance.plan_hash == plan_hash
+        self._check_order(sender, order)
+        opener = signing.recover(DOMAIN, order, signature)
+        if opener != order.requester and not self._may_spend(order.requester, opener or ""):
+            raise _refusal("BadSignature")
+        if any(self.stakes.get(s.operator, 0) < max(1, order.min_stake) for s in plan):
+            raise _refusal("MinerCannotWork")
+        order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(tuple(plan))
+        places = enumerate(zip(plan, acceptances, sigs, strict=True))
+        for index, (stage, acceptance, sig) in places:
+            said = (acceptance.order_hash, acceptance.plan_hash, acceptance.stage)
+            assert said == (order_hash, plan_hash, index)
             if acceptance.expiry < self.clock.now():
                 raise _refusal("AcceptanceExpired", stage=acceptance.stage)
             assert signing.is_signed_by(DOMAIN, acceptance, sig, stage.operator)
@@ -367,14 +395,38 @@ class FakeChain(Chain):
             raise _refusal("InsufficientBalance")
         self.prepaid[order.requester] -= need
         self.locked[job_id] = need
-        self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash, order, tuple(plan))
+        job = ChainJob(JobState.MATCHED, plan_hash, order, tuple(plan), opener=opener)
+        self.jobs[job_id] = job
         return "JobMatched", {"job": job_id, "matcher": sender, "planHash": plan_hash}
 
+    def _check_order(self, sender: str, order: t.Order) -> None:
+        now, (longest_s, window_s) = self.clock.now(), self.longest_s
+        profile = self.models[order.model_id].numerics_profile
+        for is_wrong, error in (
+            (order.nonce in self.revoked, "NonceRevokedAlready"),
+            (now > order.deadline, "DeadlinePassed"),
+            (order.deadline > now + longest_s, "DeadlineOutOfRange"),
+            (order.window > window_s, "WindowOutOfRange"),
+            (order.requests == 0, "RequestsZero"),
+            (order.matcher_fee_bps > MAX_MATCHER_FEE_BPS, "FeeTooHigh"),
+            (order.arbitrator != ARBITRATOR, "ArbitratorUnknown"),
+            (order.numerics_profile != profile, "NumericsProfileMismatch"),
+            (order.matcher not in (t.ZERO_ADDRESS, sender), "NotMatcher"),
+        ):
+            if is_wrong:
+                raise _refusal(error)
+
     def _settle_ack(
-        self, order: t.Order, ack: t.Ack, signature: str, plan: Sequence[t.Stage]
+        self, sender: str, order: t.Order, ack: t.Ack, signature: str, plan: Sequence[t.Stage]
     ) -> Event:
         job_id, job = self._bound(order, plan, JobState.MATCHED, JobState.DELIVERED)
-        assert self._speaks_for(order, ack, signature)
+        if (ack.order_hash, ack.plan_hash) != (signing.order_hash(order), job.plan_hash):
+            raise _refusal("AckMismatch")
+        if signing.recover(DOMAIN, ack, signature) not in (order.requester, job.opener):
+            raise _refusal("BadSignature")
+        parties = {order.matcher, *(stage.operator for stage in plan)}
+        if job.state is JobState.MATCHED and not order.is_open and sender not in parties:
+            raise _refusal("NotParty")
         said = (ack.tokens_in, ack.tokens_out, ack.result_root)
         known = (job.tokens_in, job.tokens_out, job.result_root)
         if job.state is JobState.DELIVERED and said != known:
@@ -400,12 +452,23 @@ class FakeChain(Chain):
         sigs: Sequence[str],
     ) -> Event:
         job_id, job = self._bound(order, plan, JobState.MATCHED)
+        if order.is_open:
+            raise _refusal("NotBatch")
         if self.clock.now() > order.deadline:
             raise _refusal("DeadlinePassed")
-        for stage, receipt, sig in zip(plan, receipts, sigs, strict=True):
+        bound, counts = (signing.order_hash(order), job.plan_hash), _counts(receipts[0])
+        if counts[0] > order.max_tokens_in or counts[1] > order.max_tokens_out:
+            raise _refusal("OverCap")
+        for index, (stage, receipt, sig) in enumerate(zip(plan, receipts, sigs, strict=True)):
+            said = (receipt.order_hash, receipt.plan_hash, receipt.stage)
+            layers = (receipt.layer_from, receipt.layer_to)
+            if said != (*bound, index) or layers != (stage.layer_from, stage.layer_to):
+                raise _refusal("ReceiptMismatch")
             assert signing.is_signed_by(DOMAIN, receipt, sig, stage.operator)
             if receipt.requests != order.requests:
                 raise _refusal("RequestCountMismatch")
+            if _counts(receipt) != counts:
+                raise _refusal("TokenCountMismatch")
         for before, after in itertools.pairwise(receipts):
             assert after.input_root == before.output_root
         last = receipts[-1]
@@ -426,11 +489,28 @@ class FakeChain(Chain):
             raise _refusal("WindowOpen", until=job.final_at)
         return self._settled(job_id, job)
 
+    def _request_close(self, sender: str, order: t.Order) -> Event:
+        job_id = signing.job_id(DOMAIN, order)
+        job, now = self.jobs[job_id], int(self.clock.now())
+        if job.state is not JobState.MATCHED:
+            raise _refusal("WrongState", have=job.state.name)
+        if not order.is_open:
+            raise _refusal("NotSession")
+        if sender not in (order.requester, order.matcher, job.opener):
+            raise _refusal("NotParty")
+        if now >= job.deadline:
+            raise _refusal("DeadlinePassed")
+        job.closed_at = now
+        return "JobClosing", {"job": job_id, "until": now + CLOSE_DELAY_S}
+
     def _expire(self, job_id: str) -> Event:
-        order = self.jobs[job_id].order
-        if order is not None and self.clock.now() <= order.deadline + CLOSE_DELAY_S:
+        job = self.jobs[job_id]
+        if job.order is not None and self.clock.now() <= job.deadline + CLOSE_DELAY_S:
             raise _refusal("DeadlineNotPassed")
-        return self._given_back(job_id, JobState.MATCHED, JobState.EXPIRED)
+        if not job.tokens_in and not job.tokens_out:
+            return self._given_back(job_id, JobState.MATCHED, JobState.EXPIRED)
+        _, said = self._given_back(job_id, JobState.MATCHED, JobState.SETTLED)
+        return "JobSettled", {**said, "paid": 0, "withheld": 0}
 
     def _given_back(self, job_id: str, needs: JobState, state: JobState) -> Event:
         job = self.jobs[job_id]
@@ -470,14 +550,18 @@ class FakeChain(Chain):
             raise _refusal("PlanMismatch")
         return job_id, job
 
-    def _speaks_for(self, order: t.Order, signed: t.Order | t.Ack, signature: str) -> bool:
-        who = signing.recover(DOMAIN, signed, signature)
-        return who == order.requester or (order.requester, who) in self.spenders
+    def _may_spend(self, requester: str, who: str) -> bool:
+        until = self.spenders.get((requester, who), {}).get("expiry", -1)
+        return bool(self.clock.now() <= until)
 
 
 def _order(job: ChainJob) -> t.Order:
     assert job.order is not None
     return job.order
+
+
+def _counts(receipt: t.StageReceipt) -> tuple[int, int]:
+    return receipt.tokens_in, receipt.tokens_out
 
 
 def _refusal(error: str, **args: Any) -> ContractRefused:

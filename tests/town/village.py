@@ -23,7 +23,7 @@ from core.runtime.folders import Folders
 from core.runtime.settings import SessionSettings as Sizes
 from core.runtime.settings import load
 from tests.town.machines import Machine
-from tests.town.orders import MATCHER, REQUESTER
+from tests.town.orders import DOMAIN, MATCHER, REQUESTER
 from tests.town.town import FEE_BPS, PRICE_IN, PRICE_OUT, Town
 
 SMALL = Sizes(requests=64, tokens_in=4000, tokens_out=4000, in_flight=4, pipelines=3, queue="5s")
@@ -96,7 +96,11 @@ class Village(Town):
         if self.is_away:
             raise MatcherUnreachable("no answer from the matcher", "it is away")
         before = self.acks.get(job_id)
+        assert signing.is_signed_by(DOMAIN, ack, signature, REQUESTER.address)
+        if before is not None:
+            assert ack.tokens_in >= before.tokens_in and ack.tokens_out >= before.tokens_out
         assert job_id not in self.closed or ack == before, "nothing follows the last word"
+        self.acks[job_id] = ack
         self.history.append((job_id, ack))
         if job_id not in self.closed and self._adds(job_id, ack):
             await super().acknowledge(job_id, ack, signature)
@@ -115,7 +119,8 @@ class Village(Town):
 
     @property
     def paid_units(self) -> int:
-        return sum(self.chain.credit.values())
+        """What its sessions have paid, by the chain's events."""
+        return sum(self.paid_for(match) for match in self.matches)
 
     @property
     def model(self) -> Model:
