@@ -124,9 +124,9 @@ async def wait_for_job(run: Run, typed: str) -> Ended:
     """
     settings, clock = run.settings, SystemClock()
     row, _ = _find(settings, typed)
-    order = match_of(row).signed.order
     _tell_if_left(run, row)
     async with open_context(settings) as context:
+        delay_s = await _delay_s(context)
         with run.stage(1, 1, f"waiting for {ids.short(ids.Kind.JOB, row.job_id)}") as stage:
             while True:
                 job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
@@ -135,10 +135,11 @@ async def wait_for_job(run: Run, typed: str) -> Ended:
                 stage.set(0, _waits_for(state, job, now))
                 if state in ENDED:
                     return await _ending(context, row.job_id, state)
-                if state is JobState.MATCHED and now > order.deadline:
+                if state is JobState.MATCHED and now > job["deadline"] + delay_s:
                     raise DeadlinePassed(
                         "the job's deadline has passed",
-                        f"nothing was delivered by {order.deadline}, it is {now}",
+                        f"nothing was delivered by {job['deadline']}, nor acknowledged in the "
+                        f"{units.format_duration(delay_s)} after it, and it is {now}",
                         resume=f"client jobs cancel {ids.short(ids.Kind.JOB, row.job_id)}",
                     )
                 await asyncio.sleep(POLL_S)
@@ -179,19 +180,18 @@ async def cancel_job(run: Run, typed: str) -> Ended:
     settings = run.settings
     row, _ = _find(settings, typed)
     name = ids.short(ids.Kind.JOB, row.job_id)
-    order = match_of(row).signed.order
     signer = run.unlock()
     async with open_context(settings) as context:
         job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
         lock = await context.chain.read("Escrow", "lockOf", row.job_id)
         state, now = JobState(job["state"]), await context.chain.now()
         pid = _keeper(settings, row)
-        if state is JobState.MATCHED and pid and now <= order.deadline:
+        left_s = job["deadline"] - now
+        if state is JobState.MATCHED and pid and left_s >= 0:
             run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
             await _interrupt(settings, row, pid)
             return await _settled(context, row.job_id)
-        params = await context.chain.read("TaskRegistry", "params")
-        function = _way_out(name, state, order.deadline + params["closeDelaySeconds"] - now)
+        function = _way_out(name, state, left_s, await _delay_s(context))
         await context.chain.simulate(signer.address, "TaskRegistry", function, row.job_id)
         run.confirm(
             "End it?",
@@ -199,7 +199,7 @@ async def cancel_job(run: Run, typed: str) -> Ended:
                 "job": name,
                 "state": state.name.lower(),
                 "locked": settings.show_token(lock["amount"]),
-                "back to": f"the prepaid balance of {order.requester}",
+                "back to": f"the prepaid balance of {match_of(row).signed.order.requester}",
             },
         )
         sent = await context.chain.transact(signer, "TaskRegistry", function, row.job_id)
@@ -248,18 +248,34 @@ async def _settled(context: Context, job_id: str) -> Ended:
     return await _ending(context, job_id, JobState(job["state"]))
 
 
-def _way_out(name: str, state: JobState, left_s: int) -> str:
-    """The contract's function that ends a job in this state. Raises UsageError when none does."""
+async def _delay_s(context: Context) -> int:
+    """How long after a job's deadline only an acknowledgement counts."""
+    params = await context.chain.read("TaskRegistry", "params")
+    return int(params["closeDelaySeconds"])
+
+
+def _way_out(name: str, state: JobState, left_s: int, delay_s: int) -> str:
+    """The contract's function that ends a job in this state. Raises UsageError when none does.
+
+    `left_s` until its deadline, and `delay_s` after it in which only an acknowledgement counts.
+    """
     if state is JobState.OPEN:
         return "cancel"
-    if state is JobState.MATCHED and left_s < 0:
-        return "expire"
-    if state is JobState.MATCHED:
+    if state is JobState.MATCHED and left_s >= 0:
         raise UsageError(
             f"{name} is being worked on",
-            f"machines and their pay were promised {units.format_duration(left_s)} more",
+            f"machines were promised {units.format_duration(left_s)} more",
             next_step="end the program that runs it with Ctrl-C: it pays for what was delivered",
         )
+    if state is JobState.MATCHED and left_s + delay_s >= 0:
+        raise UsageError(
+            f"{name} cannot be cancelled yet",
+            "its deadline has passed, and only an acknowledgement counts for "
+            f"{units.format_duration(left_s + delay_s)} more",
+            next_step=f"wait that long, then: client jobs cancel {name}",
+        )
+    if state is JobState.MATCHED:
+        return "expire"
     raise UsageError(
         f"{name} cannot be cancelled",
         f"it is {state.name.lower()}, so nothing is left to give back",

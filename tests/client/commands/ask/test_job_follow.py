@@ -93,7 +93,7 @@ async def test_waiting_for_a_job_that_missed_its_deadline_is_exit_8_with_the_way
 ) -> None:
     desk.keep()
     desk.on_chain.state = JobState.MATCHED
-    desk.chain.clock = ManualClock(desk.job.signed.order.deadline + 1)
+    desk.chain.clock = ManualClock(desk.job.signed.order.deadline + CLOSE_DELAY_S + 1)
     with pytest.raises(DeadlinePassed) as caught:
         await job_follow.wait_for_job(run_of(desk), desk.typed)
     assert caught.value.exit_code == 8
@@ -128,6 +128,39 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
     found = plain(await job_follow.cancel_job(run_of(desk), desk.typed))
     assert desk.chain.sent == [("TaskRegistry", function, desk.job.job_id)]
     assert found["refunded"] == "5usd"
+
+
+@pytest.mark.parametrize(
+    ("after_s", "says"),
+    [
+        (0, "being worked on"),
+        (1, "cannot be cancelled yet"),
+        (CLOSE_DELAY_S, "cannot be cancelled yet"),
+    ],
+)
+async def test_a_matched_job_is_not_cancelled_before_the_delay_after_its_deadline(
+    desk: Desk, after_s: int, says: str
+) -> None:
+    desk.keep()
+    desk.on_chain.state = JobState.MATCHED
+    desk.chain.clock = ManualClock(desk.job.signed.order.deadline + after_s)
+    with pytest.raises(UsageError, match=says):
+        await job_follow.cancel_job(run_of(desk), desk.typed)
+    assert desk.chain.sent == []
+
+
+async def test_a_session_that_was_closed_early_ends_by_the_chains_deadline(desk: Desk) -> None:
+    desk.keep()
+    desk.on_chain.state = JobState.MATCHED
+    closed_at = desk.job.signed.order.deadline - 500
+    said = desk.chain.job_of(desk.job.job_id) | {"deadline": closed_at}
+    desk.chain.answers["TaskRegistry.jobOf"] = said
+    desk.chain.clock = ManualClock(closed_at + CLOSE_DELAY_S + 1)
+    with pytest.raises(DeadlinePassed):
+        await job_follow.wait_for_job(run_of(desk), desk.typed)
+    with pytest.raises(DryRunEnds):
+        await job_follow.cancel_job(run_of(desk, dry_run=True), desk.typed)
+    assert desk.chain.simulated == ["expire"]
 
 
 class Words:
