@@ -13,6 +13,7 @@
 `balance_watch`  what can still be spent; alerts before it runs out
 `batches/`       files and batches of requests
 `metrics`        what the gateway counts for Prometheus
+`copied`         a value made of another one with fields of the same names
 `errors`         what a caller can do wrong, and how failures look to an OpenAI client
 `records/`       the database of the gateway
 """

@@ -1,7 +1,7 @@
 """What a requester asks for, and what became of it.
 
 `offers`      `client models` and `client miners`: what a matcher says is on offer
-`submit`      `client quote` and `client submit`: a file in, answers and receipts out
+`submit`      `client quote`, `submit`, `jobs retry-failed`: a file in, answers and receipts out
 `render`      a running batch on a terminal: text, progress, money
 `detach`      `client submit --detach`: a submission that goes on without its terminal
 `job_list`    `client jobs ls` and more: what was submitted and what the stages signed for it

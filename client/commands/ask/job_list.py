@@ -160,6 +160,7 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
         for index, r in texts.items()
     }
     order = match.signed.order
+    check_coverage(held, answers, len(match.plan))  # of our own records, before the chain is asked
     async with open_context(settings) as context:
         chain = context.chain
         roots = await shard_roots(chain, order.model_id, match.plan)
@@ -191,6 +192,20 @@ def _answers(count: int) -> str:
     return "1 answer" if count == 1 else f"{count} answers"
 
 
+def check_coverage(
+    held: Sequence[SignedReceipt], answers: Mapping[int, RequestAnswer], stages: int
+) -> list[list[SignedReceipt]]:
+    """One receipt a stage over each part of the job. Raises CheckFailed unless all answers have."""
+    pipelines = complete_sets(held, stages)
+    signed = {index for receipts in pipelines for index in covered(receipts)}
+    if not answers or signed != set(answers):
+        raise CheckFailed(
+            "receipts and answers do not match",
+            f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
+        )
+    return pipelines
+
+
 def check_delivery(
     held: Sequence[SignedReceipt],
     answers: Mapping[int, RequestAnswer],
@@ -200,13 +215,7 @@ def check_delivery(
 
     Receipts and answers cover each other, and are signed and chained by the plan of the order.
     """
-    pipelines = complete_sets(held, len(bought.plan))
-    signed = {index for receipts in pipelines for index in covered(receipts)}
-    if not answers or signed != set(answers):
-        raise CheckFailed(
-            "receipts and answers do not match",
-            f"there are answers to {sorted(answers)}, receipts of every stage for {sorted(signed)}",
-        )
+    pipelines = check_coverage(held, answers, len(bought.plan))
     for receipts in pipelines:
         check_pipeline(receipts, bought)
         check_answers(receipts, {i: answers[i] for i in covered(receipts)})

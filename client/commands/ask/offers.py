@@ -10,6 +10,7 @@ import msgspec
 from client.context import model_name, open_context
 from client.orders.matcher_api import MatcherApi
 from core.protocol import ids
+from core.protocol.errors import MatcherUnreachable
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
@@ -128,7 +129,7 @@ async def show_miner(settings: Settings, typed: str) -> Miner:
         "openDisputes": standing["openDisputes"],
         "leaving": settings.show_token(standing["leaving"]),
     }
-    return msgspec.convert(miner | of_chain, Miner)
+    return _typed(Miner, miner | of_chain)
 
 
 def _model_row(settings: Settings, model: dict[str, Any], fastest: dict[str, float]) -> ModelOffer:
@@ -157,7 +158,15 @@ async def list_miners(settings: Settings) -> list[MinerOffer]:
 def _picked(kind: type[T], entry: dict[str, Any]) -> T:
     """The fields of this result from an entry that may have more of them, or less."""
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
-    return msgspec.convert({name: entry.get(name) for name in names}, kind)
+    return _typed(kind, {name: entry.get(name) for name in names})
+
+
+def _typed(kind: type[T], entry: dict[str, Any]) -> T:
+    """A result from what a matcher said. Raises MatcherUnreachable for values of other types."""
+    try:
+        return msgspec.convert(entry, kind)
+    except msgspec.ValidationError as error:
+        raise MatcherUnreachable("the matcher does not answer like one", str(error)) from None
 
 
 def miner_facts(miner: Miner) -> dict[str, Any]:

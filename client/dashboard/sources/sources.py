@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client.context import model_name
@@ -101,15 +102,20 @@ class PageSources:
     async def trial(self, opened: LoggedEvent) -> OnTrial | None:
         """The value that a ruled game ended at; None where it had none, or while it is read."""
         dispute = str(opened.args["id"])
-        return await self._soon(self._trials, dispute, lambda: self._trial(opened))
+        read = partial(self._trial, opened)
+        return await self._soon(self._trials, dispute, read, tell=log.warning)
 
     async def _soon(
         self,
         begun: dict[str, asyncio.Task[T]],
         name: str,
         read: Callable[[], Coroutine[Any, Any, T]],
+        tell: Callable[..., object] = log.debug,
     ) -> T | None:
-        """What is read once; None while that takes longer than a page waits, or where it failed."""
+        """What is read once; None while that takes longer than a page waits, or where it failed.
+
+        `tell` is told of a failure.
+        """
         if name not in begun:
             begun[name] = asyncio.create_task(read(), name=f"read {name}")
         await asyncio.wait({begun[name]}, timeout=READ_WITHIN_S)
@@ -118,7 +124,7 @@ class PageSources:
         try:
             return await begun[name]
         except HeadraceError as error:
-            log.debug("a page cannot read what it shows", of=name, reason=str(error))
+            tell("a page cannot read what it shows", of=name, reason=str(error))
             del begun[name]
             return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client.dashboard.pictures.pipelines import Box, Row
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
 

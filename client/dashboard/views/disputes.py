@@ -8,7 +8,7 @@ from typing import Any
 
 from client.dashboard.sources.chain_log import LoggedEvent
 from client.disputes.game_record import OnTrial, describe_trial
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 from client.jury.jury import Phase
 from core.dispute.game.dispute import STATUSES
 from core.protocol import ids

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from client.dashboard.sources.chain_log import LoggedEvent
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 from core.money.break_even import (
     Earning,
     HourlyCost,

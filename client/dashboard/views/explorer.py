@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from client.dashboard.sources.chain_log import LoggedEvent
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from client.dashboard.views.common import RequestLine
 from client.dashboard.views.explorer import EventLine
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 from core.protocol.types import JobState, SignedReceipt
 
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -178,12 +178,24 @@ def batch_line(row: Any, now_s: float) -> BatchLine:
 
 
 def answer_line(
-    row: Any, read: Callable[[list[int]], str] | None, *, index: int, **known: Any
+    row: Any,
+    read: Callable[[list[int]], str] | None,
+    *,
+    index: int,
+    custom_id: str = "",
+    tokens_in: int = 0,
 ) -> AnswerLine:
     """A kept answer, its text where it may be `read`."""
     tokens: list[int] = json.loads(row.tokens)
-    text = read(tokens) if read else None
-    return copied(AnswerLine, row, index=index, tokens_out=len(tokens), text=text, **known)
+    return AnswerLine(
+        index=index,
+        finish=row.finish,
+        tokens_out=len(tokens),
+        job_id=row.job_id,
+        custom_id=custom_id,
+        tokens_in=tokens_in,
+        text=read(tokens) if read else None,
+    )
 
 
 def failed_line(line: str) -> FailedLine:

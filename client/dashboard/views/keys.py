@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from client.dashboard.views.common import Json
+from client.gateway.copied import copied
 from client.gateway.money.keyring import ApiKey
-from client.gateway.records.tables import copied
 
 
 @dataclass(frozen=True)

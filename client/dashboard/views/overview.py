@@ -10,7 +10,7 @@ from client.dashboard.sources.cached import Dated
 from client.dashboard.views.activity import Activity
 from client.dashboard.views.common import Json, RequestLine, condition, short_miner
 from client.dashboard.views.jobs import OrderLine
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 from client.wallet import Balances
 
 WARN_DAYS = (7.0, 1.0, 1 / 24)

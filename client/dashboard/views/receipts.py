@@ -9,7 +9,7 @@ from typing import Any
 
 from client.dashboard.views.common import RequestLine, request_line
 from client.dashboard.views.jobs import SignatureLine, receipt_lines
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 from core.protocol.types import SignedReceipt
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from client.dashboard.sources.chain_log import LoggedEvent
 from client.dashboard.views.overview import WalletCard
-from client.gateway.records.tables import copied
+from client.gateway.copied import copied
 
 #: Event → what it did, the argument with the amount, and its sign on the prepaid balance.
 MOVES = {

@@ -17,8 +17,9 @@ from sqlalchemy import bindparam, func
 from sqlalchemy import select as columns
 from sqlmodel import Session, col, select
 
+from client.gateway.copied import copied
 from client.gateway.records.database import in_database
-from client.gateway.records.tables import KeyRow, UsageRow, copied
+from client.gateway.records.tables import KeyRow, UsageRow
 from client.records.statements import Statement, Transaction
 from core.protocol import units
 from core.protocol.errors import AmountInvalid, IdInvalid, UsageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from client.gateway.errors import BadParameter
@@ -47,8 +48,10 @@ def terms_json(terms: AskTerms) -> dict[str, Any]:
 
 
 def terms_from(kept: Mapping[str, Any]) -> AskTerms:
+    """Names that this version does not know are passed over: a later one may have kept them."""
+    known = {field.name: kept[field.name] for field in fields(AskTerms) if field.name in kept}
     lists = {name: frozenset(kept[name]) for name in ("trusted", "avoided")}
-    return AskTerms(**{**kept, **lists})
+    return AskTerms(**(known | lists))
 
 
 def _caps(text: str, settings: Settings) -> tuple[int | None, int | None]:

@@ -6,8 +6,7 @@ milliseconds (`_ms`), days are UTC (`2026-11-21`). `migrations/` builds exactly 
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import registry
@@ -208,10 +207,3 @@ class BatchAnswerRow(GatewayTable, table=True):
 
 
 METADATA = GatewayTable.metadata
-
-
-def copied(kind: type[T], source: object, /, **given: Any) -> T:
-    """A dataclass of this kind with the given values, the others from the source by their names."""
-    known: Any = kind
-    names = {field.name for field in fields(known)} - given.keys()
-    return kind(**given, **{name: getattr(source, name) for name in names if hasattr(source, name)})

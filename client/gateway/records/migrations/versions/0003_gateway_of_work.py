@@ -8,7 +8,8 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-# Not in batch mode, which makes `requests` anew: with the old table all its answers would go.
+# Not in batch mode, which makes `requests` anew: all answers would go, as they belong to rows of
+# the old table.
 
 
 def upgrade() -> None:
