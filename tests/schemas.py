@@ -20,7 +20,7 @@ PROGRAMS = {
     "devnet": "devnet.cli",
 }
 #: Programs of tests, not of the product.
-STRANGERS = ("headrace.prog.", "headrace.job/")
+STRANGERS = ("headrace.prog.",)
 
 
 def app_of(program: str) -> App:

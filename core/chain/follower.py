@@ -55,7 +55,6 @@ class EventFollower:
         Raises ChainUnreachable and changes nothing. Nothing new is reported when the chain changes
         while it is read; the next poll sees it whole.
         """
-
         ancestor, rolled_back, replaced = await self._common_ancestor()
         head = await self._chain.block_number()
         first = self._start if ancestor.last is None else ancestor.last + 1

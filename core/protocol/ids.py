@@ -21,7 +21,7 @@ SHORT_BYTES: Final = 5
 """Bytes shown, as 8 characters: among 10⁴ ids two are alike in fewer than 5·10⁻⁵ of cases."""
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_VALUE: Final = {char: char for char in _ALPHABET} | {"I": "1", "L": "1", "O": "0"}
+_READ_AS: Final = {"I": "1", "L": "1", "O": "0"}
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Kind(Enum):
 def raw_id(data: bytes | str) -> bytes:
     """32 bytes, from bytes or a 0x string of exactly 64 digits. Raises IdInvalid."""
     if isinstance(data, str):
-        if not _HEX.fullmatch(data):
+        if not _HEX.fullmatch(data) or len(data) != 66:
             raise IdInvalid(f"'{data}' is not an id", why="an id is 0x and 64 hexadecimal digits")
         data = _id_bytes(data)
     if len(data) != 32:
@@ -101,7 +101,7 @@ def find(kind: Kind, typed: str, known: Iterable[T], of: Callable[[T], bytes | s
             f"'{typed}' does not name a {kind.name.lower()}",
             why=f"ids of this kind start with {kind.value}_",
         )
-    canonical = "".join(_VALUE.get(c, c) for c in rest.upper())
+    canonical = "".join(_READ_AS.get(c, c) for c in rest.upper())
     # "0X" begins an id of ours now and then; with a kind in front of it, it is not hexadecimal.
     digits = rest[2:].lower() if not prefix and rest.lower().startswith("0x") else ""
     fits = [

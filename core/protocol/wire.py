@@ -391,9 +391,9 @@ class Differs(Message, frozen=True):
 
 
 _Opens = Propose | Accepted | OpenJob | JobOpened | Submit | Submitted | GoesOn | Carry | Carried
-_Pays = Acknowledge | EndJob | Progress | Finished | CloseJob | Cut | Waiting
+_Ends = Acknowledge | EndJob | Progress | Finished | CloseJob | Cut | Waiting
 _Shows = FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts | ShowNode | Differs
-AnyMessage = Ping | Pong | Failed | _Opens | Push | Bundle | _Pays | _Shows
+AnyMessage = Ping | Pong | Failed | _Opens | Push | Bundle | _Ends | _Shows
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)

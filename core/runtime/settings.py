@@ -46,7 +46,7 @@ SHORT_VARIABLES: Final = {
     "HEADRACE_WALLET": "wallet.name",
     "HEADRACE_LOG": "log.format",
 }
-#: They choose where settings come from.
+#: Variables with our prefix that choose where settings come from.
 NOT_SETTINGS: Final = frozenset({"HEADRACE_HOME", "HEADRACE_CONFIG", "HEADRACE_CC"})
 #: A section given as one text means this key of it.
 SHORT_SECTIONS: Final = {"network": "name", "wallet": "name", "log": "format"}
@@ -204,9 +204,12 @@ class MinerSettings(_Section):
     announce_host: str = ""
     """What peers dial, if it is not listen_host."""
     announce_port: Port = 0
-    """The port that peers dial, if a router or a relay forwards another one; 0: listen_port."""
+    """The port that peers dial, if a router or a relay forwards another one; 0: the one that it
+    listens on."""
     reach: Literal["direct", "relay"] = "direct"
-    """How peers reach the data port: they dial it, or use a relay and dial announce_host first."""
+    """How peers reach the data port: they dial it, or where none can (a router that forwards
+    nothing) they use a relay of the swarm. Where there is an announce_host too, they dial it
+    first."""
     relay: bool = False
     """Be a relay, unpaid, for machines that no peer can dial; peers must be able to dial it."""
     layers: Annotated[tuple[int, int] | None, BeforeValidator(_layers)] = None
@@ -224,7 +227,8 @@ class MinerSettings(_Section):
     metrics_port: Port | None = None
     """Port of `/status` and `/metrics` on this machine; unset: any that is free."""
     metrics_host: str = ""
-    """Where `/metrics` alone is answered to other machines; empty: nowhere."""
+    """Where `/metrics` alone is answered to other machines at that port; empty: it is answered on
+    this one, beside `/status`."""
     max_unpaid: TokenText | None = None
     """Most that a session may owe at a new request; unset: what its requests at once can cost."""
 
@@ -253,9 +257,11 @@ class Client(_Section):
     avoid: Words = ()
     """These operators may not serve."""
     auditor: Annotated[str, BeforeValidator(_auditor)] = ""
-    """An address that may audit, dispute and read your jobs; `matcher`: whom the matcher pays."""
+    """An address that may audit and dispute your jobs, and sees their prompts; `matcher`: the one
+    that the matcher pays; empty or `none`: nobody."""
     arbitrator: str = ""
-    """Settles disputes: game, jury or an address; empty: the game if the model has a program."""
+    """What settles disputes: game, jury or an address; empty: the game where the model has an
+    operator program, else the jury."""
     account: AnAddress | None = None
     """Whose prepaid balance is spent, if the wallet is only a spender that it allows."""
 
@@ -299,7 +305,9 @@ class Matcher(_Section):
     relay: bool = False
     """Be a relay, unpaid and open to strangers, for machines that no peer can dial."""
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
-    """How layers are placed anew: auto is utility, memory HyperCluster's shares of memory."""
+    """How layers are given to machines when all are placed anew: auto is the utility plan, parallax
+    Parallax's score, helix Helix's program, memory HyperCluster's shares of memory. Where one of
+    them finds no plan, the utility plan is taken."""
     min_machines: Annotated[int, Field(ge=1)] = 1
     """Plan a model for the first time when this many machines are there."""
     settle_s: Annotated[Seconds, Field(alias="settle", ge=1)] = 2
@@ -317,11 +325,13 @@ class Matcher(_Section):
     audit_memory_s: Annotated[Seconds, Field(alias="audit_memory", ge=1)] = 30 * 86_400
     """How long what such an auditor found counts."""
     paid_auditors: Addresses = ()
-    """Auditors that it pays for random requests of orders that name them; empty: none."""
+    """Auditors that it pays for looking at random requests of orders that name them; empty: none,
+    and it offers no audits."""
     audit_rate_bps: Annotated[int, Field(ge=1, le=10_000)] = 300
     """What share of such an order's requests it draws, in hundredths of a percent."""
     audit_fee: TokenText = "0.01usd"
-    """What it owes for a drawn request: at least 1.5 times what the audit costs the auditor."""
+    """What it owes for each drawn request, whatever is found: at least 1.5 times what the audit
+    costs the auditor."""
     audit_cap: TokenText = "1usd"
     """It draws no more than this pays for in any 24 hours."""
     audit_within_s: Annotated[Seconds, Field(alias="audit_within", ge=60)] = 6 * 3600
@@ -368,13 +378,16 @@ class Engine(_Section):
     threads: Annotated[int, Field(ge=0)] = 0
     """Of the tensor library; 0: one, which is best where stages share a machine."""
     kv_memory_bytes: Annotated[SizeBytes | None, Field(alias="kv_memory")] = None
-    """For keys and values; None: what the weights leave of miner.memory_limit."""
+    """For keys and values; None: what the weights leave of miner.memory_limit, as far as requests
+    can fill it."""
     offload_bytes: Annotated[SizeBytes, Field(alias="offload", ge=0)] = 0
-    """For more keys and values, of requests whose turn is not near; 0: none."""
+    """For more keys and values, of requests whose turn is not near; they are copied there and back.
+    0: none."""
     offload_folder: OptionalPath = None
-    """Where these lie, in files that have no name; None: in ordinary memory."""
+    """Where these lie, in files that have no name; None: in ordinary memory, which counts."""
     prefix_share: Annotated[float, Field(ge=0, le=0.9)] = 0.25
-    """Share of the near memory that may keep prompts for their requester's next; 0: none."""
+    """Share of the near memory that may keep prompts for the next ones of the same requester, until
+    it is needed; 0: none."""
 
 
 class Failover(_Section):
@@ -392,7 +405,8 @@ class AlertSettings(_Section):
     webhook: str = ""
     """A URL that every alert is posted to; empty: alerts are only logged and counted."""
     secret_file: OptionalPath = None
-    """A file with the secret that signs alerts, which its owner alone may read."""
+    """A file with the secret that signs alerts, which its owner alone may read; needed with a
+    webhook."""
     lasts_s: Annotated[Seconds, Field(alias="lasts", ge=0)] = 86400
     """Of a requester: money that lasts no longer than this at the present rate."""
     budget_bps: Annotated[int, Field(ge=1, le=10_000)] = 9000

@@ -52,7 +52,12 @@ _CONNECT_S, _RESERVE_S = 4.0, 20.0
 #: daemon that failed to dial does not try again for some seconds.
 _CHECK_S, _CHECKS = 10.0, 2
 #: Options of every daemon, and of one that holds reservations.
-_OPTIONS = {"relay": 1, "relayService": 0, "noListenAddrs": 1, "idleTimeout": "15s"}
+_OPTIONS = {
+    "relay": 1,
+    "relayService": 0,
+    "noListenAddrs": 1,
+    "idleTimeout": f"{_START_TIMEOUT_S:g}s",
+}
 _RESERVES = {"autoRelay": 1, "relayDiscovery": 0, "forceReachabilityPrivate": 1, "dhtClient": 1}
 _ED25519 = b"\x08\x01\x12\x40"  # how libp2p begins the file of such a key: its type, then 64 bytes
 _P2P, _P2P_CIRCUIT, _UNIX = 0x01A5, 0x0122, 0x0190
