@@ -13,8 +13,16 @@ from devnet.layout import DevnetFolders
 
 #: Index in the phrase: Anvil gives each of its accounts ETH for gas.
 PARTIES = {
-    **{"deployer": 0, "matcher-1": 1, "requester-1": 2, "auditor-1": 3},
-    **{"miner-1": 4, "miner-2": 5, "miner-3": 6, "juror-1": 7, "juror-2": 8, "juror-3": 9},
+    "deployer": 0,
+    "matcher-1": 1,
+    "requester-1": 2,
+    "auditor-1": 3,
+    "miner-1": 4,
+    "miner-2": 5,
+    "miner-3": 6,
+    "juror-1": 7,
+    "juror-2": 8,
+    "juror-3": 9,
 }
 #: More machines, for a devnet that wants replicas.
 SPARE_PARTIES = {"miner-4": 10}

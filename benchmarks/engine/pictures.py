@@ -24,8 +24,18 @@ CLIENTS, NEW_TOKENS, LATENCY_MS = 32, 24, 64.0
 SHOWN_S = 1.0
 WIDTH, LEFT, TITLE, ROW = 960, 118, 28, 32
 PALETTE = (
-    *("#8dd3c7", "#fdb462", "#bebada", "#fb8072", "#80b1d3", "#ffed6f"),
-    *("#b3de69", "#fccde5", "#ccebc5", "#bc80bd", "#d9b38c", "#9ecae1"),
+    "#8dd3c7",
+    "#fdb462",
+    "#bebada",
+    "#fb8072",
+    "#80b1d3",
+    "#ffed6f",
+    "#b3de69",
+    "#fccde5",
+    "#ccebc5",
+    "#bc80bd",
+    "#d9b38c",
+    "#9ecae1",
 )
 
 

@@ -19,8 +19,16 @@ OPEN = {
 PREFIX = "/api"
 _DROPPED = {b"authorization", b"cookie"}
 _KEPT = (
-    *("type", "asgi", "http_version", "method", "scheme", "query_string"),
-    *("client", "server", "extensions", "state"),
+    "type",
+    "asgi",
+    "http_version",
+    "method",
+    "scheme",
+    "query_string",
+    "client",
+    "server",
+    "extensions",
+    "state",
 )
 
 

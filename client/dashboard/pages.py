@@ -43,8 +43,17 @@ PAGE = 25
 RECENT = 300
 MAX_ANSWERS = 500
 EVENT_KINDS = (
-    *("JobMatched", "JobDelivered", "JobSettled", "JobDisputed", "Deposited", "MinerRegistered"),
-    *("MachineRegistered", "ModelRegistered", "DisputeOpened", "GameOpened", "Slashed"),
+    "JobMatched",
+    "JobDelivered",
+    "JobSettled",
+    "JobDisputed",
+    "Deposited",
+    "MinerRegistered",
+    "MachineRegistered",
+    "ModelRegistered",
+    "DisputeOpened",
+    "GameOpened",
+    "Slashed",
 )
 
 

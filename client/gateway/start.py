@@ -81,12 +81,19 @@ def assemble(
         database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
     )
     shared: dict[str, Any] = {
-        **{"settings": settings, "clock": clock, "metrics": metrics, "keys": keys},
+        "settings": settings,
+        "clock": clock,
+        "metrics": metrics,
+        "keys": keys,
         "ledger": ledger,
     }
     of_batches: dict[str, Any] = {
-        **{"database": database, "files": files, "catalogue": catalogue, "prices": prices},
-        **{"gateway_id": gateway_id, "store": store},
+        "database": database,
+        "files": files,
+        "catalogue": catalogue,
+        "prices": prices,
+        "gateway_id": gateway_id,
+        "store": store,
     }
     batches = Batches(offline=offline, **shared, **of_batches)
     balance_watch = BalanceWatch(

@@ -35,9 +35,20 @@ MAX_LOGPROBS, MAX_LOGIT_BIASES, MAX_STOPS, MAX_STOP_BYTES = 20, 1024, 16, 256
 BiasMicro = Annotated[int, msgspec.Meta(ge=-100 * MICRO, le=100 * MICRO)]
 StopBytes = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_STOP_BYTES)]
 _SAMPLING_FIELDS = (
-    *("temperature_micro", "top_k", "min_p_micro", "max_new_tokens", "seed", "top_p_micro"),
-    *("key_index", "first_step", "repetition_penalty_micro", "frequency_penalty_micro"),
-    *("presence_penalty_micro", "min_new_tokens", "ignore_eos", "n_logprobs"),
+    "temperature_micro",
+    "top_k",
+    "min_p_micro",
+    "max_new_tokens",
+    "seed",
+    "top_p_micro",
+    "key_index",
+    "first_step",
+    "repetition_penalty_micro",
+    "frequency_penalty_micro",
+    "presence_penalty_micro",
+    "min_new_tokens",
+    "ignore_eos",
+    "n_logprobs",
 )
 #: Version, `_SAMPLING_FIELDS`, number of biases, number of stop strings.
 _SAMPLING_HEAD = struct.Struct(">BIIIIQIIIIiiIBBHB")

@@ -25,8 +25,16 @@ RUNS_KEPT: Final = 20
 FILE_BYTES: Final = 5 * 2**20
 #: Libraries that say too much at the level of ours.
 _QUIETER: Final = (
-    *("asyncio", "web3", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2", "hivemind"),
-    *("filelock", "h11"),
+    "asyncio",
+    "web3",
+    "urllib3",
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "hivemind",
+    "filelock",
+    "h11",
 )
 _installed: list[logging.Handler] = []
 

@@ -22,8 +22,15 @@ MAX_LIMIT_S = 60.0
 #: For starting Python and a solver, and for the last step of a method.
 GRACE_S = 15.0
 _MACHINE_FIELDS = (
-    *("id", "memory_bytes", "tflops", "bandwidth_gb_s", "region", "weight_fraction"),
-    *("kv_fraction", "max_concurrent", "tau_ms_per_layer"),
+    "id",
+    "memory_bytes",
+    "tflops",
+    "bandwidth_gb_s",
+    "region",
+    "weight_fraction",
+    "kv_fraction",
+    "max_concurrent",
+    "tau_ms_per_layer",
 )
 log = get_logger(__name__)
 

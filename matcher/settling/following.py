@@ -47,8 +47,12 @@ _SAYS = {
     "JobCancelled": (CANCELLED, ("end_tx",)),
 }
 _NUMBERS = {
-    **{"tokensIn": "tokens_in", "tokensOut": "tokens_out", "finalAt": "final_at_s"},
-    **{"paid": "paid_units", "refunded": "refunded_units", "withheld": "withheld_units"},
+    "tokensIn": "tokens_in",
+    "tokensOut": "tokens_out",
+    "finalAt": "final_at_s",
+    "paid": "paid_units",
+    "refunded": "refunded_units",
+    "withheld": "withheld_units",
 }
 
 

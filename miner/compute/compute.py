@@ -90,8 +90,18 @@ class _OpenRequest:
     """One request from its first step to its drop; two of the same key never share anything."""
 
     __slots__ = (
-        *("begins", "chain", "end", "ends", "futures", "group_before", "is_open", "job", "layers"),
-        *("left_at_s", "most_rows", "ring"),
+        "begins",
+        "chain",
+        "end",
+        "ends",
+        "futures",
+        "group_before",
+        "is_open",
+        "job",
+        "layers",
+        "left_at_s",
+        "most_rows",
+        "ring",
     )
 
     def __init__(self, spec: RequestSpec, shard: ModelShard) -> None:

@@ -34,7 +34,14 @@ class StepWork(RequestStep):
     """A request's step and its future. Without `draw` a last stage gives nothing."""
 
     __slots__ = (
-        *("as_decodes", "data", "draw", "future", "guesses", "has_waited", "links", "queued_s"),
+        "as_decodes",
+        "data",
+        "draw",
+        "future",
+        "guesses",
+        "has_waited",
+        "links",
+        "queued_s",
         "trace",
     )
 

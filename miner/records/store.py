@@ -23,7 +23,13 @@ from core.protocol.errors import CheckFailed, ConfigError
 SCHEMA_VERSION = 3
 #: Columns of a job that are kept as they are.
 _PLAIN_COLUMNS = (
-    *("stage", "job_id", "order_hash", "plan_hash", "shard_root", "started_at", "chain_state"),
+    "stage",
+    "job_id",
+    "order_hash",
+    "plan_hash",
+    "shard_root",
+    "started_at",
+    "chain_state",
 )
 #: Job states of the chain after which nothing more is signed or paid.
 CLOSED_STATES = ("SETTLED", "CANCELLED", "EXPIRED")
@@ -222,9 +228,16 @@ class MinerStore:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (order_hash, plan_hash) DO UPDATE SET"
             " acceptance = excluded.acceptance, endpoints = excluded.endpoints WHERE verified = 0",
-            *(accepted.order_hash, accepted.plan_hash, job_id, accepted.stage),
-            *(_pack(signed), _pack(list(plan)), _pack(list(endpoints)), shard_root),
-            *(_pack(acceptance), keep_until),
+            accepted.order_hash,
+            accepted.plan_hash,
+            job_id,
+            accepted.stage,
+            _pack(signed),
+            _pack(list(plan)),
+            _pack(list(endpoints)),
+            shard_root,
+            _pack(acceptance),
+            keep_until,
         )
 
     def job(self, order_hash: str, plan_hash: str | None = None) -> StoredJob | None:
@@ -232,7 +245,9 @@ class MinerStore:
         found = self._jobs(
             "order_hash = ? AND (? IS NULL OR plan_hash = ?)"
             " ORDER BY verified DESC, rowid DESC LIMIT 1",
-            *(order_hash, plan_hash, plan_hash),
+            order_hash,
+            plan_hash,
+            plan_hash,
         )
         return found[0] if found else None
 
@@ -247,7 +262,9 @@ class MinerStore:
             "UPDATE jobs SET verified = 1,"
             " started_at = CASE started_at WHEN 0 THEN ? ELSE started_at END"
             " WHERE order_hash = ? AND plan_hash = ?",
-            *(now_s, order_hash, plan_hash),
+            now_s,
+            order_hash,
+            plan_hash,
         )
 
     def set_chain_state(self, job_id: str, state: str, *, now_s: int = 0, keep_s: int = 0) -> None:
@@ -291,13 +308,17 @@ class MinerStore:
         """
         self._put(
             "INSERT OR IGNORE INTO openings VALUES (?, ?, ?, ?)",
-            *(order_hash, request, _pack(opening), prompt),
+            order_hash,
+            request,
+            _pack(opening),
+            prompt,
         )
 
     def opening(self, order_hash: str, request: int) -> tuple[wire.Opening, bytes] | None:
         found = self._row(
             "SELECT opening, prompt FROM openings WHERE order_hash = ? AND request = ?",
-            *(order_hash, request),
+            order_hash,
+            request,
         )
         return found and (msgspec.msgpack.decode(found[0], type=wire.Opening), bytes(found[1]))
 
@@ -349,7 +370,9 @@ class MinerStore:
             for index, leaf, root in self._rows(
                 "SELECT request, leaf, states_root FROM leaves WHERE order_hash = ? AND plan_hash "
                 "= ?" + (" ORDER BY request" if request is None else " AND request = ?"),
-                *(order_hash, plan_hash, *([] if request is None else [request])),
+                order_hash,
+                plan_hash,
+                *([] if request is None else [request]),
             )
         }
 
@@ -361,7 +384,12 @@ class MinerStore:
             "SELECT row_bytes, length(data), substr(data, ? * row_bytes + 1, ? * row_bytes)"
             " FROM boundary_rows"
             " WHERE order_hash = ? AND plan_hash = ? AND request = ? AND side = ?",
-            *(start, count, order_hash, plan_hash, request, side),
+            start,
+            count,
+            order_hash,
+            plan_hash,
+            request,
+            side,
         )
         if found is None:
             return None
@@ -372,8 +400,11 @@ class MinerStore:
         """The newest word of the stage before about what it sent for one request."""
         self._put(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
-            *(checkpoint.order_hash, checkpoint.plan_hash, checkpoint.request_index),
-            *(_pack(checkpoint), signature),
+            checkpoint.order_hash,
+            checkpoint.plan_hash,
+            checkpoint.request_index,
+            _pack(checkpoint),
+            signature,
         )
 
     def checkpoint(
@@ -382,7 +413,9 @@ class MinerStore:
         found = self._row(
             "SELECT checkpoint, signature FROM checkpoints"
             " WHERE order_hash = ? AND plan_hash = ? AND request = ?",
-            *(order_hash, plan_hash, request),
+            order_hash,
+            plan_hash,
+            request,
         )
         return found and (msgspec.msgpack.decode(found[0], type=t.HopCheckpoint), str(found[1]))
 
@@ -393,7 +426,10 @@ class MinerStore:
         receipt = signed.receipt
         self._put(
             "INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?, ?)",
-            *(receipt.order_hash, receipt.plan_hash, receipt.requests_root, receipt.requests),
+            receipt.order_hash,
+            receipt.plan_hash,
+            receipt.requests_root,
+            receipt.requests,
             _pack(signed),
         )
 
@@ -404,7 +440,9 @@ class MinerStore:
         found = self._row(
             "SELECT signed FROM receipts"
             " WHERE order_hash = ? AND plan_hash = ? AND requests_root = ?",
-            *(order_hash, plan_hash, requests_root),
+            order_hash,
+            plan_hash,
+            requests_root,
         )
         return msgspec.msgpack.decode(found[0], type=t.SignedReceipt) if found else None
 
@@ -412,7 +450,8 @@ class MinerStore:
         """Every receipt signed for a job, in order of signing."""
         found = self._rows(
             "SELECT signed FROM receipts WHERE order_hash = ? AND plan_hash = ? ORDER BY rowid",
-            *(order_hash, plan_hash),
+            order_hash,
+            plan_hash,
         )
         return [msgspec.msgpack.decode(signed, type=t.SignedReceipt) for (signed,) in found]
 
@@ -420,7 +459,8 @@ class MinerStore:
         """How many receipts of a job cover more than one request."""
         found = self._rows(
             "SELECT count(*) FROM receipts WHERE order_hash = ? AND plan_hash = ? AND requests > 1",
-            *(order_hash, plan_hash),
+            order_hash,
+            plan_hash,
         )
         return int(found[0][0])
 
@@ -430,13 +470,17 @@ class MinerStore:
         """The newest one replaces those before it, which cover less."""
         self._put(
             "INSERT OR REPLACE INTO acks VALUES (?, ?, ?, ?)",
-            *(ack.order_hash, ack.plan_hash, _pack(ack), signature),
+            ack.order_hash,
+            ack.plan_hash,
+            _pack(ack),
+            signature,
         )
 
     def ack(self, order_hash: str, plan_hash: str) -> tuple[t.Ack, str] | None:
         found = self._row(
             "SELECT ack, signature FROM acks WHERE order_hash = ? AND plan_hash = ?",
-            *(order_hash, plan_hash),
+            order_hash,
+            plan_hash,
         )
         return found and (msgspec.msgpack.decode(found[0], type=t.Ack), str(found[1]))
 

@@ -22,12 +22,28 @@ from tests.client.dashboard.world import (
 )
 
 PATHS = (
-    *("/", "/models", f"/models/{MODEL_ID}", "/chat", "/jobs"),
-    *(f"/jobs/{ids.full(ids.Kind.JOB, JOB)}", f"/jobs/{FOREIGN_JOB}", f"/receipts/rcpt_{1:032x}"),
-    *("/keys", "/wallet", "/network", f"/miners/{ids.full(ids.Kind.MINER, MINERS[2])}"),
-    *(f"/earnings?owner={OWNER}", "/planner", "/disputes"),
-    *(f"/disputes/{JURY_CASE}", f"/disputes/{GAME_CASE}", "/explorer", f"/addresses/{PAYER}"),
-    *(f"/transactions/{tx_of(12)}", "/blocks/12", "/connect"),
+    "/",
+    "/models",
+    f"/models/{MODEL_ID}",
+    "/chat",
+    "/jobs",
+    f"/jobs/{ids.full(ids.Kind.JOB, JOB)}",
+    f"/jobs/{FOREIGN_JOB}",
+    f"/receipts/rcpt_{1:032x}",
+    "/keys",
+    "/wallet",
+    "/network",
+    f"/miners/{ids.full(ids.Kind.MINER, MINERS[2])}",
+    f"/earnings?owner={OWNER}",
+    "/planner",
+    "/disputes",
+    f"/disputes/{JURY_CASE}",
+    f"/disputes/{GAME_CASE}",
+    "/explorer",
+    f"/addresses/{PAYER}",
+    f"/transactions/{tx_of(12)}",
+    "/blocks/12",
+    "/connect",
 )
 
 

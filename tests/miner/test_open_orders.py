@@ -390,7 +390,7 @@ def _bent(message: Any, asker: Asker, rng: random.Random) -> Any:
     elif isinstance(old, list):
         choices = [[], [t.ZERO_HASH] * 32]
     elif hints[name] == t.SignedOpening | None:
-        choices = [None, *([asker.submission(0)[0].opening])]
+        choices = [None, asker.submission(0)[0].opening]
     elif isinstance(old, t.Ack):
         choices = [asker.ack(rng.randrange(300), rng.randrange(200)).ack]
     values[name] = rng.choice(choices)

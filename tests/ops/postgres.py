@@ -51,8 +51,20 @@ def server() -> Iterator[str]:
         secret.chmod(0o644)
         subprocess.run(
             [
-                *(str(program("initdb")), "-D", str(data), "-U", "headrace", "-A", "scram-sha-256"),
-                *("--pwfile", str(secret), "-E", "UTF8", "--locale", "C", "--no-sync"),
+                str(program("initdb")),
+                "-D",
+                str(data),
+                "-U",
+                "headrace",
+                "-A",
+                "scram-sha-256",
+                "--pwfile",
+                str(secret),
+                "-E",
+                "UTF8",
+                "--locale",
+                "C",
+                "--no-sync",
             ],
             check=True,
             capture_output=True,
@@ -62,8 +74,16 @@ def server() -> Iterator[str]:
         with (folder / "log").open("wb") as log:
             running = subprocess.Popen(
                 [
-                    *(str(program("postgres")), "-D", str(data), "-p", str(port), "-F"),
-                    *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
+                    str(program("postgres")),
+                    "-D",
+                    str(data),
+                    "-p",
+                    str(port),
+                    "-F",
+                    "-c",
+                    "listen_addresses=127.0.0.1",
+                    "-c",
+                    "unix_socket_directories=",
                 ],
                 stdout=log,
                 stderr=log,

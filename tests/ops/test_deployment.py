@@ -207,8 +207,16 @@ def test_compose_itself_takes_the_file(tmp_path: Path) -> None:
     filled.write_text(re.sub(r"=$", "=x", text, flags=re.M))
     told = subprocess.run(
         [
-            *("docker", "compose", "--env-file", str(filled), "-f", str(COMPOSE)),
-            *("--profile", "all", "config", "--quiet"),
+            "docker",
+            "compose",
+            "--env-file",
+            str(filled),
+            "-f",
+            str(COMPOSE),
+            "--profile",
+            "all",
+            "config",
+            "--quiet",
         ],
         capture_output=True,
         text=True,

@@ -44,7 +44,10 @@ class Child:
         """Run `python -m module SPEC` until it is ready. Raises ChildFailed with its errors."""
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, json.dumps(spec)),
+            sys.executable,
+            "-m",
+            module,
+            json.dumps(spec),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,

@@ -28,8 +28,18 @@ ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 POLL_S = 1.0
 ENDS_WITHIN_S, SETTLED_WITHIN_S = 90.0, 15.0
 EVENTS = (
-    *("JobOpened", "JobMatched", "JobDelivered", "JobPaid", "JobClosing", "JobSettled"),
-    *("JobCancelled", "JobExpired", "JobDisputed", "JobResolved", "JobLocked", "JobReleased"),
+    "JobOpened",
+    "JobMatched",
+    "JobDelivered",
+    "JobPaid",
+    "JobClosing",
+    "JobSettled",
+    "JobCancelled",
+    "JobExpired",
+    "JobDisputed",
+    "JobResolved",
+    "JobLocked",
+    "JobReleased",
 )
 Json = dict[str, Any]
 

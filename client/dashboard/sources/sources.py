@@ -33,8 +33,15 @@ RULES = {
     "MinerRegistry": ("minStake", "unbondSeconds", "jailSeconds", "pausedUntil"),
     "Escrow": ("withdrawDelaySeconds",),
     "JuryArbitrator": (
-        *("bond", "fee", "panelSize", "quorum", "slashBps"),
-        *("commitSeconds", "revealSeconds", "payoutDelaySeconds", "minJurorStake"),
+        "bond",
+        "fee",
+        "panelSize",
+        "quorum",
+        "slashBps",
+        "commitSeconds",
+        "revealSeconds",
+        "payoutDelaySeconds",
+        "minJurorStake",
     ),
 }
 

@@ -60,8 +60,13 @@ JURY_TURN = {"opened": "the draw", "ruled": "the payout"} | dict.fromkeys(
 )
 _BY_ACCUSED = ("Revealed", "Picked", "PointedAt", "PartPicked")
 _BY_ACCUSER = (
-    *("DisputeOpened", "GameOpened", "Accused", "Asked"),
-    *("NodeOpened", "ChunksShown", "Expanded"),
+    "DisputeOpened",
+    "GameOpened",
+    "Accused",
+    "Asked",
+    "NodeOpened",
+    "ChunksShown",
+    "Expanded",
 )
 #: Arguments that name a player, and those that say until when; they are no details of a move.
 _PLAYERS = ("juror", "challenger", "accuser", "owner")

@@ -57,8 +57,17 @@ class Explorer:
 
 #: Seconds since 1970.
 _MOMENTS = {
-    *("until", "endsAt", "expiry", "finalAt", "commitUntil", "revealUntil", "leaveAt", "readyAt"),
-    *("deadline", "payoutAt", "jailUntil"),
+    "until",
+    "endsAt",
+    "expiry",
+    "finalAt",
+    "commitUntil",
+    "revealUntil",
+    "leaveAt",
+    "readyAt",
+    "deadline",
+    "payoutAt",
+    "jailUntil",
 }
 _SOME_TIME_AGO_S = 10**9
 #: What an argument is, where its name says so.
@@ -66,8 +75,21 @@ _KINDS = {"job": "job", "source": "job", "dispute": "dispute"} | dict.fromkeys(
     ("modelId", "model"), "model"
 )
 _UNITS = {
-    *("amount", "maxAmount", "refunded", "paid", "withheld", "stake", "bond", "slashed"),
-    *("toChallenger", "toVictim", "burned", "cap", "delta", "cumulative", "value"),
+    "amount",
+    "maxAmount",
+    "refunded",
+    "paid",
+    "withheld",
+    "stake",
+    "bond",
+    "slashed",
+    "toChallenger",
+    "toVictim",
+    "burned",
+    "cap",
+    "delta",
+    "cumulative",
+    "value",
 }
 
 

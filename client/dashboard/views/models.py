@@ -12,8 +12,13 @@ from core.protocol.signing import name_hash
 from core.protocol.units import price_of_nano
 
 _DTYPES = (
-    *("float64", "float32", "bfloat16", "float16"),
-    *("int8-weight-only", "int8-weight-only-bfloat16", "int4-weight-only"),
+    "float64",
+    "float32",
+    "bfloat16",
+    "float16",
+    "int8-weight-only",
+    "int8-weight-only-bfloat16",
+    "int4-weight-only",
 )
 
 

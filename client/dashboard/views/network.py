@@ -15,8 +15,14 @@ from core.protocol.units import price_of_nano
 #: Events that accuse an owner, and all events of its owner in a machine's history.
 ACCUSED = ("DisputeOpened", "GameOpened")
 OF_OWNER = (
-    *(*ACCUSED, "StakeAdded", "ExitRequested", "ExitCancelled"),
-    *("Withdrawn", "Slashed", "Jailed", "Unjailed"),
+    *ACCUSED,
+    "StakeAdded",
+    "ExitRequested",
+    "ExitCancelled",
+    "Withdrawn",
+    "Slashed",
+    "Jailed",
+    "Unjailed",
 )
 
 

@@ -137,9 +137,19 @@ _REQUEST = Statement(
 )
 _BEGUN = Statement(update(_REQUESTS).where(_HAS_ID).values(begun_at=bindparam("now")))
 _ENDED = (
-    *("state", "error_code", "ended_at", "reserved_units", "first_token_ms", "took_ms"),
-    *("cost_units", "tokens_in", "tokens_out"),
-    *("answer", "answer_status", "keep_until", "idempotency_key"),
+    "state",
+    "error_code",
+    "ended_at",
+    "reserved_units",
+    "first_token_ms",
+    "took_ms",
+    "cost_units",
+    "tokens_in",
+    "tokens_out",
+    "answer",
+    "answer_status",
+    "keep_until",
+    "idempotency_key",
 )
 _END = Statement(
     update(_REQUESTS).where(_HAS_ID).values({n: bindparam(f"new_{n}") for n in _ENDED})

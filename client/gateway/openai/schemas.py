@@ -101,7 +101,10 @@ _PARAM = _kind("string", nullable=True)
 ERROR = _object(
     "error",
     error=_object(
-        *("message", "type", "param", "code"),
+        "message",
+        "type",
+        "param",
+        "code",
         **{"message": _TEXT, "type": _TEXT, "param": _PARAM, "code": _TEXT},
     ),
 )
@@ -110,7 +113,12 @@ _USAGE: Json = {
     "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
 }
 COMPLETION = _object(
-    *("id", "object", "created", "model", "choices", "usage"),
+    "id",
+    "object",
+    "created",
+    "model",
+    "choices",
+    "usage",
     id=_TEXT,
     object={"enum": ["chat.completion", "text_completion"]},
     choices=_kind("array", minItems=1),

@@ -155,7 +155,14 @@ def attend_whole(query: Tensor, key: Tensor, value: Tensor, window: int, scaling
         *(part.data_ptr() for part in parts),
         strides.ctypes.data,
         out.data_ptr(),
-        *(T, K, H // K, d, e, window, scaling, torch.get_num_threads()),
+        T,
+        K,
+        H // K,
+        d,
+        e,
+        window,
+        scaling,
+        torch.get_num_threads(),
     )
     if failed:
         raise MemoryError(f"no memory for the scores of {T} rows")

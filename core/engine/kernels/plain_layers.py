@@ -36,8 +36,20 @@ _FIELDS = [
     *(
         (name, ctypes.c_void_p)
         for name in (
-            *("norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "out_bias", "added_norm"),
-            *("inner_norm", "gate_up", "gate_up_bias", "down", "down_bias", "inner_added_norm"),
+            "norm",
+            "qkv",
+            "qkv_bias",
+            "query_norm",
+            "key_norm",
+            "out",
+            "out_bias",
+            "added_norm",
+            "inner_norm",
+            "gate_up",
+            "gate_up_bias",
+            "down",
+            "down_bias",
+            "inner_added_norm",
         )
     ),
     *(
@@ -285,11 +297,28 @@ class _Described:
             found, head_epsilon = self._norm(getattr(attention, name, None), head_epsilon)
             head_norms.append(found)
         self.fields = (
-            *(norm, qkv, qkv_bias, *head_norms, out, out_bias, added),
-            *(inner_norm, gate_up, gate_up_bias, down, down_bias, inner_added),
-            *(attention.o_proj.out_features, sizes[0] // width, sizes[1] // width, width, inner[0]),
+            norm,
+            qkv,
+            qkv_bias,
+            *head_norms,
+            out,
+            out_bias,
+            added,
+            inner_norm,
+            gate_up,
+            gate_up_bias,
+            down,
+            down_bias,
+            inner_added,
+            attention.o_proj.out_features,
+            sizes[0] // width,
+            sizes[1] // width,
+            width,
+            inner[0],
             is_gelu,
-            *(epsilon, inner_epsilon, head_epsilon or 0.0),
+            epsilon,
+            inner_epsilon,
+            head_epsilon or 0.0,
             0.0,  # the scale is learnt from the layer's own call
         )
 

@@ -55,18 +55,51 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
     real = ctypes.c_double if bits == 64 else ctypes.c_float
     library.panel_width.restype = ctypes.c_int
     library.multiply.argtypes = [
-        *(pointer, number, pointer, pointer, pointer),
-        *(number, number, number, threads),
+        pointer,
+        number,
+        pointer,
+        pointer,
+        pointer,
+        number,
+        number,
+        number,
+        threads,
     ]
     library.multiply.restype = None
     library.attend.argtypes = [
-        *(pointer, number, number, pointer, pointer, pointer, number, pointer, pointer, pointer),
-        *(number, number, number, number, number, real, threads),
+        pointer,
+        number,
+        number,
+        pointer,
+        pointer,
+        pointer,
+        number,
+        pointer,
+        pointer,
+        pointer,
+        number,
+        number,
+        number,
+        number,
+        number,
+        real,
+        threads,
     ]
     library.attend.restype = ctypes.c_int
     library.attend_whole.argtypes = [
-        *(pointer, pointer, pointer, pointer, pointer),
-        *(number, number, number, number, number, number, real, threads),
+        pointer,
+        pointer,
+        pointer,
+        pointer,
+        pointer,
+        number,
+        number,
+        number,
+        number,
+        number,
+        number,
+        real,
+        threads,
     ]
     library.attend_whole.restype = ctypes.c_int
     library.put.argtypes = [pointer, number, number, pointer, pointer, number, number, number]

@@ -17,8 +17,15 @@ from core.runtime.folders import Folders, make_private
 from core.runtime.redact import redact, redact_text
 
 PACKAGES: Final = (
-    *("headrace", "web3", "eth-account", "coincurve", "torch", "transformers", "hivemind"),
-    *("fastapi", "typer"),
+    "headrace",
+    "web3",
+    "eth-account",
+    "coincurve",
+    "torch",
+    "transformers",
+    "hivemind",
+    "fastapi",
+    "typer",
 )
 LOGS_SAVED: Final = 5
 CRASHES_SAVED: Final = 5

@@ -236,7 +236,13 @@ async def test_weights_are_found_by_model_and_profile(context: Context, keepers:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "3", '"x"', "{}", '{"delegation": 3, "signature": "0x"}', '{"result": []}'),
+        "",
+        "[]",
+        "3",
+        '"x"',
+        "{}",
+        '{"delegation": 3, "signature": "0x"}',
+        '{"result": []}',
         '{"delegation": {"orderHash": "0x", "auditor": "0x", "expiry": 1}, "signature": "0x"}',
     ],
 )

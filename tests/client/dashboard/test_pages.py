@@ -41,23 +41,56 @@ from tests.client.gateway.world import World
 JOB_ID = ids.full(ids.Kind.JOB, JOB)
 RECEIPT = f"rcpt_{1:032x}"
 PATHS = (
-    *("/", "/models", f"/models/{MODEL_ID}", "/chat", "/jobs", f"/jobs/{JOB_ID}"),
-    *(f"/jobs/{OLD_JOB}", f"/receipts/{RECEIPT}", "/keys", "/wallet", "/network"),
-    *(f"/miners/{MINERS[2]}", f"/earnings?owner={OWNER}", "/earnings", "/planner", "/disputes"),
-    *(f"/disputes/{JURY_CASE}", f"/disputes/{GAME_CASE}", "/explorer", "/explorer?name=Slashed"),
-    *(f"/addresses/{PAYER}", f"/transactions/{tx_of(12)}", "/blocks/12"),
-    *(f"/things/{FOREIGN_JOB}", "/connect"),
+    "/",
+    "/models",
+    f"/models/{MODEL_ID}",
+    "/chat",
+    "/jobs",
+    f"/jobs/{JOB_ID}",
+    f"/jobs/{OLD_JOB}",
+    f"/receipts/{RECEIPT}",
+    "/keys",
+    "/wallet",
+    "/network",
+    f"/miners/{MINERS[2]}",
+    f"/earnings?owner={OWNER}",
+    "/earnings",
+    "/planner",
+    "/disputes",
+    f"/disputes/{JURY_CASE}",
+    f"/disputes/{GAME_CASE}",
+    "/explorer",
+    "/explorer?name=Slashed",
+    f"/addresses/{PAYER}",
+    f"/transactions/{tx_of(12)}",
+    "/blocks/12",
+    f"/things/{FOREIGN_JOB}",
+    "/connect",
 )
 NOWHERE = (
-    *("/jobs/job_ZZZZ", "/receipts/nope", "/miners/mnr_ZZZZ", "/disputes/disp_ZZZZ"),
-    *("/models/none", "/blocks/x", "/transactions/0x12", "/addresses/0x12", "/things/zz"),
-    *("/earnings?owner=zz", "/search?q=%3Cscript%3E", "/jobs/batch_none"),
+    "/jobs/job_ZZZZ",
+    "/receipts/nope",
+    "/miners/mnr_ZZZZ",
+    "/disputes/disp_ZZZZ",
+    "/models/none",
+    "/blocks/x",
+    "/transactions/0x12",
+    "/addresses/0x12",
+    "/things/zz",
+    "/earnings?owner=zz",
+    "/search?q=%3Cscript%3E",
+    "/jobs/batch_none",
 )
 CHANGES: dict[str, dict[str, str]] = {"/keys": {"name": "x"}, "/planner": {"methods": "even"}} | {
     path: {}
     for path in (
-        *(f"/receipts/{RECEIPT}/check", f"/jobs/{JOB_ID}/check", "/keys/key_local/revoke"),
-        *("/jobs/batch_1/cancel", "/api/v1/chat/completions", "/api/v1/files", "/api/v1/batches"),
+        f"/receipts/{RECEIPT}/check",
+        f"/jobs/{JOB_ID}/check",
+        "/keys/key_local/revoke",
+        "/jobs/batch_1/cancel",
+        "/api/v1/chat/completions",
+        "/api/v1/files",
+        "/api/v1/batches",
     )
 }
 
@@ -405,8 +438,13 @@ def test_earnings_of_an_owner_are_what_the_chain_credited(stranger: httpx2.Clien
 
 def test_the_search_finds_every_kind_of_thing(stranger: httpx2.Client) -> None:
     for room, typed in (
-        *(("jobs", "job_248"), ("blocks", "12"), ("addresses", PAYER), ("jobs", FOREIGN_JOB)),
-        *(("transactions", tx_of(12)), ("disputes", JURY_CASE), ("models", "toy")),
+        ("jobs", "job_248"),
+        ("blocks", "12"),
+        ("addresses", PAYER),
+        ("jobs", FOREIGN_JOB),
+        ("transactions", tx_of(12)),
+        ("disputes", JURY_CASE),
+        ("models", "toy"),
     ):
         answer = stranger.get("/search", params={"q": typed})
         assert (answer.status_code, answer.headers["location"]) == (303, f"/{room}/{typed}")

@@ -26,8 +26,13 @@ NEW_FILE = Statement(insert(FILES))
 FILE = Statement(select(FILES).where(FILES.c.file_id == bindparam("wanted")))
 COUNT = Statement(select(func.count().label("files")).select_from(FILES))
 ROW = {
-    **{"file_id": "file_1", "key_id": "key_1", "filename": "100%.txt", "purpose": "batch"},
-    **{"size_bytes": 2**40, "created_at": 5, "expires_at": None},
+    "file_id": "file_1",
+    "key_id": "key_1",
+    "filename": "100%.txt",
+    "purpose": "batch",
+    "size_bytes": 2**40,
+    "created_at": 5,
+    "expires_at": None,
 }
 
 
