@@ -266,7 +266,7 @@ async def jobs_wait(run: Run, job: JobArgument) -> None:
 
 @jobs.command("cancel")
 async def jobs_cancel(run: Run, job: JobArgument) -> None:
-    """End a job that runs here, or take back the lock of one that was not taken or is late."""
+    """End a job that runs here, or take back the lock of one that nobody took or paid in time."""
     from client.commands.ask.job_follow import cancel_job
 
     run.emit(await cancel_job(run, job))

@@ -36,7 +36,7 @@ class Parameters:
     max_window_s: int = 900
     max_dispute_s: int = 710
     withdraw_delay_s: int = 30
-    close_delay_s: int = 60  # in which a session's last Acks count
+    close_delay_s: int = 60  # after a deadline, in which only Acks count
     protocol_fee_bps: int = 50
     min_juror_stake: int = 50 * USD
     bond: int = 20 * USD

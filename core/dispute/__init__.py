@@ -6,5 +6,5 @@
 `trace/`    what a trace is, how it is committed, opened and judged
 `referee/`  whether one value of a trace is right, in integers alone
 
-`game`, `trace` and `referee` are the twins of the contracts and need neither numpy nor torch.
+The last two are the twins of contracts and need neither numpy nor torch.
 """

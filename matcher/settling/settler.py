@@ -1,9 +1,10 @@
 """How is a job brought to its end, also where a party fell silent?
 
 Acknowledged: `settleAck`, of an open order again and again, until it is closed and expires. Silent
-requester: receipts of all stages → `deliver` → after the window `finalize`. Nothing finished: after
-the deadline `expire`. Before each step the chain is asked, so that a step that was done before we
-died, or by another account, is recorded instead of done again.
+requester: receipts of all stages → `deliver` → after the window `finalize`. Nothing finished:
+`expire`, when the delay after the deadline is over in which only an acknowledgement counts. Before
+each step the chain is asked, so that a step that was done before we died, or by another account, is
+recorded instead of done again.
 """
 
 from __future__ import annotations
@@ -162,7 +163,9 @@ class Settler:
                 assert job.ack is not None, "an acknowledged job has its acknowledgement"
                 order, ack = job.signed.order, job.ack
                 await self._end(job, "settleAck", order, ack.ack, ack.signature, list(job.plan))
-                await self._note(job_id, tokens_in=ack.ack.tokens_in, tokens_out=ack.ack.tokens_out)
+                if not order.is_open:  # a session's are the most that any Ack said: its event
+                    said = {"tokens_in": ack.ack.tokens_in, "tokens_out": ack.ack.tokens_out}
+                    await self._note(job_id, **said)
             case SettlingStep.DELIVER:
                 await self._deliver(job)
             case SettlingStep.FINALIZE:

@@ -1,7 +1,7 @@
 """How do messages leave in order, while no request waits for a slow reader?
 
 An outbox has a bounded queue and one sender. Whatever waits when the sender is free leaves as one
-frame, so that a batch costs one. A sender never waits; when the outbox is broken or full,
+frame, so that a batch costs one. `put` never waits; when the outbox is broken or full,
 each message that did not leave reports it, and its request fails while others go on.
 """
 
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 5.0
 OUTBOX_MESSAGES = 4096
 #: Of payload in one frame, so that a long prompt does not hold back others' steps.
 BUNDLE_BYTES = 2**20
-#: A sender with more bytes than this here is asked to wait.
+#: A stage that has put more bytes than this here is asked to wait (`wait_for_room`).
 OUTBOX_BYTES = 16 * 2**20
 MAX_OUTBOXES = 256
 log = get_logger(__name__)

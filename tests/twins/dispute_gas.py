@@ -206,7 +206,7 @@ def measure() -> dict[str, int]:
 
 #: Of a round, the pick and its opening: base fees and what else the bytes of a call are; then each
 #: hash that is shown, and each sibling on the way up to the node before, by the floor of calldata.
-ROUND_GAS, HASH_GAS = 57_500, 1_280
+ROUND_GAS, HASH_GAS = 53_800, 1_280
 
 
 def widths(levels: int) -> list[tuple[int, int, int]]:

@@ -6,13 +6,10 @@ milliseconds (`_ms`), days are UTC (`2026-11-21`). `migrations/` builds exactly 
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 
-T = TypeVar("T")
 #: States of a request. Only `running` holds a reservation.
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 INTERRUPTED = "interrupted"

@@ -39,7 +39,7 @@ struct Drawn {
 }
 
 /// What do signed rows and sampling bytes say by themselves? No state, no money: a game asks.
-/// Twins: core/dispute/trace/rows.py and draw.py.
+/// Twins: tests/twins/game/rows.py and draw.py.
 interface IRowJudge {
     error SpotUnknown();
     error OrderMismatch();

@@ -9,7 +9,7 @@ import {Drawn, RowSpot, SignedRows} from "./IRowJudge.sol";
 import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 
 /// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a
-/// leaf of it, the referee rules. docs/trust.md; twin: core/dispute/game/dispute.py.
+/// leaf of it, the referee rules. docs/trust.md; twin: tests/twins/game/game.py.
 ///
 /// Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Proving → Ruled or PickingPart →
 /// ProvingPart → Ruled, Ruled → Executed. Every turn has its own full clock, its last second

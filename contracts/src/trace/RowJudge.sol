@@ -15,7 +15,7 @@ import {Openings} from "./Openings.sol";
 import {Programs} from "./Program.sol";
 import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
 
-/// See IRowJudge. Twins: core/dispute/trace/rows.py and draw.py.
+/// See IRowJudge. Twins: tests/twins/game/rows.py and draw.py.
 contract RowJudge is IRowJudge {
     using Decode for Decode.Vector;
 

@@ -154,9 +154,10 @@ class Accuser(Player):
         tokens, number = seen.tokens, 0
         if not layout.contains(place):
             return Evidence(tokens=tokens)
-        if choice is not None and choice.how == How.OUTSIDE_TOP_K:
+        is_choice = layout.op(place.section, place.op).kind == LeafKind.GREEDY
+        if is_choice and choice is not None and choice.how == How.OUTSIDE_TOP_K:
             tokens, number = self.listed, place.item
-        elif layout.op(place.section, place.op).kind == LeafKind.GREEDY:
+        elif is_choice:
             # One that does not keep the preferred token out. Without one, any list loses or wins.
             known = ((n, token) for n, token in enumerate(to_ids(tokens)))
             vocab = self.case.program.vocab

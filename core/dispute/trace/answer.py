@@ -77,7 +77,7 @@ def to_ids(tokens: bytes) -> list[int]:
 def likeliest(logits: Sequence[float], but: int, count: int) -> list[int]:
     """The `count` likeliest tokens by logits [V], `but` left out, in ascending order.
 
-    None if fewer.
+    The empty list if there are fewer.
     """
     others = (token for token in range(len(logits)) if token != but)
     found = sorted(nlargest(count, others, key=logits.__getitem__))

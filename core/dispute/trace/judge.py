@@ -156,6 +156,8 @@ class Case:
             return self.open_leaf(self.derivation.part(place, part), first, evidence)
         if self.layout.op(place.section, place.op).kind == LeafKind.GREEDY:
             return None
+        if not 0 <= evidence.witness < self.claim.positions:
+            raise EvidenceError(f"witness {evidence.witness} of {self.claim.positions} positions")
         leaf = self.derivation.trial(place, evidence.witness).whole
         return self.open_leaf(leaf, self.open_value(place, evidence) + stated, evidence)
 

@@ -158,8 +158,11 @@ class PassPlan:
                 picked = (
                     by_row[:count] if group.rows is None else by_row.index_select(0, group.rows)
                 )
-                keys, values = pool.gather(group.gather[index], group.count)
-                done.append((group.rows, decode_rows(picked, keys, values, group.mask, options)))
+                # Handed on unnamed: of two groups only one lies beside the pool at a time.
+                kept = decode_rows(
+                    picked, *pool.gather(group.gather[index], group.count), group.mask, options
+                )
+                done.append((group.rows, kept))
         if len(done) == 1 and not plan.chunks:
             if count == rows:
                 return done[0][1][None]

@@ -140,8 +140,8 @@ def prepack(shard: ModelShard, *, head: bool = True, model_dir: Path | None = No
                     setattr(parent, name, part)
             packed += len(names)
             if id(modules[0]) == output and model_dir is not None:
-                table = shard.model.get_input_embeddings().weight
-                if table.data_ptr() == held[0].data_ptr():
+                table_at = shard.model.get_input_embeddings().weight.data_ptr()
+                if table_at == held[0].data_ptr():
                     map_embedding(shard, model_dir)
             del held, weights, modules
             return_freed_memory()
