@@ -4,7 +4,7 @@ there is and what is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 from core.protocol.errors import HeadraceError, NoCapacity, UsageError
 from core.protocol.units import parse_bytes
 from core.runtime.commands.results import Result
-from matcher.planning.plan_file import MODEL_KEYS, checked_table, read_document, saying_where
+from matcher.planning.plan_file import (
+    MODEL_KEYS,
+    checked_table,
+    out_of_range,
+    read_document,
+    saying_where,
+)
 from scheduler.fabric.objective import Objective
 from scheduler.fabric.place import FabricPlan, place
 from scheduler.fabric.switching import Switch
@@ -25,6 +31,7 @@ T = TypeVar("T")
 _WORK_KEYS = {field.name for field in fields(Workload)}
 _DEMAND_KEYS = {"id", "slo_ms", "weight"} | _WORK_KEYS | MODEL_KEYS
 _GPU_KEYS = {field.name for field in fields(GpuType)} - {"name"} | {"id", "memory"}
+_EFFICIENCY_KEYS = {field.name for field in fields(Efficiency)}
 _FILE_KEYS = {
     "schema",
     "id",
@@ -73,30 +80,35 @@ def read_models(path: Path) -> ModelsQuestion:
         document = checked_table(content, "the file", _FILE_KEYS)
         if document.get("schema") != "models/1":
             raise FleetError(f"schema {document.get('schema')!r} is not models/1")
-        serving = {
-            model: [Group(**group) for group in groups]
-            for model, groups in dict(document.get("serving", {})).items()
-        }
+        gpus = _each(document["gpus"], "gpus", _gpu)
+        models = _each(document["models"], "models", _demand)
+        sharing = document.get("sharing", False)
+        if not isinstance(sharing, bool):
+            raise FleetError(f"sharing is {sharing!r}, not true or false")
+        serving = _serving(document.get("serving", {}), gpus, models)
+        efficiency = checked_table(document.get("efficiency", {}), "efficiency", _EFFICIENCY_KEYS)
         return ModelsQuestion(
             str(document.get("id", path.stem)),
-            _each(document["gpus"], "gpus", _gpu),
-            _each(document["models"], "models", _demand),
+            gpus,
+            models,
             document.get("objective", "sum"),
-            bool(document.get("sharing", False)),
-            Efficiency(**document.get("efficiency", {})),
-            Switch(serving, float(document.get("ms_per_gpu", 0.0))),
+            sharing,
+            Efficiency(**efficiency),
+            Switch(serving, document.get("ms_per_gpu", 0.0)),
         )
 
 
-def _each(entries: Iterable[Any], name: str, read: Callable[[Any], T]) -> tuple[T, ...]:
+def _each(entries: Any, name: str, read: Callable[[Any], T]) -> tuple[T, ...]:
     """What is wrong with an entry is said with its place."""
+    if not isinstance(entries, list):
+        raise FleetError(f"{name} is not a list")
     found = []
     for i, entry in enumerate(entries):
         try:
             found.append(read(entry))
         except KeyError as error:
             raise FleetError(f"{name}[{i}]: {error} is missing") from None
-        except (HeadraceError, TypeError, ValueError) as error:
+        except (HeadraceError, TypeError, ValueError, ArithmeticError) as error:
             what = error.what if isinstance(error, HeadraceError) else str(error)
             raise FleetError(f"{name}[{i}]: {what}") from None
     return tuple(found)
@@ -105,7 +117,10 @@ def _each(entries: Iterable[Any], name: str, read: Callable[[Any], T]) -> tuple[
 def _gpu(entry: Any) -> GpuType:
     values = checked_table(entry, "it", _GPU_KEYS)
     if "memory" in values:
-        values["memory_bytes"] = parse_bytes(str(values.pop("memory")))
+        try:
+            values["memory_bytes"] = parse_bytes(str(values.pop("memory")))
+        except UsageError as error:
+            raise FleetError(f"memory: {error.what}") from None
     return GpuType(str(values.pop("id")), **values)
 
 
@@ -120,6 +135,22 @@ def _demand(entry: Any) -> Demand:
         kv_heads=values["kv_heads"],
         **own,
     )
+
+
+def _serving(
+    entry: Any, gpus: Sequence[GpuType], models: Sequence[Demand]
+) -> dict[str, tuple[Group, ...]]:
+    """What runs now, by model. Raises FleetError for a model or GPU that the file does not list."""
+    known = [gpu.name for gpu in gpus]
+
+    def read(group: Any) -> Group:
+        values = checked_table(group, "it", set(Group._fields))
+        if values["gpu"] not in known:
+            raise FleetError(f"gpu is {values['gpu']!r}, not one of {known}")
+        return Group(**values)
+
+    by_model = checked_table(entry, "serving", {model.name for model in models})
+    return {model: _each(groups, f"serving.{model}", read) for model, groups in by_model.items()}
 
 
 def place_models(asked: ModelsQuestion) -> PlacedModels:
@@ -151,6 +182,8 @@ def place_models(asked: ModelsQuestion) -> PlacedModels:
         ) from None
     except FleetError as error:
         raise UsageError(f"{asked.id} cannot be planned", why=str(error)) from None
+    except ArithmeticError as error:
+        raise out_of_range(asked.id, error) from None
     return _placed(asked, plan)
 
 

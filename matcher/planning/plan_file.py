@@ -147,8 +147,16 @@ def saying_where(name: str) -> Iterator[None]:
         yield
     except KeyError as error:
         raise UsageError(f"{name} is incomplete", why=f"{error} is missing") from None
-    except (FleetError, TypeError, ValueError, ZeroDivisionError, AttributeError) as error:
+    except (FleetError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{name} cannot be planned", why=str(error)) from None
+    except ArithmeticError as error:
+        raise out_of_range(name, error) from None
+
+
+def out_of_range(name: str, error: ArithmeticError) -> UsageError:
+    """The error for numbers that are allowed one by one but not together."""
+    why = f"its numbers are too large or too small together: {error}"
+    return UsageError(f"{name} cannot be planned", why=why)
 
 
 def read_document(path: Path) -> Any:
@@ -157,7 +165,7 @@ def read_document(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON", why=str(error)) from None
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.fleet.costs import Position, end_bytes
 from scheduler.fleet.errors import FleetError
-from scheduler.fleet.fleet import LARGEST, SMALLEST, ModelShape
+from scheduler.fleet.fleet import ModelShape
+from scheduler.fleet.numbers import check_number, check_whole
 from scheduler.fleet.workload import Workload
 
 #: ψ_TP that are tried; only those that divide a node, so that whatever C1 allows also fits into
 #: nodes.
 TENSOR_DEGREES = (1, 2, 4, 8)
+#: GPUs of one type at most.
+MOST_GPUS = 2**20 - 1
 
 
 class NeedsChain(FleetError):
@@ -53,13 +55,12 @@ class Efficiency:
 
     def __post_init__(self) -> None:
         for name in ("compute", "bandwidth", "interconnect", "memory", "kv_high_water"):
-            if not 0 < getattr(self, name) <= 1:
-                raise FleetError(f"{name} efficiency is {getattr(self, name)}, not in (0, 1]")
-        for name in ("kernel_us", "kernels_per_layer", "all_reduce_us", "step_ms"):
-            if not 0 <= getattr(self, name) <= LARGEST:
-                raise FleetError(f"{name} is {getattr(self, name)}, must not be negative")
-        if self.token_budget < 1 or self.max_sequences < 1:
-            raise FleetError("token_budget and max_sequences must be at least 1")
+            check_number(f"{name} efficiency", getattr(self, name), most=1)
+        for name in ("kernel_us", "all_reduce_us", "step_ms"):
+            check_number(name, getattr(self, name), least=0)
+        check_whole("kernels_per_layer", self.kernels_per_layer)
+        for name in ("token_budget", "max_sequences"):
+            check_whole(name, getattr(self, name), least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,10 @@ class GpuType:
         if not self.name:
             raise FleetError("a GPU type without a name")
         for name in ("tflops", "bandwidth_gb_s", "interconnect_gb_s"):
-            if not SMALLEST <= getattr(self, name) <= LARGEST:
-                raise FleetError(f"GPU type {self.name}: {name} is {getattr(self, name)}")
-        if not 0 <= self.count < 2**20 or self.gpus_per_node < 1 or self.memory_bytes < 0:
-            raise FleetError(
-                f"GPU type {self.name}: count {self.count}, memory_bytes {self.memory_bytes}, "
-                f"gpus_per_node {self.gpus_per_node}"
-            )
+            check_number(f"GPU type {self.name}: {name}", getattr(self, name))
+        check_whole(f"GPU type {self.name}: count", self.count, most=MOST_GPUS)
+        for name in ("memory_bytes", "gpus_per_node"):
+            check_whole(f"GPU type {self.name}: {name}", getattr(self, name), least=1)
 
     @property
     def tensor_degrees(self) -> tuple[int, ...]:
@@ -116,12 +114,12 @@ class Demand:
             raise FleetError("a model without a name")
         if self.workload.requests_per_s is None:
             raise FleetError(f"model {self.name}: its rate of requests must be given")
-        if not 0 < self.bytes_per_parameter <= 8:
-            raise FleetError(f"model {self.name}: {self.bytes_per_parameter} bytes per parameter")
-        for name in ("kv_heads", "slo_ms", "weight"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise FleetError(f"model {self.name}: {name} is {value}, must be above 0")
+        check_number(f"model {self.name}: bytes_per_parameter", self.bytes_per_parameter, most=8)
+        if self.kv_heads is not None:
+            check_whole(f"model {self.name}: kv_heads", self.kv_heads, least=1)
+        for name in ("slo_ms", "weight"):
+            if getattr(self, name) is not None:
+                check_number(f"model {self.name}: {name}", getattr(self, name))
 
     @property
     def requests_per_s(self) -> float:

@@ -4,6 +4,7 @@
 `workload`    the requests that a plan is made for
 `profile`     what was measured of a machine with a model
 `files`       all of these as they are written in files
+`numbers`     which numbers they may hold
 `errors`      what can be wrong with them, and with a plan
 `costs`       how many layers a machine holds, and how long it takes over them
 `kinds`       machines that are alike, and the patterns that hold a model

@@ -15,12 +15,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from core.protocol.types import LayerRange
 from scheduler.fleet.errors import FleetError
+from scheduler.fleet.numbers import LARGEST, SMALLEST, check_number, check_whole
 from scheduler.fleet.profile import Profile
 
 #: One-way latency assumed between machines while nobody has measured anything.
 UNMEASURED_RHO_MS = 50.0
-#: What a machine may claim of itself (Tflop/s, GB/s, ms); NaN is outside too.
-SMALLEST, LARGEST = 1e-6, 1e9
 
 
 class Located(Protocol):
@@ -187,8 +186,28 @@ class ModelShape:
         """Shape of a decoder with gated MLPs; ``layer_bytes`` overrides what is counted.
 
         With ``experts``, ``intermediate`` is the MLP every token visits (0 if none) and
-        ``expert_intermediate`` that of one expert.
+        ``expert_intermediate`` that of one expert. Raises FleetError naming a number that is
+        absurd.
         """
+        for name, value, least in (
+            ("layers", layers, 1),
+            ("hidden", hidden, 1),
+            ("intermediate", intermediate, 0),
+            ("heads", heads, 1),
+            ("kv_heads", kv_heads, 0),
+            ("vocab", vocab, 1),
+            ("head_dim", 0 if head_dim is None else head_dim, 0),
+            ("kv_bytes_per_value", kv_bytes_per_value, 0),
+            ("activation_bytes_per_value", activation_bytes_per_value, 0),
+            ("experts", experts, 0),
+            ("experts_per_token", experts_per_token, 0),
+            ("expert_intermediate", expert_intermediate, 0),
+        ):
+            check_whole(name, value, least, 2**31)
+        check_whole("layer_bytes", 0 if layer_bytes is None else layer_bytes)
+        check_number("bytes_per_parameter", bytes_per_parameter)
+        if not isinstance(tied, bool):
+            raise FleetError(f"tied is {tied!r}, not true or false")
         head_dim = head_dim or hidden // heads
         q, kv = heads * head_dim, 2 * kv_heads * head_dim
         shared = 2 * hidden * q + hidden * kv + 3 * hidden * intermediate

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.fleet.errors import FleetError
+from scheduler.fleet.numbers import check_number
 
 
 class Arrival(NamedTuple):
@@ -27,9 +26,6 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "output_tokens"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 1):
-                raise FleetError(f"{name} is {value}, a request has at least one")
-        rate = self.requests_per_s
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise FleetError(f"requests_per_s is {rate}, must be above 0")
+            check_number(name, getattr(self, name), least=1)
+        if self.requests_per_s is not None:
+            check_number("requests_per_s", self.requests_per_s)

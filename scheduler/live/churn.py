@@ -14,8 +14,6 @@ from typing import TypeAlias
 from core.protocol.types import LayerRange
 from scheduler.fleet.costs import prior_ms_per_layer
 from scheduler.fleet.fleet import (
-    LARGEST,
-    SMALLEST,
     Coordinator,
     Fleet,
     Links,
@@ -25,6 +23,7 @@ from scheduler.fleet.fleet import (
     Shard,
     in_layer_order,
 )
+from scheduler.fleet.numbers import LARGEST, SMALLEST
 
 #: An event from further in the future than this has a wrong clock.
 SKEW_MS = 5_000

@@ -24,7 +24,7 @@ State: TypeAlias = tuple[int, tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Z(k) = k^α / (T_comp + (s*(k)/k) r_RTT), to be maximised; by default k²/stages."""
+    """Z(k) = k^α / (T_comp + (s*(k)/k) r_RTT), to be maximised; (1, 0, 1) gives k²/stages."""
 
     alpha: float
     t_comp_ms: float

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from scheduler.search.anneal import Arrangement
 from scheduler.stages.moves import MOVES, Chain
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 
 #: Temperature at the start and at the end, in layers.
 HOT, COLD = 1.0, 0.1
@@ -26,7 +26,7 @@ RAISE = 1 + 1e-6
 
 
 def aim(
-    pool: Machines,
+    pool: StagePool,
     start: Chain,
     idle: Sequence[int],
     *,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from scheduler.stages.moves import MOVES, Chain
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Cooling:
 
 
 def anneal(
-    pool: Machines,
+    pool: StagePool,
     start: Sequence[Chain],
     idle: Sequence[int],
     *,

@@ -19,7 +19,7 @@ from scheduler.stages.compact_milp import solve_compact
 from scheduler.stages.moves import Chain
 from scheduler.stages.quick_patterns import quick_patterns
 from scheduler.stages.stage_patterns import stage_patterns
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import table_of
 
 #: Kinds of machines up to which the exact methods (patterns, compact MILP) are tried.
@@ -79,7 +79,7 @@ def reordered(
 ) -> tuple[Candidate, ...]:
     """The same stages in other orders that pass as much: what differs is how batches meet."""
     table = table_of(fleet, model)
-    pool = Machines(table, 1 / NARROW if table.links_bind else 1.0)
+    pool = StagePool(table, 1 / NARROW if table.links_bind else 1.0)
     chains, _ = chains_of(pool, candidate.placement)
     draw = random.Random(seed)
     found = dict[Placement, Candidate]()
@@ -96,7 +96,7 @@ def reordered(
     return tuple(found.values())
 
 
-def _shuffled(pool: Machines, chain: Chain, draw: random.Random) -> Chain:
+def _shuffled(pool: StagePool, chain: Chain, draw: random.Random) -> Chain:
     """Exchange stages at random, each time only if the chain passes as much as it did at first."""
     chain, enough, n = chain[:], pool.flow(chain, 0.0) * (1 - 1e-6), len(chain)
     for _ in range(SWAPS * n):

@@ -18,7 +18,7 @@ from scheduler.search.anneal import Arrangement, anneal
 from scheduler.search.starts import many_chains, one_chain
 from scheduler.stages.chains import chains_of, depth_of, placement_of
 from scheduler.stages.moves import Chain
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import StageTable, table_of
 
 Clock = Callable[[], float]
@@ -82,7 +82,7 @@ def chain_search(
     table = table_of(fleet, model)
     if table.capped_bound <= 0:
         raise PlanError("empty", f"these machines cannot hold {model.layers} layers together")
-    search = _Search(Machines(table, options.headroom), options, _stop(clock, deadline_s), clock)
+    search = _Search(StagePool(table, options.headroom), options, _stop(clock, deadline_s), clock)
     best = search.run(warm, endless=deadline_s is not None)
     if best is None:
         raise PlanError("unreachable", "no chain of these machines reaches from end to end")
@@ -109,7 +109,7 @@ class _Search:
 
     def __init__(
         self,
-        pool: Machines,
+        pool: StagePool,
         options: ChainOptions,
         stop: Callable[[], bool] | None,
         clock: Clock | None,

@@ -6,11 +6,11 @@ import random
 from collections.abc import Sequence
 
 from scheduler.stages.moves import Chain
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import region_order
 
 
-def one_chain(pool: Machines, seed: int) -> Chain:
+def one_chain(pool: StagePool, seed: int) -> Chain:
     """All machines in one chain, region after region, one stage each while there are layers."""
     table = pool.table
     regions = sorted({machine.region for machine in table.machines})
@@ -24,7 +24,7 @@ def one_chain(pool: Machines, seed: int) -> Chain:
 
 
 def many_chains(
-    pool: Machines, seed: int, groups: Sequence[Sequence[int]]
+    pool: StagePool, seed: int, groups: Sequence[Sequence[int]]
 ) -> tuple[list[Chain], list[int]]:
     """As many chains as each group gives, then as the leftovers give together, and the rest.
 
@@ -50,7 +50,7 @@ def many_chains(
 
 
 def _fill(
-    pool: Machines, group: Sequence[int], draw: random.Random
+    pool: StagePool, group: Sequence[int], draw: random.Random
 ) -> tuple[list[Chain], list[int]]:
     table, total = pool.table, pool.table.model.layers
 

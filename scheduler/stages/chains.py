@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from core.protocol.types import LayerRange
 from scheduler.fleet.fleet import Placement, Shard, in_layer_order
 from scheduler.stages.moves import Chain
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import StageTable, fits_at
 
 #: Chains of stages of machines by index.
 Shape = Sequence[Sequence[Sequence[int]]]
 
 
-def placement_of(pool: Machines, shape: Shape) -> Placement:
+def placement_of(pool: StagePool, shape: Shape) -> Placement:
     """The ranges of all machines when every chain passes what it can.
 
     Where a machine is faster with more layers than its stage needs, it holds those before its stage
@@ -47,7 +47,7 @@ def _faster_with(table: StageTable, machine: int, start: int, k: int) -> int:
     return max(able, key=lambda j: (kind.rates[j - 1], -j))
 
 
-def chains_of(pool: Machines, placement: Placement) -> tuple[list[Chain], list[int]]:
+def chains_of(pool: StagePool, placement: Placement) -> tuple[list[Chain], list[int]]:
     """Chains that resemble a placement, and the machines that are in none.
 
     Machines with the same range are a stage. Stages are strung together from layer 0 on, each time

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from scheduler.stages.stages import Machines, PlannedStage
+from scheduler.stages.stages import PlannedStage, StagePool
 
 Chain: TypeAlias = list[PlannedStage]
 Change: TypeAlias = tuple[tuple[tuple[int, Chain], ...], list[int] | None]
 Draw: TypeAlias = Callable[[], float]
-Move: TypeAlias = Callable[[Sequence[Chain], list[int], Machines, Draw], Change | None]
+Move: TypeAlias = Callable[[Sequence[Chain], list[int], StagePool, Draw], Change | None]
 
 
-def _leave(chain: Chain, i: int, machine: int, pool: Machines) -> None:
+def _leave(chain: Chain, i: int, machine: int, pool: StagePool) -> None:
     """Take a machine out of stage i; a stage it was alone in goes."""
     here = chain[i].machines
     if len(here) == 1:
@@ -37,7 +37,9 @@ def _pick(chains: Sequence[Chain], draw: Draw) -> int:
     return int(draw() * len(chains)) if len(chains) > 1 else 0
 
 
-def transfer(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def transfer(
+    chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw
+) -> Change | None:
     """One machine goes to another stage of its chain."""
     c = _pick(chains, draw)
     chain = chains[c]
@@ -53,7 +55,7 @@ def transfer(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Dra
     return ((c, new),), None
 
 
-def swap(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def swap(chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw) -> Change | None:
     """Two machines of different kinds change places inside a chain."""
     c = _pick(chains, draw)
     chain = chains[c]
@@ -71,7 +73,7 @@ def swap(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -
     return ((c, new),), None
 
 
-def split(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def split(chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw) -> Change | None:
     """A machine leaves its stage for one of its own; a lone one only moves along the chain."""
     c = _pick(chains, draw)
     chain = chains[c]
@@ -87,7 +89,7 @@ def split(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) 
     return ((c, new),), None
 
 
-def merge(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def merge(chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw) -> Change | None:
     """Two stages of a chain become one."""
     c = _pick(chains, draw)
     chain = chains[c]
@@ -101,7 +103,9 @@ def merge(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) 
     return ((c, new),), None
 
 
-def move_run(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def move_run(
+    chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw
+) -> Change | None:
     """A run of stages goes elsewhere in its chain, half of the time turned round."""
     c = _pick(chains, draw)
     chain = chains[c]
@@ -120,7 +124,7 @@ def move_run(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Dra
 
 
 def reverse_run(
-    chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw
+    chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw
 ) -> Change | None:
     """A run of stages is turned round where it is."""
     c = _pick(chains, draw)
@@ -133,7 +137,7 @@ def reverse_run(
     return ((c, chain[:i] + chain[i:j][::-1] + chain[j:]),), None
 
 
-def retire(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def retire(chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw) -> Change | None:
     """One machine is left without work."""
     c = _pick(chains, draw)
     chain = chains[c]
@@ -145,7 +149,7 @@ def retire(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw)
     return ((c, new),), [*idle, machine]
 
 
-def recruit(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def recruit(chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw) -> Change | None:
     """A machine without work joins a stage or makes one."""
     if not idle:
         return None
@@ -161,7 +165,7 @@ def recruit(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw
     return ((c, new),), idle[:at] + idle[at + 1 :]
 
 
-def across(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def across(chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw) -> Change | None:
     """One machine goes from one chain to another, or two change places."""
     n = len(chains)
     if n < 2:
@@ -188,7 +192,7 @@ def across(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw)
 
 
 def cross_over(
-    chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw
+    chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw
 ) -> Change | None:
     """Two chains change tails; one of them may end."""
     n = len(chains)
@@ -200,7 +204,7 @@ def cross_over(
     return ((c, a[:i] + b[j:]), (d, b[:j] + a[i:])), None
 
 
-def divide(chains: Sequence[Chain], idle: list[int], pool: Machines, draw: Draw) -> Change | None:
+def divide(chains: Sequence[Chain], idle: list[int], pool: StagePool, draw: Draw) -> Change | None:
     """One chain becomes two, its stages dealt out at random or cut in the middle."""
     c = _pick(chains, draw)
     chain = chains[c]

@@ -17,7 +17,7 @@ from scheduler.fleet.workload import Workload
 from scheduler.stages.chains import placement_of
 from scheduler.stages.solver import LpColumn, maximise
 from scheduler.stages.stage_patterns import hand_out, patterns_at
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import StageTable, table_of
 
 #: Layers fewer than a pattern could hold at T, so that lengths can add up to L exactly.
@@ -57,7 +57,7 @@ def quick_patterns(
         for members, many in zip(stages, answer.values, strict=True)
         for _ in range(round(many))
     ]
-    return placement_of(Machines(table), [hand_out(table, chosen)])
+    return placement_of(StagePool(table), [hand_out(table, chosen)])
 
 
 def _prompt_ms(

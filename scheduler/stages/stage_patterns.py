@@ -16,7 +16,7 @@ from scheduler.fleet.errors import PlanError
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
 from scheduler.stages.chains import placement_of
 from scheduler.stages.solver import LpColumn, maximise
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import StageTable, table_of
 
 #: Most machines in one stage, and most patterns that one target may have.
@@ -54,7 +54,7 @@ def stage_patterns(
     ``over`` may end the bisection early. Raises PlanError when no such pipeline exists.
     """
     table = table_of(fleet, model)
-    pool = Machines(table)
+    pool = StagePool(table)
     limit = min(most_stages or model.layers, model.layers)
     low, high, best = 0.0, table.capped_bound, None
     proven = high

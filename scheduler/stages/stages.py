@@ -46,7 +46,7 @@ class PlannedStage:
     )
 
 
-class Machines:
+class StagePool:
     """Every stage that a search has met, made once.
 
     With ``headroom`` h a link counts as 1/h of what it carries: prompts come in bursts, and a link

@@ -215,7 +215,10 @@ def test_route_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
         ({**FLEET, "machines": [{"id": "a", "memory": "6", "tflops": 1}]}, "no unit"),
         ({**FLEET, "surprise": 1}, "unknown keys ['surprise']"),
         ({**FLEET, "machines": [FLEET["machines"][0]] * 2}, "listed twice"),  # type: ignore[index]
-        ({**FLEET, "model": {**FLEET["model"], "layers": 0}}, "0 layers"),
+        ({**FLEET, "model": {**FLEET["model"], "layers": 0}}, "layers is 0"),
+        ({**FLEET, "model": {**FLEET["model"], "heads": 1.5}}, "heads is 1.5"),
+        ({**FLEET, "links": {"default_ms": 10**400}}, "too large"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_a_wrong_fleet_file_is_said_to_be_wrong_where_it_is(

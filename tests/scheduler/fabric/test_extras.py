@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from scheduler.fabric.pool import PlacementEffort
 from scheduler.fabric.sharing import shared_latency_ms, shared_replicas
 from scheduler.fabric.switching import Switch
 from scheduler.fabric.world import Demand, Efficiency, GpuType, Group, NeedsChain, Overloaded
+from scheduler.fleet.errors import FleetError
 from tests.scheduler.fabric.checking import check_plan
 from tests.scheduler.fabric.seating import seats
 from tests.scheduler.fabric.worlds import demand, gpu, small_shape, worlds
@@ -156,3 +158,15 @@ def test_switching_costs_keep_what_serves_unless_it_gains_enough() -> None:
     same = place(types, day, switch=Switch(serving, ms_per_gpu=1.0))
     assert [part.groups for part in same.parts] == [part.groups for part in first.parts]
     assert same.value == pytest.approx(first.value)
+
+
+@pytest.mark.parametrize("absurd", [-1.0, math.inf, math.nan, "1", True])
+def test_absurd_price_of_loading_is_refused(absurd: float) -> None:
+    with pytest.raises(FleetError, match="ms_per_gpu is"):
+        Switch(ms_per_gpu=absurd)
+
+
+@pytest.mark.parametrize(("tensor", "replicas"), [(0, 1), (1, 0), (1.0, 1), (1, True), (1, 2**20)])
+def test_absurd_group_that_serves_is_refused(tensor: int, replicas: int) -> None:
+    with pytest.raises(FleetError, match=r"serving.chat on big: (tensor|replicas) is"):
+        Switch({"chat": [Group("big", tensor, replicas)]})

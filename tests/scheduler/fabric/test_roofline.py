@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,8 +102,36 @@ def test_rtx_3090_takes_about_three_times_as_long_as_h100(inputs: int, outputs: 
 
 
 @pytest.mark.parametrize(
-    "absurd", [{"compute": 0.0}, {"bandwidth": 1.5}, {"step_ms": -1.0}, {"token_budget": 0}]
+    "absurd",
+    [
+        {"compute": 0.0},
+        {"bandwidth": 1.5},
+        {"step_ms": -1.0},
+        {"token_budget": 0},
+        {"token_budget": math.nan},
+        {"max_sequences": 2.5},
+        {"kernels_per_layer": True},
+    ],
 )
 def test_absurd_efficiency_is_refused(absurd: dict[str, float]) -> None:
-    with pytest.raises(FleetError):
+    with pytest.raises(FleetError, match=next(iter(absurd))):
         Efficiency(**absurd)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"count": 2.0},
+        {"count": -1},
+        {"count": 2**20},
+        {"memory_bytes": 0},
+        {"memory_bytes": 8e9},
+        {"gpus_per_node": True},
+        {"gpus_per_node": 0},
+        {"tflops": math.nan},
+        {"interconnect_gb_s": "25"},
+    ],
+)
+def test_absurd_gpu_type_is_refused(absurd: dict[str, Any]) -> None:
+    with pytest.raises(FleetError, match=f"GPU type big: {next(iter(absurd))} is"):
+        replace(gpu(), **absurd)

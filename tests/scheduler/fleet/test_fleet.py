@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
+from scheduler.fleet.workload import Workload
 from tests.scheduler.worlds import holding, toy_model
 
 
@@ -75,6 +77,34 @@ def test_dense_shape_counts_like_the_reference_fleets() -> None:
     assert shape.embedding_bytes == shape.head_bytes == 1_555_824_640
     assert shape.kv_bytes_per_token_per_layer == 4096
     assert shape.activation_bytes_per_token == 10240
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"layers": 2.0},
+        {"hidden": math.inf},
+        {"heads": 0},
+        {"head_dim": []},
+        {"layer_bytes": 10**30},
+        {"bytes_per_parameter": None},
+        {"experts": True},
+        {"tied": "no"},
+    ],
+)
+def test_dense_shape_of_absurd_numbers_is_refused(absurd: dict[str, Any]) -> None:
+    sound = {"layers": 2, "hidden": 8, "intermediate": 16, "heads": 2, "kv_heads": 1, "vocab": 9}
+    ModelShape.dense(**sound, tied=False)
+    with pytest.raises(FleetError, match=f"{next(iter(absurd))} is"):
+        ModelShape.dense(**{**sound, "tied": False, **absurd})
+
+
+@pytest.mark.parametrize(
+    "absurd", [{"input_tokens": 0.5}, {"output_tokens": "9"}, {"requests_per_s": math.inf}]
+)
+def test_absurd_workload_is_refused(absurd: dict[str, Any]) -> None:
+    with pytest.raises(FleetError, match=f"{next(iter(absurd))} is"):
+        Workload(**absurd)
 
 
 def test_rho_prefers_pair_then_reverse_then_region_then_default() -> None:

@@ -40,7 +40,6 @@ def test_size_is_the_published_one() -> None:
     assert (len(program.rows), program.columns, nonzeros) == (1848, 1376, 13960)
     fleet, model = cluster("het42")
     program = build_program(fleet, model)
-    nonzeros = sum(len(columns) for _, _, columns, _ in program.rows)
     assert (len(program.rows), program.columns) == (5502, 4004)
 
 

@@ -14,7 +14,7 @@ from scheduler.flow.valid import validate_placement
 from scheduler.search.aim import aim
 from scheduler.search.chain_search import ChainOptions, chain_search
 from scheduler.search.starts import one_chain
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import table_of
 from tests.scheduler.search.worlds import (
     all_placements,
@@ -62,7 +62,7 @@ def test_single24_reaches_its_bound() -> None:
 
 def test_geo24_passes_1754_over_its_slow_links() -> None:
     fleet, model = cluster("geo24")
-    pool = Machines(table_of(fleet, model))
+    pool = StagePool(table_of(fleet, model))
     found = aim(pool, one_chain(pool, 0), [], seed=1, evaluations=60_000)
     assert found is not None
     assert found.tokens_per_s >= 1700

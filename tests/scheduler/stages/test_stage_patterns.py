@@ -11,7 +11,7 @@ from scheduler.fleet.fleet import Fleet, ModelShape
 from scheduler.flow.max_flow import max_flow
 from scheduler.flow.valid import validate_placement
 from scheduler.stages.stage_patterns import stage_patterns
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import table_of
 from tests.scheduler.search.worlds import clusters
 
@@ -36,7 +36,7 @@ def test_best_pipeline_equals_brute_force_at_every_stage_limit(
     world: tuple[Fleet, ModelShape],
 ) -> None:
     fleet, model = world
-    pool = Machines(table_of(fleet, model))
+    pool = StagePool(table_of(fleet, model))
     everything = partitions(list(range(len(fleet.machines))))
     for limit in (1, 2, model.layers):
         best = max(

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scheduler.fleet.fleet import Coordinator, Fleet, Links, ModelShape
 from scheduler.flow.max_flow import max_flow
 from scheduler.stages.chains import chains_of, placement_of
-from scheduler.stages.stages import Machines
+from scheduler.stages.stages import StagePool
 from scheduler.stages.table import table_of
 from tests.scheduler.search.worlds import clusters, machine, toy_model
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> tuple[Machines, list[list[int]]]:
+def chains(draw: st.DrawFn) -> tuple[StagePool, list[list[int]]]:
     fleet, model = draw(clusters(most_machines=5, most_layers=7))
-    pool = Machines(table_of(fleet, model))
+    pool = StagePool(table_of(fleet, model))
     n = len(fleet.machines)
     marks = draw(st.lists(st.integers(0, n - 1), min_size=n, max_size=n))
     groups = [[m for m in range(n) if marks[m] == g] for g in range(n)]
@@ -28,7 +28,7 @@ def chains(draw: st.DrawFn) -> tuple[Machines, list[list[int]]]:
 
 @given(chains())
 @settings(max_examples=150, deadline=None)
-def test_greedy_layer_counts_equal_brute_force(world: tuple[Machines, list[list[int]]]) -> None:
+def test_greedy_layer_counts_equal_brute_force(world: tuple[StagePool, list[list[int]]]) -> None:
     pool, shape = world
     chain = [pool.stage(stage) for stage in shape]
     total = pool.table.model.layers
@@ -48,7 +48,7 @@ def test_greedy_layer_counts_equal_brute_force(world: tuple[Machines, list[list[
 @given(chains(), st.floats(0.1, 60))
 @settings(max_examples=100, deadline=None)
 def test_lacking_nothing_means_passing_the_target(
-    world: tuple[Machines, list[list[int]]], target: float
+    world: tuple[StagePool, list[list[int]]], target: float
 ) -> None:
     pool, shape = world
     chain = [pool.stage(stage) for stage in shape]
@@ -63,7 +63,7 @@ def test_lacking_nothing_means_passing_the_target(
 @settings(max_examples=60, deadline=None)
 def test_flow_of_a_chain_over_slow_links_is_its_max_flow(world: tuple[Fleet, ModelShape]) -> None:
     fleet, model = world
-    pool = Machines(table_of(fleet, model))
+    pool = StagePool(table_of(fleet, model))
     stages = [(m,) for m in range(0, len(fleet.machines), 2)]
     stages[0] = tuple(range(0, len(fleet.machines), 3))  # a stage of several
     stages = [s for i, s in enumerate(stages) if i == 0 or s[0] not in stages[0]]
@@ -84,7 +84,7 @@ def test_a_machine_that_is_faster_with_more_layers_holds_more() -> None:
         Coordinator(),
     )
     model = toy_model(4)
-    pool = Machines(table_of(fleet, model))
+    pool = StagePool(table_of(fleet, model))
     placement = placement_of(pool, [[(0,), (1,)]])
     assert [len(shard.layers) for shard in placement] == [2, 3]
     assert max_flow(fleet, model, placement, partial=True).tokens_per_s == pytest.approx(8.0)
@@ -94,7 +94,7 @@ def test_ends_hold_fewer_layers_where_tables_are_large() -> None:
     model = toy_model(6, embedding_bytes=100)
     from tests.scheduler.worlds import fleet_of
 
-    pool = Machines(table_of(fleet_of(3, 3, 3), model))
+    pool = StagePool(table_of(fleet_of(3, 3, 3), model))
     assert pool.ends_matter
     chain = [pool.stage((m,)) for m in range(3)]
     counts = pool.layer_counts(chain)
