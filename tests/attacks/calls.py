@@ -13,14 +13,15 @@ from msgspec.structs import replace
 from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol import types as t
-from tests.attacks.model import ACTIVE, EXITED, NONE, By, Model
+from tests.attacks.accounts import ACTIVE, EXITED, NONE, By
+from tests.attacks.model import Model
 
 MAX = {bits: 2**bits - 1 for bits in (16, 32, 64, 96, 128, 256)}
 CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 STATES = t.JobState
 _SNAKE = re.compile("[A-Z]")
 #: How often a message has one thing wrong, and how often several.
-ONE_WRONG, SEVERAL_WRONG = 0.3, 0.04
+ONE_WRONG, SEVERAL_WRONG = 0.25, 0.04
 #: Of jobs that are kept at hand; the oldest that are over are forgotten first.
 KEPT = 60
 #: How often each function is called, of the sum.
@@ -28,12 +29,12 @@ WEIGHTS = {
     "deposit": 5,
     "approve": 2,
     "request_withdraw": 4,
-    "withdraw": 4,
+    "withdraw": 3,
     "withdraw_credit": 4,
     "set_spender": 5,
-    "register": 6,
+    "register": 4,
     "add_stake": 4,
-    "request_exit": 3,
+    "request_exit": 2,
     "cancel_exit": 3,
     "withdraw_stake": 4,
     "rotate_operator": 3,
@@ -42,7 +43,7 @@ WEIGHTS = {
     "open_matched": 18,
     "match_job": 8,
     "settle_ack": 22,
-    "deliver": 10,
+    "deliver": 12,
     "finalize": 8,
     "cancel": 3,
     "expire": 8,
@@ -162,9 +163,10 @@ class Calls:
     def next(self) -> Call:
         """A random call, at its time."""
         name = self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        if len(self._of_state(ACTIVE)) < 3 and self.odds(0.4):
-            name = self.rng.choice(("register", "cancel_exit", "withdraw_stake"))
-        self.at, self.approvals = self.last + self.rng.choice((1, 1, 1, 2, 7, 20)), []
+        if len(self._of_state(ACTIVE)) < 3 and self.odds(0.3):
+            may = self._of_state(NONE, EXITED)
+            name = "register" if may else self.rng.choice(("cancel_exit", "withdraw_stake"))
+        self.at, self.approvals = self.last + self.rng.choice((1, 1, 1, 1, 2, 9)), []
         call: Call = getattr(self, "_" + name)()
         self.last = call.at
         return call
@@ -251,7 +253,7 @@ class Calls:
     def _approve(self) -> Call:
         who = self.one("requester")
         to = self.model.net.addresses[self.rng.choice(("Escrow", "MinerRegistry"))]
-        amount = self.rng.choice((10**6, 10**9, 10**13))
+        amount = self.rng.choice((10**6, 10**9, 10**13, 10**13))
         return self._call("TestUSD", "approve", who, (to, amount), [who])
 
     # --- Escrow ---
@@ -331,19 +333,21 @@ class Calls:
     def _request_exit(self) -> Call:
         who = self.one("owner", *self._of_state(ACTIVE))
         stake = self.model.miner[who].stake
-        rest = self.rng.choice((0, 0, self.model.clocks.min_stake))
+        least = self.model.clocks.min_stake
+        rest = self.rng.choice((0, least, least, stake // 2))
         return self._stakes("requestExit", who, self.amount(max(stake - rest, 0)))
 
     def _leaving(self) -> str:
         leaving = [who for who in self.who["owner"] if self.model.miner[who].leaving]
-        return self.one("owner", *leaving)
+        leaving.sort(key=lambda who: self.model.miner[who].leave_at)
+        return self.one("owner", *leaving[:2])
 
     def _cancel_exit(self) -> Call:
         return self._stakes("cancelExit", self._leaving())
 
     def _withdraw_stake(self) -> Call:
         who = self._leaving()
-        self.wait_for(self.model.miner[who].leave_at, p=0.4)
+        self.wait_for(self.model.miner[who].leave_at, p=0.3)
         return self._stakes("withdraw", who, method="withdraw_stake")
 
     def _rotate_operator(self) -> Call:
@@ -379,7 +383,7 @@ class Calls:
             matcher=matcher,
             matcher_fee_bps=0 if matcher == t.ZERO_ADDRESS and self.odds(0.9) else fee,
             min_stake=rng.choice((0, 0, 0, clocks.min_stake, 3 * clocks.min_stake)),
-            deadline=now + rng.choice((1, 2, 30, 120, 300, clocks.max_job_s)),
+            deadline=now + rng.choice((1, 60, 200, 600, 900, clocks.max_job_s)),
             window=rng.choice((0, 1, 30, 120, clocks.max_window_s)),
             auditor=t.ZERO_ADDRESS,
             arbitrator=rng.choice(model.net.arbitrators),
@@ -395,6 +399,7 @@ class Calls:
             order = replace(order, max_tokens_in=1, max_tokens_out=0, price_in=min(price, MAX[64]))
         revoked = [nonce for who, nonce in model.revoked if who == requester]
         stakes = [miner.stake for miner in model.miner.values()] or [0]
+        strangers = t.ZERO_ADDRESS, requester, model.escrow, model.stakes
         return self.altered(
             order,
             {"requests": rng.choice((0, MAX[32]))},
@@ -404,7 +409,7 @@ class Calls:
             {"window": self.beside(clocks.max_window_s)},
             {"window": MAX[32]},
             {"matcher_fee_bps": rng.choice((501, 10_000, MAX[16]))},
-            {"arbitrator": rng.choice((t.ZERO_ADDRESS, *self.everyone, *model.net.contracts))},
+            {"arbitrator": rng.choice(strangers)},
             {"model_id": self.hash()},
             {"numerics_profile": self.hash()},
             {"nonce": rng.choice(revoked or [self.nonces])},
@@ -466,23 +471,42 @@ class Calls:
 
     def _signer(self, order: t.Order) -> str:
         """Who signs an order: its requester, a spender, at times anybody."""
-        spenders = [key for who, key in self.model.spender if who == order.requester]
-        if spenders and self.odds(0.45):
-            return self.rng.choice(spenders)
+        allowed = [
+            key
+            for (who, key), spender in self.model.spender.items()
+            if who == order.requester and (spender.expiry >= self.at - 1 or self.odds(0.05))
+        ]
+        if allowed and self.odds(0.5):
+            return self.rng.choice(allowed)
         return self.one("requester", order.requester, p=0.96)
 
-    def _some(self, *states: STATES, session: bool | None = None) -> Known | None:
-        """An order whose job is in one of these states, at times in any."""
+    def _some(
+        self,
+        *states: STATES,
+        session: bool | None = None,
+        first: int | None = None,
+        alive: bool = False,
+    ) -> Known | None:
+        """An order whose job is in one of these states, at times in any.
+
+        `first`: of those whose time is over first, so many. `alive`: hardly after its deadline.
+        """
+        late = self.at if alive and self.odds(0.9) else 0
         job = self.model.job
         right = [
             k
             for k in self.known
             if job[self.model.net.job_id(k.order)].state in states
             and session in (None, k.order.is_open)
+            and job[self.model.net.job_id(k.order)].deadline >= late
         ]
         if right and self.odds(0.92):
-            return self.rng.choice(right)
+            right.sort(key=lambda k: self._ends(self._job(k)))
+            return self.rng.choice(right[:first])
         return self.rng.choice(self.known) if self.known else None
+
+    def _ends(self, job: Any) -> int:
+        return int(job.final_at if job.state == STATES.DELIVERED else job.deadline)
 
     def _job(self, known: Known) -> Any:
         return self.model.job[self.model.net.job_id(known.order)]
@@ -544,7 +568,7 @@ class Calls:
         )
 
     def _match_job(self) -> Call:
-        known = self._some(STATES.OPEN)
+        known = self._some(STATES.OPEN, alive=True)
         if known is None:
             return self._open()
         order = self._reorder(known)
@@ -609,7 +633,7 @@ class Calls:
         return self._tasks("settleAck", who, *args, said=said, jobs=jobs)
 
     def _deliver(self) -> Call:
-        known = self._some(STATES.MATCHED, session=False)
+        known = self._some(STATES.MATCHED, session=False, alive=True)
         if known is None:
             return self._open_matched()
         order, plan = self._reorder(known), self._replan(known)
@@ -647,7 +671,7 @@ class Calls:
                 i,
                 stage.layer_from,
                 stage.layer_to,
-                self.model.shard_root(stage),
+                self.hash(),
                 roots[i],
                 roots[i + 1],
                 self.hash(),
@@ -665,7 +689,6 @@ class Calls:
                     {"stage": i + 1},
                     {"layer_from": stage.layer_from + 1},
                     {"layer_to": stage.layer_to + 1},
-                    {"shard_root": self.hash()},
                     {"input_root": self.hash()},
                     {"output_root": self.hash()},
                     {"requests": order.requests - 1},
@@ -682,7 +705,7 @@ class Calls:
         return receipts, signatures
 
     def _finalize(self) -> Call:
-        known = self._some(STATES.DELIVERED)
+        known = self._some(STATES.DELIVERED, first=3)
         if known is None:
             return self._open_matched()
         self.wait_for(self._job(known).final_at)
@@ -700,7 +723,7 @@ class Calls:
         return self._tasks("cancel", who, id_, jobs=[known, id_])
 
     def _expire(self) -> Call:
-        known = self._some(STATES.OPEN, STATES.MATCHED)
+        known = self._some(STATES.OPEN, STATES.MATCHED, first=3)
         if known is None:
             return self._open()
         id_ = self.model.net.job_id(known.order) if self.odds(0.95) else self.hash()
@@ -709,7 +732,7 @@ class Calls:
         return self._tasks("expire", self.one("stranger"), id_, jobs=[known, id_])
 
     def _request_close(self) -> Call:
-        known = self._some(STATES.MATCHED, session=True)
+        known = self._some(STATES.MATCHED, session=True, alive=True)
         if known is None:
             return self._open_matched()
         order = self._reorder(known)

@@ -24,8 +24,9 @@ from core.protocol.hashing import keccak
 from core.protocol.ids import address
 from devnet.deploy import USD, Parameters, deploy
 from tests.accounts import devnet_accounts
+from tests.attacks.books import Network, Refused
 from tests.attacks.calls import Call, Calls
-from tests.attacks.model import Model, Network, Refused
+from tests.attacks.model import Model
 from tests.conftest import CHAIN_ID, start_anvil
 
 CLOCKS = Parameters()
@@ -55,7 +56,7 @@ READS: dict[str, tuple[str, str, Any]] = {
     "lock": ("Escrow", "lockOf", lambda m, job: m.lock[job]),
     "signer": ("Escrow", "jobSpenderOf", lambda m, job: [m.signed_by[job]]),
     "job": ("TaskRegistry", "jobOf", lambda m, job: vars(m.job[job]).values()),
-    "revoked": ("TaskRegistry", "isNonceRevoked", lambda m, *key: [key in m.revoked]),
+    "revoked": ("TaskRegistry", "isNonceRevoked", lambda m, *pair: [pair in m.revoked]),
     "miner": ("MinerRegistry", "minerOf", lambda m, who: vars(m.miner[who]).values()),
     "owner": ("MinerRegistry", "ownerOf", lambda m, key: [m.owner[key]]),
     "works": ("MinerRegistry", "canWork", lambda m, key, least: [m.can_work(key, least)]),
@@ -231,8 +232,8 @@ class Lockstep:
         return "\n".join(lines)
 
 
-async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, list[bytes], str]:
-    """Addresses, the registered model with its roots, and the fees' account."""
+async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, str]:
+    """Addresses, the registered model, and the fees' account."""
     deployer, fee_account, *_ = devnet_accounts(2, chain_id=CHAIN_ID)
     name, roots = signing.name_hash, [keccak(bytes([i])) for i in range(LAYERS + 2)]
     spec = t.ModelSpec(
@@ -258,20 +259,19 @@ async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, list[byt
         await chain.transact(deployer, "ModelRegistry", "register", spec, told)
     finally:
         await chain.close()
-    return found, spec, roots, fee_account.address
+    return found, spec, fee_account.address
 
 
 def prepared(rpc_url: str, seed: int) -> Lockstep:
     """Contracts on this node, parties with tokens, and a model that knows them."""
-    addresses, spec, roots, fee_account = asyncio.run(_deployed(rpc_url))
+    addresses, spec, fee_account = asyncio.run(_deployed(rpc_url))
     domain = signing.Domain(CHAIN_ID, addresses["TaskRegistry"])
     network = Network(
         clocks=CLOCKS,
         fee_account=fee_account,
         model=spec,
         model_id=signing.model_id(spec),
-        roots=roots,
-        arbitrators=[addresses["JuryArbitrator"], addresses["ToleranceGame"]],
+        arbitrators=[addresses[n] for n in ("JuryArbitrator", "ToleranceGame", "TaskRegistry")],
         contracts=[WALLET, *addresses.values()],
         addresses=addresses,
         order_hash=signing.order_hash,
