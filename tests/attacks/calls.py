@@ -32,15 +32,15 @@ WEIGHTS = {
     "withdraw": 3,
     "withdraw_credit": 4,
     "set_spender": 5,
-    "register": 4,
+    "register": 3,
     "add_stake": 4,
     "request_exit": 2,
     "cancel_exit": 3,
     "withdraw_stake": 4,
     "rotate_operator": 3,
-    "unjail": 1,
+    "unjail": 0.5,
     "open": 8,
-    "open_matched": 18,
+    "open_matched": 24,
     "match_job": 8,
     "settle_ack": 22,
     "deliver": 12,
@@ -140,9 +140,9 @@ class Calls:
     def signed(self, who: str, message: t.Value) -> tuple[By, bytes]:
         """The message's signature, and whose it is; at times another's, or none at all."""
         digest = signing.digest(self.domain, message)
-        if who in self.keys and self.odds(0.96):
+        if who in self.keys and self.odds(0.98):
             return who, self.keys[who].sign_digest(digest)
-        if who == self.wallet and self.odds(0.96):
+        if who == self.wallet and self.odds(0.98):
             self.approvals.append("0x" + digest.hex())
             return who, self.rng.randbytes(self.rng.choice((0, 1, 65)))
         other = self.rng.choice(list(self.keys.values()))
@@ -266,7 +266,8 @@ class Calls:
 
     def _request_withdraw(self) -> Call:
         who = self.one("requester")
-        amount = self.amount(self.model.balance[who])
+        exact = self.model.balance[who] // self.rng.choice((1, 4, 4, 100))
+        amount = self.amount(exact)
         return self._call("Escrow", "requestWithdraw", who, (amount,), [who])
 
     def _withdraw(self) -> Call:
@@ -397,7 +398,7 @@ class Calls:
             units = model.net.model.layers + 4
             price = -(-self.amount(min(exact, 10**12), 64) * 10**9 // units)
             order = replace(order, max_tokens_in=1, max_tokens_out=0, price_in=min(price, MAX[64]))
-        revoked = [nonce for who, nonce in model.revoked if who == requester]
+        revoked = sorted(nonce for who, nonce in model.revoked if who == requester)
         stakes = [miner.stake for miner in model.miner.values()] or [0]
         strangers = t.ZERO_ADDRESS, requester, model.escrow, model.stakes
         return self.altered(
@@ -471,12 +472,14 @@ class Calls:
 
     def _signer(self, order: t.Order) -> str:
         """Who signs an order: its requester, a spender, at times anybody."""
+        late = self.at - 1 if self.odds(0.95) else 0
         allowed = [
             key
             for (who, key), spender in self.model.spender.items()
-            if who == order.requester and (spender.expiry >= self.at - 1 or self.odds(0.05))
+            if who == order.requester and spender.expiry >= late
         ]
-        if allowed and self.odds(0.5):
+        by_spender = 0.9 if order.is_open and order.requester == self.wallet else 0.5
+        if allowed and self.odds(by_spender):
             return self.rng.choice(allowed)
         return self.one("requester", order.requester, p=0.96)
 
@@ -487,7 +490,7 @@ class Calls:
         first: int | None = None,
         alive: bool = False,
     ) -> Known | None:
-        """An order whose job is in one of these states, at times in any.
+        """An order whose job is in one of these states, at times in any; None if there is none.
 
         `first`: of those whose time is over first, so many. `alive`: hardly after its deadline.
         """
@@ -503,7 +506,7 @@ class Calls:
         if right and self.odds(0.92):
             right.sort(key=lambda k: self._ends(self._job(k)))
             return self.rng.choice(right[:first])
-        return self.rng.choice(self.known) if self.known else None
+        return self.rng.choice(self.known) if self.known and self.odds(0.15) else None
 
     def _ends(self, job: Any) -> int:
         return int(job.final_at if job.state == STATES.DELIVERED else job.deadline)
@@ -723,7 +726,8 @@ class Calls:
         return self._tasks("cancel", who, id_, jobs=[known, id_])
 
     def _expire(self) -> Call:
-        known = self._some(STATES.OPEN, STATES.MATCHED, first=3)
+        first = 3 if self.odds(0.3) else None
+        known = self._some(STATES.OPEN, STATES.MATCHED, first=first)
         if known is None:
             return self._open()
         id_ = self.model.net.job_id(known.order) if self.odds(0.95) else self.hash()

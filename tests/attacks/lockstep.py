@@ -35,8 +35,9 @@ LAYERS = 66  # so that a plan may have one stage more than are allowed
 PARTIES = {"requester": 3, "spender": 4, "matcher": 3, "owner": 5, "operator": 14, "stranger": 2}
 FUNDS = 10**7 * USD
 GAS = 16_000_000
-#: Of the node: anybody may send, gas costs nothing, and no old state is kept.
+#: Of the node: anybody may send, gas costs nothing, no old state is kept, the day is the same.
 OPTIONS = (
+    "--timestamp=1800000000",
     "--auto-impersonate",
     "--base-fee=0",
     "--gas-price=0",
@@ -202,7 +203,7 @@ class Lockstep:
         is_equal = found in expected if found else not expected
         if not is_equal:
             raise Difference(f"{label}\nchain {found}\nmodel {expected or None}")
-        self.seen[call.function, found[0] if found else "accepted"] += 1
+        self.seen[f"{call.contract}.{call.function}", found[0] if found else "accepted"] += 1
         call.done(found is None)
         self.compare(call.reads, label)
 
@@ -228,7 +229,7 @@ class Lockstep:
         for function in sorted({function for function, _ in self.seen}):
             ends = {end: n for (name, end), n in self.seen.items() if name == function}
             told = ", ".join(f"{end} {n}" for end, n in sorted(ends.items(), key=lambda e: -e[1]))
-            lines.append(f"{function:16} {sum(ends.values()):6}  {told}")
+            lines.append(f"{function:27} {sum(ends.values()):6}  {told}")
         return "\n".join(lines)
 
 
