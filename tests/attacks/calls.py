@@ -449,7 +449,7 @@ class Calls:
     def _consents(
         self, order: t.Order, plan: Sequence[t.Stage]
     ) -> tuple[list[tuple[t.Acceptance, By]], list[bytes]]:
-        hashes = signing.order_hash(order), signing.plan_hash(plan)
+        hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
         consents, signatures = [], []
         alter = self.rng.randrange(2 * len(plan) + 1)  # often none
         for i, stage in enumerate(plan):
@@ -612,7 +612,7 @@ class Calls:
         result = self.hash()
         if job.state == STATES.DELIVERED and self.odds(0.8):
             counts, result = [job.tokens_in, job.tokens_out], job.result_root
-        hashes = signing.order_hash(order), signing.plan_hash(plan)
+        hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
         ack = self.altered(
             t.Ack(*hashes, result, counts[0], counts[1]),
             {"order_hash": self.hash()},
@@ -657,7 +657,7 @@ class Calls:
     def _receipts(
         self, order: t.Order, plan: Sequence[t.Stage]
     ) -> tuple[list[tuple[t.StageReceipt, By]], list[bytes]]:
-        hashes = signing.order_hash(order), signing.plan_hash(plan)
+        hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
         roots = [self.hash() for _ in range(len(plan) + 1)]
         counts = [
             cap if self.odds(0.3) else self.rng.randint(0, cap)

@@ -14,6 +14,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from core.chain.rpc import RpcChain, artifact, decode_revert
@@ -44,6 +45,8 @@ OPTIONS = (
     "--hardfork=prague",
     "--prune-history",
 )
+#: A node hashes its whole state for every block: more calls on one chain are ever slower ones.
+CALLS_A_CHAIN = 1000
 EVERYTHING_EVERY = 200  # calls: all accounts and jobs are compared, not those of the call alone
 #: An ERC-1271 wallet: a hash is signed if the slot of that number holds a one.
 WALLET, WALLET_CODE = address(b"\xca" * 20), "0x60043554631626ba7e60e01b025f5260205ff3"
@@ -222,15 +225,15 @@ class Lockstep:
             if found != expected:
                 raise Difference(f"{label}\n{name} {args}\nchain {found}\nmodel {expected}")
 
-    @property
-    def table(self) -> str:
-        """What was called how often, and how it ended."""
-        lines = []
-        for function in sorted({function for function, _ in self.seen}):
-            ends = {end: n for (name, end), n in self.seen.items() if name == function}
-            told = ", ".join(f"{end} {n}" for end, n in sorted(ends.items(), key=lambda e: -e[1]))
-            lines.append(f"{function:27} {sum(ends.values()):6}  {told}")
-        return "\n".join(lines)
+
+def table(seen: Counter[tuple[str, str]]) -> str:
+    """What was called how often, and how it ended."""
+    lines = []
+    for function in sorted({function for function, _ in seen}):
+        ends = {end: n for (name, end), n in seen.items() if name == function}
+        told = ", ".join(f"{end} {n}" for end, n in sorted(ends.items(), key=lambda e: -e[1]))
+        lines.append(f"{function:27} {sum(ends.values()):6}  {told}")
+    return "\n".join(lines)
 
 
 async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, str]:
@@ -276,8 +279,8 @@ def prepared(rpc_url: str, seed: int) -> Lockstep:
         contracts=[WALLET, *addresses.values()],
         addresses=addresses,
         order_hash=signing.order_hash,
-        plan_hash=signing.plan_hash,
-        job_id=lambda order: signing.job_id(domain, order),
+        plan_hash=lru_cache(signing.plan_hash),
+        job_id=lru_cache(lambda order: signing.job_id(domain, order)),
     )
     node, model = Node(rpc_url, addresses), Model(network)
     node.ask(("anvil_setCode", [WALLET, WALLET_CODE]))
@@ -300,18 +303,21 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    anvil = start_anvil(*OPTIONS)
-    try:
-        run = prepared(anvil.rpc_url, asked.seed)
-        began = time.monotonic()
+    seen: Counter[tuple[str, str]] = Counter()
+    began = time.monotonic()
+    for seed, first in enumerate(range(0, asked.calls, CALLS_A_CHAIN), asked.seed):
+        anvil = start_anvil(*OPTIONS)
         try:
-            run.run(asked.calls)
+            run = prepared(anvil.rpc_url, seed)
+            run.seen = seen
+            run.run(min(CALLS_A_CHAIN, asked.calls - first))
+            run.node.close()
+        except Difference as difference:
+            raise SystemExit(f"seed {seed}: {difference}") from None
         finally:
-            print(run.table)
-            print(f"{run.seen.total()} calls, {time.monotonic() - began:.0f} s, seed {asked.seed}")
-        run.node.close()
-    finally:
-        anvil.stop()
+            anvil.stop()
+    print(table(seen))
+    print(f"{seen.total()} calls, {time.monotonic() - began:.0f} s, no difference")
 
 
 if __name__ == "__main__":

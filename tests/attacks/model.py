@@ -131,7 +131,8 @@ class Model(Accounts):
     ) -> None:
         amount, have = self._max_amount(order), self.balance[order.requester]
         key = self.spender[order.requester, by or NOBODY]
-        spends = by != order.requester and self.now <= key.expiry
+        is_other = by not in (order.requester, *self.net.contracts)
+        spends = is_other and self.now <= key.expiry
         with rules() as need:
             self._is_sound(need, order)
             need(self._is_own(order, by) or spends, "BadSignature", order.requester)
