@@ -50,6 +50,14 @@ class Accounts:
         self.wallet[source] -= amount
         self.wallet[to] += amount
 
+    def owed(self, contract: str) -> int:
+        """What a contract has to hold, by the invariant of its interface."""
+        if contract == self.stakes:
+            return sum(miner.stake + miner.leaving for miner in self.miner.values())
+        held = sum(self.balance.values()) + sum(self.credit.values())
+        held += sum(amount for amount, _ in self.thaw.values())
+        return held + sum(amount for _, amount in self.lock.values())
+
     # --- Escrow ---
 
     def deposit(self, caller: str, amount: int) -> None:

@@ -242,7 +242,7 @@ class Calls:
         """Reads of all accounts, keys and jobs."""
         model, addresses = self.model, self.model.net.addresses
         reads = [read for who in self.everyone for read in self._of_account(who)]
-        reads += [("tokens", addresses[name]) for name in ("Escrow", "MinerRegistry")]
+        reads += [("owed", addresses[name]) for name in ("Escrow", "MinerRegistry")]
         reads += [("spender", *pair) for pair in model.spender]
         reads += [("owner", key) for key in self.keys]
         reads += [("revoked", *pair) for pair in model.revoked]
