@@ -352,7 +352,7 @@ class Calls:
 
     def _withdraw_stake(self) -> Call:
         who = self._leaving()
-        self.wait_for(self.model.miner[who].leave_at, p=0.3)
+        self.wait_for(self.model.miner[who].leave_at, p=0.5)
         return self._stakes("withdraw", who, method="withdraw_stake")
 
     def _rotate_operator(self) -> Call:
