@@ -146,7 +146,8 @@ def start_anvil(*options: str, port: int | None = None) -> Anvil:
         pytest.fail(f"{binary} is missing: run `npm ci`")
     port = port or take_free_port()
     states = Path(tempfile.mkdtemp(prefix="headrace-anvil-"))
-    always = ("--silent", "--mnemonic", DEVNET_PHRASE, *old_states_in(states))
+    kept = () if "--prune-history" in options else old_states_in(states)
+    always = ("--silent", "--mnemonic", DEVNET_PHRASE, *kept)
     process = subprocess.Popen(
         [binary, "--port", str(port), *always, *options],
         stdout=subprocess.DEVNULL,

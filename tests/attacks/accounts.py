@@ -1,0 +1,176 @@
+"""Whose is which money, and who can work: Escrow and MinerRegistry in the model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from tests.attacks.books import NOBODY, Job, Miner, MinerState, Network, Spender, rules
+
+NONE, ACTIVE, COOLDOWN, EXITED = MinerState
+By = str | None  # who signed
+
+
+class Accounts:
+    def __init__(self, network: Network) -> None:
+        self.net, self.clocks, self.now = network, network.clocks, 0
+        self.escrow, self.stakes = network.addresses["Escrow"], network.addresses["MinerRegistry"]
+        self.wallet: dict[str, int] = defaultdict(int)
+        self.allowed: dict[tuple[str, str], int] = defaultdict(int)
+        self.balance: dict[str, int] = defaultdict(int)
+        self.credit: dict[str, int] = defaultdict(int)
+        self.thaw: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        self.spender: dict[tuple[str, str], Spender] = defaultdict(Spender)
+        self.lock: dict[str, tuple[str, int]] = defaultdict(lambda: (NOBODY, 0))
+        self.signed_by: dict[str, str] = defaultdict(lambda: NOBODY)
+        self.job: dict[str, Job] = defaultdict(Job)
+        self.miner: dict[str, Miner] = defaultdict(Miner)
+        self.owner: dict[str, str] = defaultdict(lambda: NOBODY)
+        self.revoked: set[tuple[str, int]] = set()
+
+    # --- TestUSD: an ERC-20 and its own refusals ---
+
+    def mint(self, caller: str, to: str, amount: int) -> None:
+        self.wallet[to] += amount
+
+    def approve(self, caller: str, to: str, amount: int) -> None:
+        self.allowed[caller, to] = amount
+
+    def _can_pull(self, need: Any, account: str, to: str, amount: int) -> None:
+        have, may = self.wallet[account], self.allowed[account, to]
+        need(may >= amount, "ERC20InsufficientAllowance", to, may, amount)
+        need(have >= amount, "ERC20InsufficientBalance", account, have, amount)
+        need(self.wallet[to] + amount < 2**256, "Panic", 0x11)
+
+    def _pull(self, account: str, to: str, amount: int) -> None:
+        self.allowed[account, to] -= amount
+        self._send(account, to, amount)
+
+    def _send(self, source: str, to: str, amount: int) -> None:
+        self.wallet[source] -= amount
+        self.wallet[to] += amount
+
+    def owed(self, contract: str) -> int:
+        """What a contract has to hold, by the invariant of its interface."""
+        if contract == self.stakes:
+            return sum(miner.stake + miner.leaving for miner in self.miner.values())
+        held = sum(self.balance.values()) + sum(self.credit.values())
+        held += sum(amount for amount, _ in self.thaw.values())
+        return held + sum(amount for _, amount in self.lock.values())
+
+    # --- Escrow ---
+
+    def deposit(self, caller: str, amount: int) -> None:
+        with rules() as need:
+            need(amount > 0, "AmountZero")
+            self._can_pull(need, caller, self.escrow, amount)
+        self._pull(caller, self.escrow, amount)
+        self.balance[caller] += amount
+
+    def request_withdraw(self, caller: str, amount: int) -> None:
+        have = self.balance[caller]
+        with rules() as need:
+            need(amount > 0, "AmountZero")
+            need(have >= amount, "InsufficientBalance", caller, have, amount)
+        self.balance[caller] -= amount
+        ready = self.now + self.clocks.withdraw_delay_s
+        self.thaw[caller] = (self.thaw[caller][0] + amount, ready)
+
+    def withdraw(self, caller: str) -> None:
+        amount, ready = self.thaw[caller]
+        with rules() as need:
+            need(amount > 0, "NothingThawing")
+            need(self.now >= ready, "WithdrawNotReady", ready)
+        del self.thaw[caller]
+        self._send(self.escrow, caller, amount)
+
+    def withdraw_credit(self, caller: str) -> None:
+        with rules() as need:
+            need(self.credit[caller] > 0, "NoCredit")
+        self._send(self.escrow, caller, self.credit.pop(caller))
+
+    def set_spender(self, caller: str, key: str, limit: int, expiry: int) -> None:
+        with rules() as need:
+            need(key not in (NOBODY, caller), "SpenderInvalid", key)
+        self.spender[caller, key].limit, self.spender[caller, key].expiry = limit, expiry
+
+    # --- MinerRegistry ---
+
+    def _can_stake(self, need: Any, caller: str, amount: int) -> None:
+        need(amount < 2**96, "SafeCastOverflowedUintDowncast", 96, amount)
+        self._can_pull(need, caller, self.stakes, amount)
+
+    def _is_proven(self, need: Any, caller: str, operator: str, by: By) -> None:
+        owner, is_key = self.owner[operator], operator not in self.net.contracts
+        need(owner in (NOBODY, caller), "OperatorTaken", operator, owner)
+        need(by == operator and is_key, "OperatorProofInvalid", operator)
+
+    def register(self, caller: str, amount: int, operator: str, by: By) -> None:
+        miner = self.miner[caller]
+        with rules() as need:
+            need(miner.state in (NONE, EXITED), "InvalidState", miner.state)
+            need(amount >= self.clocks.min_stake, "StakeTooLow", amount, self.clocks.min_stake)
+            self._is_proven(need, caller, operator, by)
+            self._can_stake(need, caller, amount)
+        self._pull(caller, self.stakes, amount)
+        miner.operator, miner.stake, miner.state = operator, amount, ACTIVE
+        self.owner[operator] = caller
+
+    def add_stake(self, caller: str, amount: int) -> None:
+        miner = self.miner[caller]
+        with rules() as need:
+            need(amount > 0, "AmountZero")
+            need(miner.state == ACTIVE, "InvalidState", miner.state)
+            self._can_stake(need, caller, amount)
+        self._pull(caller, self.stakes, amount)
+        miner.stake += amount
+
+    def request_exit(self, caller: str, amount: int) -> None:
+        miner, least = self.miner[caller], self.clocks.min_stake
+        rest = miner.stake - amount
+        with rules() as need:
+            need(amount > 0, "AmountZero")
+            need(miner.state == ACTIVE, "InvalidState", miner.state)
+            need(rest >= 0, "ExitTooLarge", amount, miner.stake)
+            need(rest <= 0 or rest >= least, "StakeTooLow", rest, least)
+        miner.stake, miner.leaving = rest, miner.leaving + amount
+        miner.leave_at = self.now + self.clocks.unbond_s
+        miner.state = ACTIVE if rest else COOLDOWN
+
+    def _is_leaving(self, need: Any, miner: Miner) -> None:
+        need(miner.state in (ACTIVE, COOLDOWN), "InvalidState", miner.state)
+        need(miner.leaving > 0, "NothingLeaving")
+
+    def cancel_exit(self, caller: str) -> None:
+        miner = self.miner[caller]
+        with rules() as need:
+            self._is_leaving(need, miner)
+        miner.stake, miner.leaving, miner.leave_at = miner.stake + miner.leaving, 0, 0
+        miner.state = ACTIVE
+
+    def withdraw_stake(self, caller: str) -> None:
+        miner = self.miner[caller]
+        with rules() as need:
+            self._is_leaving(need, miner)
+            need(self.now >= miner.leave_at, "ExitNotReady", miner.leave_at)
+            need(miner.open_disputes == 0, "HasOpenDisputes", miner.open_disputes)
+            need(miner.jail_until == 0, "MinerJailed", miner.jail_until)
+        self._send(self.stakes, caller, miner.leaving)
+        miner.leaving = miner.leave_at = 0
+        miner.state = ACTIVE if miner.stake else EXITED
+
+    def rotate_operator(self, caller: str, operator: str, by: By) -> None:
+        miner = self.miner[caller]
+        with rules() as need:
+            need(miner.state == ACTIVE, "InvalidState", miner.state)
+            self._is_proven(need, caller, operator, by)
+        miner.operator, self.owner[operator] = operator, caller
+
+    def unjail(self, caller: str) -> None:
+        with rules() as need:
+            need(self.miner[caller].jail_until > 0, "NotJailed")
+
+    def can_work(self, operator: str, least: int) -> bool:
+        miner = self.miner[self.owner[operator]]
+        can = miner.operator == operator and miner.state == ACTIVE and miner.jail_until == 0
+        return can and miner.stake >= max(least, self.clocks.min_stake)

@@ -1,0 +1,104 @@
+"""What the model keeps, as the contracts' getters tell it, and how it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from core.protocol import types as t
+
+NOBODY = t.ZERO_ADDRESS
+
+
+class Refused(Exception):
+    """The call changes nothing. `broken`: each broken rule's error, its name and its arguments."""
+
+    def __init__(self, broken: list[tuple[Any, ...]]) -> None:
+        super().__init__(broken)
+        self.broken = broken
+
+
+@contextmanager
+def rules() -> Iterator[Callable[..., None]]:
+    """What all has to hold: `need(holds, error, arguments…)`; the end raises Refused."""
+    broken: list[tuple[Any, ...]] = []
+
+    def need(holds: bool, *error: Any) -> None:
+        if not holds:
+            broken.append(error)
+
+    yield need
+    if broken:
+        raise Refused(broken)
+
+
+class MinerState(IntEnum):
+    NONE = 0
+    ACTIVE = 1
+    COOLDOWN = 2
+    EXITED = 3
+
+
+@dataclass
+class Miner:
+    """`minerOf`. Jail, open disputes and strikes come with slashing; machines decide nothing."""
+
+    operator: str = NOBODY
+    stake: int = 0
+    leaving: int = 0
+    leave_at: int = 0
+    jail_until: int = 0
+    open_disputes: int = 0
+    machines: int = 0
+    strikes: int = 0
+    state: MinerState = MinerState.NONE
+
+
+@dataclass
+class Spender:
+    """`spenderOf`."""
+
+    limit: int = 0
+    used: int = 0
+    expiry: int = 0
+
+
+@dataclass
+class Job:
+    """`jobOf`. Open disputes, the three masks and the arbitrator come with disputes."""
+
+    plan_hash: str = t.ZERO_HASH
+    deadline: int = 0
+    final_at: int = 0
+    window: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    open_disputes: int = 0
+    matcher_fee_bps: int = 0
+    stages: int = 0
+    state: t.JobState = t.JobState.NONE
+    is_session: bool = False
+    fault_mask: int = 0
+    disputed_mask: int = 0
+    open_mask: int = 0
+    arbitrator: str = NOBODY
+    result_root: str = t.ZERO_HASH
+
+
+@dataclass
+class Network:
+    """What is fixed at deployment, and the hashes that Python and the chain share (§2)."""
+
+    clocks: Any  # devnet.deploy.Parameters
+    fee_account: str
+    model: t.ModelSpec
+    model_id: str
+    arbitrators: Sequence[str]
+    addresses: Mapping[str, str]
+    contracts: Sequence[str]  # accounts with code, which sign nothing as plain keys do
+    order_hash: Callable[[t.Order], str]
+    plan_hash: Callable[[Sequence[t.Stage]], str]
+    job_id: Callable[[t.Order], str]

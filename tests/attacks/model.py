@@ -1,0 +1,258 @@
+"""Balances, states and refusals as `docs/protocol.md` tells them; no contract was read for it.
+
+Amounts are base units, times seconds. A call either changes the model or raises `Refused` with
+every rule that it breaks, as the document orders none before another. Whose signature came with a
+message is given, not computed: None is one that fits nobody.
+
+Not modelled yet: dispute, resolve, proveEquivocation, freeze and slash. They come after `finalize`,
+and fill `open_disputes`, `jail_until` and the masks, which the rules here and in `accounts` read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from core.protocol.types import Acceptance, Ack, JobState, Order, Stage, StageReceipt
+from tests.attacks.accounts import Accounts, By
+from tests.attacks.books import NOBODY, Job, rules
+
+Plan = Sequence[Stage]
+Consents = Sequence[tuple[Acceptance, By]]
+Receipts = Sequence[tuple[StageReceipt, By]]
+
+
+class Model(Accounts):
+    """Jobs, from order to payment: TaskRegistry."""
+
+    # --- money of a job (§1, §4) ---
+
+    def _cost(self, order: Order, units: int, n_in: int, n_out: int) -> int:
+        return units * (n_in * order.price_in + n_out * order.price_out) // 10**9
+
+    def _max_amount(self, order: Order) -> int:
+        m = self.net.model
+        units = m.layers + m.embed_units + m.head_units
+        return self._cost(order, units, order.max_tokens_in, order.max_tokens_out)
+
+    def _pay(self, order: Order, plan: Plan, n_in: int, n_out: int, *before: int) -> None:
+        """Credit each share at these counts less the same share at those paid before."""
+        id_, model = self.net.job_id(order), self.net.model
+        m, p = order.matcher_fee_bps, self.clocks.protocol_fee_bps
+        for stage in plan:
+            units = stage.layer_to - stage.layer_from
+            units += model.embed_units if stage.layer_from == 0 else 0
+            units += model.head_units if stage.layer_to == model.layers else 0
+            for sign, counts in ((1, (n_in, n_out)), (-1, before or (0, 0))):
+                gross = sign * self._cost(order, units, *counts)
+                fees = sign * (sign * gross * (m + p) // 10**4)
+                to_matcher = sign * (sign * fees * m // (m + p)) if m + p else 0
+                self.credit[order.matcher] += to_matcher
+                self.credit[self.net.fee_account] += fees - to_matcher
+                self.credit[self.owner[stage.operator]] += gross - fees
+                self.lock[id_] = (order.requester, self.lock[id_][1] - gross)
+
+    def _end(self, id_: str, state: JobState) -> None:
+        """What is left of the lock returns to the balance, and to the spender's limit."""
+        requester, rest = self.lock.pop(id_)
+        self.balance[requester] += rest
+        if self.signed_by[id_] != NOBODY:
+            self.spender[requester, self.signed_by[id_]].used -= rest
+        self.job[id_].state = state
+
+    # --- TaskRegistry: opening ---
+
+    def _job(self, order: Order) -> Job:
+        return self.job[self.net.job_id(order)]
+
+    def _is_sound(self, need: Any, order: Order) -> None:
+        latest, longest = self.now + self.clocks.max_job_s, self.clocks.max_window_s
+        fee, most = order.matcher_fee_bps, 0 if order.matcher == NOBODY else 500
+        profile, state = self.net.model.numerics_profile, self._job(order).state
+        is_revoked = (order.requester, order.nonce) in self.revoked
+        need(state == JobState.NONE, "WrongState", state)
+        need(order.requests > 0, "RequestsZero")
+        need(order.deadline >= self.now, "DeadlinePassed", order.deadline)
+        need(order.deadline <= latest, "DeadlineOutOfRange", order.deadline, latest)
+        need(order.window <= longest, "WindowOutOfRange", order.window, longest)
+        need(fee <= most, "FeeTooHigh", fee, most)
+        need(order.arbitrator in self.net.arbitrators, "ArbitratorUnknown", order.arbitrator)
+        need(order.model_id == self.net.model_id, "ModelUnknown", order.model_id)
+        given = order.numerics_profile
+        need(given == profile, "NumericsProfileMismatch", given, profile)
+        need(not is_revoked, "NonceRevokedAlready", order.nonce)
+
+    def _can_match(
+        self, need: Any, caller: str, order: Order, plan: Plan, consents: Consents
+    ) -> None:
+        hashes, layer = (self.net.order_hash(order), self.net.plan_hash(plan)), 0
+        need(order.matcher in (NOBODY, caller), "NotMatcher", caller, order.matcher)
+        need(len(plan) > 0 and len(plan) == len(consents), "BadPlan")
+        need(len(plan) <= 64, "TooManyStages", len(plan), 64)
+        for stage in plan:
+            need(stage.layer_from == layer, "LayerGap", layer, stage.layer_from)
+            need(stage.layer_to > stage.layer_from, "BadPlan")
+            can = self.can_work(stage.operator, order.min_stake)
+            need(can, "MinerCannotWork", stage.operator)
+            layer = stage.layer_to
+        need(layer == self.net.model.layers, "LayersUncovered", layer, self.net.model.layers)
+        for i, (stage, (consent, by)) in enumerate(zip(plan, consents, strict=False)):
+            fits = (consent.order_hash, consent.plan_hash, consent.stage) == (*hashes, i)
+            need(fits, "AcceptanceMismatch", i)
+            need(self.now <= consent.expiry, "AcceptanceExpired", i, consent.expiry)
+            need(by == stage.operator, "BadSignature", stage.operator)
+
+    def _is_own(self, order: Order, by: By) -> bool:
+        """The requester's own signature; of a session never one that only a contract checks."""
+        return by == order.requester and not (order.is_open and by in self.net.contracts)
+
+    def _open(self, order: Order) -> None:
+        job = self._job(order)
+        job.state, job.is_session, job.deadline = JobState.OPEN, order.is_open, order.deadline
+        job.window, job.matcher_fee_bps = order.window, order.matcher_fee_bps
+        self.lock[self.net.job_id(order)] = (order.requester, self._max_amount(order))
+
+    def _match(self, order: Order, plan: Plan) -> None:
+        job = self._job(order)
+        job.state, job.plan_hash = JobState.MATCHED, self.net.plan_hash(plan)
+        job.stages = len(plan)
+
+    def open(self, caller: str, order: Order) -> None:
+        amount = self._max_amount(order)
+        with rules() as need:
+            need(caller == order.requester, "NotParty", caller)
+            self._is_sound(need, order)
+            self._can_pull(need, caller, self.escrow, amount)
+        self._pull(caller, self.escrow, amount)
+        self._open(order)
+
+    def open_matched(
+        self, caller: str, order: Order, by: By, plan: Plan, consents: Consents
+    ) -> None:
+        amount, have = self._max_amount(order), self.balance[order.requester]
+        key = self.spender[order.requester, by or NOBODY]
+        is_other = by not in (order.requester, *self.net.contracts)
+        spends = is_other and self.now <= key.expiry
+        with rules() as need:
+            self._is_sound(need, order)
+            need(self._is_own(order, by) or spends, "BadSignature", order.requester)
+            self._can_match(need, caller, order, plan, consents)
+            need(have >= amount, "InsufficientBalance", order.requester, have, amount)
+            used = key.used + amount
+            need(not spends or used <= key.limit, "SpenderOverLimit", by, used, key.limit)
+        self.balance[order.requester] -= amount
+        self._open(order)
+        self._match(order, plan)
+        if spends:
+            self.signed_by[self.net.job_id(order)], key.used = by or NOBODY, used
+
+    def match_job(self, caller: str, order: Order, plan: Plan, consents: Consents) -> None:
+        job = self._job(order)
+        with rules() as need:
+            need(job.state == JobState.OPEN, "WrongState", job.state)
+            need(self.now <= order.deadline, "DeadlinePassed", order.deadline)
+            self._can_match(need, caller, order, plan, consents)
+        self._match(order, plan)
+
+    def revoke_nonce(self, caller: str, nonce: int) -> None:
+        with rules() as need:
+            need((caller, nonce) not in self.revoked, "NonceRevokedAlready", nonce)
+        self.revoked.add((caller, nonce))
+
+    # --- TaskRegistry: ends (§6) ---
+
+    def settle_ack(self, caller: str, order: Order, ack: Ack, by: By, plan: Plan) -> None:
+        job, id_ = self._job(order), self.net.job_id(order)
+        n_in, n_out, paid = ack.tokens_in, ack.tokens_out, (job.tokens_in, job.tokens_out)
+        hashes, at_work = self._has_plan(order, plan), job.state == JobState.MATCHED
+        stages = [who for s in plan for who in (s.operator, self.owner[s.operator])]
+        with rules() as need:
+            need(at_work or job.state == JobState.DELIVERED, "WrongState", job.state)
+            need(hashes[1] == job.plan_hash, "PlanMismatch", hashes[1], job.plan_hash)
+            need((ack.order_hash, ack.plan_hash) == hashes, "AckMismatch")
+            signs = self._is_own(order, by) or by == self.signed_by[id_]
+            need(signs, "BadSignature", order.requester)
+            self._is_within(need, order, n_in, n_out)
+            if job.is_session:
+                need(n_in > paid[0] or n_out > paid[1], "AckStale", *paid)
+            elif at_work:
+                need(caller in (order.matcher, *stages), "NotParty", caller)
+            else:
+                need((n_in, n_out) == paid, "TokenCountMismatch", 0)
+                need(ack.result_root == job.result_root, "AckMismatch")
+        if job.is_session:
+            n_in, n_out = max(n_in, paid[0]), max(n_out, paid[1])
+        self._pay(order, plan, n_in, n_out, *(paid if job.is_session else ()))
+        job.tokens_in, job.tokens_out = n_in, n_out
+        if at_work:
+            job.final_at = min(self.now, job.deadline) + job.window
+        if not job.is_session:
+            self._end(id_, JobState.SETTLED)
+
+    def _has_plan(self, order: Order, plan: Plan) -> tuple[str, str]:
+        return self.net.order_hash(order), self.net.plan_hash(plan)
+
+    def _is_within(self, need: Any, order: Order, n_in: int, n_out: int) -> None:
+        need(n_in <= order.max_tokens_in, "OverCap", n_in, order.max_tokens_in)
+        need(n_out <= order.max_tokens_out, "OverCap", n_out, order.max_tokens_out)
+
+    def request_close(self, caller: str, order: Order) -> None:
+        job, signer = self._job(order), self.signed_by[self.net.job_id(order)]
+        with rules() as need:
+            need(order.is_open, "NotSession")
+            need(job.state == JobState.MATCHED, "WrongState", job.state)
+            need(self.now < job.deadline, "DeadlinePassed", job.deadline)
+            need(caller in (order.requester, signer, order.matcher), "NotParty", caller)
+        job.deadline = self.now
+
+    def deliver(self, caller: str, order: Order, plan: Plan, receipts: Receipts) -> None:
+        job, hashes = self._job(order), self._has_plan(order, plan)
+        with rules() as need:
+            need(not order.is_open, "NotBatch")
+            need(job.state == JobState.MATCHED, "WrongState", job.state)
+            need(self.now <= job.deadline, "DeadlinePassed", job.deadline)
+            need(hashes[1] == job.plan_hash, "PlanMismatch", hashes[1], job.plan_hash)
+            need(len(receipts) == len(plan), "BadPlan")
+            before = None
+            for i, (stage, (said, by)) in enumerate(zip(plan, receipts, strict=False)):
+                place = (*hashes, i, stage.layer_from, stage.layer_to)
+                given = said.order_hash, said.plan_hash, said.stage, said.layer_from, said.layer_to
+                need(given == place, "ReceiptMismatch", i)
+                before = before or said
+                is_chained = i == 0 or said.input_root == before.output_root
+                need(is_chained, "ReceiptChainBroken", i)
+                counts = said.tokens_in, said.tokens_out
+                same = counts == (before.tokens_in, before.tokens_out)
+                need(same, "TokenCountMismatch", i)
+                need(said.requests == order.requests, "RequestCountMismatch", i)
+                self._is_within(need, order, *counts)
+                need(by == stage.operator, "BadSignature", stage.operator)
+                before = said
+        job.tokens_in, job.tokens_out = before.tokens_in, before.tokens_out
+        job.state, job.result_root = JobState.DELIVERED, before.output_root
+        job.final_at = self.now + job.window
+
+    def finalize(self, caller: str, order: Order, plan: Plan) -> None:
+        job, hashes = self._job(order), self._has_plan(order, plan)
+        with rules() as need:
+            need(job.state == JobState.DELIVERED, "WrongState", job.state)
+            need(hashes[1] == job.plan_hash, "PlanMismatch", hashes[1], job.plan_hash)
+            need(self.now > job.final_at, "WindowOpen", job.final_at)
+        self._pay(order, plan, job.tokens_in, job.tokens_out)
+        self._end(self.net.job_id(order), JobState.SETTLED)
+
+    def cancel(self, caller: str, id_: str) -> None:
+        with rules() as need:
+            need(self.job[id_].state == JobState.OPEN, "WrongState", self.job[id_].state)
+            need(caller == self.lock[id_][0], "NotParty", caller)
+        self._end(id_, JobState.CANCELLED)
+
+    def expire(self, caller: str, id_: str) -> None:
+        job = self.job[id_]
+        is_matched = job.state == JobState.MATCHED
+        due = job.deadline + (self.clocks.close_delay_s if is_matched else 0)
+        with rules() as need:
+            need(is_matched or job.state == JobState.OPEN, "WrongState", job.state)
+            need(self.now > due, "DeadlineNotPassed", due)
+        is_paid = job.tokens_in + job.tokens_out > 0
+        self._end(id_, JobState.SETTLED if is_paid else JobState.EXPIRED)
