@@ -6,7 +6,6 @@
 `test_dispute_tokens`   games about served tokens
 `dispute_gas`           what every move costs on models of three sizes
 `test_dispute_gas`      that it is what the snapshot says
-`whole_referee`         the contract's referee, with the kinds that no program holds
 `referee_chain`         the contract's referee on a local chain
 `referee_cases`         random leaves: honest, one bit off, and absurd
 `referee_vectors`       both referees on as many leaves as asked

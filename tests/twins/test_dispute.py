@@ -563,7 +563,7 @@ def test_a_value_that_was_named_with_a_list_is_proven_with_it(
     bench: Bench, lie: Accusation
 ) -> None:
     layout = lie.stage.layout
-    for place in (Place(1, 0, 0, 0, 1), Place(1, 3, 1, 0, 2), layout.verdict):
+    for place in (Place(1, 0, 0, 0, 1), Place(1, 3, 1, 0, 2), layout.verdicts[0]):
         play = Play(bench, lie, 0)
         play.accuse()
         play.game.point(place, tokens=b"1234")

@@ -29,11 +29,11 @@ class ShardTrace:
     def __init__(self, values: TraceValues, folder: Path | None = None) -> None:
         self.layout = values.layout
         self.values = values
-        self._folder = folder
+        self.folder = folder
 
     @cached_property
     def tree(self) -> TraceTree:
-        return TraceTree(self.values, self._folder / NODES_FILE if self._folder else None)
+        return TraceTree(self.values, self.folder / NODES_FILE if self.folder else None)
 
     def __getitem__(self, place: Place) -> float:
         return float(self.values.flat[self.values.offset(place)])
@@ -91,6 +91,19 @@ class ShardSources:
             assert self.states is not None, "only a last stage has state rows"
             return self.states
         return self.inputs if boundary == Boundary.IN else self.outputs
+
+
+def signed_rows(layout: TraceLayout, sources: ShardSources) -> Boundaries:
+    """The rows that the sources open, as the numbers or token ids that they are."""
+    sides = sources.inputs, sources.outputs, sources.states
+    return boundaries_of(layout, *(b"".join(side.rows) if side else b"" for side in sides))
+
+
+def trace_again(
+    layout: TraceLayout, sources: ShardSources, *, folder: Path | None = None
+) -> ShardTrace:
+    """The trace that another layout makes of the same rows, as `build_trace`."""
+    return build_trace(layout, sources.model, signed_rows(layout, sources), folder=folder)
 
 
 def boundaries_of(
