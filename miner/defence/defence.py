@@ -249,7 +249,9 @@ class _AccusedGame(Party):
         kept = self._rows(order, plan, seen.claim.leaf.request_index)
 
         def build() -> Accused:
-            ours = model_program(folder, case.program.tolerances)
+            held_to = case.program
+            promised = held_to.tolerances, held_to.delta_micro, held_to.plea
+            ours = model_program(folder, *promised)
             if ours.program != case.program:
                 log.error("this machine makes another operator program of the model")
             model = ours.trace_model(folder)

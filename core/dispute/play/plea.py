@@ -7,78 +7,85 @@ names a seed; D is then held to K times the change that shakes by this seed make
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 
 import numpy as np
 
-from core.dispute.play.build import Builder, run_section
+from core.dispute.play.build import Boundaries, Builder, run_section
 from core.dispute.play.held import ShardSources, signed_rows
+from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.trace.judge import MAX_SEEDS
 from core.dispute.trace.layout import TABLES_PART, TraceLayout
+from core.dispute.trace.program import Program
 
 _PARTS = 10**12
 #: Values here and in a trace differ in their last digits.
 _CLOSE = 0.99
 #: Seeds that an accuser looks at, and how many times their largest noise a deviation has to be:
 #: the accused chooses among all seeds.
-_SAMPLED = range(0, MAX_SEEDS, 16)
+SAMPLED = range(0, MAX_SEEDS, 16)
 _ROOM = 2.0
 
 
-@dataclass(frozen=True)
-class Noise:
-    """How far off the rows of a window are, and how much they change, whitened."""
+class Conditioning:
+    """What a stage makes of some rows in float64, exactly and shaken.
 
-    deviation: float  # D
-    size: float  # S
-    change: float  # N of one seed
-
-
-def noises(layout: TraceLayout, sources: ShardSources, seeds: Iterable[int]) -> Iterator[Noise]:
-    """D, S and N over the window of a layout for each of these seeds, in float64.
-
-    The layout ends in a deviation. One pass through the shard a seed, and one before.
+    The layout ends in a deviation. Each answer is one pass through the shard.
     """
-    rows = signed_rows(layout, sources)
-    assert rows.outputs is not None, "a deviation needs served rows"
-    arithmetic = Plain(layout.program.part_terms)
-    sigma = sources.model.tensor(TABLES_PART, layout.program.sigma)[layout.layer_to]
-    sigma = np.asarray(sigma, np.float64)
 
-    def whitened(found: Floats) -> float:
-        return float(np.sqrt(np.sum((found / sigma) ** 2)))
+    def __init__(self, layout: TraceLayout, model: TraceModel, rows: Boundaries) -> None:
+        self._at, self._model, self._rows = replace(layout, plea=None), model, rows
+        self._arithmetic = Plain(layout.program.part_terms)
+        sigma = model.tensor(TABLES_PART, layout.program.sigma)[layout.layer_to]
+        self._sigma = np.asarray(sigma, np.float64)
+        self.exact = self._leaving(self._at, range(self._at.once))  # [w, D], of the window
+        self.size = self._squares(self.exact)  # [w], of which S² is the sum
 
-    def leaving(at: TraceLayout, sections: range) -> Floats:
-        """[w, D], what the last of these sections makes of the window."""
-        builder = Builder(at, sources.model, rows, arithmetic)
+    def deviation(self, served: Floats) -> Floats:
+        """[w], of which D² is the sum: how far served rows [w, D] are from the exact ones."""
+        return self._squares(np.asarray(served, np.float64) - self.exact)
+
+    def change(self, seed: int) -> Floats:
+        """[w], of which N² is the sum: how far shaken rows are from the exact ones."""
+        at = replace(self._at, plea=seed)
+        return self._squares(self._leaving(at, range(at.once, 2 * at.once)) - self.exact)
+
+    def _squares(self, rows: Floats) -> Floats:
+        return np.asarray(np.sum((rows / self._sigma) ** 2, axis=1))
+
+    def _leaving(self, at: TraceLayout, sections: range) -> Floats:
+        builder = Builder(at, self._model, self._rows, self._arithmetic)
         found = np.zeros((at.positions, at.program.hidden))
         for section in sections:
             made = run_section(builder, at, section, found)
             found = made[max(made)][:, 0]
         return found[at.window_from :]
 
-    plain = replace(layout, plea=None)
-    exact = leaving(plain, range(plain.once))
-    served = rows.outputs[layout.window_from - rows.first_out : layout.positions - rows.first_out]
-    deviation, size = whitened(served.astype(np.float64) - exact), whitened(exact)
-    for seed in seeds:
-        at = replace(layout, plea=seed)
-        shaken = leaving(at, range(at.once, 2 * at.once))
-        yield Noise(deviation, size, whitened(shaken - exact))
+
+def most_noise(program: Program) -> float:
+    """K."""
+    return program.plea.parts_per_trillion / _PARTS
 
 
 def winning_seed(layout: TraceLayout, sources: ShardSources) -> int | None:
-    """The first seed by which the deviation is no fault; None where none is."""
-    most = layout.program.plea.parts_per_trillion / _PARTS
-    found = zip(range(MAX_SEEDS), noises(layout, sources, range(MAX_SEEDS)), strict=True)
-    fitting = (seed for seed, noise in found if noise.deviation < _CLOSE * most * noise.change)
-    return next(fitting, None)
+    """The first seed by which the deviation of signed rows is no fault; None where none is."""
+    found = enumerate(_ratios(layout, sources, range(MAX_SEEDS)))
+    return next((seed for seed, ratio in found if ratio < _CLOSE), None)
 
 
 def is_beyond_noise(layout: TraceLayout, sources: ShardSources) -> bool:
     """Whether no plea is to be expected that makes the deviation no fault; a sample of seeds."""
-    most = layout.program.plea.parts_per_trillion / _PARTS
-    found = list(noises(layout, sources, _SAMPLED))
-    return found[0].deviation > _ROOM * most * max((n.change for n in found), default=inf)
+    return min(_ratios(layout, sources, SAMPLED)) > _ROOM
+
+
+def _ratios(layout: TraceLayout, sources: ShardSources, seeds: Iterable[int]) -> Iterator[float]:
+    """D / (K·N) of the rows that were signed, for each seed."""
+    rows = signed_rows(layout, sources)
+    assert rows.outputs is not None, "a deviation needs served rows"
+    conditioning, most = Conditioning(layout, sources.model, rows), most_noise(layout.program)
+    first, end = layout.window_from - rows.first_out, layout.positions - rows.first_out
+    deviation = conditioning.deviation(rows.outputs[first:end]).sum()
+    for seed in seeds:
+        change = conditioning.change(seed).sum()
+        yield float(np.sqrt(deviation / change) / most) if change else np.inf

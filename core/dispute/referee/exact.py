@@ -63,10 +63,10 @@ def exact_value(leaf: Leaf) -> bytes | None:
     MalformedOperand for an operand that is no number, KeyError for a verdict.
     """
     found = VALUES[leaf.kind](leaf.params, leaf.operands)
-    if found is None or found == MINUS_INFINITY or not leaf.shake:
+    value = decode(found, Format.F64) if found is not None and leaf.shake else None
+    if not value:  # no number is right, none is shaken, or it is −∞
         return found
-    (value,) = decode(found, Format.F64) or ()
-    return nearest(mul(value, Real((1 << SHAKE_BITS) + leaf.shake, -SHAKE_BITS)))
+    return nearest(mul(value[0], Real((1 << SHAKE_BITS) + leaf.shake, -SHAKE_BITS)))
 
 
 def _copy(params: Params, operands: bytes) -> bytes | None:
