@@ -8,8 +8,7 @@ are a random walk over its terms. Twin: contracts/src/trace/Shake.sol.
 from __future__ import annotations
 
 import struct
-
-from eth_utils.crypto import keccak
+from hashlib import sha256
 
 from core.dispute.referee import LeafKind
 from core.dispute.referee.exact import SHAKE_BITS
@@ -35,11 +34,12 @@ def levels(own_bits: int, length: int) -> list[tuple[int, int]]:
 
 
 def signs(seed: int, wide: int, place: Place, block: int) -> bytes:
-    """Hash whose bit j, the lowest first, is the sign of group 256·block + j of `wide` neighbours.
+    """SHA-256 whose bit j, the lowest first, is the sign of group 256·block + j of `wide`.
 
     1 stands for plus. `place` names the segment; its item is not looked at.
     """
-    return keccak(_SIGNS.pack(seed, wide, place.section, place.op, place.row, place.segment, block))
+    section, op, row, segment, _ = place
+    return sha256(_SIGNS.pack(seed, wide, section, op, row, segment, block)).digest()
 
 
 def shake_at(seed: int, own_bits: int, place: Place, length: int) -> int:
