@@ -54,7 +54,6 @@ class Seen:
     child: int
     part: int
     claim: Claim | None = None
-    plea: int | None = None  # seed that the accused pleaded with
     receipt: dict[str, Any] | None = None
     below: tuple[bytes, ...] = ()  # hashes under the node
     chunks: tuple[bytes, ...] = ()  # of a node that was opened to values, from `node[1]` on
@@ -63,6 +62,7 @@ class Seen:
     stated: bytes = b""
     asked: dict[str, Any] | None = None
     listed: bytes = b""  # tokens that the claim lists
+    plea: int | None = None  # seed that the accused pleaded with
     moves: tuple[str, ...] = ()
 
 

@@ -26,6 +26,8 @@ _CLOSE = 0.99
 #: the accused chooses among all seeds.
 SAMPLED = range(0, MAX_SEEDS, 16)
 _ROOM = 2.0
+#: Largest noise of any seed over the largest of a sample, at most: seeds were seen 28 apart.
+_HOPELESS = 32.0
 
 
 class Conditioning:
@@ -69,9 +71,16 @@ def most_noise(program: Program) -> float:
 
 
 def winning_seed(layout: TraceLayout, sources: ShardSources) -> int | None:
-    """The first seed by which the deviation of signed rows is no fault; None where none is."""
-    found = enumerate(_ratios(layout, sources, range(MAX_SEEDS)))
-    return next((seed for seed, ratio in found if ratio < _CLOSE), None)
+    """A seed by which the deviation of signed rows is no fault; None where none is to be found."""
+    seeds = [*SAMPLED, *(seed for seed in range(MAX_SEEDS) if seed not in SAMPLED)]
+    least = np.inf
+    for number, ratio in enumerate(_ratios(layout, sources, seeds)):
+        if ratio < _CLOSE:
+            return seeds[number]
+        least = min(least, ratio)
+        if number + 1 == len(SAMPLED) and least > _HOPELESS:
+            return None
+    return None
 
 
 def is_beyond_noise(layout: TraceLayout, sources: ShardSources) -> bool:

@@ -96,7 +96,7 @@ class Game:
     asked: tuple[SignedRows, tuple[Spot, ...]] | None = None
     opening: RequestOpening | None = None  # of an open order's accused token
     may_plead: bool = False
-    seed: int = 0  # that the accused named
+    seed: int | None = None  # that the accused named
     order_hash: str = ""
 
     @property
