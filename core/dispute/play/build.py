@@ -48,9 +48,14 @@ class Builder:
         self._model, self._rows = model, boundaries
         self._do = arithmetic
 
-    def build(self, values: TraceValues, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Fill `values`; `progress` hears of each section done."""
-        for section in range(len(self._at.section_types)):
+    def build(
+        self,
+        values: TraceValues,
+        progress: Callable[[int], None] = lambda _: None,
+        first: int = 0,
+    ) -> None:
+        """Fill `values` from section `first` on; `progress` hears of each section done."""
+        for section in range(first, len(self._at.section_types)):
             for op, described in enumerate(self._at.section(section).ops):
                 if described.form != Form.VERDICT:
                     self.evaluate(section, op, values.array, values.array(section, op))

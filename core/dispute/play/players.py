@@ -7,9 +7,9 @@ Everything before it is equal, so its operands are right and it is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from core.dispute.game.dispute import Phase
 from core.dispute.game.game_log import Seen
-from core.dispute.play.held import ShardSources, ShardTrace, trace_again
+from core.dispute.play.held import ShardSources, ShardTrace, pleaded_trace
 from core.dispute.play.loop import Move
 from core.dispute.play.plea import winning_seed
 from core.dispute.play.values import Floats
@@ -51,19 +51,18 @@ class Player:
     sources: ShardSources
     listed: bytes = b""  # tokens that the claim says are ahead of one outside top-k
 
+    _pleaded: dict[int, Self] = field(default_factory=dict, repr=False, compare=False)
+
     def at(self, plea: int | None) -> Self:
         """The same side where the claim was restated after this plea, with a trace of its own."""
-        return self if plea == self.case.claim.plea else self._pleaded(plea)
-
-    @cached_property
-    def _pleaded(self) -> Callable[[int | None], Self]:
-        return lru_cache(maxsize=1)(self._after)
-
-    def _after(self, plea: int | None) -> Self:
-        case = replace(self.case, claim=replace(self.case.claim, plea=plea))
-        folder = self.trace.folder and self.trace.folder / f"plea-{plea}"
-        trace = trace_again(case.layout, self.sources, folder=folder)
-        return replace(self, case=with_trace(case, trace), trace=trace)
+        if plea is None or plea == self.case.claim.plea:
+            return self
+        if plea not in self._pleaded:
+            case = replace(self.case, claim=replace(self.case.claim, plea=plea))
+            folder = self.trace.folder and self.trace.folder / f"plea-{plea}"
+            trace = pleaded_trace(case.layout, self.sources, self.trace, folder=folder)
+            self._pleaded[plea] = replace(self, case=with_trace(case, trace), trace=trace)
+        return self._pleaded[plea]
 
     @cached_property
     def checker(self) -> Checker:
