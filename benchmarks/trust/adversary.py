@@ -3,7 +3,7 @@
 The party that chooses rows chooses how rounding grows in them. Two searches go by gradients: for
 rows that the layers cancel, and for rows in which random shakes grow most. What they find is then
 changed by units in the last place, until some kernel's roundings add up. Honest kernels compute all
-of it; their distance is held to the larger of T·S and K·N, as after a plea (`docs/trust.md` §6).
+of it; their distance is held to the larger of T·S and K·N, as after a plea (`docs/trust.md` §4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does the noise of these rows explain a deviation? (`docs/trust.md` §6)
+"""Does the noise of these rows explain a deviation? (`docs/trust.md` §4)
 
 A stage that computed as registered may still be far off where its rows make rounding grow. Its plea
 names a seed; D is then held to K times the change that shakes by this seed make.

@@ -1,4 +1,4 @@
-"""By how much is a value of a plea's second pass changed? (`docs/trust.md` §6)
+"""By how much is a value of a plea's second pass changed? (`docs/trust.md` §4)
 
 By signs that follow from the accused's seed and the value's place: one of its own, and one each
 that it shares with its 16, 256 and 4,096 neighbours, since the roundings of a sum's partial sums
