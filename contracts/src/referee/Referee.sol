@@ -187,10 +187,13 @@ contract Referee is IReferee {
             if (o.flaw == Ruling.Holds) _whitened(found, o.row.real(0).sub(o.trace.real(1)));
             return;
         }
-        if (kind == Kind.WhitenReference) {
+        if (kind >= Kind.WhitenReference) {
             params.expectWords(1);
-            o = found.o = operands.traceAndModel(2, params.word(0), 1);
-            if (o.flaw == Ruling.Holds) _whitened(found, o.trace.real(1));
+            bool change = kind == Kind.WhitenChange;
+            o = found.o = operands.traceAndModel(change ? 3 : 2, params.word(0), 1);
+            if (o.flaw != Ruling.Holds) return;
+            Real memory a = o.trace.real(1);
+            _whitened(found, change ? a.sub(o.trace.real(2)) : a);
             return;
         }
         bool two = kind == Kind.Product || kind == Kind.Add;

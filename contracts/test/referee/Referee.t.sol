@@ -232,9 +232,25 @@ contract RefereeTest is Test {
             n(3),
             bytes.concat(Operands.le64(n(6)), f32(2))
         );
+        assertSharp(
+            IReferee.Kind.WhitenChange,
+            abi.encode(Decode.FP32),
+            n(-3),
+            bytes.concat(Operands.le64(n(1), n(7)), f32(2))
+        );
+        assertHolds(
+            IReferee.Kind.WhitenChange,
+            abi.encode(Decode.FP32),
+            bytes.concat(Operands.le64(0, n(7), n(7)), f32(2))
+        );
         bytes memory flat = bytes.concat(Operands.le64(n(3), n(6)), f32(0));
         vm.assertTrue(
             ruling(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), flat)
+                == IReferee.Ruling.ModelMalformed
+        );
+        flat = bytes.concat(Operands.le64(n(3), n(6), n(0)), f32(-1));
+        vm.assertTrue(
+            ruling(IReferee.Kind.WhitenChange, abi.encode(Decode.FP32), flat)
                 == IReferee.Ruling.ModelMalformed
         );
     }
@@ -253,26 +269,6 @@ contract RefereeTest is Test {
         assertFails(
             IReferee.Kind.Exceeds, abi.encode(1), Operands.le64(Operands.f64(1, -512) - 1, 0)
         );
-    }
-
-    function test_count_isExact() public view {
-        bytes memory logits = Operands.le64(n(-3), Operands.MINUS_ZERO, n(5));
-        assertSharp(
-            IReferee.Kind.Count, abi.encode(3), n(2), bytes.concat(Operands.le64(0), logits)
-        );
-        assertSharp(
-            IReferee.Kind.Count, abi.encode(3), n(3), bytes.concat(Operands.le64(n(-3)), logits)
-        );
-        assertHolds(
-            IReferee.Kind.Count, abi.encode(3), bytes.concat(Operands.le64(0, n(6)), logits)
-        );
-    }
-
-    function test_count_ordersLikeNumbers(uint64 a, uint64 b) public view {
-        vm.assume(a << 1 < Operands.INFINITY << 1 && b << 1 < Operands.INFINITY << 1);
-        bytes memory pair = Operands.le64(a, b);
-        bool atLeast = ruling(IReferee.Kind.Maximum, "", pair) == IReferee.Ruling.Holds; // b ≤ a
-        assertHolds(IReferee.Kind.Count, abi.encode(1), Operands.le64(atLeast ? n(1) : 0, b, a));
     }
 
     function test_greedy_needsMoreThanTheMargin() public view {
@@ -328,10 +324,6 @@ contract RefereeTest is Test {
         bytes memory minP = abi.encode(0, 1_000_000, 500_000);
         assertHolds(IReferee.Kind.OutsideMinP, minP, Operands.le64(n(10), n(9)));
         assertFails(IReferee.Kind.OutsideMinP, minP, Operands.le64(Operands.f64(19, -1), n(9)));
-        bytes memory topK = abi.encode(1_000_000, 1_000_000, 50);
-        assertHolds(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(8) + 1, n(50)));
-        assertFails(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(8), n(50)));
-        assertFails(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(9), n(49)));
     }
 
     // --- whose fault ---
@@ -434,15 +426,14 @@ contract RefereeTest is Test {
             return (abi.encode(Decode.FP32, Decode.F64), 28);
         }
         if (kind == IReferee.Kind.WhitenReference) return (abi.encode(Decode.F64), 24);
+        if (kind == IReferee.Kind.WhitenChange) return (abi.encode(Decode.FP32), 28);
         if (kind == IReferee.Kind.Exceeds || kind == IReferee.Kind.Greedy) {
             return (abi.encode(1e7), 16);
         }
-        if (kind == IReferee.Kind.Count) return (abi.encode(5), 56);
         if (kind == IReferee.Kind.Gumbel) {
             return (abi.encode(1, type(uint32).max, 1, 2, 3, 4, 5, 1, 50), 40);
         }
         if (kind == IReferee.Kind.OutsideMinP) return (abi.encode(1, 1, 1), 16);
-        if (kind == IReferee.Kind.OutsideTopK) return (abi.encode(1, 1, 1), 24);
         bool three = kind == IReferee.Kind.Exp || kind == IReferee.Kind.Probability
             || kind == IReferee.Kind.Product;
         return ("", three || kind == IReferee.Kind.Add ? 24 : 16);
