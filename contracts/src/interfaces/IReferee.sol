@@ -91,9 +91,11 @@ interface IReferee {
     error ConstantInvalid(uint256 bits);
     error ParamOutOfRange(uint256 word);
 
-    /// Rule on one leaf. Reverts for parameters and lengths alone, which the operator program
-    /// gives: no party can make its opponent's move revert.
-    function check(Kind kind, bytes calldata params, bytes calldata operands)
+    /// Rule on one leaf. The float64 that is due is v·(1 + shake·2^-24), rounded once more to the
+    /// nearest, where v is the one above: −∞ stays, and a verdict has none. |shake| < 2^64.
+    /// Reverts for parameters and lengths alone, which the operator program gives: no party can
+    /// make its opponent's move revert.
+    function check(Kind kind, bytes calldata params, bytes calldata operands, int256 shake)
         external
         pure
         returns (Ruling);

@@ -261,7 +261,7 @@ contract TraceJudge is ITraceJudge {
             );
         }
         IReferee.Ruling ruling =
-            _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
+            _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row), 0);
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
         if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
         bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;

@@ -31,10 +31,10 @@ contract RefereeGasTest is Test {
         bytes memory operands,
         IReferee.Ruling expected
     ) private {
-        IReferee.Ruling ruling = referee.check(kind, params, operands);
+        IReferee.Ruling ruling = referee.check(kind, params, operands, 0);
         uint256 execution = vm.snapshotGasLastCall("Referee", string.concat(name, " (execution)"));
         vm.assertTrue(ruling == expected, name);
-        bytes memory call = abi.encodeCall(IReferee.check, (kind, params, operands));
+        bytes memory call = abi.encodeCall(IReferee.check, (kind, params, operands, 0));
         vm.assertLe(call.length, MOST_BYTES, name);
         uint256 gas = transactionGas(call, execution);
         vm.snapshotValue("Referee", name, gas);
