@@ -689,8 +689,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
             sound := iszero(or(shr(32, four), or(shr(16, two), shr(8, one))))
         }
         require(sound);
-        bytes memory asked = abi.encodePacked(ITraceJudge.checkClaim.selector, model, words);
-        return abi.decode(address(judge).functionStaticCall(asked), (uint256));
+        bytes memory asked = abi.encodePacked(IRowJudge.checkClaim.selector, model, words);
+        return abi.decode(address(rowJudge).functionStaticCall(asked), (uint256));
     }
 
     function _requireClaim(Dispute storage g, ModelId model, Claim calldata claim) private view {

@@ -35,8 +35,8 @@ contract ToleranceGameSystemTest is Suite {
             token,
             address(tasks),
             IMinerRegistry(address(miners)),
-            new ScriptedJudge(1),
-            new ScriptedRowJudge(),
+            new ScriptedJudge(),
+            new ScriptedRowJudge(1),
             p
         );
         vm.prank(governor);
