@@ -31,7 +31,7 @@ library Shake {
     function _sign(uint256 seed, uint256 level, Place memory place) private pure returns (int256) {
         uint256 number = place.index / level;
         uint256 signs = uint256(
-            keccak256(
+            sha256(
                 abi.encodePacked(
                     uint8(seed),
                     uint16(level),

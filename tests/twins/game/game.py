@@ -288,7 +288,7 @@ class Game:
         assert self.node is not None
         at_root = self.node.level == chunks.height(self._case().layout.chunks)
         if not self.may_plead or not at_root:
-            raise GameError("PleaLate")
+            raise GameError("PleaOver")
         return replace(self._turn(now, Phase.PLEADED), seed=seed)
 
     def point(self, now: int, caller: str, place: Place) -> Game:

@@ -92,7 +92,7 @@ def test_a_plea_has_its_time_and_its_claim() -> None:
     game = accusation.accuse(accusation.open(), 0)
     refused("NotTurn", game.plead, 1, ACCUSER, SEED)
     picked = accusation.answer(game.pick(1, OPERATOR, 0), 2)
-    refused("PleaLate", picked.plead, 3, OPERATOR, SEED)
+    refused("PleaOver", picked.plead, 3, OPERATOR, SEED)
     waiting = game.plead(1, OPERATOR, SEED)
     refused("WrongPhase", waiting.point, 2, OPERATOR, Place(0, 0))
     again, other = accusation.pleaded(SEED), accusation.pleaded(SEED + 1)
@@ -102,7 +102,7 @@ def test_a_plea_has_its_time_and_its_claim() -> None:
     refused("ClaimMismatch", waiting.restate, 2, ACCUSER, narrower, again.below_root)
     refused("OpeningWrong", waiting.restate, 2, ACCUSER, again.case, again.below_root[1:])
     restated = waiting.restate(2, ACCUSER, again.case, again.below_root)
-    refused("PleaLate", restated.plead, 3, OPERATOR, SEED)
+    refused("PleaOver", restated.plead, 3, OPERATOR, SEED)
     refused("WrongPhase", restated.restate, 3, ACCUSER, again.case, again.below_root)
     silent = waiting.timeout(waiting.ends_at + 1)
     assert silent.verdict == Verdict.NO_FAULT
