@@ -10,6 +10,7 @@ from benchmarks.table import run
 PARTS = (
     "honest",
     "adversary",
+    "natural",
     "elements",
     "cheats",
     "steering",
