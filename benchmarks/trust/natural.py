@@ -7,7 +7,7 @@ all that a requester without a miner can choose.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,11 @@ import torch
 
 from benchmarks.table import Row
 from benchmarks.trust.adversary import kernels
+from benchmarks.trust.limits import Limits
 from benchmarks.trust.town import Town, quick_columns, town
 from benchmarks.trust.town import columns as all_columns
-from core.dispute.play.build import Boundaries
-from core.dispute.play.plea import Conditioning, most_noise
-from core.dispute.play.program import model_program
-from core.dispute.trace.families import FP32_TOLERANCES
-from core.dispute.trace.layout import TraceLayout
 
-TEXTS, TOKENS, WINDOWS = 12, 160, (1, 16, 64)
+TEXTS, TOKENS = 12, 160
 SEEDS = (0, 101)
 MINUTES = 1.0  # of search among token ids, for each model
 CHOSEN = 16  # tokens of a sequence
@@ -117,36 +113,14 @@ def _vocab(here: Town) -> int:
     return int(here.shards[0].model.get_input_embeddings().weight.shape[0])
 
 
-def _count(here: Town, ids: Any, tally: Tally) -> None:
-    """Every window of a request at the stage, by each honest kernel."""
-    prefix, shard, span = here.shards[0], here.shards[STAGE], here.spans[STAGE]
+def _count(here: Town, ids: Sequence[int], tally: Tally) -> None:
+    """Every window of a request at the stage, by each of some honest kernels."""
+    prefix, shard = here.shards[0], here.shards[STAGE]
     rows = prefix.forward(torch.tensor(list(ids)), prefix.new_cache()).float()
-    program = model_program(here.folder, FP32_TOLERANCES).program
-    model = model_program(here.folder, FP32_TOLERANCES).trace_model(here.folder)
-    layout = TraceLayout(program, span.start, span.end, len(rows), 0, True)
-    of = Conditioning(layout, model, Boundaries(rows.numpy()))
-    size, changes = of.size, [of.change(seed) for seed in SEEDS]
+    limits = Limits(here, STAGE, rows, SEEDS)
+    tally.lifted = max(tally.lifted, limits.lifted())
     for run in list(kernels(shard).values())[:3]:
-        far = of.deviation(run(rows).numpy())
-        for wide in WINDOWS:
-            if wide > len(rows):
-                continue
-            least = min(
-                t.parts_per_trillion / 10**12
-                for t in program.tolerances
-                if span.end - span.start <= t.max_depth and wide >= t.min_rows
-            )
-            squares = _windows(size, wide) * least**2
-            shares = np.sqrt(_windows(far, wide) / squares)
+        for shares in limits.shares(run(rows), pleaded=False):
             tally.windows += len(shares)
             tally.above += int((shares > 1).sum())
             tally.share = max(tally.share, float(shares.max()))
-            for change in changes:
-                lifted = most_noise(program) * np.sqrt(_windows(change, wide) / squares)
-                tally.lifted = max(tally.lifted, float(lifted.max()))
-
-
-def _windows(squares: Any, wide: int) -> Any:
-    """Sums over every `wide` neighbours."""
-    total = np.concatenate([[0.0], np.cumsum(squares)])
-    return total[wide:] - total[:-wide]
