@@ -573,8 +573,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     ) private returns (uint256 chunks, uint256 endsAt) {
         g.binding = _claimHash(model, claim);
         chunks = _checkedClaim(model, claim);
-        g.chunks = uint48(chunks);
-        g.mayPlead = claim.how == 0;
+        bool mayPlead = claim.how == 0;
+        (g.chunks, g.mayPlead) = (uint48(chunks), mayPlead);
         uint256 level = Chunks.height(chunks);
         if (_folded(chunks, level, 0, below) != claim.traceRoot) revert OpeningWrong();
         g.node = claim.traceRoot;

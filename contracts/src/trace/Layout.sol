@@ -43,7 +43,8 @@ library Layouts {
         uint256 again; // section at which a pleaded trace's second pass begins, or NEVER
         uint256 passChunks; // of one of two passes
         uint256[] formChunks; // of one operator of each form
-        uint256[] typeChunks; // of one section of each type that can stand before the last
+        uint256 entryChunks; // of the section that enters
+        uint256[] typeChunks; // of one section of each type of layer
         uint256 chunks; // of all of the trace
     }
 
@@ -101,8 +102,8 @@ library Layouts {
         l.again = NEVER;
         l.formChunks = _formChunks(p, positions, positions - windowFrom);
         uint256[] memory each = l.typeChunks = new uint256[](p.sectionsAt.length);
-        uint256 first = typeOf(l, 0);
-        each[first] = _chunksBefore(l, first, p.ops(first));
+        uint256 entry = _typeOf(l, 0);
+        l.entryChunks = _chunksBefore(l, entry, p.ops(entry));
         for (uint256 t = Programs.FIRST_LAYER_TYPE; t < each.length; ++t) {
             each[t] = _chunksBefore(l, t, p.ops(t));
         }
@@ -156,7 +157,10 @@ library Layouts {
 
     /// Type of section number `section`.
     function typeOf(Layout memory l, uint256 section) internal pure returns (uint256) {
-        section = innerOf(l, section);
+        return _typeOf(l, innerOf(l, section));
+    }
+
+    function _typeOf(Layout memory l, uint256 section) private pure returns (uint256) {
         if (section == 0) return l.layerFrom == 0 ? Programs.FROM_TOKENS : Programs.FROM_ROWS;
         uint256 depth = l.layerTo - l.layerFrom;
         if (section > depth + 1) revert ITraceJudge.PlaceUnknown();
@@ -190,10 +194,10 @@ library Layouts {
         pure
         returns (uint256 base)
     {
-        base = _chunksBefore(l, typeOf(l, section), op);
-        if (section >= l.again) base += l.passChunks;
+        if (section >= l.again) base = l.passChunks;
         section = innerOf(l, section);
-        if (section != 0) base += l.typeChunks[typeOf(l, 0)];
+        base += _chunksBefore(l, _typeOf(l, section), op);
+        if (section != 0) base += l.entryChunks;
         uint256[] memory each = l.typeChunks;
         uint256 types = l.program.layerTypesOf();
         uint256 layer = l.layerFrom;

@@ -104,13 +104,22 @@ library Programs {
             offset += 1 + 8 * _read(raw, offset, 1);
             uint256[] memory starts = p.sectionsAt = new uint256[](_read(raw, offset, 1));
             ++offset;
-            for (uint256 i; i < starts.length; ++i) {
-                starts[i] = offset;
-                offset += 2 + OP_BYTES * _read(raw, offset + 1, 1);
+            uint256 count = starts.length;
+            uint256 layers;
+            assembly ("memory-safe") {
+                // Behind the bytes' end anything is read: it makes a length that is not theirs.
+                let place := add(raw, 32)
+                let to := add(starts, 32)
+                for { let end := add(to, shl(5, count)) } lt(to, end) { to := add(to, 32) } {
+                    mstore(to, offset)
+                    let tensorsAndOps := mload(add(place, offset))
+                    offset := add(offset, add(2, shl(3, byte(1, tensorsAndOps))))
+                }
+                layers := shr(240, mload(add(place, offset)))
             }
-            p.layers = _read(raw, offset, 2);
+            p.layers = layers;
             p.layersAt = offset + 2;
-            if (raw.length != p.layersAt + p.layers || starts.length <= FIRST_LAYER_TYPE) {
+            if (raw.length != p.layersAt + layers || count <= FIRST_LAYER_TYPE) {
                 revert ITraceJudge.ProgramInvalid();
             }
         }

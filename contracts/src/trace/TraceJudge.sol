@@ -209,8 +209,8 @@ contract TraceJudge is ITraceJudge {
                 )
             );
         }
-        IReferee.Ruling ruling =
-            _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row), leaf.shake);
+        if (row.length != 0) operands = bytes.concat(operands, row);
+        IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, operands, leaf.shake);
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
         if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
         bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;
