@@ -223,6 +223,8 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
         ),
         "reveal": (Phase.ASKED, lambda _: game.reveal([a.outputs.open(1, 0)], rows=rows)),
         "point_with": (Phase.PICKING, lambda _: game.point(verdict, tokens=b"1234")),
+        "plead": (Phase.PICKING, lambda _: game.plead(0)),
+        "restate": (Phase.PLEADED, lambda p: game.restate(p.case, [])),
         "pick": (Phase.PICKING, lambda _: game.pick(0)),
         "point": (Phase.PICKING, lambda _: game.point(verdict)),
         "open_node": (Phase.OPENING, lambda p: p.game.open_node([], [])),
@@ -251,6 +253,10 @@ def stages_of_a_game(play: Play) -> Iterator[Phase]:
     play.game.reveal([a.outputs.open(1, 0)])
     play.accuse()
     yield Phase.PICKING
+    play.game.plead(9)
+    yield Phase.PLEADED
+    a = play.accusation = a.pleaded(9)
+    play.game.restate(a.case, a.below_root)
     play.game.pick(0)
     yield Phase.OPENING
     play.open()
