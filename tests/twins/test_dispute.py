@@ -210,7 +210,7 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
     found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), verdict)
 
     def accuse(_: Play) -> None:
-        game.accuse(play.case, 2, proof, a.below_root)
+        game.accuse(a.case, 2, proof, a.below_root)
 
     rows = blank_rows(play.case)
     spot = Spot(Boundary.OUT, 1)

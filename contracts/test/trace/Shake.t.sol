@@ -55,7 +55,7 @@ contract ShakeTest is Test {
     /// The sign of level `level`, by its definition.
     function signOf(uint8 seed, uint16 level, Place memory p) private pure returns (int256) {
         uint32 number = p.index / level;
-        bytes32 signs = keccak256(
+        bytes32 signs = sha256(
             abi.encodePacked(seed, level, p.section, p.op, p.row, p.segment, uint32(number / 256))
         );
         return uint256(signs) & (1 << (number % 256)) == 0 ? -1 : int256(1);
