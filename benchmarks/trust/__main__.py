@@ -7,7 +7,18 @@ import sys
 
 from benchmarks.table import run
 
-PARTS = ("honest", "elements", "cheats", "steering", "disputes", "slashed", "cost", "overhead")
+PARTS = (
+    "honest",
+    "adversary",
+    "natural",
+    "elements",
+    "cheats",
+    "steering",
+    "disputes",
+    "slashed",
+    "cost",
+    "overhead",
+)
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

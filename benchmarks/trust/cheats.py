@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from torch import Tensor
@@ -12,8 +13,10 @@ from torch import Tensor
 from benchmarks.table import Row
 from benchmarks.trust import lies
 from benchmarks.trust.judging import Finding, Judge
+from benchmarks.trust.limits import Limits
 from benchmarks.trust.town import (
     CUTS,
+    FORMS,
     SAMPLED,
     Served,
     Town,
@@ -24,6 +27,7 @@ from benchmarks.trust.town import (
     quick_columns,
     town,
 )
+from core.dispute.play.plea import SAMPLED as SAMPLED_SEEDS
 from core.engine.model.blocks import ModelShard
 from core.engine.sampling.sampling import Sampler, sample_batch
 
@@ -95,6 +99,7 @@ class Caught:
     """What became of a lie's jobs, by finding, and how often another stage was named."""
 
     findings: Counter[Finding]
+    factor: float = inf  # D over the limit after a plea in its best window, of the worst job
     misnamed: int = 0
     others: int = 0
 
@@ -119,6 +124,7 @@ def _activations(model: str, profile: str) -> Row:
     said = [
         f"{jobs - missed} of {jobs} jobs of {len(caught)} lies caught",
         f"slashed: {', '.join(slashed)}",
+        *_factors(caught),
         *([f"suspected, unpaid and evicted: {', '.join(evicted)}"] if evicted else []),
         *([f"less than promised: {', '.join(short)}"] if short else []),
         f"an honest neighbour named {misnamed} times of {others}",
@@ -129,8 +135,17 @@ def _activations(model: str, profile: str) -> Row:
         "; ".join(said),
         "–",
         "every job, guilty stage named",
-        not short and not missed and not misnamed,
+        not short and not missed and not misnamed and all(c.factor > 1 for c in caught.values()),
     )
+
+
+def _factors(caught: dict[str, Caught]) -> list[str]:
+    """How many times the limit lies have after a plea, where one is measured."""
+    known = {name: c.factor for name, c in caught.items() if c.factor < inf}
+    if not known:
+        return []
+    least = min(known, key=known.__getitem__)
+    return [f"after a plea at least {known[least]:.1f} times the limit ({least})"]
 
 
 def _tell(here: Town, chosen: Sequence[Lie]) -> dict[str, Caught]:
@@ -139,6 +154,9 @@ def _tell(here: Town, chosen: Sequence[Lie]) -> dict[str, Caught]:
     first = [honest(here.shards[0], 0)(torch.tensor(prompt)) for prompt in prompts]
     true = [honest(here.shards[LIAR], 0)(x) for x in first[1:]]
     judge, found = Judge(here), {}
+    limits = []
+    if here.form == FORMS["fp32"]:
+        limits = [Limits(here, LIAR, x, SAMPLED_SEEDS) for x in first[:REQUESTS]]
     for lie in chosen:
         liar = here.load(here.spans[LIAR]) if lie.spoil else here.shards[LIAR]
         if lie.spoil:
@@ -147,6 +165,9 @@ def _tell(here: Town, chosen: Sequence[Lie]) -> dict[str, Caught]:
         for request, prompt in enumerate(prompts[:REQUESTS]):
             worker = lies.replaying(true[request]) if lie.replays else lie.worker
             sent = worker(liar, request)(first[request])
+            if limits:
+                shares = limits[request].shares(sent, pleaded=True)
+                caught.factor = min(caught.factor, max(float(s.max()) for s in shares))
             served = _signed(here, request, prompt, first[request], sent)
             caught.findings[judge.stage(served, LIAR).finding] += 1
             if request == 0 and 2 in here.audited:

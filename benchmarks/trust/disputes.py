@@ -10,7 +10,12 @@ from tests.twins.dispute_gas import Way, measure
 
 #: Of a dispute in which the accuser shows nothing off chain it opens every level itself, and pays
 #: for that.
-MAX_GAS = {Way.POINTED: 900_000, Way.DESCENT: 1_500_000}
+MAX_GAS = {
+    Way.POINTED: 900_000,
+    Way.DESCENT: 1_300_000,
+    Way.PLEADED: 1_600_000,
+    Way.PLEADED_DESCENT: 1_600_000,
+}
 MAX_TRANSACTIONS, MAX_MOVE_GAS, MAX_CALLDATA = 20, 500_000, 16 * 1024
 
 

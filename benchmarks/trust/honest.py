@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
+from benchmarks.trust.kernels import other_sums
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, quick_columns, town
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
@@ -23,7 +24,7 @@ from core.engine.native import native
 from core.engine.sampling.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS = 2, 60, 12
-CHUNK, BLOCK = 16, 16
+CHUNK = 16
 QUICK = {"REQUESTS": 1, "PROMPT_TOKENS": 20, "NEW_TOKENS": 3, "columns": quick_columns}
 #: Rows of one request through a stage, from what the stage was given; of a last stage logits,
 #: beside its rows where it runs a shard of its own.
@@ -141,8 +142,7 @@ def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
     yield f"chunks of {CHUNK}", lambda x: _by_pieces(shard, x, CHUNK)
     yield "decoded one by one", lambda x: _by_pieces(shard, x, 1)
     yield "two threads", lambda x: _on_threads(shard, x, 2)
-    for name, product in _PRODUCTS.items():
-        yield name, _with_products(shard, product)
+    yield from other_sums(shard).items()
     for batch in (1, 8, 32):
         yield f"batch of {batch}, torch's kernels", _batched(shard, batch, bare=True)
     packed = here.load(here.spans[stage])
@@ -162,65 +162,6 @@ def _on_threads(shard: ModelShard, x: Tensor, threads: int) -> Tensor:
         return shard.forward(x, shard.new_cache())
     finally:
         torch.set_num_threads(1)
-
-
-# --- other orders of summation, accumulated in float32 as every profile demands ---
-
-Product = Callable[[Tensor, Tensor], Tensor]
-
-
-def _blocked(x: Tensor, w: Tensor) -> Tensor:
-    """Sums of 16 terms, added one after the other."""
-    total = torch.zeros(*x.shape[:-1], len(w))
-    for at in range(0, w.shape[1], BLOCK):
-        total += x[..., at : at + BLOCK].float() @ w[:, at : at + BLOCK].float().T
-    return total
-
-
-def _split(x: Tensor, w: Tensor) -> Tensor:
-    """Sixteen partial sums over interleaved terms, added at the end."""
-    return torch.stack(
-        [x[..., i::BLOCK].float() @ w[:, i::BLOCK].float().T for i in range(BLOCK)]
-    ).sum(0)
-
-
-def _reordered(x: Tensor, w: Tensor) -> Tensor:
-    order = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(w.shape[1]))
-    return x[..., order].float() @ w[:, order].float().T
-
-
-_PRODUCTS: dict[str, Product] = {
-    "sums in blocks": _blocked,
-    "split sums": _split,
-    "reordered sums": _reordered,
-}
-
-
-def _with_products(shard: ModelShard, product: Product) -> Kernel:
-    linears = [m for m in shard.decoder_layers.modules() if isinstance(m, nn.Linear)]
-
-    def run(x: Tensor) -> Tensor:
-        with ExitStack() as stack:
-            for linear in linears:
-                stack.enter_context(_multiplying(linear, product))
-            return shard.forward(x, shard.new_cache())
-
-    return run
-
-
-@contextmanager
-def _multiplying(linear: nn.Linear, product: Product) -> Iterator[None]:
-    def forward(x: Tensor) -> Tensor:
-        out = product(x, linear.weight)
-        if linear.bias is not None:
-            out = out + linear.bias.float()
-        return out.to(x.dtype)
-
-    linear.forward = forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del linear.forward
 
 
 # --- batches ---

@@ -231,7 +231,7 @@ async def _judged(lie: Lie, work: Any) -> Tried:
         while not playing.done():
             seen = await read_game(world.chain, opened)
             if seen.phase == Phase.PICKING and not sent:
-                place = tuple(accusation.player.case.layout.verdict)
+                place = tuple(accusation.player.case.layout.verdicts[0])
                 operator = world.operators[lie.stage]
                 sent.append(
                     await world.chain.transact(operator, GAME, "point", opened.dispute, place)

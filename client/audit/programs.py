@@ -52,7 +52,8 @@ def local_program(model_dir: Path, registered: Program) -> ModelProgram:
     """
     from core.dispute.play.program import model_program
 
-    found = model_program(model_dir, registered.tolerances, registered.delta_micro)
+    promised = registered.tolerances, registered.delta_micro, registered.plea
+    found = model_program(model_dir, *promised)
     if found.program != registered:
         raise CheckFailed(
             "this machine makes another operator program of the model",

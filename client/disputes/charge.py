@@ -117,7 +117,8 @@ def _accuser(source: ShardSource, case: Case, charge: Charge, folder: Path | Non
 
 
 async def would_convict(source: ShardSource, charge: Charge, folder: Path | None = None) -> bool:
-    """Whether a charge's trace ends in the verdict that it claims; a sample of leaves is checked.
+    """Whether a charge's trace ends in the verdict that it claims, and no plea is to be expected
+    that changes it; a sample of leaves and of seeds is checked.
 
     The trace is left under `folder` for the game to take up.
     """
@@ -125,6 +126,7 @@ async def would_convict(source: ShardSource, charge: Charge, folder: Path | None
 
 
 def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> bool:
+    from core.dispute.play.plea import is_beyond_noise
     from core.dispute.play.selfcheck import faults
 
     ours = source.operators
@@ -132,7 +134,11 @@ def _would_convict(source: ShardSource, charge: Charge, folder: Path | None) -> 
     case = Case(ours.program, (), charge.claim)
     case.check_claim()
     player = _accuser(source, case, charge, folder)
-    return player.is_convicting() and not faults(player, 1, random.Random(0))
+    if not player.is_convicting() or faults(player, 1, random.Random(0)):
+        return False
+    # A token has no plea.
+    is_token = charge.claim.choice is not None
+    return is_token or is_beyond_noise(player.case.layout, player.sources)
 
 
 def _deviation(source: ShardSource, ours: ModelProgram, work: StageWork) -> Claim | None:

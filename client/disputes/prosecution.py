@@ -128,7 +128,8 @@ class Prosecution(Party):
                 return None  # for the accused to call
             return await self._brought.opening(self._opened, seen)
         player = self._brought.player
-        return player.answer(seen) if player is not None else None
+        # After a plea it traces anew, as long as for the accusation.
+        return None if player is None else await asyncio.to_thread(player.answer, seen)
 
     async def wait(self, seen: Seen, left_s: int) -> None:
         """Go down the trace with the accused, once.

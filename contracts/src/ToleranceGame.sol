@@ -37,9 +37,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant MAX_ASKS = 3;
     uint256 private constant MAX_LIST_BYTES = 4 * Derive.MAX_LISTED;
-    /// Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down
-    /// a trace of 2^35 chunks to its values, then element and part.
-    uint256 public constant MAX_TURNS = 23;
+    /// Turns of a game at most: three questions and answers, accusation, plea and restatement, eight
+    /// rounds of 32 down a trace of 2^41 chunks to its values, then element and part.
+    uint256 public constant MAX_TURNS = 29;
     uint256 private constant CLAIM_BYTES = 21 * 32;
     uint256 private constant RECEIPT_BYTES = 14 * 32;
     uint256 private constant MAX_PARTS = type(uint16).max;
@@ -62,8 +62,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     struct Dispute {
         uint256 turn;
         address accuser;
-        uint40 chunks;
+        uint48 chunks;
         uint8 asks;
+        bool mayPlead;
         bytes32 binding;
         bytes32 node;
         bytes32 opening;
@@ -97,6 +98,13 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         if (longest > minerRegistry_.maxDisputeSeconds()) {
             revert DisputeTooLong(longest, minerRegistry_.maxDisputeSeconds());
         }
+    }
+
+    /// INVARIANT: what the other side has to read stands in a transaction's own calldata. A key with
+    /// delegated code (EIP-7702) could call from within, so it is none.
+    modifier byKey() {
+        _requireKey();
+        _;
     }
 
     // --- TaskRegistry ---
@@ -139,7 +147,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         uint256 position,
         bytes32[] calldata proof,
         bytes32[] calldata below
-    ) external {
+    ) external byKey {
         // A served token is accused together with the order that says how it was to be drawn.
         if (claim.how != 0) revert ITraceJudge.ClaimInvalid();
         _accuse(id, model, receipt, claim, position, proof, below);
@@ -154,8 +162,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         bytes32[] calldata proof,
         bytes32[] calldata below,
         Drawn calldata drawn
-    ) external {
-        if (claim.how == 0) revert ITraceJudge.ClaimInvalid();
+    ) external byKey {
+        // INVARIANT: nobody but the accused names a seed.
+        if (claim.how == 0 || claim.how == Derive.PLEADED) revert ITraceJudge.ClaimInvalid();
         _accuse(id, model, receipt, claim, position, proof, below);
         rowJudge.checkDrawn(claim, receipt.orderHash, drawn);
         if (drawn.order.samplingRoot == 0) {
@@ -170,7 +179,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         uint256 position,
         bytes32[] calldata proof,
         RowSpot[] calldata spots
-    ) external {
+    ) external byKey {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
         if (g.asks == MAX_ASKS) revert AskedEnough();
         _requireRows(g, receipt, rows, position, proof);
@@ -197,6 +206,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     function openNode(DisputeId id, bytes32[] calldata below, bytes32[] calldata siblings)
         external
+        byKey
     {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opening);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, turn.level(), turn.index());
@@ -212,7 +222,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         bytes calldata data,
         bytes calldata sizes,
         bytes32[] calldata siblings
-    ) external {
+    ) external byKey {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opening);
         (uint256 chunks, uint256 level, uint256 index) = (g.chunks, turn.level(), turn.index());
         if (level > Chunks.STEP_LEVELS) revert HashesDue();
@@ -223,6 +233,19 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         // Nothing is below values: the accused points next.
         uint256 where = Turns.atNode(0, 1, index << level);
         emit ChunksShown(id, _turn(g, turn, Phase.Picking, where));
+    }
+
+    function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32[] calldata below)
+        external
+        byKey
+    {
+        (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Pleaded);
+        // INVARIANT: rows, layers, window and tolerance are those that were accused.
+        bool same = claim.how == Derive.PLEADED && claim.key0 == turn.where()
+            && _accusedHash(model, claim, g.node) == g.binding;
+        if (!same) revert ClaimMismatch();
+        (uint256 chunks, uint256 endsAt) = _state(g, turn, model, claim, below);
+        emit Restated(id, chunks, endsAt);
     }
 
     function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence)
@@ -240,7 +263,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         );
     }
 
-    function expand(DisputeId id, bytes calldata stated) external {
+    function expand(DisputeId id, bytes calldata stated) external byKey {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Proving);
         // Wrong sums are not checked here: none can be proven, nor that they add up.
         uint256 parts = stated.length / Layouts.VALUE_BYTES;
@@ -306,12 +329,19 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         emit Picked(id, child, _turn(g, turn, Phase.Opening, where));
     }
 
+    function plead(DisputeId id, uint8 seed) external {
+        (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
+        // At the root, which is then still at the node.
+        if (!g.mayPlead || turn.level() != Chunks.height(g.chunks)) revert PleaOver();
+        emit Pleaded(id, seed, _turn(g, turn, Phase.Pleaded, seed));
+    }
+
     function point(DisputeId id, Place calldata place) external {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         _point(id, g, turn, place, 0);
     }
 
-    function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external {
+    function pointWith(DisputeId id, Place calldata place, bytes calldata tokens) external byKey {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         // INVARIANT: whoever must answer a list can: it has to be given again with the answer.
         if (tokens.length == 0 || tokens.length > MAX_LIST_BYTES) revert ListInvalid();
@@ -343,7 +373,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         SignedRows calldata rows,
         RowSpot[] calldata spots,
         RowOpening[] calldata openings
-    ) external {
+    ) external byKey {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Asked);
         if (keccak256(abi.encode(rows, spots)) != g.node) revert AskMismatch();
         rowJudge.checkShown(rows, spots, openings);
@@ -411,14 +441,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         found.status = turn.status();
         found.endsAt = uint40(turn.endsAt());
         uint256 level = turn.level();
-        if (level == Turns.SUMS) {
+        if (found.phase == Phase.Pleaded) {
+            found.child = uint8(turn.where());
+        } else if (level == Turns.SUMS) {
             found.parts = uint16(turn.parts());
             found.part = uint16(turn.part());
         } else {
             uint256 step = found.phase == Phase.Opening ? _stepTo(g.chunks, level) : 0;
             found.child = uint8(turn.index() & ((1 << step) - 1));
             found.level = uint8(level + step);
-            found.index = uint40(turn.index() >> step);
+            found.index = uint48(turn.index() >> step);
         }
         found.accuser = g.accuser;
         found.chunks = g.chunks;
@@ -443,6 +475,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     // --- internals: turns ---
+
+    function _requireKey() private view {
+        if (msg.sender != tx.origin || msg.sender.code.length != 0) {
+            revert SenderNotKey(msg.sender);
+        }
+    }
 
     function _inTime(DisputeId id, Phase need)
         private
@@ -521,14 +559,26 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
         _requireReceipt(g, model, receipt, claim.layerFrom, claim.layerTo);
         _requireRequest(receipt, claim.leaf, position, proof);
+        (uint256 chunks, uint256 endsAt) = _state(g, turn, model, claim, below);
+        emit Accused(id, chunks, endsAt);
+    }
+
+    /// What is on trial from now on, and its trace down to what is below the root.
+    function _state(
+        Dispute storage g,
+        uint256 turn,
+        ModelId model,
+        Claim calldata claim,
+        bytes32[] calldata below
+    ) private returns (uint256 chunks, uint256 endsAt) {
         g.binding = _claimHash(model, claim);
-        uint256 chunks = _checkedClaim(model, claim);
-        g.chunks = uint40(chunks);
+        chunks = _checkedClaim(model, claim);
+        bool mayPlead = claim.how == 0;
+        (g.chunks, g.mayPlead) = (uint48(chunks), mayPlead);
         uint256 level = Chunks.height(chunks);
         if (_folded(chunks, level, 0, below) != claim.traceRoot) revert OpeningWrong();
         g.node = claim.traceRoot;
-        uint256 where = Turns.atNode(level, below.length, 0);
-        emit Accused(id, chunks, _turn(g, turn, Phase.Picking, where));
+        endsAt = _turn(g, turn, Phase.Picking, Turns.atNode(level, below.length, 0));
     }
 
     function _point(
@@ -667,6 +717,23 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
+    /// The same of the claim as it was accused, which a restated one comes from.
+    function _accusedHash(ModelId model, Claim calldata claim, bytes32 root)
+        private
+        pure
+        returns (bytes32 hash)
+    {
+        assembly ("memory-safe") {
+            let place := mload(0x40)
+            mstore(place, model)
+            calldatacopy(add(place, 32), claim, CLAIM_BYTES)
+            mstore(add(place, 352), 0) // how
+            mstore(add(place, 576), 0) // key0
+            mstore(add(place, 672), root)
+            hash := keccak256(place, add(CLAIM_BYTES, 32))
+        }
+    }
+
     /// Chunks of the claim's trace. The judge is sent the claim as it stands in the call.
     ///
     /// INVARIANT: each word is of its type, so that the accused can read what the judge did.
@@ -689,8 +756,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
             sound := iszero(or(shr(32, four), or(shr(16, two), shr(8, one))))
         }
         require(sound);
-        bytes memory asked = abi.encodePacked(ITraceJudge.checkClaim.selector, model, words);
-        return abi.decode(address(judge).functionStaticCall(asked), (uint256));
+        bytes memory asked = abi.encodePacked(IRowJudge.checkClaim.selector, model, words);
+        return abi.decode(address(rowJudge).functionStaticCall(asked), (uint256));
     }
 
     function _requireClaim(Dispute storage g, ModelId model, Claim calldata claim) private view {

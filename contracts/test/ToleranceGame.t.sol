@@ -19,12 +19,14 @@ import {GameFixture, PARTS} from "./fixtures/GameFixture.sol";
 
 /// The game's rules: phases, turns, clocks and money. Traces are tested in tests/twins.
 contract ToleranceGameTest is GameFixture {
-    uint256 private constant FUNCTIONS = 17;
+    uint256 private constant FUNCTIONS = 19;
     uint256 private constant OPEN_CHUNKS = 9;
     uint256 private constant PROVE = 10;
     uint256 private constant PROVE_SUM = 14;
     uint256 private constant SHOW_OPENING = 15;
-    uint256 private constant EXECUTE = 16;
+    uint256 private constant PLEAD = 16;
+    uint256 private constant RESTATE = 17;
+    uint256 private constant EXECUTE = 18;
 
     function callOf(uint256 number, IArbitrator.DisputeRef memory r, DisputeId id)
         private
@@ -49,17 +51,22 @@ contract ToleranceGameTest is GameFixture {
         if (number == 13) return provePartCall(id);
         if (number == PROVE_SUM) return proveSumCall(id);
         if (number == SHOW_OPENING) return showOpeningCall(id);
+        if (number == PLEAD) return pleadCall(id);
+        if (number == RESTATE) return restateCall(id);
         return abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester));
     }
 
     function belongs(uint256 number) private pure returns (IToleranceGame.Phase) {
         if (number <= 3) return IToleranceGame.Phase.Opened;
         if (number == 4) return IToleranceGame.Phase.Asked;
-        if (number <= 7 || number == SHOW_OPENING) return IToleranceGame.Phase.Picking;
+        if (number <= 7 || number == SHOW_OPENING || number == PLEAD) {
+            return IToleranceGame.Phase.Picking;
+        }
         if (number <= OPEN_CHUNKS) return IToleranceGame.Phase.Opening;
         if (number <= 11) return IToleranceGame.Phase.Proving;
         if (number == 12) return IToleranceGame.Phase.PickingPart;
         if (number <= PROVE_SUM) return IToleranceGame.Phase.ProvingPart;
+        if (number == RESTATE) return IToleranceGame.Phase.Pleaded;
         return IToleranceGame.Phase.Ruled;
     }
 
@@ -237,7 +244,7 @@ contract ToleranceGameTest is GameFixture {
     }
 
     function test_maxDisputeSeconds_isAllTurnsAndThePayout() public view {
-        vm.assertEq(game.maxDisputeSeconds(), 23 * uint256(TURN_SECONDS) + PAYOUT_DELAY_SECONDS);
+        vm.assertEq(game.maxDisputeSeconds(), 29 * uint256(TURN_SECONDS) + PAYOUT_DELAY_SECONDS);
     }
 
     // --- the descent ---
@@ -537,7 +544,7 @@ contract ToleranceGameTest is GameFixture {
     function test_constructor_refusesWhatUnbondingDoesNotCover() public {
         IToleranceGame.Params memory p = gameParams();
         p.turnSeconds = 2 hours;
-        uint256 longest = 23 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
+        uint256 longest = 29 * uint256(p.turnSeconds) + p.payoutDelaySeconds;
         vm.expectRevert(
             abi.encodeWithSelector(
                 IToleranceGame.DisputeTooLong.selector, longest, MAX_DISPUTE_SECONDS

@@ -26,6 +26,7 @@ interface Vm {
 
     // --- who calls ---
     function prank(address sender) external;
+    function prank(address sender, address origin) external;
     function startPrank(address sender) external;
     function stopPrank() external;
 

@@ -171,7 +171,7 @@ class _AccusedGame(Party):
             raise Refused(NOT_NOW, f"the dispute is {seen.phase.name.lower()}")
         self._begin_to_wait()
         player = await self._ready(seen)
-        if self._shown is None:
+        if self._shown is None or self._shown.root != seen.claim.trace_root:
             self._shown = ShownNodes(seen.claim.trace_root, player.trace)
         try:
             child = await asyncio.to_thread(self._shown.differs, message.level, message.index, data)
@@ -230,11 +230,12 @@ class _AccusedGame(Party):
         return self._clock.monotonic() < until
 
     async def _ready(self, seen: Seen) -> Accused:
-        """Our player, made once."""
+        """Our player, made once, and once more where the claim was restated after our plea."""
         async with self._preparing:
             if self._player is None:
                 self._player = await self._prepare(seen)
-            return self._player
+            assert seen.claim is not None
+            return await asyncio.to_thread(self._player.at, seen.claim.plea)
 
     async def _prepare(self, seen: Seen) -> Accused:
         """Our own trace of what the claim is about."""
@@ -249,7 +250,9 @@ class _AccusedGame(Party):
         kept = self._rows(order, plan, seen.claim.leaf.request_index)
 
         def build() -> Accused:
-            ours = model_program(folder, case.program.tolerances)
+            held_to = case.program
+            promised = held_to.tolerances, held_to.delta_micro, held_to.plea
+            ours = model_program(folder, *promised)
             if ours.program != case.program:
                 log.error("this machine makes another operator program of the model")
             model = ours.trace_model(folder)

@@ -23,6 +23,7 @@ class ShownNodes:
     """Nodes of one accuser's trace beside our own."""
 
     def __init__(self, root: bytes, own: ShardTrace) -> None:
+        self.root = root
         self._own, self._tree = own, own.tree
         self._known = {(self._tree.height, 0): root}
         self._left = MAX_SHOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ from core.dispute.game.dispute import ACCUSER_TURNS, Phase, Verdict
 from core.dispute.game.game_log import Opened, Seen
 from core.dispute.play.loop import Move
 from core.dispute.play.players import Accused, Accuser
+from core.dispute.trace.calls import claim_tuple
 from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.layout import Place
 from core.protocol import commit
@@ -54,7 +56,8 @@ class Table:
         self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
         # A token's sampling bytes are another test's: here its claim is taken as given.
-        self.game: Game = fresh._accuse(0, case, 0, [], self.below)
+        posted = fresh._accuse(0, case, 0, [], self.below)
+        self.game: Game = replace(posted, may_plead=case.claim.choice is None)
 
     def play(self) -> Verdict:
         while self.game.phase != Phase.RULED:
@@ -85,6 +88,7 @@ class Table:
             g.place,
             g.tokens,
             g.stated,
+            plea=g.seed,
         )
 
     def make(self, move: Move) -> None:
@@ -93,6 +97,13 @@ class Table:
         match move.function:
             case "pick":
                 self.game = game.pick(0, "owner", args[0])
+            case "plead":
+                self.game = game.plead(0, "owner", args[0])
+            case "restate":
+                self.below = args[2]
+                case = self.accuser.at(game.seed).case
+                assert claim_tuple(case.claim) == args[1]
+                self.game = game.restate(0, "accuser", case, self.below)
             case "point":
                 self.game = game.point(0, "owner", Place(*args[0]))
             case "pointWith":

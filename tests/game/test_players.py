@@ -117,7 +117,7 @@ def test_a_true_accusation_wins_wherever_it_is_pointed_at(tiny: Tiny, span: Span
     assert accuser.is_convicting()
     assert faults(accuser, 2, rng) == []
     assert accused.answer(Table(accuser, accused).seen) is None, "nothing to say against it"
-    for place in [*sampled(accuser.case.layout, 1, rng), accuser.case.layout.verdict]:
+    for place in [*sampled(accuser.case.layout, 1, rng), accuser.case.layout.verdicts[0]]:
 
         def point(seen: Seen, place: Place = place) -> Move:
             if seen.stated:
@@ -160,7 +160,7 @@ def test_a_list_of_tokens_beside_a_place_saves_nobody(tiny: Tiny) -> None:
     accuser, accused = Scene.make(tiny, (1, 2), 1.01).players()
     rng = random.Random(6)
     lists = (b"\0\0\0\1", b"12345", b"\xff" * 4, b"\xff" * 12 + b"\0" * 4)
-    for place in [*sampled(accuser.case.layout, 1, rng), accuser.case.layout.verdict]:
+    for place in [*sampled(accuser.case.layout, 1, rng), accuser.case.layout.verdicts[0]]:
         tokens = rng.choice(lists)
 
         def point(seen: Seen, place: Place = place, tokens: bytes = tokens) -> Move:
@@ -185,7 +185,7 @@ def test_the_programs_end_a_tokens_game_as_the_best_players_do(kind: str, how: H
         accuser = Accuser(made.case, trace, sources, served.tokens)
         accused = Accused(made.case, trace, sources, served.tokens)
         assert accuser.is_convicting() == (expected == Verdict.FAULT)
-        verdict = made.stage.layout.verdict
+        verdict = made.stage.layout.verdicts[0]
         for item in range(served.choice.top_k or 1):
             tried = Move("point", (tuple(verdict._replace(item=item)),))
 

@@ -4,9 +4,9 @@
 `dispute_chain`         a game on a local chain, each move made in both twins
 `test_dispute`          whole games: the same phase, clock, node and verdict after every move
 `test_dispute_tokens`   games about served tokens
+`test_dispute_pleas`    games in which the accused pleads
 `dispute_gas`           what every move costs on models of three sizes
 `test_dispute_gas`      that it is what the snapshot says
-`whole_referee`         the contract's referee, with the kinds that no program holds
 `referee_chain`         the contract's referee on a local chain
 `referee_cases`         random leaves: honest, one bit off, and absurd
 `referee_vectors`       both referees on as many leaves as asked

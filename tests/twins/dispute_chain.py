@@ -416,10 +416,12 @@ class TwinGame:
 
     def blank(self, name: str, case: Case, caller: str = "", at_s: int | None = None) -> None:
         """A move of empty arguments, by the accuser or the accused unless `caller` says who."""
-        accused = name in ("reveal", "pick", "point", "point_with", "pick_part")
+        accused = name in ("reveal", "plead", "pick", "point", "point_with", "pick_part")
         caller = caller or (self.bench.owner if accused else self.bench.accuser)
         moves: dict[str, Callable[[], None]] = {
             "accuse": lambda: self.accuse(case, 0, [], [], caller, at_s),
+            "plead": lambda: self.plead(0, caller, at_s),
+            "restate": lambda: self.restate(case, [], caller, at_s),
             "pick": lambda: self.pick(0, caller, at_s),
             "point": lambda: self.point(Place(0, 0), caller, at_s),
             "open_node": lambda: self.open_node([], [], caller, at_s),
@@ -453,6 +455,22 @@ class TwinGame:
             "accuse",
             [self.model, self.receipt_tuple, claim_tuple(case.claim), position, proof, below],
             lambda g, now: g.accuse(now, caller, case, position, proof, below),
+            at_s,
+        )
+
+    def plead(self, seed: int, caller: str = "", at_s: int | None = None) -> None:
+        caller = caller or self.bench.operator
+        self.move(caller, "plead", [seed], lambda g, now: g.plead(now, caller, seed), at_s)
+
+    def restate(
+        self, case: Case, below: list[bytes], caller: str = "", at_s: int | None = None
+    ) -> None:
+        caller = caller or self.bench.accuser
+        self.move(
+            caller,
+            "restate",
+            [self.model, claim_tuple(case.claim), below],
+            lambda g, now: g.restate(now, caller, case, below),
             at_s,
         )
 

@@ -37,9 +37,10 @@ from tests.twins.game.toy import shapes_of_layer
 SNAPSHOT = Path(ROOT) / "contracts" / "snapshots" / "ToleranceGame.json"
 #: Of a dispute in which the accuser shows nothing off chain and has to open the trace on chain,
 #: level by level: it pays for that itself.
-MAX_DESCENT_GAS = 1_500_000
+MAX_DESCENT_GAS, MAX_PLEADED_GAS = 1_500_000, 1_750_000
 MAX_TOTAL_GAS, MAX_MOVE_GAS, MAX_MOVE_BYTES, MAX_MOVES = 1_050_000, 500_000, 16_384, 20
 POSITIONS, WINDOW_ROWS = 1024, 64
+SEED = 200
 
 GEMMA_270M = Traits(
     hidden=640,
@@ -96,6 +97,16 @@ class Way(StrEnum):
 
     POINTED = "pointed at once"
     DESCENT = "descent"
+    PLEADED = "pleaded, pointed at once"
+    PLEADED_DESCENT = "pleaded, descent"
+
+    @property
+    def is_pleaded(self) -> bool:
+        return self in (Way.PLEADED, Way.PLEADED_DESCENT)
+
+    @property
+    def descends(self) -> bool:
+        return self in (Way.DESCENT, Way.PLEADED_DESCENT)
 
 
 def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int, int]]:
@@ -113,10 +124,11 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         "head": ["model.embed_tokens.weight", "model.norm.weight"],
     }
     program = compile_program(traits, names, nothing("tables"))
-    layout = TraceLayout(
+    accused = TraceLayout(
         program, shape.layer_from, shape.layer_to, POSITIONS, POSITIONS - WINDOW_ROWS, True
     )
-    section = layout.depth
+    layout = replace(accused, plea=SEED) if way.is_pleaded else accused
+    section = layout.depth + (layout.once if way.is_pleaded else 0)
     ops = layout.section(section).ops
     down = max(i for i, op in enumerate(ops) if op.kind == LeafKind.LINEAR)
     place = Place(section, down, POSITIONS - 3, 0, traits.hidden // 2 + 5)
@@ -151,6 +163,7 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         POSITIONS - WINDOW_ROWS,
         2,
         tree.root,
+        plea=layout.plea,
     )
     case = Case(program, tuple(roots), claim)
     model = bench.register(case, tag)
@@ -168,8 +181,16 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         else:
             game.open_chunks(shown, proof)
 
-    game.accuse(case, 17, commit.merkle_proof(hashes, 17), tree.below(tree.height, 0))
-    while way == Way.DESCENT and (node := game.game.node) is not None and node.level:
+    below, proof = tree.below(tree.height, 0), commit.merkle_proof(hashes, 17)
+    if way.is_pleaded:
+        plain = SparseTrace(accused, {TraceRun(Place(1, 0), 1): [1.0]}).commit()
+        first = replace(claim, plea=None, trace_root=plain.root)
+        game.accuse(replace(case, claim=first), 17, proof, plain.below(plain.height, 0))
+        game.plead(SEED)
+        game.restate(case, below)
+    else:
+        game.accuse(case, 17, proof, below)
+    while way.descends and (node := game.game.node) is not None and node.level:
         step = min(chunks.STEP_LEVELS, node.level)
         game.pick((chunk >> (node.level - step)) - (node.index << step))
         open_child()

@@ -16,12 +16,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from core.dispute.referee import Format, Leaf, LeafError, LeafKind, Ruling, exact_value
+from core.dispute.referee import Format, Leaf, LeafError, LeafKind, Ruling, exact_value, rule
 from core.dispute.referee.exact import VALUES
 from core.dispute.referee.formats import MINUS_INFINITY, decode_bits
 from core.dispute.referee.leaf import MalformedOperand
 from core.dispute.referee.noise import gumbel
-from tests.twins.whole_referee import rule
 
 MODEL_FORMATS = (Format.BF16, Format.FP16, Format.FP32)
 _SIGN64 = 1 << 63
@@ -66,11 +65,12 @@ class Draft:
     trace: tuple[int, ...]
     model: tuple[Format, tuple[int, ...]] = (Format.F64, ())
     row: tuple[Format, tuple[int, ...]] = (Format.F64, ())
+    shake: int = 0
 
     def leaf(self) -> Leaf:
         runs = ((Format.F64, self.trace), self.model, self.row)
         packed = (v.to_bytes(fmt.width_bytes, "little") for fmt, vs in runs for v in vs)
-        return Leaf(self.kind, self.params, b"".join(packed))
+        return Leaf(self.kind, self.params, b"".join(packed), self.shake)
 
     def with_result(self, bits: int) -> Draft:
         return replace(self, trace=(bits, *self.trace[1:]))
@@ -90,6 +90,8 @@ class Cases:
         while len(found) < count:
             self._mode = self._rng.choices(range(6), (5, 1, 1, 1, 1, 1))[0]
             draft = _BUILDERS[kind](self)
+            if kind in VALUES and self._rng.random() < 0.3:
+                draft = replace(draft, shake=self._shake())
             if self._rng.random() < 0.04:
                 draft = self._poisoned(draft)
             drafts = self._with_results(draft)
@@ -154,6 +156,11 @@ class Cases:
 
     def values(self, count: int, fmt: Format = Format.F64) -> tuple[int, ...]:
         return tuple(self.value(fmt) for _ in range(count))
+
+    def _shake(self) -> int:
+        """A value's own sign in float32 or bfloat16, and what it shares."""
+        own = self._rng.choice((1, 1 << 15))
+        return sum(self._rng.choice((-step, 0, step)) for step in (own, 1, 4, 16))
 
     def terms(self) -> int:
         rng = self._rng
@@ -426,24 +433,20 @@ def _whiten_reference(c: Cases) -> Draft:
     return Draft(LeafKind.WHITEN_REFERENCE, (fmt,), (d, s), (fmt, (sigma,)))
 
 
+def _whiten_change(c: Cases) -> Draft:
+    fmt = c.rng.choice((Format.FP32, Format.F64))
+    a, b, sigma = c.value(), c.value(), c.value(fmt)
+    if c.rng.random() < 0.95:
+        sigma &= (1 << (8 * fmt.width_bytes - 1)) - 1
+    d = _finite(lambda: (float_of(a) - float_of(b)) / to_float(sigma, fmt))
+    return Draft(LeafKind.WHITEN_CHANGE, (fmt,), (d, a, b), (fmt, (sigma,)))
+
+
 def _exceeds(c: Cases) -> Draft:
     tolerance = c.rng.choice((0, 1, 10**7, 15 * 10**9, 10**12, 2**50))
     s2 = c.value() & ~_SIGN64 if c.rng.random() < 0.9 else c.value()
     d2 = _finite(lambda: (tolerance / 1e12) ** 2 * float_of(s2))
     return Draft(LeafKind.EXCEEDS, (tolerance,), (d2, s2))
-
-
-def _count(c: Cases) -> Draft:
-    n = c.terms()
-    logits = c.values(n)
-    theta = c.rng.choice((c.value(), c.rng.choice(logits)))
-    found = sum(v >= float_of(theta) for v in _floats(logits))
-    return Draft(LeafKind.COUNT, (n,), (bits_of(float(found)), theta, *logits))
-
-
-def _maximum(c: Cases) -> Draft:
-    x = c.value()
-    return Draft(LeafKind.MAXIMUM, (), (x, x))
 
 
 def _greedy(c: Cases) -> Draft:
@@ -482,14 +485,6 @@ def _outside_min_p(c: Cases) -> Draft:
     )
 
 
-def _outside_top_k(c: Cases) -> Draft:
-    delta, tau, top_k = c.rng.choice((0, 10_000)), c.rng.choice((1, 800_000)), 50
-    served = c.value()
-    theta = _finite(lambda: float_of(served) + delta * tau / 1e12)
-    counted = bits_of(float(top_k + c.rng.choice((-1, 0, 1))))
-    return Draft(LeafKind.OUTSIDE_TOP_K, (delta, tau, top_k), (served, theta, counted))
-
-
 _BUILDERS: dict[LeafKind, Callable[[Cases], Draft]] = {
     LeafKind.COPY: _copy,
     LeafKind.INPUT: _input,
@@ -514,11 +509,9 @@ _BUILDERS: dict[LeafKind, Callable[[Cases], Draft]] = {
     LeafKind.SOFTCAP: _softcap,
     LeafKind.WHITEN_DIFFERENCE: _whiten_difference,
     LeafKind.WHITEN_REFERENCE: _whiten_reference,
+    LeafKind.WHITEN_CHANGE: _whiten_change,
     LeafKind.EXCEEDS: _exceeds,
-    LeafKind.COUNT: _count,
-    LeafKind.MAXIMUM: _maximum,
     LeafKind.GREEDY: _greedy,
     LeafKind.GUMBEL: _gumbel,
     LeafKind.OUTSIDE_MIN_P: _outside_min_p,
-    LeafKind.OUTSIDE_TOP_K: _outside_top_k,
 }

@@ -15,7 +15,6 @@ from eth_utils.abi import function_abi_to_4byte_selector
 from core.chain.rpc import artifact
 from core.dispute.referee import Leaf
 from core.dispute.referee.real import Real
-from tests.twins.whole_referee import params_bytes
 
 #: Of `anvil`, so that a free call may judge thousands of leaves.
 ANVIL_OPTIONS = ("--gas-limit", "1000000000000", "--memory-limit", "1073741824")
@@ -27,6 +26,11 @@ _LENS = Path(__file__).with_name("RefereeLens.json")
 #: Longer requests are refused; a leaf costs a few hundred bytes of encoding besides its operands.
 _BATCH_BYTES = 500_000
 _LEAF_OVERHEAD_BYTES = 600
+
+
+def params_bytes(leaf: Leaf) -> bytes:
+    """A leaf's parameters as the contract takes them: one 32-byte word each."""
+    return b"".join(word.to_bytes(32, "big") for word in leaf.params)
 
 
 class ChainReferee:
@@ -45,8 +49,8 @@ class ChainReferee:
         """Each leaf's ruling, REVERTS where the contract refuses it."""
         found: list[int] = []
         for batch in _batches(leaves):
-            cases = [(leaf.kind, params_bytes(leaf), leaf.operands) for leaf in batch]
-            found += self._call("rulings", ["(uint8,bytes,bytes)[]"], [cases], ["bytes"])[0]
+            cases = [(leaf.kind, params_bytes(leaf), leaf.operands, leaf.shake) for leaf in batch]
+            found += self._call("rulings", ["(uint8,bytes,bytes,int256)[]"], [cases], ["bytes"])[0]
         return found
 
     def exps(self, x: Sequence[int]) -> list[Real]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from core.dispute.referee import Format, Leaf, LeafError, LeafKind
+from core.dispute.referee import Format, Leaf, LeafError, LeafKind, rule
 from core.dispute.referee.formats import decode
 from core.dispute.referee.noise import gumbel_of, philox_word
 from core.dispute.referee.real import Real
@@ -26,7 +26,6 @@ from core.dispute.referee.transcend import exp_fixed, ln_fixed
 from tests.conftest import start_anvil
 from tests.twins.referee_cases import Cases
 from tests.twins.referee_chain import ANVIL_OPTIONS, REVERTS, ChainReferee
-from tests.twins.whole_referee import rule
 
 _CHUNK = 2000
 FULL_COUNT = 100_000

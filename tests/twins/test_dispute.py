@@ -210,7 +210,7 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
     found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), verdict)
 
     def accuse(_: Play) -> None:
-        game.accuse(play.case, 2, proof, a.below_root)
+        game.accuse(a.case, 2, proof, a.below_root)
 
     rows = blank_rows(play.case)
     spot = Spot(Boundary.OUT, 1)
@@ -223,6 +223,8 @@ def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
         ),
         "reveal": (Phase.ASKED, lambda _: game.reveal([a.outputs.open(1, 0)], rows=rows)),
         "point_with": (Phase.PICKING, lambda _: game.point(verdict, tokens=b"1234")),
+        "plead": (Phase.PICKING, lambda _: game.plead(0)),
+        "restate": (Phase.PLEADED, lambda p: game.restate(p.case, [])),
         "pick": (Phase.PICKING, lambda _: game.pick(0)),
         "point": (Phase.PICKING, lambda _: game.point(verdict)),
         "open_node": (Phase.OPENING, lambda p: p.game.open_node([], [])),
@@ -251,6 +253,10 @@ def stages_of_a_game(play: Play) -> Iterator[Phase]:
     play.game.reveal([a.outputs.open(1, 0)])
     play.accuse()
     yield Phase.PICKING
+    play.game.plead(9)
+    yield Phase.PLEADED
+    a = play.accusation = a.pleaded(9)
+    play.game.restate(a.case, a.below_root)
     play.game.pick(0)
     yield Phase.OPENING
     play.open()
@@ -563,7 +569,7 @@ def test_a_value_that_was_named_with_a_list_is_proven_with_it(
     bench: Bench, lie: Accusation
 ) -> None:
     layout = lie.stage.layout
-    for place in (Place(1, 0, 0, 0, 1), Place(1, 3, 1, 0, 2), layout.verdict):
+    for place in (Place(1, 0, 0, 0, 1), Place(1, 3, 1, 0, 2), layout.verdicts[0]):
         play = Play(bench, lie, 0)
         play.accuse()
         play.game.point(place, tokens=b"1234")

@@ -11,6 +11,7 @@ from tests.twins.dispute_gas import (
     MAX_MOVE_BYTES,
     MAX_MOVE_GAS,
     MAX_MOVES,
+    MAX_PLEADED_GAS,
     MAX_TOTAL_GAS,
     SHAPES,
     SNAPSHOT,
@@ -51,7 +52,9 @@ def test_no_move_is_too_large(found: dict[str, int], shape: str, way: Way) -> No
     assert found[f"{shape}, {way}: largest gas"] <= MAX_MOVE_GAS
     assert found[f"{shape}, {way}: largest calldata"] <= MAX_MOVE_BYTES
     assert found[f"{shape}, {way}: transactions"] <= MAX_MOVES
-    most = MAX_DESCENT_GAS if way == Way.DESCENT else MAX_TOTAL_GAS
+    most = MAX_DESCENT_GAS if way.descends else MAX_TOTAL_GAS
+    if way.is_pleaded:
+        most = MAX_PLEADED_GAS
     assert found[f"{shape}, {way}: total"] + OPENING_GAS + RESOLVING_GAS <= most
 
 

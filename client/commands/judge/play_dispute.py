@@ -166,12 +166,13 @@ class _Preparing:
             finding = await self._audited(evidence)
             charge = await charge_of(evidence, self._source, self._accused, finding)
         if made is not None:
-            charge = replace(charge, claim=replace(made, trace_root=bytes(32)))
+            charge = replace(charge, claim=replace(made, trace_root=bytes(32), plea=None))
         self._charge = charge
         if not await would_convict(self._source, charge, self._folder(charge)):
             raise CheckFailed(
                 f"stage {finding.stage} would not be convicted",
-                "the trace of its rows does not end above the tolerance",
+                "the trace of its rows does not end above the tolerance, or their noise may "
+                "explain what it deviates by",
                 state="nothing was opened; no bond was paid",
             )
 

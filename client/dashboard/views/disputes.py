@@ -32,6 +32,8 @@ MOVES = {
     "Asked": "The accuser asks for rows that it was not given",
     "Revealed": "The accused shows the rows",
     "Picked": "The accused picks the part that it denies",
+    "Pleaded": "The accused pleads that the noise of these rows explains it, and names a seed",
+    "Restated": "The accuser restates its trace with the noise measured by that seed",
     "PointedAt": "The accused points at the one value it denies",
     "NodeOpened": "The accuser opens a node of its tree",
     "ChunksShown": "The accuser shows the values below a node",
@@ -51,6 +53,7 @@ GAME_PHASES = (
     ("proving", "accuser", 2),
     ("picking part", "accused", 3),
     ("proving part", "accuser", 3),
+    ("pleaded", "accuser", 1),
     ("ruled", "payout", 4),
     ("executed", "", 5),
 )
@@ -58,12 +61,13 @@ GAME_PATH = ("opened", "the tree", "one value", "one sum", "ruled", "executed")
 JURY_TURN = {"opened": "the draw", "ruled": "the payout"} | dict.fromkeys(
     ("committing", "revealing"), "the jurors"
 )
-_BY_ACCUSED = ("Revealed", "Picked", "PointedAt", "PartPicked")
+_BY_ACCUSED = ("Revealed", "Pleaded", "Picked", "PointedAt", "PartPicked")
 _BY_ACCUSER = (
     "DisputeOpened",
     "GameOpened",
     "Accused",
     "Asked",
+    "Restated",
     "NodeOpened",
     "ChunksShown",
     "Expanded",

@@ -36,13 +36,11 @@ interface IReferee {
     /// | Softcap | c·tanh(x/c); −∞ stays | c | y, x | | |
     /// | WhitenDifference | (row − s)/σ | row format, σ's format | d, s | σ | y |
     /// | WhitenReference | s/σ | σ's format | d, s | σ | |
+    /// | WhitenChange | (a − b)/σ | σ's format | d, a, b | σ | |
     /// | Exceeds | D² > T²·S², S² ≥ 0, D² ≥ 2^-512 | T in 10^-12 | D², S² | | |
-    /// | Count | c = #{l ≥ θ} | n | c, θ, l[n] | | |
-    /// | Maximum | l ≤ L | | L, l | | |
     /// | Greedy | l_j − l_tok > δ | δ | l_j, l_tok | | |
     /// | Gumbel | score_j − score_tok > δ, j in filters | δ, τ, draw | l_j, l_tok, L, θ, c | | |
     /// | OutsideMinP | (l_k − l_tok)/τ + ln p > δ | δ, τ, min-p | l_k, l_tok | | |
-    /// | OutsideTopK | (θ − l_tok)/τ > δ and c ≥ k | δ, τ, top-k | l_tok, θ, c | | |
     ///
     /// Constants c and ε are the bits of a float64; δ, τ and min-p are in 10^-6; formats are 0
     /// bf16, 1 fp16, 2 fp32, 3 float64; a draw is key0, key1, step, j, tok, min-p, top-k.
@@ -70,13 +68,11 @@ interface IReferee {
         Softcap,
         WhitenDifference,
         WhitenReference,
+        WhitenChange,
         Exceeds,
-        Count,
-        Maximum,
         Greedy,
         Gumbel,
-        OutsideMinP,
-        OutsideTopK
+        OutsideMinP
     }
 
     /// What a leaf proves, and about whom.
@@ -95,9 +91,11 @@ interface IReferee {
     error ConstantInvalid(uint256 bits);
     error ParamOutOfRange(uint256 word);
 
-    /// Rule on one leaf. Reverts for parameters and lengths alone, which the operator program
-    /// gives: no party can make its opponent's move revert.
-    function check(Kind kind, bytes calldata params, bytes calldata operands)
+    /// Rule on one leaf. The float64 that is due is v·(1 + shake·2^-24), rounded once more to the
+    /// nearest, where v is the one above: −∞ stays, and a verdict has none. |shake| < 2^64.
+    /// Reverts for parameters and lengths alone, which the operator program gives: no party can
+    /// make its opponent's move revert.
+    function check(Kind kind, bytes calldata params, bytes calldata operands, int256 shake)
         external
         pure
         returns (Ruling);

@@ -38,7 +38,7 @@ struct Drawn {
     bytes tokens; // that are ahead of one outside top-k, whose hash is `Claim.listed`
 }
 
-/// What do signed rows and sampling bytes say by themselves? No state, no money: a game asks.
+/// What do a claim, signed rows and sampling bytes say by themselves? No state, no money: a game asks.
 /// Twins: tests/twins/game/rows.py and draw.py.
 interface IRowJudge {
     error SpotUnknown();
@@ -49,6 +49,9 @@ interface IRowJudge {
     error DrawMismatch();
     error OpeningUnsigned();
     error OpeningUnrelated();
+
+    /// Chunks of the claim's trace. Reverts ClaimInvalid unless rows, layers and tolerance exist.
+    function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks);
 
     /// Reverts unless one to six places are named that there are.
     function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view;

@@ -11,19 +11,23 @@ import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 /// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a
 /// leaf of it, the referee rules. docs/trust.md; twin: tests/twins/game/game.py.
 ///
-/// Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Proving → Ruled or PickingPart →
-/// ProvingPart → Ruled, Ruled → Executed. Every turn has its own full clock, its last second
-/// included.
+/// Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Pleaded → Picking once at the root,
+/// Picking → Proving → Ruled or PickingPart → ProvingPart → Ruled, Ruled → Executed. Every turn has
+/// its own full clock, its last second included.
+///
+/// What the other side reads in a move's calldata, only a key may send, as its transaction's own
+/// call: a contract could keep it from being seen, and make the other side fall silent.
 interface IToleranceGame is IArbitrator {
     enum Phase {
         None,
         Opened, //      accuser: accuse, accuseToken, ask or proveMalformed
         Asked, //       accused: reveal
-        Picking, //     accused: pick, point, pointWith or showOpening
+        Picking, //     accused: pick, plead, point, pointWith or showOpening
         Opening, //     accuser: openNode or openChunks
         Proving, //     accuser: prove or expand
         PickingPart, // accused: pickPart
         ProvingPart, // accuser: provePart or proveSum
+        Pleaded, //     accuser: restate
         Ruled, //       anyone, after the payout delay: execute
         Executed
     }
@@ -41,11 +45,11 @@ interface IToleranceGame is IArbitrator {
         Phase phase;
         Status status;
         uint40 endsAt; //   of the turn; once ruled, when the payout may be
-        uint8 child; //     picked under the node
+        uint8 child; //     picked under the node; while it is to be restated, the plea's seed
         uint8 level; //     of the node that was opened last, until sums are stated
         address accuser;
-        uint40 chunks; //   of the accuser's trace
-        uint40 index; //    of the node
+        uint48 chunks; //   of the accuser's trace
+        uint48 index; //    of the node
         uint16 parts; //    that were stated
         uint16 part; //     of them, that was picked; `parts` if they do not add up
         uint8 asks; //      questions for rows so far
@@ -73,6 +77,8 @@ interface IToleranceGame is IArbitrator {
     event ChunksShown(DisputeId indexed id, uint256 endsAt);
     event Asked(DisputeId indexed id, uint256 endsAt);
     event Revealed(DisputeId indexed id, uint256 endsAt);
+    event Pleaded(DisputeId indexed id, uint8 seed, uint256 endsAt);
+    event Restated(DisputeId indexed id, uint256 chunks, uint256 endsAt);
     event PointedAt(DisputeId indexed id, Place place, uint256 endsAt);
     event Expanded(DisputeId indexed id, uint256 endsAt);
     event PartPicked(DisputeId indexed id, uint16 part, uint256 endsAt);
@@ -86,6 +92,7 @@ interface IToleranceGame is IArbitrator {
     error ParamsInvalid();
     error WrongPhase(Phase have);
     error NotTurn(address caller);
+    error SenderNotKey(address caller);
     error ClockOver(uint256 endedAt);
     error ClockRunning(uint256 endsAt);
     error ReceiptMismatch();
@@ -102,6 +109,7 @@ interface IToleranceGame is IArbitrator {
     error AskedEnough();
     error AskMismatch();
     error RowSound();
+    error PleaOver();
     error ListInvalid();
     error ListMismatch();
     error OpeningMismatch();
@@ -166,6 +174,11 @@ interface IToleranceGame is IArbitrator {
         bytes32[] calldata siblings
     ) external;
 
+    /// Post the root of the pleaded trace, the hashes below it, and the claim as it was accused but
+    /// for root, `how` and seed. The descent begins again.
+    function restate(DisputeId id, ModelId model, Claim calldata claim, bytes32[] calldata below)
+        external;
+
     /// Open the operands of the element that was pointed at. That is the ruling.
     function prove(DisputeId id, ModelId model, Claim calldata claim, Evidence calldata evidence)
         external;
@@ -198,6 +211,11 @@ interface IToleranceGame is IArbitrator {
 
     /// Name a child of the node that was opened last.
     function pick(DisputeId id, uint8 child) external;
+
+    /// Have a deviation measured against the rounding of these very rows: the accuser must state
+    /// its trace again with a second pass, shaken by this seed. Once, while nothing but the root
+    /// was opened.
+    function plead(DisputeId id, uint8 seed) external;
 
     /// Name any element of the trace, or its verdict. One that there is not loses.
     function point(DisputeId id, Place calldata place) external;

@@ -15,14 +15,14 @@ struct Claim {
     uint32 positions; //   rows that the trace covers, from the first
     uint32 windowFrom; //  the deviation is over rows [windowFrom, positions)
     uint8 tolerance; //    which of the program's
-    uint8 how; //          0: a deviation is accused; else a token, by what: see Derive
+    uint8 how; //          0: a deviation is accused; or a token, or pleaded: see Derive
     uint32 preferred; //   for tokens: which should have been drawn, which was, at which step, how
     uint32 served;
     uint32 step;
     uint32 temperature;
     uint32 minP;
     uint32 topK;
-    uint32 key0;
+    uint32 key0; //        of what was pleaded, the seed
     uint32 key1;
     bytes32 listed; //     hash of the tokens that are ahead of one outside top-k
     bytes32 traceRoot;
@@ -75,9 +75,6 @@ interface ITraceJudge {
     error EvidenceInvalid();
     error PartsDue(uint256 parts);
     error PartUnknown(uint256 part, uint256 parts);
-
-    /// Chunks of the trace. Reverts ClaimInvalid unless rows, layers and tolerance exist.
-    function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks);
 
     // A game asks with the bytes of its own call and another first word: evidence is large.
 

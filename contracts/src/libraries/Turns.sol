@@ -4,45 +4,44 @@ pragma solidity ^0.8.30;
 import {IArbitrator} from "../interfaces/IArbitrator.sol";
 import {IToleranceGame} from "../interfaces/IToleranceGame.sol";
 
-/// What a move of a dispute reads and writes, in one word: {operator 160 | phase 4 | status 4 |
-/// endsAt 40 | where 48}, where `where` is a node {level 8 | children less one 5 | index 35} or
-/// stated partial sums {SUMS 8 | 0 8 | parts 16 | part 16}. The accused is known by the operator
-/// that signed.
+/// What a move of a dispute reads and writes, in one word: {operator 160 | phase 4 | status 3 |
+/// endsAt 36 | where 53}, where `where` is a node {level 6 | children less one 5 | index 42},
+/// stated partial sums {SUMS 6 | 0 15 | parts 16 | part 16}, or the seed of a plea. The accused is
+/// known by the operator that signed.
 library Turns {
     /// Stands where a node has its level.
-    uint256 internal constant SUMS = 255;
+    uint256 internal constant SUMS = 63;
 
     uint256 private constant OPERATOR_AT = 96;
     uint256 private constant PHASE_AT = 92;
-    uint256 private constant STATUS_AT = 88;
-    uint256 private constant ENDS_AT = 48;
-    uint256 private constant LEVEL_AT = 40;
-    uint256 private constant CHILDREN_AT = 35;
+    uint256 private constant STATUS_AT = 89;
+    uint256 private constant ENDS_AT = 53;
+    uint256 private constant LEVEL_AT = 47;
+    uint256 private constant CHILDREN_AT = 42;
     uint256 private constant PARTS_AT = 16;
-    uint256 private constant NIBBLE = 0xf;
 
     function operator(uint256 turn) internal pure returns (address) {
         return address(uint160(turn >> OPERATOR_AT));
     }
 
     function phase(uint256 turn) internal pure returns (IToleranceGame.Phase) {
-        return IToleranceGame.Phase((turn >> PHASE_AT) & NIBBLE);
+        return IToleranceGame.Phase((turn >> PHASE_AT) & 0xf);
     }
 
     function status(uint256 turn) internal pure returns (IArbitrator.Status) {
-        return IArbitrator.Status((turn >> STATUS_AT) & NIBBLE);
+        return IArbitrator.Status((turn >> STATUS_AT) & 0x7);
     }
 
     function endsAt(uint256 turn) internal pure returns (uint256) {
-        return uint40(turn >> ENDS_AT);
+        return (turn >> ENDS_AT) & ((1 << 36) - 1);
     }
 
     function where(uint256 turn) internal pure returns (uint256) {
-        return uint48(turn);
+        return turn & ((1 << ENDS_AT) - 1);
     }
 
     function level(uint256 turn) internal pure returns (uint256) {
-        return uint8(turn >> LEVEL_AT);
+        return (turn >> LEVEL_AT) & 0x3f;
     }
 
     /// Nodes in the opening below the node, where the accused may pick one.

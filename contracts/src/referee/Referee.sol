@@ -24,6 +24,8 @@ contract Referee is IReferee {
     int256 private constant Q120 = -120;
     int256 private constant TWO_ROOT = 0x19884533D436508D0FCB3C500BAB8E2; // ⌊2 √(2/π) · 2^120⌋
     int256 private constant CUBIC = (44_715 << 120) / int256(1_000_000);
+    int256 private constant SHAKE_BITS = 24;
+    int256 private constant SHAKE_ONE = 1 << 24;
     int256 private constant LINEAR_BELOW = -60; // there tanh z is z but for 2^-120 of it
 
     /// What the operands are, and which bits the result must have.
@@ -32,7 +34,7 @@ contract Referee is IReferee {
         uint256 bits;
     }
 
-    function check(Kind kind, bytes calldata params, bytes calldata operands)
+    function check(Kind kind, bytes calldata params, bytes calldata operands, int256 shake)
         external
         pure
         returns (Ruling)
@@ -54,7 +56,14 @@ contract Referee is IReferee {
         else if (kind <= Kind.Mix) _attention(kind, params, operands, found);
         else _elements(kind, params, operands, found);
         if (found.o.flaw != Ruling.Holds) return found.o.flaw;
+        if (shake != 0 && found.bits != Nearest.NONE) _shake(found, shake);
         return Leaf.toRuling(_bits(found.o.trace, 0) == found.bits);
+    }
+
+    /// A float64 has 53 bits: the product is exact and rounded once.
+    function _shake(Found memory found, int256 shake) private pure {
+        Real memory value = Leaf.toConstant(found.bits);
+        found.bits = value.times(SHAKE_ONE + shake).scaled(-SHAKE_BITS).toBits();
     }
 
     // --- values ---
@@ -187,10 +196,13 @@ contract Referee is IReferee {
             if (o.flaw == Ruling.Holds) _whitened(found, o.row.real(0).sub(o.trace.real(1)));
             return;
         }
-        if (kind == Kind.WhitenReference) {
+        if (kind >= Kind.WhitenReference) {
             params.expectWords(1);
-            o = found.o = operands.traceAndModel(2, params.word(0), 1);
-            if (o.flaw == Ruling.Holds) _whitened(found, o.trace.real(1));
+            bool change = kind == Kind.WhitenChange;
+            o = found.o = operands.traceAndModel(change ? 3 : 2, params.word(0), 1);
+            if (o.flaw != Ruling.Holds) return;
+            Real memory a = o.trace.real(1);
+            _whitened(found, change ? a.sub(o.trace.real(2)) : a);
             return;
         }
         bool two = kind == Kind.Product || kind == Kind.Add;

@@ -33,30 +33,6 @@ library SelectCheck {
     uint256 private constant MIN_P = 7;
     uint256 private constant TOP_K = 8;
 
-    function count(bytes calldata params, bytes calldata operands)
-        internal
-        pure
-        returns (IReferee.Ruling)
-    {
-        params.expectWords(1);
-        uint256 n = Leaf.toTerms(params.word(0));
-        Leaf.Operands memory o = operands.trace(2 + n);
-        if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
-        int256 found = int256(_countFrom(o.trace.start + 16, n, _rank(o.trace.start + 8)));
-        return Leaf.toRuling(o.trace.real(0).sub(Real(found, 0)).m == 0);
-    }
-
-    function maximum(bytes calldata params, bytes calldata operands)
-        internal
-        pure
-        returns (IReferee.Ruling)
-    {
-        params.expectWords(0);
-        Leaf.Operands memory o = operands.trace(2);
-        if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
-        return Leaf.toRuling(o.trace.real(1).atMost(o.trace.real(0)));
-    }
-
     function greedy(bytes calldata params, bytes calldata operands)
         internal
         pure
@@ -116,22 +92,6 @@ library SelectCheck {
         );
     }
 
-    function outsideTopK(bytes calldata params, bytes calldata operands)
-        internal
-        pure
-        returns (IReferee.Ruling)
-    {
-        params.expectWords(3);
-        int256 tau = _temperature(params.word(1));
-        int256 margin = _small(params.word(0)) * tau;
-        int256 topK = _small(params.word(2));
-        if (topK == 0) revert IReferee.ParamOutOfRange(0);
-        Leaf.Operands memory o = operands.trace(3);
-        if (o.flaw != IReferee.Ruling.Holds) return o.flaw;
-        bool below = _exceeds(_scores(o.trace.real(1).sub(o.trace.real(0)), 0, tau), margin);
-        return Leaf.toRuling(below && Real(topK, 0).atMost(o.trace.real(2)));
-    }
-
     function _noiseAhead(bytes calldata params) private pure returns (int256) {
         (uint256 key0, uint256 key1, uint256 step) =
             (params.word(KEY0), params.word(KEY1), params.word(STEP));
@@ -155,28 +115,6 @@ library SelectCheck {
 
     function _exceeds(Real memory value, int256 margin) private pure returns (bool) {
         return !value.atMost(Real(margin, 0));
-    }
-
-    /// How many of `n` float64 values from memory address `place` on rank at least `threshold`.
-    function _countFrom(uint256 place, uint256 n, int256 threshold)
-        private
-        pure
-        returns (uint256 found)
-    {
-        unchecked {
-            for (uint256 end = place + 8 * n; place < end; place += 8) {
-                if (_rank(place) >= threshold) ++found;
-            }
-        }
-    }
-
-    /// A whole number that orders like the finite float64 at this memory address.
-    function _rank(uint256 place) private pure returns (int256 rank) {
-        assembly ("memory-safe") {
-            let bits := mload(place)
-            rank := shr(193, shl(1, bits))
-            if slt(bits, 0) { rank := sub(0, rank) }
-        }
     }
 
     function _temperature(uint256 word) private pure returns (int256) {

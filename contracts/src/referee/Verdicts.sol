@@ -24,12 +24,9 @@ library Verdicts {
         returns (IReferee.Ruling)
     {
         if (kind == IReferee.Kind.Exceeds) return _exceeds(params, operands);
-        if (kind == IReferee.Kind.Count) return SelectCheck.count(params, operands);
-        if (kind == IReferee.Kind.Maximum) return SelectCheck.maximum(params, operands);
         if (kind == IReferee.Kind.Greedy) return SelectCheck.greedy(params, operands);
         if (kind == IReferee.Kind.Gumbel) return SelectCheck.gumbelMax(params, operands);
-        if (kind == IReferee.Kind.OutsideMinP) return SelectCheck.outsideMinP(params, operands);
-        return SelectCheck.outsideTopK(params, operands);
+        return SelectCheck.outsideMinP(params, operands);
     }
 
     /// Is the served output too far off? D² = Σ ((y − s)/σ)², S² = Σ (s/σ)², σ by channel.

@@ -2,9 +2,10 @@
 pragma solidity ^0.8.30;
 
 import {IReferee} from "../interfaces/IReferee.sol";
-import {ITraceJudge} from "../interfaces/ITraceJudge.sol";
+import {Claim, ITraceJudge} from "../interfaces/ITraceJudge.sol";
 import {Layouts, Place} from "./Layout.sol";
 import {Programs} from "./Program.sol";
+import {Shake} from "./Shake.sol";
 
 /// Which leaf does the value at a place stand or fall by? (docs/trust.md §1)
 ///
@@ -51,6 +52,7 @@ library Derive {
         RowElement row;
         bool byToken; // the weights' row is the token id of the signed row
         uint256 padding; // zeros after the runs
+        int256 shake; // of the value, in 2^-24
     }
 
     /// What a served token is judged by, and what a deviation is.
@@ -63,7 +65,7 @@ library Derive {
         uint256 temperature;
         uint256 minP;
         uint256 topK;
-        uint256 key0;
+        uint256 key0; // of what was pleaded, the seed
         uint256 key1;
         uint256 named; // a token of a list, or NOBODY
     }
@@ -75,6 +77,8 @@ library Derive {
     uint256 internal constant AHEAD = 1; // another, which every filter lets pass, is ahead of it
     uint256 internal constant OUTSIDE_MIN_P = 2; // a token is so likely that min-p leaves it out
     uint256 internal constant OUTSIDE_TOP_K = 3; // as many tokens are ahead as top-k lets pass
+    /// No token but a deviation, over a second pass that is shaken by the accused's seed.
+    uint256 internal constant PLEADED = 4;
 
     /// Longest list of tokens, and largest top-k: a list has to fit a transaction twice.
     uint256 internal constant MAX_LISTED = 256;
@@ -88,9 +92,18 @@ library Derive {
         Place place;
         Programs.Op op;
         uint256 sectionType;
+        uint256 inner; // the section within its pass
         uint256 position;
         uint256 column;
         bool exists; // else nothing of the rest is set
+    }
+
+    /// The layout of a claim's trace into `l`, which has its program.
+    function lay(Layouts.Layout memory l, Claim calldata claim) internal pure {
+        uint256 how = claim.how;
+        uint256 ending =
+            how == 0 ? Programs.LEAVE : how == PLEADED ? Programs.PLEADED : Programs.HEAD;
+        l.make(claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, ending);
     }
 
     /// Puts `place` into `s`, which has its layout and its choice.
@@ -100,6 +113,7 @@ library Derive {
         if (!s.exists) return;
         s.place = place;
         s.sectionType = l.typeOf(place.section);
+        s.inner = l.innerOf(place.section);
         s.op = l.program.op(s.sectionType, place.op);
         uint256 form = s.op.form;
         bool scalar = form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR;
@@ -130,6 +144,7 @@ library Derive {
         pure
         returns (Leaf memory leaf)
     {
+        leaf.shake = _shake(s);
         if (parts_ == 0) {
             _fill(s, leaf, witness, 0, _terms(s));
             return leaf;
@@ -151,6 +166,16 @@ library Derive {
         _fill(s, leaf, 0, each * number, left < each ? left : each);
     }
 
+    /// A second pass is shaken, but where it only says again what another value is.
+    function _shake(Scene memory s) private pure returns (int256) {
+        Layouts.Layout memory l = s.frame;
+        bool shaken = s.place.section >= l.again && s.sectionType != Programs.PLEADED
+            && !_is(s, IReferee.Kind.Copy) && !_is(s, IReferee.Kind.Stabiliser);
+        if (!shaken) return 0;
+        return
+            Shake.units(s.choice.key0, l.program.ownBitsOf(), s.place, l.shapeOf(s.op.form).length);
+    }
+
     // --- sizes ---
 
     function _is(Scene memory s, IReferee.Kind kind) private pure returns (bool) {
@@ -168,7 +193,7 @@ library Derive {
     }
 
     function _form(Scene memory s, uint256 source) private pure returns (uint256) {
-        if (source == Programs.INPUT) return Layouts.HIDDEN;
+        if (source == Programs.INPUT || source == Programs.EXACT) return Layouts.HIDDEN;
         return s.frame.program.formOf(s.sectionType, source);
     }
 
@@ -195,7 +220,10 @@ library Derive {
     {
         uint256 section = s.place.section;
         uint256 op = source;
-        if (source == Programs.INPUT) op = s.frame.program.ops(s.frame.typeOf(--section)) - 1;
+        if (source == Programs.INPUT || source == Programs.EXACT) {
+            section = source == Programs.INPUT ? section - 1 : s.frame.layerTo - s.frame.layerFrom;
+            op = s.frame.program.ops(s.frame.typeOf(section)) - 1;
+        }
         Layouts.Shape memory shape = s.frame.shapeOf(_form(s, source));
         r.length = shape.length;
         r.firstChunk = s.frame.baseOf(section, op) + (row * shape.segments + segment)
@@ -375,13 +403,12 @@ library Derive {
     }
 
     function _verdicts(Scene memory s, Leaf memory leaf) private pure {
-        if (
-            leaf.kind == IReferee.Kind.WhitenDifference
-                || leaf.kind == IReferee.Kind.WhitenReference
-        ) {
+        if (leaf.kind <= IReferee.Kind.WhitenChange) {
             bool difference = leaf.kind == IReferee.Kind.WhitenDifference;
-            leaf.runs = new Run[](1);
+            bool change = leaf.kind == IReferee.Kind.WhitenChange;
+            leaf.runs = new Run[](change ? 2 : 1);
             leaf.runs[0] = _run(s, s.op.a, s.position, s.column, 1);
+            if (change) leaf.runs[1] = _run(s, s.op.b, s.position, s.column, 1);
             leaf.weights = _table(
                 s,
                 s.frame.program.sigma,
@@ -398,7 +425,8 @@ library Derive {
         }
         leaf.runs = new Run[](2);
         if (leaf.kind == IReferee.Kind.Exceeds) {
-            leaf.params = abi.encode(s.choice.tolerance);
+            leaf.params =
+                abi.encode(s.op.flag == 0 ? s.choice.tolerance : s.frame.program.pleaOf());
             leaf.runs[0] = _run(s, s.op.a, 0, 0, 1);
             leaf.runs[1] = _run(s, s.op.b, 0, 0, 1);
             return;
@@ -467,10 +495,8 @@ library Derive {
     ) private pure returns (Weights memory w) {
         uint256 depth = s.frame.layerTo - s.frame.layerFrom;
         w.used = true;
-        if (s.place.section != 0) {
-            w.part = s.place.section <= depth
-                ? s.frame.layerFrom + s.place.section
-                : s.frame.program.layers + 1;
+        if (s.inner != 0) {
+            w.part = s.inner <= depth ? s.frame.layerFrom + s.inner : s.frame.program.layers + 1;
         }
         w.tensors = s.frame.program.tensors(s.sectionType);
         w.tensor = tensor;

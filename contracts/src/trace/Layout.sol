@@ -39,9 +39,12 @@ library Layouts {
         uint256 layerTo;
         uint256 positions;
         uint256 windowFrom;
-        bool deviation;
+        uint256 ending; // type of the last section: LEAVE, HEAD or PLEADED
+        uint256 again; // section at which a pleaded trace's second pass begins, or NEVER
+        uint256 passChunks; // of one of two passes
         uint256[] formChunks; // of one operator of each form
-        uint256[] typeChunks; // of one section of each type that can stand before the last
+        uint256 entryChunks; // of the section that enters
+        uint256[] typeChunks; // of one section of each type of layer
         uint256 chunks; // of all of the trace
     }
 
@@ -76,8 +79,10 @@ library Layouts {
     uint256 internal constant CHUNK_VALUES = 8;
     uint256 internal constant CHUNK_BYTES = 64;
     uint256 internal constant MAX_WINDOW_ROWS = 256;
-    uint256 internal constant MAX_POSITIONS = 1 << 16;
-    uint256 internal constant MAX_CHUNKS = 1 << 35;
+    uint256 internal constant MAX_POSITIONS = 1 << 17;
+    /// Of a trace of one pass; of two it may have twice as many, so that it can be restated.
+    uint256 internal constant MAX_CHUNKS = 1 << 40;
+    uint256 private constant NEVER = type(uint256).max;
 
     /// Into `l`, which has its program.
     function make(
@@ -86,23 +91,28 @@ library Layouts {
         uint256 layerTo,
         uint256 positions,
         uint256 windowFrom,
-        bool deviation
+        uint256 ending
     ) internal pure {
         Programs.Program memory p = l.program;
         l.layerFrom = layerFrom;
         l.layerTo = layerTo;
         l.positions = positions;
         l.windowFrom = windowFrom;
-        l.deviation = deviation;
+        l.ending = ending;
+        l.again = NEVER;
         l.formChunks = _formChunks(p, positions, positions - windowFrom);
         uint256[] memory each = l.typeChunks = new uint256[](p.sectionsAt.length);
-        uint256 first = typeOf(l, 0);
-        each[first] = _chunksBefore(l, first, p.ops(first));
+        uint256 entry = _typeOf(l, 0);
+        l.entryChunks = _chunksBefore(l, entry, p.ops(entry));
         for (uint256 t = Programs.FIRST_LAYER_TYPE; t < each.length; ++t) {
             each[t] = _chunksBefore(l, t, p.ops(t));
         }
-        uint256 last = sections(l) - 1;
-        l.chunks = baseOf(l, last, p.ops(typeOf(l, last)));
+        uint256 last = layerTo - layerFrom + 1;
+        l.chunks = baseOf(l, last, p.ops(ending));
+        if (ending != Programs.PLEADED) return;
+        l.passChunks = baseOf(l, last, 0);
+        l.chunks += l.passChunks;
+        l.again = last;
     }
 
     /// As many as `shapeOf` says. Program numbers and positions are below 2^32: no overflow.
@@ -131,17 +141,30 @@ library Layouts {
         }
     }
 
-    /// How many sections there are: one to enter, one a layer, one to end.
+    /// How many sections there are: one to enter and one a layer, twice if pleaded; one to end.
     function sections(Layout memory l) internal pure returns (uint256) {
-        return l.layerTo - l.layerFrom + 2;
+        uint256 pass = l.layerTo - l.layerFrom + 1;
+        return l.again == NEVER ? pass + 1 : 2 * pass + 1;
+    }
+
+    /// The section of the first pass that section number `section` is again; else itself. What
+    /// ends a trace stands behind one pass.
+    function innerOf(Layout memory l, uint256 section) internal pure returns (uint256) {
+        unchecked {
+            return section < l.again ? section : section - l.again;
+        }
     }
 
     /// Type of section number `section`.
     function typeOf(Layout memory l, uint256 section) internal pure returns (uint256) {
+        return _typeOf(l, innerOf(l, section));
+    }
+
+    function _typeOf(Layout memory l, uint256 section) private pure returns (uint256) {
         if (section == 0) return l.layerFrom == 0 ? Programs.FROM_TOKENS : Programs.FROM_ROWS;
         uint256 depth = l.layerTo - l.layerFrom;
         if (section > depth + 1) revert ITraceJudge.PlaceUnknown();
-        if (section > depth) return l.deviation ? Programs.LEAVE : Programs.HEAD;
+        if (section > depth) return l.ending;
         return Programs.FIRST_LAYER_TYPE + l.program.layerType(l.layerFrom + section - 1);
     }
 
@@ -171,7 +194,10 @@ library Layouts {
         pure
         returns (uint256 base)
     {
-        if (section != 0) base = l.typeChunks[typeOf(l, 0)];
+        if (section >= l.again) base = l.passChunks;
+        section = innerOf(l, section);
+        base += _chunksBefore(l, _typeOf(l, section), op);
+        if (section != 0) base += l.entryChunks;
         uint256[] memory each = l.typeChunks;
         uint256 types = l.program.layerTypesOf();
         uint256 layer = l.layerFrom;
@@ -180,13 +206,12 @@ library Layouts {
         bool known = true;
         assembly ("memory-safe") {
             for {} lt(layer, end) { layer := add(layer, 1) } {
-                let kind := add(byte(0, mload(add(types, layer))), 4)
+                let kind := add(byte(0, mload(add(types, layer))), 5) // FIRST_LAYER_TYPE
                 known := and(known, lt(kind, mload(each)))
                 base := add(base, mload(add(add(each, 32), shl(5, and(kind, 0xff)))))
             }
         }
         if (!known) revert ITraceJudge.ProgramInvalid();
-        return base + _chunksBefore(l, typeOf(l, section), op);
     }
 
     /// Is there such a value, or such a verdict?
@@ -198,7 +223,7 @@ library Layouts {
         // Of a token, `index` is what the accused holds against it: see Derive.
         if (form == VERDICT) {
             return place.row == 0 && place.segment == 0
-                && place.index < (l.deviation ? 1 : l.program.vocab);
+                && place.index < (l.ending == Programs.HEAD ? l.program.vocab : 1);
         }
         Shape memory shape = shapeOf(l, form);
         return

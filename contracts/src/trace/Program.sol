@@ -47,17 +47,21 @@ library Programs {
         uint256 flag;
     }
 
+    uint256 internal constant EXACT = 253; // what the first pass's last layer makes
     uint256 internal constant INPUT = 254;
     uint256 internal constant NONE = 255;
     uint256 internal constant FROM_ROWS = 0;
     uint256 internal constant FROM_TOKENS = 1;
     uint256 internal constant LEAVE = 2;
     uint256 internal constant HEAD = 3;
-    uint256 internal constant FIRST_LAYER_TYPE = 4;
+    uint256 internal constant PLEADED = 4;
+    uint256 internal constant FIRST_LAYER_TYPE = 5;
 
-    uint256 private constant VERSION = 1;
-    uint256 private constant HEADER_BYTES = 74;
-    uint256 private constant TOLERANCES_AT = 75;
+    uint256 private constant VERSION = 2;
+    uint256 private constant PLEA_AT = 74;
+    uint256 private constant OWN_BITS_AT = 82;
+    uint256 private constant HEADER_BYTES = 83;
+    uint256 private constant TOLERANCES_AT = 84;
     uint256 private constant TOLERANCE_BYTES = 11;
     uint256 private constant OP_BYTES = 8;
 
@@ -67,7 +71,7 @@ library Programs {
             revert ITraceJudge.ProgramInvalid();
         }
         p.raw = raw;
-        // The header's 74 bytes in three words: from bytes 0, 32 and 42 on.
+        // The header's first 74 bytes in three words: from bytes 0, 32 and 42 on.
         uint256 shape;
         uint256 rest;
         uint256 root;
@@ -100,13 +104,22 @@ library Programs {
             offset += 1 + 8 * _read(raw, offset, 1);
             uint256[] memory starts = p.sectionsAt = new uint256[](_read(raw, offset, 1));
             ++offset;
-            for (uint256 i; i < starts.length; ++i) {
-                starts[i] = offset;
-                offset += 2 + OP_BYTES * _read(raw, offset + 1, 1);
+            uint256 count = starts.length;
+            uint256 layers;
+            assembly ("memory-safe") {
+                // Behind the bytes' end anything is read: it makes a length that is not theirs.
+                let place := add(raw, 32)
+                let to := add(starts, 32)
+                for { let end := add(to, shl(5, count)) } lt(to, end) { to := add(to, 32) } {
+                    mstore(to, offset)
+                    let tensorsAndOps := mload(add(place, offset))
+                    offset := add(offset, add(2, shl(3, byte(1, tensorsAndOps))))
+                }
+                layers := shr(240, mload(add(place, offset)))
             }
-            p.layers = _read(raw, offset, 2);
+            p.layers = layers;
             p.layersAt = offset + 2;
-            if (raw.length != p.layersAt + p.layers || starts.length <= FIRST_LAYER_TYPE) {
+            if (raw.length != p.layersAt + layers || count <= FIRST_LAYER_TYPE) {
                 revert ITraceJudge.ProgramInvalid();
             }
         }
@@ -123,6 +136,16 @@ library Programs {
             return
                 (_read(p.raw, offset, 1), _read(p.raw, offset + 1, 2), _read(p.raw, offset + 3, 8));
         }
+    }
+
+    /// K in 10^-12: a pleaded deviation is above K times the change between the passes.
+    function pleaOf(Program memory p) internal pure returns (uint256) {
+        return _read(p.raw, PLEA_AT, 8);
+    }
+
+    /// A value's own sign counts 2^-ownBits.
+    function ownBitsOf(Program memory p) internal pure returns (uint256) {
+        return _read(p.raw, OWN_BITS_AT, 1);
     }
 
     function constantOf(Program memory p, uint256 number) internal pure returns (uint256) {

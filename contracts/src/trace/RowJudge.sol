@@ -8,9 +8,10 @@ import {Claim, ITraceJudge, RowOpening} from "../interfaces/ITraceJudge.sol";
 import {Eip712Types} from "../libraries/Eip712Types.sol";
 import {ShaTree} from "../libraries/ShaTree.sol";
 import {Decode} from "../referee/Decode.sol";
-import {JobId} from "../types/Ids.sol";
+import {JobId, ModelId} from "../types/Ids.sol";
 import {Order, RequestOpening} from "../types/Signed.sol";
 import {Derive} from "./Derive.sol";
+import {Layouts} from "./Layout.sol";
 import {Openings} from "./Openings.sol";
 import {Programs} from "./Program.sol";
 import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
@@ -18,6 +19,7 @@ import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
 /// See IRowJudge. Twins: tests/twins/game/rows.py and draw.py.
 contract RowJudge is IRowJudge {
     using Decode for Decode.Vector;
+    using Programs for Programs.Program;
 
     uint256 private constant TOKEN_BYTES = 4;
     uint256 private constant MAX_SPOTS = 6;
@@ -54,6 +56,61 @@ contract RowJudge is IRowJudge {
         _programs = address(programs);
         _taskRegistry = taskRegistry;
         _escrow = escrow;
+    }
+
+    // --- claims ---
+
+    function checkClaim(ModelId model, Claim calldata claim)
+        external
+        view
+        returns (uint256 chunks)
+    {
+        Layouts.Layout memory l;
+        Programs.Program memory p = l.program;
+        _parse(p, model);
+        (uint256 positions, uint256 layerTo) = (claim.positions, claim.layerTo);
+        uint256 tokensOut = claim.leaf.tokensOut;
+        bool sound = claim.layerFrom < layerTo && layerTo <= p.layers && positions != 0
+            && tokensOut != 0 && positions < claim.leaf.tokensIn + tokensOut
+            && positions <= Layouts.MAX_POSITIONS && positions <= p.context;
+        if (!sound) revert ITraceJudge.ClaimInvalid();
+        bool pleaded = claim.how == Derive.PLEADED;
+        if (claim.how == 0 || pleaded) _checkWindow(p, claim);
+        else _checkChoice(p, claim);
+        Derive.lay(l, claim);
+        chunks = l.chunks;
+        if (chunks > Layouts.MAX_CHUNKS << (pleaded ? 1 : 0)) revert ITraceJudge.ClaimInvalid();
+    }
+
+    function _checkWindow(Programs.Program memory p, Claim calldata claim) private pure {
+        (uint256 from, uint256 positions, uint256 layerTo) =
+            (claim.windowFrom, claim.positions, claim.layerTo);
+        uint256 entry = claim.tolerance;
+        // The last stage signs rows of the positions that it drew at, from the prompt's last on.
+        bool signed = layerTo != p.layers || from + 1 >= claim.leaf.tokensIn;
+        if (!signed || from >= positions || entry >= p.tolerances) {
+            revert ITraceJudge.ClaimInvalid();
+        }
+        uint256 window = positions - from;
+        (uint256 maxDepth, uint256 minRows,) = p.tolerance(entry);
+        // Zero where nobody has pleaded, so that a restated claim says all of the first one.
+        bool seeded = claim.key0 <= (claim.how == 0 ? 0 : type(uint8).max);
+        bool fits = window <= Layouts.MAX_WINDOW_ROWS && window >= minRows
+            && layerTo - claim.layerFrom <= maxDepth;
+        if (!fits || !seeded) revert ITraceJudge.ClaimInvalid();
+    }
+
+    function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
+        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn
+            && claim.preferred < p.vocab && claim.served < p.vocab
+            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max
+            && claim.topK <= Derive.MAX_LISTED;
+        bool filtered = claim.how == Derive.AHEAD
+            || (claim.temperature != 0
+                && (claim.how == Derive.OUTSIDE_MIN_P
+                        ? claim.minP != 0
+                        : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
+        if (!drawn || !filtered) revert ITraceJudge.ClaimInvalid();
     }
 
     // --- rows ---
@@ -99,7 +156,12 @@ contract RowJudge is IRowJudge {
     }
 
     function _program(SignedRows calldata rows) private view returns (Programs.Program memory p) {
-        Programs.parse(p, ProgramHomes.read(_programs, _models.numericsProfileOf(rows.model)));
+        _parse(p, rows.model);
+    }
+
+    /// A model's operator program into `p`.
+    function _parse(Programs.Program memory p, ModelId model) private view {
+        Programs.parse(p, ProgramHomes.read(_programs, _models.numericsProfileOf(model)));
     }
 
     function _boundary(Programs.Program memory p, SignedRows calldata rows, Side side)

@@ -34,26 +34,6 @@ contract TraceJudge is ITraceJudge {
         _referee = referee_;
     }
 
-    function checkClaim(ModelId model, Claim calldata claim)
-        external
-        view
-        returns (uint256 chunks)
-    {
-        Layouts.Layout memory l;
-        Programs.Program memory p = l.program;
-        Programs.parse(p, _bytesOf(model));
-        (uint256 positions, uint256 layerTo) = (claim.positions, claim.layerTo);
-        bool sound = claim.layerFrom < layerTo && layerTo <= p.layers && positions != 0
-            && positions <= _rows(claim) && positions <= Layouts.MAX_POSITIONS
-            && positions <= p.context;
-        if (!sound) revert ClaimInvalid();
-        if (claim.how == 0) _checkWindow(p, claim);
-        else _checkChoice(p, claim);
-        _make(l, claim);
-        chunks = l.chunks;
-        if (chunks > Layouts.MAX_CHUNKS) revert ClaimInvalid();
-    }
-
     function rule(bytes32 place, ModelId model, Claim calldata claim, Evidence calldata evidence)
         external
         view
@@ -113,34 +93,7 @@ contract TraceJudge is ITraceJudge {
 
     /// Rows that the stage was fed.
     function _rows(Claim calldata claim) private pure returns (uint256) {
-        if (claim.leaf.tokensOut == 0) revert ClaimInvalid();
         return uint256(claim.leaf.tokensIn) + claim.leaf.tokensOut - 1;
-    }
-
-    function _checkWindow(Programs.Program memory p, Claim calldata claim) private pure {
-        (uint256 from, uint256 positions, uint256 layerTo) =
-            (claim.windowFrom, claim.positions, claim.layerTo);
-        uint256 entry = claim.tolerance;
-        // The last stage signs rows of the positions that it drew at, from the prompt's last on.
-        bool signed = layerTo != p.layers || from + 1 >= claim.leaf.tokensIn;
-        if (!signed || from >= positions || entry >= p.tolerances) revert ClaimInvalid();
-        uint256 window = positions - from;
-        (uint256 maxDepth, uint256 minRows,) = p.tolerance(entry);
-        bool fits = window <= Layouts.MAX_WINDOW_ROWS && window >= minRows;
-        if (!fits || layerTo - claim.layerFrom > maxDepth) revert ClaimInvalid();
-    }
-
-    function _checkChoice(Programs.Program memory p, Claim calldata claim) private pure {
-        bool drawn = claim.layerTo == p.layers && claim.positions >= claim.leaf.tokensIn
-            && claim.preferred < p.vocab && claim.served < p.vocab
-            && Derive.deltaOf(p.delta, claim.temperature) <= type(uint32).max
-            && claim.topK <= Derive.MAX_LISTED;
-        bool filtered = claim.how == Derive.AHEAD
-            || (claim.temperature != 0
-                && (claim.how == Derive.OUTSIDE_MIN_P
-                        ? claim.minP != 0
-                        : claim.how == Derive.OUTSIDE_TOP_K && claim.topK != 0));
-        if (!drawn || !filtered) revert ClaimInvalid();
     }
 
     /// The token of a list that is looked at: the accused names one of the accuser's, the accuser
@@ -175,10 +128,6 @@ contract TraceJudge is ITraceJudge {
         return ProgramHomes.read(_programs, _models.numericsProfileOf(model));
     }
 
-    function _make(Layouts.Layout memory l, Claim calldata claim) private pure {
-        l.make(claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, claim.how == 0);
-    }
-
     /// Structs are filled in the scene itself: one that is returned is memory written twice.
     function _scene(ModelId model, Claim calldata claim, Place memory place)
         private
@@ -189,7 +138,10 @@ contract TraceJudge is ITraceJudge {
         Programs.parse(p, _bytesOf(model));
         Derive.Choice memory choice = s.choice;
         choice.named = Derive.NOBODY;
-        if (claim.how != 0) {
+        choice.key0 = claim.key0;
+        if (claim.how == 0 || claim.how == Derive.PLEADED) {
+            (,, choice.tolerance) = p.tolerance(claim.tolerance);
+        } else {
             choice.how = claim.how;
             choice.minP = claim.minP;
             choice.topK = claim.topK;
@@ -197,12 +149,9 @@ contract TraceJudge is ITraceJudge {
             choice.served = claim.served;
             choice.step = claim.step;
             choice.temperature = claim.temperature;
-            choice.key0 = claim.key0;
             choice.key1 = claim.key1;
-        } else {
-            (,, choice.tolerance) = p.tolerance(claim.tolerance);
         }
-        _make(s.frame, claim);
+        Derive.lay(s.frame, claim);
         s.set(place);
     }
 
@@ -260,8 +209,8 @@ contract TraceJudge is ITraceJudge {
                 )
             );
         }
-        IReferee.Ruling ruling =
-            _referee.check(leaf.kind, leaf.params, bytes.concat(operands, row));
+        if (row.length != 0) operands = bytes.concat(operands, row);
+        IReferee.Ruling ruling = _referee.check(leaf.kind, leaf.params, operands, leaf.shake);
         if (ruling == IReferee.Ruling.Holds) return Fault.Accused;
         if (ruling == IReferee.Ruling.Fails) return Fault.Accuser;
         bool signedByAccused = ruling == IReferee.Ruling.RowMalformed && leaf.row.isOut;

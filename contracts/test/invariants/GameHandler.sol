@@ -13,7 +13,7 @@ import {GameFixture} from "../fixtures/GameFixture.sol";
 /// What accusers, accused and strangers do with many games, called by forge at random. A call that
 /// a rule forbids fails; one that panics is remembered.
 contract GameHandler is GameFixture {
-    uint256 private constant MOVES = 15;
+    uint256 private constant MOVES = 17;
 
     bool public panicked;
     bool public terminalMoved;
@@ -72,7 +72,8 @@ contract GameHandler is GameFixture {
         IToleranceGame.Phase phase = game.gameOf(id).phase;
         uint256 number = which % 8 == 0 ? 2 : which % 16 == 1 ? 3 : 0;
         if (phase == IToleranceGame.Phase.Asked) number = 4;
-        if (phase == IToleranceGame.Phase.Picking) number = 5 + which % 3;
+        if (phase == IToleranceGame.Phase.Picking) number = which % 5 == 4 ? 15 : 5 + which % 3;
+        if (phase == IToleranceGame.Phase.Pleaded) number = 16;
         if (phase == IToleranceGame.Phase.Opening) number = 8 + which % 2;
         if (phase == IToleranceGame.Phase.Proving) number = 10 + which % 2;
         if (phase == IToleranceGame.Phase.PickingPart) number = 12;
@@ -128,11 +129,17 @@ contract GameHandler is GameFixture {
         }
         if (number == 8) return openNodeCall(id);
         if (number == 9) return openChunksCall(id);
-        Claim memory c = claim();
+        if (number == 15) return pleadCall(id);
+        if (number == 16) return restateCall(id);
+        Claim memory c = levelsOf(id) == LEVELS ? claim() : pleadedClaim();
         if (number == 10) return abi.encodeCall(game.prove, (id, model(), c, evidence()));
         if (number == 11) return abi.encodeCall(game.expand, (id, stated()));
         if (number == 12) return abi.encodeCall(game.pickPart, (id, uint16(seed % 6)));
-        if (number == 14) return proveSumCall(id);
+        if (number == 14) {
+            return abi.encodeCall(
+                game.proveSum, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), stated())
+            );
+        }
         return abi.encodeCall(
             game.provePart, (id, model(), c, Place(1, 2, 3, 0, 5), evidence(), shownPart())
         );
@@ -141,7 +148,7 @@ contract GameHandler is GameFixture {
     function attempt(DisputeId id, address caller, bytes memory data) private returns (bool ok) {
         bool over = game.gameOf(id).phase == IToleranceGame.Phase.Executed;
         bytes memory answer;
-        vm.prank(caller);
+        vm.prank(caller, caller);
         (ok, answer) = address(game).call(data);
         if (!ok && answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
             panicked = true;

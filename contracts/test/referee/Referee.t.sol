@@ -17,7 +17,7 @@ contract RefereeTest is Test {
         view
         returns (IReferee.Ruling)
     {
-        return referee.check(kind, params, operands);
+        return referee.check(kind, params, operands, 0);
     }
 
     function assertHolds(IReferee.Kind kind, bytes memory params, bytes memory operands)
@@ -232,9 +232,25 @@ contract RefereeTest is Test {
             n(3),
             bytes.concat(Operands.le64(n(6)), f32(2))
         );
+        assertSharp(
+            IReferee.Kind.WhitenChange,
+            abi.encode(Decode.FP32),
+            n(-3),
+            bytes.concat(Operands.le64(n(1), n(7)), f32(2))
+        );
+        assertHolds(
+            IReferee.Kind.WhitenChange,
+            abi.encode(Decode.FP32),
+            bytes.concat(Operands.le64(0, n(7), n(7)), f32(2))
+        );
         bytes memory flat = bytes.concat(Operands.le64(n(3), n(6)), f32(0));
         vm.assertTrue(
             ruling(IReferee.Kind.WhitenReference, abi.encode(Decode.FP32), flat)
+                == IReferee.Ruling.ModelMalformed
+        );
+        flat = bytes.concat(Operands.le64(n(3), n(6), n(0)), f32(-1));
+        vm.assertTrue(
+            ruling(IReferee.Kind.WhitenChange, abi.encode(Decode.FP32), flat)
                 == IReferee.Ruling.ModelMalformed
         );
     }
@@ -253,26 +269,6 @@ contract RefereeTest is Test {
         assertFails(
             IReferee.Kind.Exceeds, abi.encode(1), Operands.le64(Operands.f64(1, -512) - 1, 0)
         );
-    }
-
-    function test_count_isExact() public view {
-        bytes memory logits = Operands.le64(n(-3), Operands.MINUS_ZERO, n(5));
-        assertSharp(
-            IReferee.Kind.Count, abi.encode(3), n(2), bytes.concat(Operands.le64(0), logits)
-        );
-        assertSharp(
-            IReferee.Kind.Count, abi.encode(3), n(3), bytes.concat(Operands.le64(n(-3)), logits)
-        );
-        assertHolds(
-            IReferee.Kind.Count, abi.encode(3), bytes.concat(Operands.le64(0, n(6)), logits)
-        );
-    }
-
-    function test_count_ordersLikeNumbers(uint64 a, uint64 b) public view {
-        vm.assume(a << 1 < Operands.INFINITY << 1 && b << 1 < Operands.INFINITY << 1);
-        bytes memory pair = Operands.le64(a, b);
-        bool atLeast = ruling(IReferee.Kind.Maximum, "", pair) == IReferee.Ruling.Holds; // b ≤ a
-        assertHolds(IReferee.Kind.Count, abi.encode(1), Operands.le64(atLeast ? n(1) : 0, b, a));
     }
 
     function test_greedy_needsMoreThanTheMargin() public view {
@@ -328,10 +324,97 @@ contract RefereeTest is Test {
         bytes memory minP = abi.encode(0, 1_000_000, 500_000);
         assertHolds(IReferee.Kind.OutsideMinP, minP, Operands.le64(n(10), n(9)));
         assertFails(IReferee.Kind.OutsideMinP, minP, Operands.le64(Operands.f64(19, -1), n(9)));
-        bytes memory topK = abi.encode(1_000_000, 1_000_000, 50);
-        assertHolds(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(8) + 1, n(50)));
-        assertFails(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(8), n(50)));
-        assertFails(IReferee.Kind.OutsideTopK, topK, Operands.le64(n(7), n(9), n(49)));
+    }
+
+    // --- shakes ---
+
+    int256 private constant HALF = 1 << 23;
+
+    function assertShaken(
+        IReferee.Kind kind,
+        bytes memory params,
+        int256 shake,
+        uint64 due,
+        bytes memory rest
+    ) private view {
+        bytes memory operands = bytes.concat(Operands.le64(due), rest);
+        vm.assertTrue(referee.check(kind, params, operands, shake) == IReferee.Ruling.Holds);
+        operands = bytes.concat(Operands.le64(due + 1), rest);
+        vm.assertTrue(referee.check(kind, params, operands, shake) == IReferee.Ruling.Fails);
+    }
+
+    function test_shake_isAFactorOfTheValue() public view {
+        bytes memory rest = Operands.le64(n(2), n(-3));
+        assertShaken(IReferee.Kind.Product, "", HALF, n(-9), rest);
+        assertShaken(IReferee.Kind.Product, "", -HALF, n(-3), rest);
+        uint64 up = Operands.f64(-6 * ((1 << 24) + 1), -24);
+        assertShaken(IReferee.Kind.Product, "", 1, up, rest);
+        assertFails(IReferee.Kind.Product, "", bytes.concat(Operands.le64(up), rest));
+    }
+
+    function test_shake_ofAWholeNumber_isExact(uint256 value, int256 shake) public view {
+        int256 v = int256(bound(value, 1, (1 << 28) - 1));
+        shake = int256(bound(uint256(shake), 0, 2 << 15)) - (1 << 15);
+        uint64 due = Operands.f64(v * ((1 << 24) + shake), -24);
+        assertShaken(IReferee.Kind.Add, "", shake, due, Operands.le64(n(v), 0));
+    }
+
+    /// 3/2 of an odd number of 53 bits lies halfway between two of them.
+    function test_shake_tiesGoToEven() public view {
+        uint64 low = Operands.f64(1 << 52, 0);
+        uint64 due = Operands.f64(3 << 51, 0);
+        assertShaken(IReferee.Kind.Stabiliser, "", HALF, due + 2, Operands.le64(low + 1));
+        assertShaken(IReferee.Kind.Stabiliser, "", HALF, due + 4, Operands.le64(low + 3));
+    }
+
+    /// 2^53 + 1 is 2^53 before it is shaken: half as much again is not 3 · 2^52 + 2.
+    function test_shake_followsTheFirstRounding() public view {
+        bytes memory rest = Operands.le64(Operands.f64(1, 53), n(1));
+        assertShaken(IReferee.Kind.Add, "", HALF, Operands.f64(3, 52), rest);
+    }
+
+    function test_shake_ofTheSmallest_roundsToIt() public view {
+        assertShaken(IReferee.Kind.Add, "", HALF - 1, 1, Operands.le64(1, 0));
+        assertShaken(IReferee.Kind.Add, "", HALF, 2, Operands.le64(1, 0)); // halfway
+        assertShaken(IReferee.Kind.Add, "", -HALF, 0, Operands.le64(1, 0)); // halfway
+    }
+
+    function test_shake_leavesZeroAndMinusInfinity() public view {
+        assertShaken(IReferee.Kind.Product, "", 37, 0, Operands.le64(0, n(3)));
+        assertShaken(IReferee.Kind.Product, "", -37, 0, Operands.le64(Operands.MINUS_ZERO, n(3)));
+        bytes memory masked = Operands.le64(n(9), Operands.MINUS_INFINITY);
+        assertShaken(IReferee.Kind.Exp, "", 37, 0, masked);
+        uint64 hidden = Operands.MINUS_INFINITY;
+        bytes memory rest = Operands.le64(n(3), n(4));
+        assertShaken(IReferee.Kind.Score, abi.encode(1, n(2), 5, 6, 0), 37, hidden, rest);
+        rest = Operands.le64(hidden);
+        assertShaken(IReferee.Kind.Softcap, abi.encode(n(30)), 37, hidden, rest);
+    }
+
+    /// A shake beyond the largest float64 leaves no number, and of no number makes none.
+    function test_shake_makesNothingInfinite() public view {
+        uint64 largest = Operands.INFINITY - 1;
+        uint64[3] memory results = [largest, Operands.INFINITY, Operands.NAN];
+        for (uint256 i; i < 3; ++i) {
+            bytes memory operands = Operands.le64(results[i], largest, 0);
+            vm.assertTrue(
+                referee.check(IReferee.Kind.Add, "", operands, 1) == IReferee.Ruling.Fails
+            );
+            operands = Operands.le64(results[i], n(5), 0); // of a Z that is 0
+            vm.assertTrue(
+                referee.check(IReferee.Kind.Probability, "", operands, 1) == IReferee.Ruling.Fails
+            );
+        }
+    }
+
+    function test_shake_movesNoVerdict() public view {
+        bytes memory operands = Operands.le64(n(1), n(4));
+        for (int256 shake = -HALF; shake <= HALF; shake += HALF) {
+            vm.assertTrue(
+                referee.check(IReferee.Kind.Exceeds, abi.encode(5e11), operands, shake)
+                    == IReferee.Ruling.Fails
+            );
+        }
     }
 
     // --- whose fault ---
@@ -363,35 +446,35 @@ contract RefereeTest is Test {
 
     function test_check_wrongParams_reverts() public {
         vm.expectRevert(abi.encodeWithSelector(IReferee.ParamsLength.selector, 32, 0));
-        referee.check(IReferee.Kind.Copy, abi.encode(1), Operands.le64(0, 0));
+        referee.check(IReferee.Kind.Copy, abi.encode(1), Operands.le64(0, 0), 0);
         vm.expectRevert(abi.encodeWithSelector(IReferee.FormatUnknown.selector, 4));
-        referee.check(IReferee.Kind.Input, abi.encode(4), Operands.le64(0));
+        referee.check(IReferee.Kind.Input, abi.encode(4), Operands.le64(0), 0);
         vm.expectRevert(abi.encodeWithSelector(IReferee.FlagInvalid.selector, 2));
-        referee.check(IReferee.Kind.Norm, abi.encode(Decode.FP32, 2), "");
+        referee.check(IReferee.Kind.Norm, abi.encode(Decode.FP32, 2), "", 0);
         vm.expectRevert(
             abi.encodeWithSelector(IReferee.ConstantInvalid.selector, Operands.INFINITY)
         );
-        referee.check(IReferee.Kind.Scale, abi.encode(Operands.INFINITY), Operands.le64(0, 0));
+        referee.check(IReferee.Kind.Scale, abi.encode(Operands.INFINITY), Operands.le64(0, 0), 0);
         vm.expectRevert(abi.encodeWithSelector(IReferee.ConstantInvalid.selector, 0));
-        referee.check(IReferee.Kind.Softcap, abi.encode(0), Operands.le64(0, 0));
+        referee.check(IReferee.Kind.Softcap, abi.encode(0), Operands.le64(0, 0), 0);
         vm.expectRevert(abi.encodeWithSelector(IReferee.ParamOutOfRange.selector, 0));
-        referee.check(IReferee.Kind.NormScale, abi.encode(0, 0), Operands.le64(0, 0));
+        referee.check(IReferee.Kind.NormScale, abi.encode(0, 0), Operands.le64(0, 0), 0);
     }
 
     function test_check_termsOutOfRange_reverts() public {
         vm.expectRevert(abi.encodeWithSelector(IReferee.TermsOutOfRange.selector, 0));
-        referee.check(IReferee.Kind.Sum, abi.encode(0), "");
+        referee.check(IReferee.Kind.Sum, abi.encode(0), "", 0);
         vm.expectRevert(abi.encodeWithSelector(IReferee.TermsOutOfRange.selector, 257));
-        referee.check(IReferee.Kind.Sum, abi.encode(257), "");
+        referee.check(IReferee.Kind.Sum, abi.encode(257), "", 0);
         vm.expectRevert(abi.encodeWithSelector(IReferee.TermsOutOfRange.selector, 256));
-        referee.check(IReferee.Kind.BiasSum, abi.encode(Decode.FP32, 256), "");
+        referee.check(IReferee.Kind.BiasSum, abi.encode(Decode.FP32, 256), "", 0);
     }
 
     function test_check_otherLength_reverts() public {
         vm.expectRevert(abi.encodeWithSelector(IReferee.OperandsLength.selector, 17, 16));
-        referee.check(IReferee.Kind.Copy, "", bytes.concat(Operands.le64(0, 0), hex"00"));
+        referee.check(IReferee.Kind.Copy, "", bytes.concat(Operands.le64(0, 0), hex"00"), 0);
         vm.expectRevert(abi.encodeWithSelector(IReferee.OperandsLength.selector, 15, 20));
-        referee.check(IReferee.Kind.Linear, abi.encode(Decode.FP32, 1), new bytes(15));
+        referee.check(IReferee.Kind.Linear, abi.encode(Decode.FP32, 1), new bytes(15), 0);
     }
 
     /// Operands of the right length have a ruling whatever they hold: no move can be made to
@@ -434,15 +517,14 @@ contract RefereeTest is Test {
             return (abi.encode(Decode.FP32, Decode.F64), 28);
         }
         if (kind == IReferee.Kind.WhitenReference) return (abi.encode(Decode.F64), 24);
+        if (kind == IReferee.Kind.WhitenChange) return (abi.encode(Decode.FP32), 28);
         if (kind == IReferee.Kind.Exceeds || kind == IReferee.Kind.Greedy) {
             return (abi.encode(1e7), 16);
         }
-        if (kind == IReferee.Kind.Count) return (abi.encode(5), 56);
         if (kind == IReferee.Kind.Gumbel) {
             return (abi.encode(1, type(uint32).max, 1, 2, 3, 4, 5, 1, 50), 40);
         }
         if (kind == IReferee.Kind.OutsideMinP) return (abi.encode(1, 1, 1), 16);
-        if (kind == IReferee.Kind.OutsideTopK) return (abi.encode(1, 1, 1), 24);
         bool three = kind == IReferee.Kind.Exp || kind == IReferee.Kind.Probability
             || kind == IReferee.Kind.Product;
         return ("", three || kind == IReferee.Kind.Add ? 24 : 16);

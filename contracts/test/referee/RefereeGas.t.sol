@@ -31,10 +31,10 @@ contract RefereeGasTest is Test {
         bytes memory operands,
         IReferee.Ruling expected
     ) private {
-        IReferee.Ruling ruling = referee.check(kind, params, operands);
+        IReferee.Ruling ruling = referee.check(kind, params, operands, 0);
         uint256 execution = vm.snapshotGasLastCall("Referee", string.concat(name, " (execution)"));
         vm.assertTrue(ruling == expected, name);
-        bytes memory call = abi.encodeCall(IReferee.check, (kind, params, operands));
+        bytes memory call = abi.encodeCall(IReferee.check, (kind, params, operands, 0));
         vm.assertLe(call.length, MOST_BYTES, name);
         uint256 gas = transactionGas(call, execution);
         vm.snapshotValue("Referee", name, gas);
@@ -112,7 +112,6 @@ contract RefereeGasTest is Test {
         snapshotDense(
             "BiasSum n=255", IReferee.Kind.BiasSum, abi.encode(Decode.FP32, N - 1), biased
         );
-        snapshotDense("Count n=256", IReferee.Kind.Count, word(N), dense(2 + N, 8, 6));
     }
 
     function test_elements_cost() public {
@@ -199,8 +198,13 @@ contract RefereeGasTest is Test {
             word(Decode.FP32),
             bytes.concat(Operands.le64(one, two), two32)
         );
+        snapshot(
+            "WhitenChange",
+            IReferee.Kind.WhitenChange,
+            word(Decode.FP32),
+            bytes.concat(Operands.le64(one, four, two), two32)
+        );
         snapshot("Exceeds", IReferee.Kind.Exceeds, word(1e12), Operands.le64(two, one));
-        snapshot("Maximum", IReferee.Kind.Maximum, "", Operands.le64(two, one));
         snapshot("Greedy", IReferee.Kind.Greedy, word(10_000), Operands.le64(two, one));
         bytes memory filters = Operands.le64(four, four, Operands.f64(50));
         bytes memory ahead = bytes.concat(
@@ -214,10 +218,6 @@ contract RefereeGasTest is Test {
             IReferee.Kind.OutsideMinP,
             abi.encode(10_000, 800_000, 50_000),
             Operands.le64(Operands.f64(9), one)
-        );
-        bytes memory outside = Operands.le64(one, two, Operands.f64(50));
-        snapshot(
-            "OutsideTopK", IReferee.Kind.OutsideTopK, abi.encode(10_000, 800_000, 50), outside
         );
     }
 }

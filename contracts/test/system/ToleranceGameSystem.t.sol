@@ -35,8 +35,8 @@ contract ToleranceGameSystemTest is Suite {
             token,
             address(tasks),
             IMinerRegistry(address(miners)),
-            new ScriptedJudge(1),
-            new ScriptedRowJudge(),
+            new ScriptedJudge(),
+            new ScriptedRowJudge(1),
             p
         );
         vm.prank(governor);
@@ -89,7 +89,7 @@ contract ToleranceGameSystemTest is Suite {
         claim.traceRoot = keccak256("root");
         bytes32[] memory below = new bytes32[](1);
         below[0] = claim.traceRoot;
-        vm.prank(accuser);
+        vm.prank(accuser, accuser);
         game.accuse(
             id,
             deal.order.modelId,

@@ -19,12 +19,15 @@ class Phase(IntEnum):
     PROVING = 5
     PICKING_PART = 6
     PROVING_PART = 7
-    RULED = 8
-    EXECUTED = 9
+    PLEADED = 8
+    RULED = 9
+    EXECUTED = 10
 
 
 #: Who loses by silence in which phase: the accuser, or the accused.
-ACCUSER_TURNS = frozenset({Phase.OPENED, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART})
+ACCUSER_TURNS = frozenset(
+    {Phase.OPENED, Phase.OPENING, Phase.PROVING, Phase.PROVING_PART, Phase.PLEADED}
+)
 ACCUSED_TURNS = frozenset({Phase.ASKED, Phase.PICKING, Phase.PICKING_PART})
 
 

@@ -62,6 +62,7 @@ class Seen:
     stated: bytes = b""
     asked: dict[str, Any] | None = None
     listed: bytes = b""  # tokens that the claim lists
+    plea: int | None = None  # seed that the accused pleaded with
     moves: tuple[str, ...] = ()
 
 
@@ -134,10 +135,12 @@ async def game_events(chain: Chain, first: int, last: int | None = None) -> list
 
 
 def _args(call: ChainCall | None, *names: str) -> dict[str, Any]:
-    """What the move said. Raises CheckFailed for one made through another contract."""
+    """What the move said. Raises CheckFailed where the node shows another call: the game takes
+    such moves from a key itself alone.
+    """
     if call is None or call.function not in names:
         raise CheckFailed(
-            f"a move ({names[0]}) cannot be read", "it was made through another contract"
+            f"a move ({names[0]}) cannot be read", "the node shows no such call of the game"
         )
     return dict(call.args)
 
@@ -147,6 +150,15 @@ def _accused(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
     listed = commit.unhex(args["drawn"]["tokens"]) if "drawn" in args else b""
     claim, below = claim_of(args["claim"]), _hashes(args["below"])
     return replace(seen, claim=claim, receipt=args["receipt"], below=below, listed=listed)
+
+
+def _pleaded(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    return replace(seen, plea=event.args["seed"])
+
+
+def _restated(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
+    args = _args(call, "restate")
+    return replace(seen, claim=claim_of(args["claim"]), below=_hashes(args["below"]))
 
 
 def _node_opened(seen: Seen, event: ChainEvent, call: ChainCall | None) -> Seen:
@@ -180,6 +192,8 @@ def _hashes(found: Sequence[str]) -> tuple[bytes, ...]:
 
 _SHOWN = {
     "Accused": _accused,
+    "Pleaded": _pleaded,
+    "Restated": _restated,
     "NodeOpened": _node_opened,
     "ChunksShown": _chunks_shown,
     "PointedAt": _pointed,

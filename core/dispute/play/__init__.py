@@ -10,6 +10,8 @@
 `operators`     each operator in float64, in any order of summation
 `nearest`       each operator rounded to the nearest float64 (`docs/trust.md` §5)
 `doubles`       arithmetic with twice a float64's digits, over whole arrays
+`shakes`        the factors of a plea's second pass, of a whole operator at once
+`plea`          whether the noise of rows explains a deviation, and by which seed
 `values`        the values in the order of the trace, in memory or in a mapped file
 `tree`          a trace of millions of chunks, committed and opened
 `held`          a real shard's trace with its tree: what is posted, opened and proven

@@ -11,10 +11,12 @@ import numpy as np
 
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
+from core.dispute.play.shakes import shakes
 from core.dispute.play.values import TraceValues
 from core.dispute.referee import LeafKind
-from core.dispute.trace.layout import TABLES_PART, TraceLayout
-from core.dispute.trace.program import INPUT, NONE, Form, Op
+from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
+from core.dispute.trace.program import NONE, Form, Op
+from core.dispute.trace.shake import UNSHAKEN
 
 Array = Callable[[int, int], Floats]
 
@@ -46,9 +48,14 @@ class Builder:
         self._model, self._rows = model, boundaries
         self._do = arithmetic
 
-    def build(self, values: TraceValues, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Fill `values`; `progress` hears of each section done."""
-        for section in range(len(self._at.section_types)):
+    def build(
+        self,
+        values: TraceValues,
+        progress: Callable[[int], None] = lambda _: None,
+        first: int = 0,
+    ) -> None:
+        """Fill `values` from section `first` on; `progress` hears of each section done."""
+        for section in range(first, len(self._at.section_types)):
             for op, described in enumerate(self._at.section(section).ops):
                 if described.form != Form.VERDICT:
                     self.evaluate(section, op, values.array, values.array(section, op))
@@ -57,6 +64,15 @@ class Builder:
     def evaluate(self, section: int, number: int, array: Array, out: Floats) -> None:
         """What operator `number` makes of its operands, into `out` [rows, segments, length]."""
         op = self._at.op(section, number)
+        self._evaluate(section, op, array, out)
+        seed = self._at.plea
+        if seed is not None and self._at.is_shaken(section) and op.kind not in UNSHAKEN:
+            for row, factors in enumerate(
+                shakes(seed, self._p.plea.own_bits, Place(section, number), out.shape)
+            ):
+                out[row] *= factors
+
+    def _evaluate(self, section: int, op: Op, array: Array, out: Floats) -> None:
         do = self._do
         match op.kind:
             case LeafKind.INPUT:
@@ -112,24 +128,29 @@ class Builder:
                 x = array(section, op.a)
                 for segment in range(x.shape[1]):
                     out[:, segment] = do.softcap(x[:, segment], self._number(op))
-            case LeafKind.WHITEN_DIFFERENCE | LeafKind.WHITEN_REFERENCE:
-                first = self._at.window_from
-                s = self._of(section, op.a, array)[first:, 0]
-                served = None
-                if op.kind == LeafKind.WHITEN_DIFFERENCE:
-                    assert self._rows.outputs is not None, "a deviation needs served rows"
-                    skipped, end = self._rows.first_out, self._at.positions
-                    served = self._rows.outputs[first - skipped : end - skipped].astype(np.float64)
-                out[:, 0] = do.whiten(served, s, self._sigma())
+            case LeafKind.WHITEN_REFERENCE:
+                out[:, 0] = do.whiten(self._window(section, op.a, array), self._sigma())
+            case LeafKind.WHITEN_DIFFERENCE:
+                assert self._rows.outputs is not None, "a deviation needs served rows"
+                skipped = self._rows.first_out
+                first, end = self._at.window_from - skipped, self._at.positions - skipped
+                served = self._rows.outputs[first:end].astype(np.float64)
+                s = self._window(section, op.a, array)
+                out[:, 0] = do.whiten_served(served, s, self._sigma())
+            case LeafKind.WHITEN_CHANGE:
+                shaken = self._window(section, op.a, array)
+                s = self._window(section, op.b, array)
+                out[:, 0] = do.whiten_change(shaken, s, self._sigma())
             case _:
                 raise ValueError(f"{op.kind.name} makes no value")
 
     # --- operands ---
 
     def _of(self, section: int, source: int, array: Array) -> Floats:
-        if source == INPUT:
-            return array(section - 1, len(self._at.section(section - 1).ops) - 1)
-        return array(section, source)
+        return array(*self._at.source(section, source))
+
+    def _window(self, section: int, source: int, array: Array) -> Floats:
+        return self._of(section, source, array)[self._at.window_from :, 0]
 
     def _positions(self, section: int, op: Op, source: int, array: Array) -> Floats:
         """The operand's numbers, a row for each position that the operator's form has."""

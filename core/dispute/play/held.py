@@ -29,11 +29,11 @@ class ShardTrace:
     def __init__(self, values: TraceValues, folder: Path | None = None) -> None:
         self.layout = values.layout
         self.values = values
-        self._folder = folder
+        self.folder = folder
 
     @cached_property
     def tree(self) -> TraceTree:
-        return TraceTree(self.values, self._folder / NODES_FILE if self._folder else None)
+        return TraceTree(self.values, self.folder / NODES_FILE if self.folder else None)
 
     def __getitem__(self, place: Place) -> float:
         return float(self.values.flat[self.values.offset(place)])
@@ -93,6 +93,20 @@ class ShardSources:
         return self.inputs if boundary == Boundary.IN else self.outputs
 
 
+def signed_rows(layout: TraceLayout, sources: ShardSources) -> Boundaries:
+    """The rows that the sources open, as the numbers or token ids that they are."""
+    sides = sources.inputs, sources.outputs, sources.states
+    return boundaries_of(layout, *(b"".join(side.rows) if side else b"" for side in sides))
+
+
+def pleaded_trace(
+    layout: TraceLayout, sources: ShardSources, first: ShardTrace, *, folder: Path | None = None
+) -> ShardTrace:
+    """The trace of a pleaded layout, whose first pass is that of `first`; as `build_trace`."""
+    rows = signed_rows(layout, sources)
+    return build_trace(layout, sources.model, rows, folder=folder, known=first.values)
+
+
 def boundaries_of(
     layout: TraceLayout, inputs: bytes, outputs: bytes, states: bytes = b""
 ) -> Boundaries:
@@ -135,12 +149,14 @@ def build_trace(
     *,
     folder: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
+    known: TraceValues | None = None,
 ) -> ShardTrace:
     """The trace of one request through one shard.
 
     With a `folder` values and nodes are kept there, outside memory, and what a finished earlier
-    time left there is taken up. Raises ValueError for boundaries of fewer rows than the layout has
-    positions.
+    time left there is taken up. `known` are values of the same rows, whose sections but the last
+    are the first ones here as well. Raises ValueError for boundaries of fewer rows than the layout
+    has positions.
     """
     if len(boundaries.inputs) < layout.positions:
         raise ValueError(f"{len(boundaries.inputs)} input rows for {layout.positions} positions")
@@ -149,7 +165,8 @@ def build_trace(
     values = TraceValues(layout, folder / VALUES_FILE if folder else None)
     if folder is None or not (folder / NODES_FILE).exists():
         arithmetic = Nearest(layout.program.part_terms)
-        Builder(layout, model, boundaries, arithmetic).build(values, progress)
+        from_section = 0 if known is None else values.take(known)
+        Builder(layout, model, boundaries, arithmetic).build(values, progress, from_section)
         if isinstance(values.flat, np.memmap):
             values.flat.flush()
     return ShardTrace(values, folder)

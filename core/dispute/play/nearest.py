@@ -207,14 +207,22 @@ class Nearest(Plain):
         out = self._settled(signed, off, ask, zero=x == 0, doubt=doubt, known=infinite)
         return np.where(infinite, x, out)
 
-    def whiten(self, served: Floats | None, s: Floats, sigma: Floats) -> Floats:
-        wide = np.broadcast_to(sigma, s.shape)
-        if served is None:
-            return _positive(s / wide)
-        difference = two_sum(served, -s)
-        found = divided(difference, (np.array(wide), np.zeros_like(s)))
-        formats = (Format.FP32, Format.FP32)
+    def whiten(self, s: Floats, sigma: Floats) -> Floats:
+        return _positive(s / np.broadcast_to(sigma, s.shape))
+
+    def whiten_served(self, served: Floats, s: Floats, sigma: Floats) -> Floats:
+        formats, wide = (Format.FP32, Format.FP32), np.broadcast_to(sigma, s.shape)
         ask = _each(LeafKind.WHITEN_DIFFERENCE, formats, [s], [wide, served])
+        return self._whitened(served, s, wide, ask)
+
+    def whiten_change(self, shaken: Floats, s: Floats, sigma: Floats) -> Floats:
+        wide = np.broadcast_to(sigma, s.shape)
+        ask = _each(LeafKind.WHITEN_CHANGE, (Format.FP32,), [shaken, s], [wide])
+        return self._whitened(shaken, s, wide, ask)
+
+    def _whitened(self, a: Floats, b: Floats, sigma: Floats, ask: Fallback) -> Floats:
+        difference = two_sum(a, -b)
+        found = divided(difference, (np.array(sigma), np.zeros_like(b)))
         zero = (difference[0] == 0) & (difference[1] == 0)
         return self._settled(found, np.abs(found[0]) * PAIR_ERROR, ask, zero=zero)
 

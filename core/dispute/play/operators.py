@@ -86,9 +86,17 @@ class Plain:
         with np.errstate(invalid="ignore"):
             return np.where(np.isneginf(x), x, cap * np.tanh(x / cap))
 
-    def whiten(self, served: Floats | None, s: Floats, sigma: Floats) -> Floats:
-        """(y − s) / σ, or s / σ without a served row."""
-        return s / sigma if served is None else (served - s) / sigma
+    def whiten(self, s: Floats, sigma: Floats) -> Floats:
+        """s / σ."""
+        return s / sigma
+
+    def whiten_served(self, served: Floats, s: Floats, sigma: Floats) -> Floats:
+        """(y − s) / σ of a signed row, which holds float32."""
+        return np.asarray((served - s) / sigma)
+
+    def whiten_change(self, shaken: Floats, s: Floats, sigma: Floats) -> Floats:
+        """(s~ − s) / σ."""
+        return np.asarray((shaken - s) / sigma)
 
 
 def _logistic(x: Floats) -> Floats:

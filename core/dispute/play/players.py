@@ -8,17 +8,18 @@ Everything before it is equal, so its operands are right and it is not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from core.dispute.game.dispute import Phase
 from core.dispute.game.game_log import Seen
-from core.dispute.play.held import ShardSources, ShardTrace
+from core.dispute.play.held import ShardSources, ShardTrace, pleaded_trace
 from core.dispute.play.loop import Move
+from core.dispute.play.plea import winning_seed
 from core.dispute.play.values import Floats
 from core.dispute.referee import LeafKind, Ruling, rule
 from core.dispute.trace import chunks
@@ -50,6 +51,19 @@ class Player:
     sources: ShardSources
     listed: bytes = b""  # tokens that the claim says are ahead of one outside top-k
 
+    _pleaded: dict[int, Self] = field(default_factory=dict, repr=False, compare=False)
+
+    def at(self, plea: int | None) -> Self:
+        """The same side where the claim was restated after this plea, with a trace of its own."""
+        if plea is None or plea == self.case.claim.plea:
+            return self
+        if plea not in self._pleaded:
+            case = replace(self.case, claim=replace(self.case.claim, plea=plea))
+            folder = self.trace.folder and self.trace.folder / f"plea-{plea}"
+            trace = pleaded_trace(case.layout, self.sources, self.trace, folder=folder)
+            self._pleaded[plea] = replace(self, case=with_trace(case, trace), trace=trace)
+        return self._pleaded[plea]
+
     @cached_property
     def checker(self) -> Checker:
         return Checker(self.case.derivation, self.sources)
@@ -65,11 +79,13 @@ class Player:
 
     def answer_to_verdict(self) -> Move | None:
         """The pointing by which a false claim about these values falls; None where it stands."""
-        choice, place = self.case.claim.choice, self.case.layout.verdict
+        choice, places = self.case.claim.choice, self.case.layout.verdicts
+        place = places[0]
         if choice is not None and choice.how == How.OUTSIDE_TOP_K:
             return self._answer_to_list(choice, place)
         if choice is None or choice.how != How.AHEAD:
-            return None if self._holds(place) else _point(place)
+            false = next((place for place in places if not self._holds(place)), None)
+            return None if false is None else _point(false)
         logits = self._logits()
         if choice.min_p_micro:
             place = place._replace(item=int(np.argmax(logits)))
@@ -97,7 +113,7 @@ class Player:
 
     def _logits(self) -> Floats:
         """[V], of the position whose token is accused."""
-        place = self.case.layout.verdict
+        (place,) = self.case.layout.verdicts
         op = self.case.layout.op(place.section, place.op)
         return self.trace.values.array(place.section, op.a)[0, 0]
 
@@ -114,6 +130,13 @@ class Accuser(Player):
 
     def answer(self, seen: Seen) -> Move | None:
         """The accuser's move where it is its turn after the accusation."""
+        if seen.phase == Phase.PLEADED:
+            again = self.at(seen.plea)
+            claim = claim_tuple(again.case.claim)
+            return Move("restate", (seen.opened.model, claim, again.below_root))
+        assert seen.claim is not None
+        if seen.claim.plea != self.case.claim.plea:
+            return self.at(seen.claim.plea).answer(seen)
         if seen.phase == Phase.OPENING:
             return self._open(seen)
         model, claim, place = seen.opened.model, claim_tuple(self.case.claim), seen.place
@@ -175,6 +198,8 @@ class Accused(Player):
 
         None: nothing is wrong with the accusation, and no move can win.
         """
+        if seen.claim is not None and seen.claim.plea != self.case.claim.plea:
+            return self.at(seen.claim.plea).answer(seen)
         if seen.phase == Phase.PICKING_PART:
             assert seen.place is not None
             own = self.checker.partial_sums(self.trace, seen.place)
@@ -182,12 +207,19 @@ class Accused(Player):
         if seen.phase != Phase.PICKING:
             return None
         if seen.claim is not None and seen.claim.trace_root == self.trace.tree.root:
-            return self.answer_to_verdict()
+            return self.answer_to_verdict() or self._plead(seen)
         level, index = seen.node
         if level == 0:
             return _point(place_among(self.trace, index, seen.chunks))
         child = differing(self.trace.tree.below(level, index), seen.below)
         return self.answer_to_verdict() if child is None else Move("pick", (child,))
+
+    def _plead(self, seen: Seen) -> Move | None:
+        """Names a seed by which the noise of these rows explains the deviation, if one does."""
+        if seen.plea is not None or self.case.claim.choice is not None:
+            return None
+        seed = winning_seed(self.case.layout, self.sources)
+        return None if seed is None else Move("plead", (seed,))
 
 
 def reveal(asked: Mapping[str, Any], sources: ShardSources) -> Move:

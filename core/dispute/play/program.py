@@ -24,9 +24,16 @@ from core.dispute.play import tables
 from core.dispute.play.build import Boundaries, Builder, run_section
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Plain
-from core.dispute.trace.families import FP32_DELTA_MICRO, SIGMA, Traits, compile_program, traits_of
+from core.dispute.trace.families import (
+    FP32_DELTA_MICRO,
+    FP32_PLEA,
+    SIGMA,
+    Traits,
+    compile_program,
+    traits_of,
+)
 from core.dispute.trace.layout import TraceLayout
-from core.dispute.trace.program import Program, Tolerance
+from core.dispute.trace.program import Plea, Program, Tolerance
 from core.engine.weights.shape import read_config
 from core.engine.weights.weights import Manifest, model_manifest
 from core.protocol.errors import ModelUnsupported
@@ -58,8 +65,9 @@ def model_program(
     model_dir: Path,
     tolerances: Sequence[Tolerance] = (),
     delta_micro: int = FP32_DELTA_MICRO,
+    plea: Plea = FP32_PLEA,
 ) -> ModelProgram:
-    """The program of a model folder with these tolerances and δ.
+    """The program of a model folder with these tolerances, δ and noise.
 
     Without tolerances no machine is accused of deviating. Measures σ the first time (one float64
     execution over some hundred tokens) and keeps it beside the model. Raises ModelUnsupported for a
@@ -71,7 +79,7 @@ def model_program(
     found = tables.tables_of(made.angles, traits.context, made.sigma)
     names = manifest.tensors
     root = TraceModel.open(model_dir, found).tables_root
-    program = compile_program(traits, names, root, tuple(tolerances), delta_micro)
+    program = compile_program(traits, names, root, tuple(tolerances), delta_micro, plea)
     return ModelProgram(program, found)
 
 

@@ -47,6 +47,16 @@ class TraceValues:
         """(section, operator) of every operator in the order of the trace."""
         return list(self._starts)
 
+    def take(self, known: TraceValues) -> int:
+        """The values of the sections that both have first, all but the other's last.
+
+        Returns how many sections these are.
+        """
+        sections = len(known.layout.section_types) - 1
+        end = self._starts[sections, 0]
+        self.flat[:end] = known.flat[:end]
+        return sections
+
     def array(self, section: int, op: int) -> Floats:
         """What an operator made, rows × segments × length: a view."""
         shape = self.layout.shape(self.layout.op(section, op).form)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.dispute.referee.formats import MINUS_INFINITY
+from core.dispute.referee.formats import MINUS_INFINITY, Format, decode
 from core.dispute.referee.leaf import (
     Leaf,
     LeafError,
@@ -52,6 +52,8 @@ CUBIC = Real((44_715 << POINT) // 1_000_000, -POINT)
 #: Below 2^-60, tanh z differs from z by less than 2^-120 of it.
 _LINEAR_BELOW = -60
 _MAX_WIDTH = 2**32 - 1
+#: A shake of one is 2^-24 of the value: half the distance of float32 numbers.
+SHAKE_BITS = 24
 
 
 def exact_value(leaf: Leaf) -> bytes | None:
@@ -60,7 +62,11 @@ def exact_value(leaf: Leaf) -> bytes | None:
     The leaf's operands begin with any finite result. Raises LeafError for a leaf that there is not,
     MalformedOperand for an operand that is no number, KeyError for a verdict.
     """
-    return VALUES[leaf.kind](leaf.params, leaf.operands)
+    found = VALUES[leaf.kind](leaf.params, leaf.operands)
+    value = decode(found, Format.F64) if found is not None and leaf.shake else None
+    if not value:  # no number is right, none is shaken, or it is −∞
+        return found
+    return nearest(mul(value[0], Real((1 << SHAKE_BITS) + leaf.shake, -SHAKE_BITS)))
 
 
 def _copy(params: Params, operands: bytes) -> bytes | None:
@@ -240,6 +246,12 @@ def _whiten_reference(params: Params, operands: bytes) -> bytes | None:
     return _whitened(found.trace[1], found.model[0])
 
 
+def _whiten_change(params: Params, operands: bytes) -> bytes | None:
+    (sigma_format,) = words(params, 1)
+    found = split(operands, 3, (to_format(sigma_format), 1))
+    return _whitened(sub(found.trace[1], found.trace[2]), found.model[0])
+
+
 def _whitened(dividend: Real, sigma: Real) -> bytes | None:
     if sigma.m <= 0:
         raise MalformedOperand(Ruling.MODEL_MALFORMED)
@@ -270,4 +282,5 @@ VALUES: dict[LeafKind, Value] = {
     LeafKind.SOFTCAP: _softcap,
     LeafKind.WHITEN_DIFFERENCE: _whiten_difference,
     LeafKind.WHITEN_REFERENCE: _whiten_reference,
+    LeafKind.WHITEN_CHANGE: _whiten_change,
 }

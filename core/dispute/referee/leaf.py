@@ -17,10 +17,7 @@ from core.dispute.referee.sums import MAX_TERMS
 
 
 class LeafKind(IntEnum):
-    """Operator of a leaf. The numbers are part of the protocol; `exact.py` has each one's value.
-
-    No program holds COUNT, MAXIMUM or OUTSIDE_TOP_K: the contract's referee alone knows these.
-    """
+    """Operator of a leaf. The numbers are part of the protocol; `exact.py` has each one's value."""
 
     COPY = 0
     INPUT = 1
@@ -45,13 +42,11 @@ class LeafKind(IntEnum):
     SOFTCAP = 20
     WHITEN_DIFFERENCE = 21
     WHITEN_REFERENCE = 22
-    EXCEEDS = 23
-    COUNT = 24
-    MAXIMUM = 25
-    GREEDY = 26
-    GUMBEL = 27
-    OUTSIDE_MIN_P = 28
-    OUTSIDE_TOP_K = 29
+    WHITEN_CHANGE = 23
+    EXCEEDS = 24
+    GREEDY = 25
+    GUMBEL = 26
+    OUTSIDE_MIN_P = 27
 
 
 class Ruling(IntEnum):
@@ -69,11 +64,16 @@ class LeafError(ValueError):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One element on trial."""
+    """One element on trial.
+
+    `shake` is in 2^-24 of the value: the result is the nearest float64, changed by as much and
+    rounded again. Verdicts have none.
+    """
 
     kind: LeafKind
     params: tuple[int, ...]
     operands: bytes
+    shake: int = 0
 
 
 @dataclass(frozen=True)

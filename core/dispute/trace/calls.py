@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from core.dispute.trace.derive import Choice, How
+from core.dispute.trace.derive import PLEADED_CLAIM, Choice, How
 from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.judge import Claim
 from core.dispute.trace.layout import Place
@@ -31,6 +31,8 @@ def leaf_tuple(leaf: RequestLeaf) -> tuple[Any, ...]:
 def claim_tuple(claim: Claim) -> tuple[Any, ...]:
     choice = claim.choice
     drawn: tuple[Any, ...] = (*(0,) * 9, bytes(32))
+    if claim.plea is not None:
+        drawn = (PLEADED_CLAIM, *(0,) * 6, claim.plea, 0, bytes(32))
     if choice is not None:
         drawn = (
             int(choice.how),
@@ -57,8 +59,8 @@ def claim_tuple(claim: Claim) -> tuple[Any, ...]:
 
 def claim_of(found: Mapping[str, Any]) -> Claim:
     """The claim in a decoded call."""
-    choice = None
-    if found["how"]:
+    choice, is_pleaded = None, found["how"] == PLEADED_CLAIM
+    if found["how"] and not is_pleaded:
         choice = Choice(
             preferred=found["preferred"],
             served=found["served"],
@@ -79,6 +81,7 @@ def claim_of(found: Mapping[str, Any]) -> Claim:
         tolerance_entry=found["tolerance"],
         trace_root=commit.unhex(found["traceRoot"]),
         choice=choice,
+        plea=found["key0"] if is_pleaded else None,
     )
 
 

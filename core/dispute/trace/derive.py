@@ -7,12 +7,13 @@ contracts/src/trace/Derive.sol.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from core.dispute.referee import Format, LeafKind
 from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
-from core.dispute.trace.program import INPUT, NONE, Form, Op
+from core.dispute.trace.program import NONE, Form, Op
+from core.dispute.trace.shake import UNSHAKEN, shake_at
 
 
 class Boundary(IntEnum):
@@ -73,6 +74,7 @@ class DerivedLeaf:
     row: RowElement | None = None
     by_token: bool = False  # the weights' row is the token id of the signed row `row`
     padding: int = 0  # zeros after the runs: operands that filters would need
+    shake: int = 0  # see Leaf
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Trial:
     place: Place
     parts: int
     whole: DerivedLeaf
+
+
+#: In a claim instead of a reason: a deviation that the accused pleaded against.
+PLEADED_CLAIM = 4
 
 
 class How(IntEnum):
@@ -156,10 +162,21 @@ class Derivation:
         op = self._at.op(place.section, place.op)
         parts = self._parts(place.section, op)
         if parts:
-            return Trial(place, parts, self._sum_of_parts(op, place, parts))
+            return Trial(
+                place, parts, self._shaken(op, place, self._sum_of_parts(op, place, parts))
+            )
         if op.kind == LeafKind.GREEDY:
             return Trial(place, 0, self._chosen(op, place, named))
-        return Trial(place, 0, self._leaf(op, place, witness, 0, self._terms(place.section, op)))
+        leaf = self._leaf(op, place, witness, 0, self._terms(place.section, op))
+        return Trial(place, 0, self._shaken(op, place, leaf))
+
+    def _shaken(self, op: Op, place: Place, leaf: DerivedLeaf) -> DerivedLeaf:
+        """The leaf of a whole value, in a plea's second pass with the shake of its place."""
+        seed = self._at.plea
+        if seed is None or not self._at.is_shaken(place.section) or op.kind in UNSHAKEN:
+            return leaf
+        length = self._at.shape(op.form).length
+        return replace(leaf, shake=shake_at(seed, self._p.plea.own_bits, place, length))
 
     def part(self, place: Place, part: int) -> DerivedLeaf:
         """The leaf of partial sum number `part` of the value at `place`.
@@ -209,16 +226,12 @@ class Derivation:
             return self._at.positions - 1
         return place.row
 
-    def _source(self, section: int, source: int) -> tuple[int, int, Form]:
-        if source == INPUT:
-            return section - 1, len(self._at.section(section - 1).ops) - 1, Form.HIDDEN
-        return section, source, self._at.op(section, source).form
-
     def _run(
         self, section: int, source: int, position: int, column: int, count: int = 1
     ) -> TraceRun:
         """`count` of an operand's numbers for one position, from `column` on."""
-        where, op, form = self._source(section, source)
+        where, op = self._at.source(section, source)
+        form = self._at.op(where, op).form
         if form == Form.SCALAR:
             return TraceRun(Place(where, op, 0, 0, position), count)
         if form == Form.WINDOW_SCALAR:
@@ -312,9 +325,13 @@ class Derivation:
             case LeafKind.WHITEN_REFERENCE:
                 sigma = self._sigma(column)
                 return DerivedLeaf(kind, (sigma.format,), (of(op.a),), sigma)
+            case LeafKind.WHITEN_CHANGE:
+                sigma = self._sigma(column)
+                return DerivedLeaf(kind, (sigma.format,), (of(op.a), of(op.b)), sigma)
             case LeafKind.EXCEEDS:
                 runs = (self._run(section, op.a, 0, 0), self._run(section, op.b, 0, 0))
-                return DerivedLeaf(kind, (self._tolerance,), runs)
+                most = self._p.plea.parts_per_trillion if op.flag else self._tolerance
+                return DerivedLeaf(kind, (most,), runs)
             case _:
                 raise ValueError(f"{kind.name} in an operator program")
 
@@ -341,7 +358,7 @@ class Derivation:
     def _mix(self, op: Op, section: int, place: Place, start: int, n: int) -> DerivedLeaf:
         d, share = self._p.head_dim, self._p.heads // self._p.key_heads
         head, inside = divmod(place.item, d)
-        where, turned, _ = self._source(section, op.b)
+        where, turned = self._at.source(section, op.b)
         runs = (
             TraceRun(Place(section, op.a, place.row, head, start), n),
             TraceRun(Place(where, turned, 0, head // share * d + inside, start), n),

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.dispute.referee import LeafKind
-from core.dispute.trace.program import INPUT, NONE, Form, Op, Program, Section, Tolerance
+from core.dispute.trace.program import (
+    EXACT,
+    INPUT,
+    NONE,
+    Form,
+    Op,
+    Plea,
+    Program,
+    Section,
+    Tolerance,
+)
 from core.protocol.errors import ModelUnsupported
 
 #: T by depth and window for float32 activations, accumulation and wire; windows under 64 rows have
@@ -27,6 +37,7 @@ FP32_TOLERANCES = (
     Tolerance(30, 16, 200 * 10**6),
 )
 FP32_DELTA_MICRO = 10_000
+FP32_PLEA = Plea(16 * 10**12, 24)
 #: The same for bfloat16 weights and activations with sums in float32. No model may be deeper a
 #: stage: honest noise reaches what coarser weights do.
 BF16_TOLERANCES = (
@@ -39,6 +50,7 @@ BF16_TOLERANCES = (
     Tolerance(18, 16, 130 * 10**9),
 )
 BF16_DELTA_MICRO = 1_000_000
+BF16_PLEA = Plea(4 * 10**12, 9)
 #: Tensors under the tables' root, in order of name.
 ROPE_FULL, ROPE_SLIDING, SIGMA = "rope.0", "rope.1", "sigma"
 
@@ -118,6 +130,7 @@ def compile_program(
     tables_root: bytes,
     tolerances: Sequence[Tolerance] = FP32_TOLERANCES,
     delta_micro: int = FP32_DELTA_MICRO,
+    plea: Plea = FP32_PLEA,
 ) -> Program:
     """The program of a model.
 
@@ -155,12 +168,14 @@ def compile_program(
         tables_root=tables_root,
         tables=3 if two else 2,
         sigma=2 if two else 1,
+        plea=plea,
         tolerances=tuple(tolerances),
         sections=(
             Section(0, (Op(LeafKind.INPUT, Form.HIDDEN),)),
             Section(len(embed), (enter,)),
             Section(0, _LEAVE),
             head,
+            Section(0, _PLEADED),
             *layers,
         ),
         constants=tuple(book.words),
@@ -176,6 +191,22 @@ _LEAVE = (
     Op(LeafKind.SUM, Form.TOTAL, 2),
     Op(LeafKind.SUM, Form.TOTAL, 3),
     Op(LeafKind.EXCEEDS, Form.VERDICT, 4, 5),
+)
+
+
+#: D², S² of the first pass, N² between the passes; D is held to T·S and to K·N.
+_PLEADED = (
+    Op(LeafKind.WHITEN_DIFFERENCE, Form.WINDOW, EXACT),
+    Op(LeafKind.WHITEN_REFERENCE, Form.WINDOW, EXACT),
+    Op(LeafKind.WHITEN_CHANGE, Form.WINDOW, INPUT, EXACT),
+    Op(LeafKind.SQUARES, Form.WINDOW_SCALAR, 0),
+    Op(LeafKind.SQUARES, Form.WINDOW_SCALAR, 1),
+    Op(LeafKind.SQUARES, Form.WINDOW_SCALAR, 2),
+    Op(LeafKind.SUM, Form.TOTAL, 3),
+    Op(LeafKind.SUM, Form.TOTAL, 4),
+    Op(LeafKind.SUM, Form.TOTAL, 5),
+    Op(LeafKind.EXCEEDS, Form.VERDICT, 6, 7),
+    Op(LeafKind.EXCEEDS, Form.VERDICT, 6, 8, flag=1),
 )
 
 

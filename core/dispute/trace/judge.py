@@ -42,6 +42,9 @@ from core.dispute.trace.program import Form, Program
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
 
+#: Of which an accused names one.
+MAX_SEEDS = 256
+
 
 class ClaimError(ValueError):
     """A claim that no trace can be about; the contract reverts on it."""
@@ -59,6 +62,7 @@ class Claim:
     tolerance_entry: int
     trace_root: bytes
     choice: Choice | None = None  # a token is accused, not a deviation
+    plea: int | None = None  # seed of the accused's; the trace has a second, shaken pass
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Case:
     def layout(self) -> TraceLayout:
         c, deviates = self.claim, self.claim.choice is None
         spans = c.layer_from, c.layer_to, c.positions, c.window_from
-        return TraceLayout(self.program, *spans, deviates)
+        return TraceLayout(self.program, *spans, deviates, c.plea)
 
     @cached_property
     def derivation(self) -> Derivation:
@@ -111,7 +115,10 @@ class Case:
             self._check_window()
         else:
             self._check_choice(claim.choice)
-        if self.layout.chunks > MAX_CHUNKS:
+        if claim.plea is not None and (claim.choice or not 0 <= claim.plea < MAX_SEEDS):
+            raise ClaimError("no such plea")
+        most = MAX_CHUNKS if claim.plea is None else 2 * MAX_CHUNKS
+        if self.layout.chunks > most:
             raise ClaimError("a trace of too many chunks")
 
     def _check_window(self) -> None:
@@ -189,7 +196,7 @@ class Case:
             in_tables = want.part == TABLES_PART
             root = self.program.tables_root if in_tables else self.part_roots[want.part + 1]
             data += open_weights(root, want, evidence.weights)
-        return Leaf(leaf.kind, leaf.params, data + row)
+        return Leaf(leaf.kind, leaf.params, data + row, leaf.shake)
 
     def _row(self, element: RowElement, by_token: bool, evidence: Evidence) -> bytes:
         leaf, is_state = self.claim.leaf, element.boundary == Boundary.STATES

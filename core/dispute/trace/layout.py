@@ -12,12 +12,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from core.dispute.trace.program import (
+    EXACT,
     FIRST_LAYER_TYPE,
     FROM_ROWS,
     FROM_TOKENS,
     HEAD,
     INPUT,
     LEAVE,
+    PLEADED,
     Form,
     Op,
     Program,
@@ -28,10 +30,11 @@ from core.dispute.trace.program import (
 EMBED_PART, TABLES_PART = -1, -2
 CHUNK_VALUES = 8
 VALUE_BYTES = 8
-#: Windows are summed in one leaf, and chunk numbers stay below 2^35: seven rounds of 32.
+#: Windows are summed in one leaf. Chunk numbers stay below 2^40, and below 2^41 where a plea makes
+#: them twice as many: nine rounds of 32.
 MAX_WINDOW_ROWS = 256
-MAX_POSITIONS = 2**16
-MAX_CHUNKS = 2**35
+MAX_POSITIONS = 2**17
+MAX_CHUNKS = 2**40
 
 
 class Shape(NamedTuple):
@@ -60,7 +63,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class TraceLayout:
-    """What a stage's layers, a number of positions and a window make of a program."""
+    """What a stage's layers, a number of positions and a window make of a program.
+
+    A pleaded trace has every section but the last twice: once as ever, once shaken (`shake.py`).
+    """
 
     program: Program
     layer_from: int
@@ -68,10 +74,16 @@ class TraceLayout:
     positions: int
     window_from: int
     deviation: bool  # the trace ends in a deviation, else in logits
+    plea: int | None = None  # the seed that the accused named
 
     @property
     def depth(self) -> int:
         return self.layer_to - self.layer_from
+
+    @property
+    def once(self) -> int:
+        """Sections of one pass: one to enter, one a layer."""
+        return self.depth + 1
 
     @property
     def window_rows(self) -> int:
@@ -79,36 +91,48 @@ class TraceLayout:
 
     @cached_property
     def section_types(self) -> tuple[int, ...]:
-        """Number of each section in the program: one to enter, one a layer, one to end."""
+        """Number of each section in the program: those of each pass, one to end."""
         layers = self.program.layer_types[self.layer_from : self.layer_to]
-        return (
-            FROM_TOKENS if self.layer_from == 0 else FROM_ROWS,
-            *(FIRST_LAYER_TYPE + kind for kind in layers),
-            LEAVE if self.deviation else HEAD,
-        )
+        first = FROM_TOKENS if self.layer_from == 0 else FROM_ROWS
+        once = (first, *(FIRST_LAYER_TYPE + kind for kind in layers))
+        if self.plea is not None:
+            return (*once, *once, PLEADED)
+        return (*once, LEAVE if self.deviation else HEAD)
 
     def section(self, number: int) -> Section:
         return self.program.sections[self.section_types[number]]
 
     def part(self, section: int) -> int:
         """The part of the model whose tensors a section reads, as in `Weights.part`."""
-        last = len(self.section_types) - 1
-        if section == 0:
-            return EMBED_PART
-        return self.layer_from + section - 1 if section < last else len(self.program.layer_types)
+        if section == len(self.section_types) - 1:
+            return len(self.program.layer_types)
+        inner = section % self.once
+        return self.layer_from + inner - 1 if inner else EMBED_PART
+
+    def is_shaken(self, section: int) -> bool:
+        """Whether the section is of a plea's second pass."""
+        return self.plea is not None and self.once <= section < 2 * self.once
 
     def op(self, section: int, op: int) -> Op:
         return self.section(section).ops[op]
 
     @property
-    def verdict(self) -> Place:
-        """Where the trace's comparison stands."""
+    def verdicts(self) -> tuple[Place, ...]:
+        """Where the trace's comparisons stand: all of them must hold."""
         last = len(self.section_types) - 1
-        return Place(last, len(self.section(last).ops) - 1)
+        ops = enumerate(self.section(last).ops)
+        return tuple(Place(last, number) for number, op in ops if op.form == Form.VERDICT)
+
+    def source(self, section: int, source: int) -> tuple[int, int]:
+        """Section and operator of an operand."""
+        if source not in (EXACT, INPUT):
+            return section, source
+        where = self.depth if source == EXACT else section - 1
+        return where, len(self.section(where).ops) - 1
 
     def operand_form(self, section: int, source: int) -> Form:
-        """Form of an operand; the section's input is a row of D a position."""
-        return Form.HIDDEN if source == INPUT else self.op(section, source).form
+        """Form of an operand; what a section leaves is a row of D a position."""
+        return self.op(*self.source(section, source)).form
 
     def length(self, form: Form) -> int:
         """Numbers a position has in this form."""

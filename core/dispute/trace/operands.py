@@ -34,7 +34,7 @@ def referee_leaf(
     if row is not None and not leaf.by_token:
         width = trace.layout.program.row_format.width_bytes
         data += sources.row(row.boundary, row.row, row.column * width, width)
-    return Leaf(leaf.kind, leaf.params, data)
+    return Leaf(leaf.kind, leaf.params, data, leaf.shake)
 
 
 def evidence_for(

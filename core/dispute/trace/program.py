@@ -12,13 +12,14 @@ from typing import Any
 
 from core.dispute.referee import Format, LeafKind
 
-VERSION = 1
-#: An operand that is the section's input; no operand, tensor or constant.
-INPUT, NONE = 254, 255
+VERSION = 2
+#: Operands that are what the last layer made in the first pass, and the section's input; no
+#: operand, tensor or constant.
+EXACT, INPUT, NONE = 253, 254, 255
 #: Sections before those of the layer types.
-FROM_ROWS, FROM_TOKENS, LEAVE, HEAD, FIRST_LAYER_TYPE = range(5)
+FROM_ROWS, FROM_TOKENS, LEAVE, HEAD, PLEADED, FIRST_LAYER_TYPE = range(6)
 
-_HEADER = struct.Struct(">BBBBIIIIIIHHHHIBB32s")
+_HEADER = struct.Struct(">BBBBIIIIIIHHHHIBB32sQB")
 #: Fields of a program in the order of the header, behind version and formats.
 _NUMBERS = [
     "hidden",
@@ -101,6 +102,18 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
+class Plea:
+    """How the noise of rows is measured, by a second pass in which every value is shaken.
+
+    A deviation is held to K times the change that this makes. A value is shaken by its own sign
+    times 2^-`own_bits` of itself, beside what it shares with its neighbours.
+    """
+
+    parts_per_trillion: int  # K in 10^-12
+    own_bits: int  # 24 for sums and activations in float32, 9 for activations in bfloat16
+
+
+@dataclass(frozen=True)
 class Program:
     """Everything about a model that a leaf's operator, operands and parameters follow from."""
 
@@ -118,6 +131,7 @@ class Program:
     tables_root: bytes
     tables: int  # tensors under tables_root
     sigma: int  # which of them is σ: row b is the boundary before layer b
+    plea: Plea
     tolerances: tuple[Tolerance, ...]
     constants: tuple[int, ...]  # bits of float64, or whole numbers
     sections: tuple[Section, ...]
@@ -135,7 +149,7 @@ class Program:
         formats = self.row_format, self.weight_format, self.table_format
         numbers = (getattr(self, name) for name in _NUMBERS)
         out = [
-            _HEADER.pack(VERSION, *formats, *numbers, self.tables_root),
+            _HEADER.pack(VERSION, *formats, *numbers, self.tables_root, *astuple(self.plea)),
             bytes((len(self.tolerances),)),
             *(
                 _TOLERANCE.pack(t.max_depth, t.min_rows, t.parts_per_trillion)
@@ -155,7 +169,8 @@ class Program:
     def from_bytes(cls, data: bytes) -> Program:
         """Raises ValueError unless `data` is exactly one program."""
         reader = _Reader(data)
-        version, row, weight, table, *numbers, root = _HEADER.unpack(reader.take(_HEADER.size))
+        version, row, weight, table, *numbers = _HEADER.unpack(reader.take(_HEADER.size))
+        *numbers, root, parts, own_bits = numbers
         if version != VERSION:
             raise ValueError(f"operator program of version {version}")
         tolerances = tuple(
@@ -173,6 +188,7 @@ class Program:
         return cls(
             **known,
             tables_root=root,
+            plea=Plea(parts, own_bits),
             tolerances=tolerances,
             constants=constants,
             sections=tuple(sections),

@@ -164,7 +164,7 @@ def test_a_dispute_says_how_far_it_is_and_whose_clock_runs() -> None:
     assert [step.state for step in page.path] == ["done", "now", "later", "later", "later", "later"]
     assert [move.side for move in page.moves] == ["accuser", "accused"]
     over = disputes.dispute_page(
-        opened, state | {"phase": 9}, [opened], (), chain_now_s=0, now_ms=NOW_MS
+        opened, state | {"phase": 10}, [opened], (), chain_now_s=0, now_ms=NOW_MS
     )
     assert over.clock_ends_at is None and {step.state for step in over.path} == {"done"}
 

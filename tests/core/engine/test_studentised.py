@@ -23,6 +23,7 @@ from core.dispute.trace.families import (
     BF16_DELTA_MICRO,
     BF16_TOLERANCES,
     FP32_DELTA_MICRO,
+    FP32_PLEA,
     FP32_TOLERANCES,
 )
 from core.dispute.trace.program import Program
@@ -53,6 +54,7 @@ def program(tolerances: tuple = FP32_TOLERANCES, delta: int = FP32_DELTA_MICRO) 
         bytes(32),
         2,
         1,
+        FP32_PLEA,
         tolerances,
         (),
         (),

@@ -13,6 +13,7 @@
 `players`         accusers and accused
 `test_games`      honest players cannot lose
 `test_canonical`  an accused that is shown nothing cannot lose
+`test_plea`       noise that rows have is no fault, and a lie is one after any plea
 `test_rows`       rows that are withheld, or none
 `test_tokens`     served tokens, and their filters
 """

@@ -28,9 +28,9 @@ from tests.twins.game.packing import packed_place, shown_statement, statement
 #: How often an accuser may have rows shown on chain in one dispute.
 MAX_ASKS = 3
 MAX_PARTS = 2**16 - 1
-#: Turns of a game at most: three questions and answers, the accusation, six rounds of 32 down to
-#: values, then element and part.
-MAX_TURNS = 23
+#: Turns of a game at most: three questions and answers, the accusation, plea and restatement, eight
+#: rounds of 32 down to values, then element and part.
+MAX_TURNS = 29
 
 
 class GameError(Exception):
@@ -95,6 +95,8 @@ class Game:
     asks: int = 0
     asked: tuple[SignedRows, tuple[Spot, ...]] | None = None
     opening: RequestOpening | None = None  # of an open order's accused token
+    may_plead: bool = False
+    seed: int | None = None  # that the accused named
     order_hash: str = ""
 
     @property
@@ -115,9 +117,9 @@ class Game:
     ) -> Game:
         """Post the claim, its request's place in the receipt, and the hashes below the root."""
         self._accuser_turn(now, caller, Phase.OPENED)
-        if case.claim.choice is not None:
+        if case.claim.choice is not None or case.claim.plea is not None:
             raise GameError("ClaimInvalid")  # a token is accused with its order
-        return self._accuse(now, case, position, proof, below)
+        return replace(self._accuse(now, case, position, proof, below), may_plead=True)
 
     def accuse_token(
         self,
@@ -183,6 +185,16 @@ class Game:
         except EvidenceError:
             raise GameError("EvidenceWrong") from None
         return self._verdict(now, Verdict.FAULT)
+
+    def restate(self, now: int, caller: str, case: Case, below: Sequence[bytes]) -> Game:
+        """Post the trace with a second pass, shaken by the seed that the accused named."""
+        self._accuser_turn(now, caller, Phase.PLEADED)
+        before = self._case().claim
+        same = replace(case.claim, plea=None, trace_root=before.trace_root) == before
+        if case.claim.plea != self.seed or not same:
+            raise GameError("ClaimMismatch")
+        restated = self._state(now, case, below)
+        return replace(restated, may_plead=False)
 
     def open_node(
         self, now: int, caller: str, below: Sequence[bytes], proof: Sequence[bytes]
@@ -269,6 +281,15 @@ class Game:
         if self.node.level == 0 or child not in self.children():
             raise GameError("ChildUnknown")
         return replace(self._turn(now, Phase.OPENING), child=child)
+
+    def plead(self, now: int, caller: str, seed: int) -> Game:
+        """Have the noise of these rows measured, by shakes that follow from one of 256 seeds."""
+        self._accused_turn(now, caller, Phase.PICKING)
+        assert self.node is not None
+        at_root = self.node.level == chunks.height(self._case().layout.chunks)
+        if not self.may_plead or not at_root:
+            raise GameError("PleaOver")
+        return replace(self._turn(now, Phase.PLEADED), seed=seed)
 
     def point(self, now: int, caller: str, place: Place) -> Game:
         """Name an element, wherever it is, or the verdict.
@@ -366,6 +387,9 @@ class Game:
         except ClaimError:
             raise GameError("ClaimInvalid") from None
         self._check_request(case.claim.leaf, position, proof)
+        return self._state(now, case, below)
+
+    def _state(self, now: int, case: Case, below: Sequence[bytes]) -> Game:
         level = chunks.height(case.layout.chunks)
         root = Node(level, 0, case.claim.trace_root)
         if self._folded(case, root, below) != root.hash:

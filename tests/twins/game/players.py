@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Self
 
 from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.trace import answer, chunks
@@ -64,6 +65,7 @@ class Accusation:
             self.stage.entry,
             self.trace.tree.root,
             self.stage.choice,
+            layout.plea,
         )
         roots = tuple(toy.parts[number].root for number in range(-1, toy.traits.layers + 1))
         return Case(toy.program, roots, claim)
@@ -82,6 +84,11 @@ class Accusation:
 
     def accuse(self, game: Game, now: int) -> Game:
         return game.accuse(now, ACCUSER, self.case, 0, [], self.below_root)
+
+    def pleaded(self, seed: int) -> Self:
+        """The same accusation with the trace that it is restated with."""
+        stage = self.stage.pleaded(seed)
+        return replace(self, stage=stage, trace=stage.evaluate(self.outputs))
 
     def answer(self, game: Game, now: int) -> Game:
         """The accuser's move: open what was picked, prove or expand what was pointed at."""
@@ -118,7 +125,7 @@ class Accusation:
         assert place is not None
         if choice is not None and choice.how == How.OUTSIDE_TOP_K:
             return self.tokens, place.item
-        if choice is None or place != layout.verdict._replace(item=place.item):
+        if choice is None or place != layout.verdicts[0]._replace(item=place.item):
             return game.tokens, 0
         return game.tokens, token_behind(game.tokens, logits_of(self.trace))
 
@@ -183,7 +190,7 @@ class Blind:
             return game.point(now, OPERATOR, answer.place_among(self.own, node.index, shown))
         child = answer.differing(self.own.tree.below(node.level, node.index), shown)
         if child is None:
-            return game.point(now, OPERATOR, self.own.layout.verdict)
+            return game.point(now, OPERATOR, self.own.layout.verdicts[0])
         return game.pick(now, OPERATOR, child)
 
     def pick_part(self, game: Game, now: int) -> Game:
@@ -196,7 +203,7 @@ class Blind:
 def logits_of(trace: HeldTrace) -> list[float]:
     """The numbers that a token's verdict is about."""
     layout = trace.layout
-    verdict = layout.verdict
+    verdict = layout.verdicts[0]
     op = layout.op(verdict.section, verdict.op).a
     return [trace[Place(verdict.section, op, 0, 0, i)] for i in range(layout.program.vocab)]
 

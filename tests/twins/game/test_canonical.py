@@ -198,7 +198,7 @@ def test_a_chunk_of_another_length_loses() -> None:
 def test_the_truth_about_an_honest_stage_loses_by_its_verdict() -> None:
     stage, blind = stage_of("llama"), honest("llama")
     game, moves = play_blind(Accusation(stage, stage.honest_outputs, blind.own), blind)
-    assert (ended(game), moves, game.place) == (Verdict.NO_FAULT, 3, stage.layout.verdict)
+    assert (ended(game), moves, game.place) == (Verdict.NO_FAULT, 3, stage.layout.verdicts[0])
 
 
 # --- an honest accuser against every griefer ---

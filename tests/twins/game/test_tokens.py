@@ -223,7 +223,7 @@ def test_lists_that_prove_nothing_lose() -> None:
     other = next(i for i in range(19) if i != right)
     served = Served(own, ordered(own, right, other), 1)
     accusation = served.accusation
-    verdict = accusation.stage.layout.verdict
+    verdict = accusation.stage.layout.verdicts[0]
     for ids in ((1, 2), (2, 1, 3), (1, 1, 2), (1, 2, 19), (right, 18, 17), (1, 2, 3, 4)):
         tokens = answer.to_tokens(ids)
         game = served.open(accusation).point_with(0, OPERATOR, verdict, tokens)

@@ -17,7 +17,7 @@ def point_of_token(
     The list is what speaks most for the token that it served, empty if there is none. `tokens` is
     the list that the accuser of a token outside top-k posted.
     """
-    verdict, tau = layout.verdict, choice.temperature_micro
+    verdict, tau = layout.verdicts[0], choice.temperature_micro
     if choice.how == How.OUTSIDE_TOP_K:
         ids = to_ids(tokens)
         least = min(range(len(ids)), key=lambda i: logits[ids[i]], default=0)

@@ -195,6 +195,10 @@ class Stage:
             if layout.depth <= t.max_depth and layout.window_rows >= t.min_rows
         )
 
+    def pleaded(self, seed: int) -> Stage:
+        """The same work with a trace of two passes, the second shaken."""
+        return replace(self, layout=replace(self.layout, plea=seed))
+
     @cached_property
     def derivation(self) -> Derivation:
         tolerance = self.toy.program.tolerances[self.entry].parts_per_trillion
@@ -209,7 +213,7 @@ class Stage:
         """What an honest machine signs: the true rows in float32."""
         signed = range(self.first_out, self.layout.positions)
         trace = self.evaluate(CommittedRows([f32([0.0] * self.toy.traits.hidden)] * len(signed)))
-        last = len(self.layout.section_types) - 2
+        last = self.layout.depth
         op = len(self.layout.section(last).ops) - 1
         width = self.toy.traits.hidden
         rows = [f32([trace[Place(last, op, t, 0, i)] for i in range(width)]) for t in signed]

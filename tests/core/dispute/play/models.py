@@ -33,6 +33,8 @@ FAMILIES = {
     "gemma2": 64,
     "gemma3": 160,
 }
+#: Of a plea, in a trace of two passes.
+SEED = 77
 #: (layer_from, layer_to, positions, whether it ends in a deviation)
 SHARDS = ((0, 2, 40, True), (1, 2, 150, True), (2, 3, 133, False))
 CHOICE = Choice(3, 5, 0, 0, (0, 0))
@@ -60,10 +62,10 @@ class Tiny:
             sizes[1].tobytes() if deviates else ids[:16]
         )
 
-    def layout(self, shard: tuple[int, int, int, bool]) -> TraceLayout:
+    def layout(self, shard: tuple[int, int, int, bool], plea: int | None = None) -> TraceLayout:
         start, end, positions, deviates = shard
         window = max(0, positions - 20) if deviates else 0
-        return TraceLayout(self.ours.program, start, end, positions, window, deviates)
+        return TraceLayout(self.ours.program, start, end, positions, window, deviates, plea)
 
     def signed(self, shard: tuple[int, int, int, bool]) -> tuple[bytes, ...]:
         """The shard's rows; what comes out of a last one are state rows, here of every position."""
@@ -81,9 +83,12 @@ class Tiny:
         return found
 
     def trace(
-        self, shard: tuple[int, int, int, bool], folder: Path | None = None
+        self,
+        shard: tuple[int, int, int, bool],
+        folder: Path | None = None,
+        plea: int | None = None,
     ) -> tuple[ShardTrace, ShardSources, Derivation]:
-        layout, rows = self.layout(shard), self.signed(shard)
+        layout, rows = self.layout(shard, plea), self.signed(shard)
         model = self.ours.trace_model(self.folder)
         trace = build_trace(layout, model, boundaries_of(layout, *rows), folder=folder)
         derivation = Derivation(layout, 3 * 10**7, None if layout.deviation else CHOICE)

@@ -27,7 +27,7 @@ from core.dispute.trace.program import Form
 from core.engine.weights.load_shard import load_shard
 from core.protocol import commit
 from core.protocol.types import LayerRange
-from tests.core.dispute.play.models import FAMILIES, SHARDS, Tiny, with_value
+from tests.core.dispute.play.models import FAMILIES, SEED, SHARDS, Tiny, with_value
 
 EACH = 12
 
@@ -82,6 +82,20 @@ def test_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
         LeafKind.EXP,
         LeafKind.MIX,
     } < kinds
+
+
+def test_shaken_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
+    rng = random.Random(4)
+    for shard in SHARDS[:2]:
+        trace, sources, derivation = tiny.trace(shard, plea=SEED)
+        checker = Checker(derivation, sources)
+        places = list(sampled(trace.layout, EACH, rng))
+        assert [p for p in places if checker.ruling(trace, p) != Ruling.HOLDS] == []
+        plain = tiny.trace(shard)[0].values
+        end = plain.layout.bases[-1][0] * 8
+        assert np.array_equal(
+            trace.values.chunk_bytes(0, end // 64), plain.chunk_bytes(0, end // 64)
+        )
 
 
 def test_these_and_plain_values_differ_in_last_digits_only(tiny: Tiny) -> None:

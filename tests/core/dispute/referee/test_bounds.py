@@ -9,19 +9,18 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import pytest
 
-from core.dispute.referee import Format, Leaf, LeafError, LeafKind, Ruling
+from core.dispute.referee import Format, Leaf, LeafError, LeafKind, Ruling, exact_value, rule
 from core.dispute.referee.exact import VALUES, is_visible
 from core.dispute.referee.formats import decode
 from core.dispute.referee.real import Real
 from tests.core.dispute.referee.leaves import f64
 from tests.twins.referee_cases import Cases, float_of
-from tests.twins.whole_referee import rule
 
 ETA = Fraction(1, 2**1074)
 LEAVES = 300
@@ -171,6 +170,7 @@ EXACT: dict[LeafKind, Exact] = {
     LeafKind.SOFTCAP: _capped,
     LeafKind.WHITEN_DIFFERENCE: lambda p, t, m, r: _close((r[0] - t[1]) / m[0]),
     LeafKind.WHITEN_REFERENCE: lambda p, t, m, r: _close(t[1] / m[0]),
+    LeafKind.WHITEN_CHANGE: lambda p, t, m, r: _close((t[1] - t[2]) / m[0]),
 }
 
 
@@ -192,6 +192,15 @@ def judged(leaf: Leaf) -> tuple[Values, Values, Values] | None:
     return [*map(fraction, trace)], [*map(fraction, found_model)], [*map(fraction, found_row)]
 
 
+_ONE_OF_THE_MODEL = {
+    LeafKind.EMBED,
+    LeafKind.BIAS_SUM,
+    LeafKind.NORM,
+    LeafKind.WHITEN_REFERENCE,
+    LeafKind.WHITEN_CHANGE,
+}
+
+
 def _runs(leaf: Leaf) -> tuple[tuple[Format, int], tuple[Format, int]]:
     none = (Format.F64, 0)
     p = leaf.params
@@ -199,13 +208,30 @@ def _runs(leaf: Leaf) -> tuple[tuple[Format, int], tuple[Format, int]]:
         return (Format(p[0]), p[1]), none
     if leaf.kind is LeafKind.ROPE:
         return (Format(p[0]), 2), none
-    if leaf.kind in (LeafKind.EMBED, LeafKind.BIAS_SUM, LeafKind.NORM, LeafKind.WHITEN_REFERENCE):
+    if leaf.kind in _ONE_OF_THE_MODEL:
         return (Format(p[0]), 1), none
     if leaf.kind is LeafKind.INPUT:
         return none, (Format(p[0]), 1)
     if leaf.kind is LeafKind.WHITEN_DIFFERENCE:
         return (Format(p[1]), 1), (Format(p[0]), 1)
     return none, none
+
+
+def test_a_shaken_value_is_the_product_that_float64_machines_have() -> None:
+    seen = 0
+    for kind in VALUES:
+        for leaf in Cases(7 + kind).leaves(kind, 60):
+            if not leaf.shake or judged(leaf) is None:
+                continue
+            plain, shaken = exact_value(replace(leaf, shake=0)), exact_value(leaf)
+            if plain is None:
+                assert shaken is None
+                continue
+            product = struct.unpack("<d", plain)[0] * (1 + leaf.shake / 2**24)
+            want = None if math.isinf(product) and plain[-2:] != b"\xf0\xff" else product + 0.0
+            assert shaken == (None if want is None else struct.pack("<d", want))
+            seen += 1
+    assert seen > 200
 
 
 def test_every_value_has_its_statement() -> None:
@@ -217,7 +243,8 @@ def test_the_right_result_is_the_stated_value_rounded_once(kind: LeafKind) -> No
     right = wrong = doubtful = 0
     with localcontext() as context:
         context.prec = DIGITS
-        for leaf in Cases(40 + kind).leaves(kind, LEAVES):
+        for shaken in Cases(40 + kind).leaves(kind, LEAVES):
+            leaf = replace(shaken, shake=0)
             found = judged(leaf)
             if found is None or (kind is LeafKind.SCORE and not is_visible(*leaf.params[2:])):
                 continue

@@ -10,10 +10,10 @@ import math
 import numpy as np
 import pytest
 
-from core.dispute.referee import Leaf, LeafError, LeafKind, Ruling
+from core.dispute.referee import Leaf, LeafError, LeafKind, Ruling, rule
+from core.dispute.referee.check import VERDICTS
 from core.dispute.referee.exact import VALUES
 from tests.core.dispute.referee.leaves import bits, f64, leaf
-from tests.twins.whole_referee import VERDICTS, rule
 
 
 def single(value: float) -> np.ndarray:
@@ -63,7 +63,7 @@ REFUSED = [
     Leaf(LeafKind.GREEDY, (2**32,), f64(1, 1)),
     Leaf(LeafKind.GUMBEL, (1, 0, 1, 2, 3, 4, 5, 0, 0), f64(1, 1, 1, 1, 1)),
     Leaf(LeafKind.OUTSIDE_MIN_P, (1, 1, 0), f64(1, 1)),
-    Leaf(LeafKind.OUTSIDE_TOP_K, (1, 1, 0), f64(1, 1, 1)),
+    Leaf(LeafKind.WHITEN_CHANGE, (4,), f64(1, 1, 1) + bytes(4)),
 ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from core.dispute.trace.families import compile_program, traits_of
 from core.dispute.trace.layout import Place
 from core.dispute.trace.operands import evidence_for
 from core.dispute.trace.program import Form, Program
+from core.dispute.trace.shake import levels, shake_at
 from core.dispute.trace.sources import CommittedRows
 from core.protocol import commit
 from core.protocol.errors import ModelUnsupported
@@ -40,7 +43,7 @@ def test_a_program_survives_its_bytes(name: str) -> None:
     program = toys.Toy.make(toys.FAMILIES[name]).program
     data = program.to_bytes()
     assert Program.from_bytes(data) == program
-    for broken in (data[:-1], data + b"\0", b"\2" + data[1:]):
+    for broken in (data[:-1], data + b"\0", b"\1" + data[1:]):
         with pytest.raises(ValueError):
             Program.from_bytes(broken)
 
@@ -57,6 +60,66 @@ def test_every_leaf_of_an_honest_trace_holds_and_its_verdict_does_not(
     places = list(all_places(stage.layout))
     assert list(faults(checker, trace, places)) == [places[-1]]
     assert stage.layout.op(places[-1].section, places[-1].op).kind == LeafKind.EXCEEDS
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("layer_from", [0, 1])
+def test_every_leaf_of_a_pleaded_trace_holds_and_none_of_its_verdicts(
+    name: str, layer_from: int
+) -> None:
+    stage = stage_of(name, layer_from).pleaded(7)
+    outputs = stage.honest_outputs
+    trace = stage.evaluate(outputs)
+    checker = Checker(stage.derivation, stage.sources(outputs))
+    assert list(faults(checker, trace)) == list(stage.layout.verdicts)
+    assert len(stage.layout.verdicts) == 2
+
+
+def test_a_pleaded_trace_is_the_plain_one_and_the_same_once_more_shaken() -> None:
+    plain, pleaded = stage_of("llama"), stage_of("llama").pleaded(200)
+    outputs = plain.honest_outputs
+    first, both = plain.evaluate(outputs), pleaded.evaluate(outputs)
+    once, size = plain.layout.once, 0.0
+    for place in all_places(plain.layout):
+        if place.section >= once:
+            continue
+        shaken = both[place._replace(section=place.section + once)]
+        assert both[place] == first[place]
+        if math.isinf(shaken):
+            assert shaken == first[place]  # masked
+            continue
+        moved = abs(shaken - first[place])
+        assert moved <= 1e-4 * max(abs(first[place]), 1.0), place
+        size = max(size, moved)
+    assert size > 2.0**-24
+
+
+def test_a_liar_is_guilty_whatever_seed_it_names() -> None:
+    for seed in (0, 255):
+        stage = stage_of("gemma2").pleaded(seed)
+        outputs = stage.lying_outputs(1.01)
+        checker = Checker(stage.derivation, stage.sources(outputs))
+        assert list(faults(checker, stage.evaluate(outputs))) == []
+
+
+def test_shakes_are_what_the_rule_says() -> None:
+    place = Place(9, 3, 2, 1, 700)
+    found = shake_at(5, 24, place, 8192)
+    want = 0
+    for wide, step in ((1, 1), (16, 1), (256, 4), (4096, 16)):
+        group = 700 // wide
+        words = (5, 1), (wide, 2), (9, 2), (3, 1), (2, 4), (1, 4), (group // 256, 4)
+        hashed = sha256(b"".join(word.to_bytes(size, "big") for word, size in words)).digest()
+        want += step if int.from_bytes(hashed, "big") >> (group % 256) & 1 else -step
+    assert found == want
+    assert [levels(9, n) for n in (31, 32, 511, 512, 8191, 8192)] == [
+        [(1, 1 << 15)],
+        [(1, 1 << 15), (16, 1)],
+        [(1, 1 << 15), (16, 1)],
+        [(1, 1 << 15), (16, 1), (256, 4)],
+        [(1, 1 << 15), (16, 1), (256, 4)],
+        [(1, 1 << 15), (16, 1), (256, 4), (4096, 16)],
+    ]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])

@@ -1,0 +1,79 @@
+"""Which other orders of summation may an honest machine have? In float32, as profiles demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from core.engine.model.blocks import ModelShard
+
+BLOCK = 16
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def _sequential(x: Tensor, w: Tensor) -> Tensor:
+    """One term after the other: the order with most roundings."""
+    return (x[..., None, :].float() * w.float()).cumsum(dim=-1)[..., -1]
+
+
+def _blocked(x: Tensor, w: Tensor) -> Tensor:
+    """Sums of 16 terms, added one after the other."""
+    total = torch.zeros(*x.shape[:-1], len(w))
+    for at in range(0, w.shape[1], BLOCK):
+        total += x[..., at : at + BLOCK].float() @ w[:, at : at + BLOCK].float().T
+    return total
+
+
+def _split(x: Tensor, w: Tensor) -> Tensor:
+    """Sixteen partial sums over interleaved terms, added at the end."""
+    return torch.stack(
+        [x[..., i::BLOCK].float() @ w[:, i::BLOCK].float().T for i in range(BLOCK)]
+    ).sum(0)
+
+
+def _reordered(x: Tensor, w: Tensor) -> Tensor:
+    order = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(w.shape[1]))
+    return x[..., order].float() @ w[:, order].float().T
+
+
+PRODUCTS: dict[str, Product] = {
+    "sums one by one": _sequential,
+    "sums in blocks": _blocked,
+    "split sums": _split,
+    "reordered sums": _reordered,
+}
+
+
+def other_sums(shard: ModelShard) -> dict[str, Callable[[Tensor], Tensor]]:
+    """The shard's rows [N, D] → [N, D] with each of these orders, by name."""
+    return {name: _with_products(shard, product) for name, product in PRODUCTS.items()}
+
+
+def _with_products(shard: ModelShard, product: Product) -> Callable[[Tensor], Tensor]:
+    linears = [m for m in shard.decoder_layers.modules() if isinstance(m, nn.Linear)]
+
+    def run(x: Tensor) -> Tensor:
+        with ExitStack() as stack:
+            for linear in linears:
+                stack.enter_context(_multiplying(linear, product))
+            return shard.forward(x, shard.new_cache())
+
+    return run
+
+
+@contextmanager
+def _multiplying(linear: nn.Linear, product: Product) -> Iterator[None]:
+    def forward(x: Tensor) -> Tensor:
+        out = product(x, linear.weight)
+        if linear.bias is not None:
+            out = out + linear.bias.float()
+        return out.to(x.dtype)
+
+    linear.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del linear.forward

@@ -1,0 +1,61 @@
+"""What is a float32 stage held to on these rows, in every window, without a plea and after one?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from benchmarks.trust.town import Town
+from core.dispute.play.build import Boundaries
+from core.dispute.play.plea import Conditioning, most_noise
+from core.dispute.play.program import model_program
+from core.dispute.trace.families import FP32_TOLERANCES
+from core.dispute.trace.layout import TraceLayout
+
+WINDOWS = (1, 16, 64)
+
+
+class Limits:
+    """Limits of one stage of a town on rows [N, D] that it was given."""
+
+    def __init__(self, here: Town, stage: int, rows: Tensor, seeds: Sequence[int]) -> None:
+        ours, span = model_program(here.folder, FP32_TOLERANCES), here.spans[stage]
+        self._depth, self._program = span.end - span.start, ours.program
+        layout = TraceLayout(ours.program, span.start, span.end, len(rows), 0, True)
+        given = Boundaries(rows.float().numpy())
+        self._of = Conditioning(layout, ours.trace_model(here.folder), given)
+        self._changes = [self._of.change(seed) for seed in seeds]
+
+    def lifted(self) -> float:
+        """K·N over T·S, at most: what a plea lifts the limit to."""
+        return max(float(np.sqrt(noise / size).max()) for size, noise, _ in self._windows())
+
+    def shares(self, served: Tensor, *, pleaded: bool) -> Iterator[Any]:
+        """D over the limit in every window of each length."""
+        far = self._of.deviation(served.float().numpy())
+        for size, noise, wide in self._windows():
+            limit = np.maximum(size, noise) if pleaded else size
+            yield np.sqrt(_sums(far, wide) / limit)
+
+    def _windows(self) -> Iterator[tuple[Any, Any, int]]:
+        """T²·S² and K²·N² of every window, by length."""
+        most = most_noise(self._program) ** 2
+        for wide in WINDOWS:
+            if wide > len(self._of.size):
+                continue
+            least = min(
+                t.parts_per_trillion / 10**12
+                for t in self._program.tolerances
+                if self._depth <= t.max_depth and wide >= t.min_rows
+            )
+            noise = np.max([_sums(change, wide) for change in self._changes], axis=0)
+            yield _sums(self._of.size, wide) * least**2, most * noise, wide
+
+
+def _sums(squares: Any, wide: int) -> Any:
+    """Sums over every `wide` neighbours."""
+    total = np.concatenate([[0.0], np.cumsum(squares)])
+    return total[wide:] - total[:-wide]
