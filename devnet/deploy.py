@@ -34,7 +34,7 @@ class Parameters:
     arbitrator_delay_s: int = 604_800
     max_job_s: int = 1800
     max_window_s: int = 900
-    max_dispute_s: int = 710
+    max_dispute_s: int = 890
     withdraw_delay_s: int = 30
     close_delay_s: int = 60  # after a deadline, in which only Acks count
     protocol_fee_bps: int = 50
@@ -48,7 +48,7 @@ class Parameters:
     draw_delay_blocks: int = 1
     slash_bps: int = 10_000
     panel: int = 3
-    turn_s: int = 30  # of a tolerance game, which has at most twenty-three
+    turn_s: int = 30  # of a tolerance game, which has at most twenty-nine
     quorum: int = 2
 
 

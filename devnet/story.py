@@ -39,7 +39,7 @@ STORIES = ("all", "offline", "online", "dispute", "jury")
 QUESTIONS = ("Why is the sky blue?", "Name three rivers.", "What is a hash?")
 ANSWER_TOKENS = 24
 #: All programs share this machine: turns in which a slow one still makes its trace.
-PATIENT = Parameters(turn_s=60, max_dispute_s=1400, unbond_s=4400)
+PATIENT = Parameters(turn_s=60, max_dispute_s=1800, unbond_s=4600)
 STAKE = "500usd"
 JUROR_STAKE = "100usd"
 JURORS = ("juror-1", "juror-2", "juror-3")

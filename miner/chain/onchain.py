@@ -27,10 +27,11 @@ _OTHER_CHAIN_S = 24 * 3600
 
 @dataclass(frozen=True)
 class JobOnChain:
-    """A job as TaskRegistry has it."""
+    """A job as TaskRegistry has it. `spender` opened it; the zero address if the requester did."""
 
     state: JobState
     plan_hash: str
+    spender: str
 
 
 class MinerChain:
@@ -83,8 +84,14 @@ class MinerChain:
         )
 
     async def job(self, job_id: str) -> JobOnChain:
-        found = await self._ask(self.chain.read("TaskRegistry", "jobOf", job_id))
-        return JobOnChain(JobState(int(found["state"])), str(found["planHash"]).lower())
+        found, spender = await self._ask(
+            asyncio.gather(
+                self.chain.read("TaskRegistry", "jobOf", job_id),
+                self.chain.read("Escrow", "jobSpenderOf", job_id),
+            )
+        )
+        state = JobState(int(found["state"]))
+        return JobOnChain(state, str(found["planHash"]).lower(), str(spender).lower())
 
     async def panel(self, dispute_id: str) -> list[str]:
         """Jurors drawn for a dispute."""

@@ -387,6 +387,10 @@ class JobTable:
             raise Refused(
                 NOT_MATCHED, f"on chain the plan is {found.plan_hash}, never accepted here"
             )
+        # Acks of a key that neither is the requester nor opened the job are worth nothing.
+        if not job.payers <= {job.order.requester.lower(), found.spender}:
+            job.refused_at = now
+            raise Refused(NOT_MATCHED, "on chain another key opened the job than signed it here")
         now_s = self.chain.now_s()
         await self.book.disk(
             lambda: self.book.store.mark_verified(stored.order_hash, stored.plan_hash, now_s=now_s)

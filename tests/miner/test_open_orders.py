@@ -324,6 +324,22 @@ async def test_a_spender_asks_in_the_requesters_name_and_only_while_it_may(
     await asker.close()
 
 
+async def test_a_job_that_another_key_opened_is_not_worked_for(
+    start: Start, chain: FakeChain
+) -> None:
+    """A spender's signature is taken, the requester opens by its own: the spender's
+    acknowledgements would be worth nothing on chain.
+    """
+    asker = Asker(SPENDER, chain, await start((0, 2), (2, 4)))
+    asker.open_order(account=REQUESTER.address)
+    chain.spenders[REQUESTER.address, SPENDER.address] = {"expiry": NOW_S + 600}
+    for answer in await asker.propose(MATCHER):
+        assert isinstance(answer, wire.Accepted), answer
+    chain.match(asker.signed.order, asker.plan, asker.job_id, opener=REQUESTER.address)
+    assert codes(await asker.open()) == ["E-JOB-NOT-MATCHED"] * 2
+    await asker.close()
+
+
 async def test_only_the_requester_says_what_a_request_goes_on_with(asker: Asker) -> None:
     await asker.begin()
     message = wire.GoesOn(asker.order_hash, 1, t.ZERO_HASH, 0)

@@ -247,6 +247,11 @@ class FakeChain(Chain):
                 return self.thaw
             case "Escrow.withdrawDelaySeconds":
                 return 60
+            case "Escrow.jobSpenderOf":
+                job = self.jobs.get(args[0])
+                if job is None or job.order is None or job.opener == job.order.requester:
+                    return t.ZERO_ADDRESS
+                return job.opener or t.ZERO_ADDRESS
             case "Escrow.isSpender":
                 return self._may_spend(*args)
             case "Escrow.spenderOf":
@@ -302,16 +307,18 @@ class FakeChain(Chain):
         job_id: str = "",
         *,
         function: str = "openMatched",
+        opener: str = "",
         **more: Any,
     ) -> Sent:
         """A job that a matcher has matched, for no money: its state, its call and its event.
 
-        `more` are further arguments of the call.
+        `opener` signed the order, else the requester did; `more` are further arguments of the call.
         """
         job_id, stages = job_id or signing.job_id(DOMAIN, order), tuple(plan)
         plan_hash = signing.plan_hash(stages)
         self._remember()
-        self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash, order, stages)
+        signed = opener or order.requester
+        self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash, order, stages, opener=signed)
         values = msgspec.to_builtins({"order": order, "plan": stages, **more})
         call = ChainCall("TaskRegistry", function, values, t.ZERO_ADDRESS)
         return self.emit("TaskRegistry", "JobMatched", call=call, job=job_id, planHash=plan_hash)

@@ -83,7 +83,9 @@ class Requester:
 
     def match(self, state: JobState = JobState.MATCHED) -> None:
         """Put the job on the chain."""
-        self.chain.jobs[self.job_id] = ChainJob(state, self.plan_hash)
+        self.chain.jobs[self.job_id] = ChainJob(
+            state, self.plan_hash, self.signed.order, tuple(self.plan), opener=self.signer.address
+        )
 
     async def connect(self) -> None:
         self.channels = [
