@@ -428,7 +428,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         found.accuser = g.accuser;
         found.chunks = g.chunks;
         found.asks = g.asks;
-        found.number = g.number;
         found.binding = g.binding;
         found.node = g.node;
         found.opening = g.opening;

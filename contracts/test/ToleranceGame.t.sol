@@ -725,7 +725,8 @@ contract ToleranceGameTest is GameFixture {
         r.right = IArbitrator.Right.Auditor;
         DisputeId other = openGame(r);
         vm.assertNotEq(DisputeId.unwrap(id), DisputeId.unwrap(other));
-        vm.assertEq(uint256(game.gameOf(other).number), game.gameOf(id).number + 1);
+        vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 2);
+        vm.assertEq(miners.disputeOf(owner, 1).arbitrator, address(game));
     }
 
     function test_withdrawCredit_ofNothing_isRefused() public {

@@ -50,7 +50,6 @@ interface IToleranceGame is IArbitrator {
         uint16 parts; //    that were stated
         uint16 part; //     of them, that was picked; `parts` if they do not add up
         uint8 asks; //      questions for rows so far
-        uint32 number; //   in MinerRegistry
         bytes32 binding; // hash of model and receipt, then of model and claim
         bytes32 node; //    of asked rows; of the node; the place on trial; of place and sums
         bytes32 opening; // hash of the request's, where a token of an open order is accused
