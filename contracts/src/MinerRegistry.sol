@@ -44,7 +44,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     uint256 private constant VICTIM_SHARE_BPS = 3_000;
     uint256 private constant POOL_SHARE_BPS = CHALLENGER_SHARE_BPS + VICTIM_SHARE_BPS;
     uint256 private constant MAX_MACHINES = 64;
-    /// More than one, so that a queue gets shorter with every closing.
+    /// Beside the closed one itself, if it is its turn: a queue gets shorter with every closing.
     uint256 private constant SERVED_A_CLOSING = 2;
 
     IERC20 public immutable token;
@@ -253,26 +253,33 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         external
         returns (uint256 slashed)
     {
-        Dispute storage d = _disputes[owner_][number];
+        Dispute memory d = _disputes[owner_][number];
         // INVARIANT: nobody is punished but whom TaskRegistry named to this arbitrator, and once.
         if (msg.sender != d.arbitrator) revert NotArbitrator(msg.sender);
         --_miners[owner_].openDisputes;
-        emit Released(owner_, number);
+        Pool memory pool = _pools[owner_];
         if (bps == 0) {
-            delete _disputes[owner_][number];
+            delete d;
+            emit Released(owner_, number);
         } else {
             uint256 share = bps > BPS ? BPS : bps;
             uint256 base = d.atStake * share / BPS;
             d.arbitrator = address(0);
             d.toChallenger = _capped(_least(base * CHALLENGER_SHARE_BPS / BPS, challengerCap));
             d.toVictim = _capped(_least(base * VICTIM_SHARE_BPS / BPS, d.toVictim));
-            slashed = _slash(owner_, number, share);
+            slashed = _slash(owner_, number, share, pool);
         }
-        _serve(owner_, SERVED_A_CLOSING);
+        if (number == pool.served) {
+            delete _disputes[owner_][number];
+            _pay(owner_, d, pool);
+        } else {
+            _disputes[owner_][number] = d; // its turn comes when older ones are closed
+        }
+        _serve(owner_, SERVED_A_CLOSING, pool);
     }
 
     function serve(address owner_, uint256 count) external {
-        _serve(owner_, count);
+        _serve(owner_, count, _pools[owner_]);
     }
 
     // --- anyone ---
@@ -322,6 +329,10 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         return _disputes[owner_][number];
     }
 
+    function atStakeOf(address owner_, uint32 number) external view returns (uint256) {
+        return _disputes[owner_][number].atStake;
+    }
+
     function poolOf(address owner_) external view returns (Pool memory) {
         return _pools[owner_];
     }
@@ -334,7 +345,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// SAFETY: no external call, no arithmetic that can fail: no recipient, token or stake reverts
     /// this.
-    function _slash(address owner_, uint32 number, uint256 share)
+    function _slash(address owner_, uint32 number, uint256 share, Pool memory pool)
         private
         returns (uint256 amount)
     {
@@ -347,7 +358,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
         // INVARIANT: half of every slash at least is burned: slashing oneself never pays.
         uint256 shared = amount * POOL_SHARE_BPS / BPS;
-        _pools[owner_].units += uint96(shared);
+        pool.units += uint96(shared);
         _credits.add(CreditBook.BURN_ADDRESS, amount - shared);
         emit Slashed(owner_, number, amount, amount - shared);
 
@@ -359,22 +370,12 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// SAFETY: as `_slash`; a claim that the pool cannot pay gets what is there.
-    function _serve(address owner_, uint256 count) private {
-        Pool memory pool = _pools[owner_];
+    function _serve(address owner_, uint256 count, Pool memory pool) private {
         for (; count != 0 && pool.served != pool.opened; --count) {
-            Dispute storage d = _disputes[owner_][pool.served];
+            Dispute memory d = _disputes[owner_][pool.served];
             if (d.arbitrator != address(0)) break;
-            // Without a challenger: closed without fault.
-            if (d.challenger != address(0)) {
-                uint256 toVictim = _least(d.toVictim, pool.units);
-                uint256 toChallenger = _least(d.toChallenger, pool.units - toVictim);
-                pool.units -= uint96(toVictim + toChallenger);
-                _credits.add(d.victim, toVictim);
-                _credits.add(d.challenger, toChallenger);
-                emit Shared(owner_, pool.served, d.challenger, d.victim, toChallenger, toVictim);
-                delete _disputes[owner_][pool.served];
-            }
-            ++pool.served;
+            delete _disputes[owner_][pool.served];
+            _pay(owner_, d, pool);
         }
         if (pool.served == pool.opened && pool.units != 0) {
             _credits.add(CreditBook.BURN_ADDRESS, pool.units);
@@ -382,6 +383,18 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
             pool.units = 0;
         }
         _pools[owner_] = pool;
+    }
+
+    /// The next dispute's turn at the pool. Without a challenger it was closed without fault.
+    function _pay(address owner_, Dispute memory d, Pool memory pool) private {
+        uint32 number = pool.served++;
+        if (d.challenger == address(0)) return;
+        uint256 toVictim = _least(d.toVictim, pool.units);
+        uint256 toChallenger = _least(d.toChallenger, pool.units - toVictim);
+        pool.units -= uint96(toVictim + toChallenger);
+        _credits.add(d.victim, toVictim);
+        _credits.add(d.challenger, toChallenger);
+        emit Shared(owner_, number, d.challenger, d.victim, toChallenger, toVictim);
     }
 
     function _least(uint256 a, uint256 b) private pure returns (uint256) {

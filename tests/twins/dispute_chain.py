@@ -317,6 +317,7 @@ class TwinGame:
         )
         parties = [bench.owner, bench.at["ToleranceGame"], bench.accuser, bench.requester, USD]
         bench.send(bench.at["TaskRegistry"], "MinerRegistry", "openDispute", parties, now)
+        bench.gas_used.pop()  # `TaskRegistry.dispute` pays for it
         now += 1
         bench.send(bench.at["TaskRegistry"], "ToleranceGame", "open", [ref], now)
         identity = bytes(bench.read("ToleranceGame", "disputeIdOf", [job, 0, receipt_hash, 0]))

@@ -86,8 +86,9 @@ interface IMinerRegistry {
         address indexed victim,
         uint256 victimCap
     );
+    /// Closed without fault.
     event Released(address indexed owner, uint32 number);
-    /// `amount` was taken; half of it was burned and the rest went to the miner's pool.
+    /// Closed with fault: `amount` was taken; half of it was burned and the rest went to the miner's pool.
     event Slashed(address indexed owner, uint32 number, uint256 amount, uint256 burned);
     /// A convicted dispute's turn at the pool.
     event Shared(
@@ -184,9 +185,9 @@ interface IMinerRegistry {
 
     // --- anyone ---
 
-    /// Serve up to `count` closed disputes of `owner`, oldest first. Each closing serves two, so a
-    /// queue that waited for an old dispute gets shorter by itself as well. When all are served,
-    /// what is left in the pool is burned.
+    /// Serve up to `count` closed disputes of `owner`, oldest first. Each closing serves two more,
+    /// so a queue that waited for an old dispute gets shorter by itself as well. When all are
+    /// served, what is left in the pool is burned.
     function serve(address owner, uint256 count) external;
 
     /// Pull rewards and compensations of slashes.
@@ -212,6 +213,8 @@ interface IMinerRegistry {
     function canWork(address operator, uint256 minStake) external view returns (bool);
     function creditOf(address account) external view returns (uint256);
     function disputeOf(address owner, uint32 number) external view returns (Dispute memory);
+    /// What the miner had at stake when this dispute, which is not over, was opened.
+    function atStakeOf(address owner, uint32 number) external view returns (uint256);
     function poolOf(address owner) external view returns (Pool memory);
 
     /// May an order name it? What it may do is for its own disputes alone.

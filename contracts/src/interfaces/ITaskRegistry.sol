@@ -201,9 +201,9 @@ interface ITaskRegistry {
     /// within the window. Delivered or Disputed: its share is frozen. Paid by Ack: only stake is at
     /// risk; a session's window begins anew with every Ack, and ends a window after the deadline.
     ///
-    /// Requester and auditor have a dispute each for every receipt that the stage signed; a delegate
-    /// has the auditor's. A stage found at fault is not disputed again in the job. The accused
-    /// cannot be slashed but by the order's arbitrator for this dispute.
+    /// Requester and auditor have a dispute each for every receipt that the stage signed; a
+    /// delegate has the auditor's. A stage found at fault is not disputed again in the job. The
+    /// accused cannot be slashed but by the order's arbitrator for this dispute.
     function dispute(
         Order calldata order,
         Stage[] calldata plan,
@@ -224,8 +224,8 @@ interface ITaskRegistry {
 
     /// Two receipts of one stage with different leaves for one request: slashed at once, no bond.
     /// Anyone may call; the reward goes to the requester of record, so front-running gains nothing:
-    /// 20 % of the slash, at most the least stake, and the victim's share. It waits in MinerRegistry
-    /// for disputes that were opened before.
+    /// 20 % of the slash, at most the least stake, and the victim's share. It waits in
+    /// MinerRegistry for disputes that were opened before.
     function proveEquivocation(
         Order calldata order,
         Stage[] calldata plan,

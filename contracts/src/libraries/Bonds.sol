@@ -15,7 +15,7 @@ library Bonds {
         view
         returns (uint256)
     {
-        uint256 share = miners.disputeOf(accused, number).atStake * bps / BPS;
+        uint256 share = miners.atStakeOf(accused, number) * bps / BPS;
         return share > least ? share : least;
     }
 }

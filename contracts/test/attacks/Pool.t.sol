@@ -87,12 +87,13 @@ contract PoolAttacks is StakeFixture {
         miners.closeDispute(owner, 0, 10_000, 10);
         vm.assertLt(vm.snapshotGasLastCall("MinerRegistry", "closeDispute, 100 wait"), 250_000);
         vm.assertEq(paid(0), 20);
-        vm.assertEq(paid(1), 2);
-        vm.assertEq(uint256(miners.poolOf(owner).served), 2);
+        vm.assertEq(paid(2), 2);
+        vm.assertEq(paid(3), 0);
+        vm.assertEq(uint256(miners.poolOf(owner).served), 3);
         vm.assertGt(uint256(miners.poolOf(owner).units), 0);
 
         slash(1); // another dispute, which serves two more
-        vm.assertEq(uint256(miners.poolOf(owner).served), 4);
+        vm.assertEq(uint256(miners.poolOf(owner).served), 5);
         vm.prank(stranger);
         miners.serve(owner, type(uint256).max);
         vm.assertEq(uint256(miners.poolOf(owner).served), straws + 2);

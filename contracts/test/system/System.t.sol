@@ -133,7 +133,7 @@ contract SystemTest is Court {
         rule(openDispute(deal, delivery, 2), FAULT);
         assertState(deal.id, ITaskRegistry.State.Delivered);
         vm.assertEq(miners.minerOf(minerOwners[2]).stake, 0);
-        vm.assertEq(miners.creditOf(requester), amends(deal)); // challenger's 20 % and victim's 30 %
+        vm.assertEq(miners.creditOf(requester), amends(deal)); // as challenger and as victim
         vm.assertEq(jury.creditOf(requester), BOND); // the fee went to the jurors
         skipTime(deal.order.window);
         finalize(deal);
