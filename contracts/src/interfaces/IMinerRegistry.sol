@@ -88,7 +88,7 @@ interface IMinerRegistry {
     );
     /// Closed without fault.
     event Released(address indexed owner, uint32 number);
-    /// Closed with fault: `amount` was taken; half of it was burned and the rest went to the miner's pool.
+    /// Closed with fault: `amount` was taken; half was burned, the rest went to the miner's pool.
     event Slashed(address indexed owner, uint32 number, uint256 amount, uint256 burned);
     /// A convicted dispute's turn at the pool.
     event Shared(
