@@ -31,7 +31,7 @@ class Parameters:
     min_stake: int = 100 * USD
     unbond_s: int = 3600
     jail_s: int = 600
-    arbitrator_delay_s: int = 604_800
+    arbitrator_delay_s: int = 30 * 86_400
     max_job_s: int = 1800
     max_window_s: int = 900
     max_dispute_s: int = 890
@@ -40,6 +40,7 @@ class Parameters:
     protocol_fee_bps: int = 50
     min_juror_stake: int = 50 * USD
     bond: int = 20 * USD
+    bond_bps: int = 50  # of the accused's stake, where that is more
     jury_fee: int = 3 * USD
     commit_s: int = 90
     reveal_s: int = 60
@@ -69,7 +70,7 @@ async def deploy(
             {
                 "token": at["TestUSD"],
                 "taskRegistry": at["TaskRegistry"],
-                "arbitrators": [at["JuryArbitrator"], at["TaskRegistry"], at["ToleranceGame"]],
+                "arbitrators": [at["JuryArbitrator"], at["ToleranceGame"]],
                 "minStake": p.min_stake,
                 "unbondSeconds": p.unbond_s,
                 "jailSeconds": p.jail_s,
@@ -89,6 +90,7 @@ async def deploy(
             {
                 "minJurorStake": p.min_juror_stake,
                 "bond": p.bond,
+                "bondBps": p.bond_bps,
                 "fee": p.jury_fee,
                 "commitSeconds": p.commit_s,
                 "revealSeconds": p.reveal_s,
@@ -112,6 +114,7 @@ async def deploy(
             at["RowJudge"],
             {
                 "bond": p.bond,
+                "bondBps": p.bond_bps,
                 "turnSeconds": p.turn_s,
                 "payoutDelaySeconds": p.payout_delay_s,
                 "slashBps": p.slash_bps,

@@ -509,8 +509,9 @@ class Story:
         for index in at_fault:
             owner = await self._party_of(job.plan[index].operator)
             taken = before[owner].stake * p.slash_bps // 10_000
-            to_challenger = min(taken * 2_000 // 10_000, 10 * p.bond)
-            to_victim = taken * 3_000 // 10_000
+            bond = max(p.bond, before[owner].stake * p.bond_bps // 10_000)
+            to_challenger = min(taken * 2_000 // 10_000, 10 * bond)
+            to_victim = min(taken * 3_000 // 10_000, split.locked)
             expected[owner] -= taken
             expected["requester-1"] += to_victim
             expected["auditor-1"] = to_challenger

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from client.audit.evidence import AuditCase, events_named
-from client.disputes.jury_dispute import challenge_cost
+from client.disputes.jury_dispute import bond_due, challenge_cost
 from core.chain.chain import Chain
 from core.dispute.game.dispute import JuryPhase, Phase
 from core.dispute.game.game_log import GAME, games
@@ -68,6 +68,7 @@ async def at_stake(
             is_open |= (opened.job, opened.stage) == (case.job_id, stage)
     if is_open:
         return AtStake(0, locked)
+    operator = case.plan[stage].operator
     if game and case.order.arbitrator.lower() == game:
-        return AtStake(int(await chain.read(GAME, "bond")), locked)
-    return AtStake((await challenge_cost(chain)).total, locked)
+        return AtStake(await bond_due(chain, GAME, operator), locked)
+    return AtStake((await challenge_cost(chain, operator)).total, locked)

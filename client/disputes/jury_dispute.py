@@ -26,12 +26,29 @@ class Cost:
         return self.bond + self.fee
 
 
-async def challenge_cost(chain: Chain) -> Cost:
-    """The jury's current bond and fee. Raises ChainUnreachable."""
+async def bond_due(chain: Chain, arbitrator: str, operator: str) -> int:
+    """What the contract `arbitrator` takes now for accusing a stage of `operator`, base units.
+
+    A share of the owner's stake, and no less than a base. Raises ChainUnreachable.
+    """
+    least = int(await chain.read(arbitrator, "bond"))
+    bps = int(await chain.read(arbitrator, "bondBps"))
+    owner = await chain.read("MinerRegistry", "ownerOf", operator)
+    miner = await chain.read("MinerRegistry", "minerOf", owner)
+    return max(least, (int(miner["stake"]) + int(miner["leaving"])) * bps // 10_000)
+
+
+async def challenge_cost(chain: Chain, operator: str) -> Cost:
+    """The jury's bond for accusing this operator, and its fee. Raises ChainUnreachable."""
     return Cost(
-        bond=await chain.read("JuryArbitrator", "bond"),
+        bond=await bond_due(chain, "JuryArbitrator", operator),
         fee=await chain.read("JuryArbitrator", "fee"),
     )
+
+
+def right_of(case: AuditCase, challenger: str) -> int:
+    """By which right the contract lets this account dispute: `IArbitrator.Right`."""
+    return int(challenger.lower() != case.order.requester.lower())
 
 
 def check_standing(case: AuditCase, challenger: str, delegation: Delegation | None) -> None:
@@ -56,7 +73,7 @@ async def open_dispute(
     delegation: Delegation | None = None,
 ) -> Sent:
     """Dispute before the jury the stage that signed `accused`: raises as `pay_and_dispute`."""
-    units = (await challenge_cost(chain)).total
+    units = (await challenge_cost(chain, case.plan[accused.receipt.stage].operator)).total
     return await pay_and_dispute(chain, signer, "JuryArbitrator", units, case, accused, delegation)
 
 
@@ -71,10 +88,12 @@ async def pay_and_dispute(
 ) -> Sent:
     """Let the arbitrator's contract take `units`, and dispute the stage that signed `accused`.
 
-    Raises TokenShort before anything is sent, or ContractRefused.
+    It may take twice as much: an accused that adds to its stake first, which raises the bond, would
+    have to double it to have the dispute refused. Raises TokenShort before anything is sent, or
+    ContractRefused.
     """
     await require_tokens(chain, signer.address, units, "the dispute cannot be opened")
-    await chain.transact(signer, "TestUSD", "approve", chain.addresses[arbitrator], units)
+    await chain.transact(signer, "TestUSD", "approve", chain.addresses[arbitrator], 2 * units)
     none = Delegation(AuditorDelegation(ZERO_HASH, ZERO_ADDRESS, 0), EMPTY_SIGNATURE)
     permission = delegation or none
     return await chain.transact(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from client.audit.evidence import AuditCase, Delegation
 from client.disputes.inquest import proven_leaf
-from client.disputes.jury_dispute import EMPTY_SIGNATURE, pay_and_dispute
+from client.disputes.jury_dispute import EMPTY_SIGNATURE, bond_due, pay_and_dispute
 from client.disputes.show_trace import Showing
 from core.chain.chain import Chain
 from core.dispute.game.dispute import ACCUSER_TURNS, Phase
@@ -81,12 +81,14 @@ async def open_game(
             "this order's disputes are not played",
             f"it names the arbitrator {job.order.arbitrator}",
         )
-    bond = await chain.read(GAME, "bond")
+    stage = accused.receipt.stage
+    bond = await bond_due(chain, GAME, job.plan[stage].operator)
     sent = await pay_and_dispute(chain, signer, GAME, bond, job, accused, delegation)
     return next(
         opened
         for opened in await games(chain, sent.block_number, sent.block_number)
-        if opened.job == job.job_id and opened.stage == accused.receipt.stage
+        if (opened.job, opened.stage) == (job.job_id, stage)
+        and opened.accuser.lower() == signer.address.lower()
     )
 
 

@@ -16,7 +16,7 @@ import {Eip712Types} from "./libraries/Eip712Types.sol";
 
 /// Who may work, with what at stake, and who may take it? One staked account an owner key.
 ///
-/// INVARIANT: token.balanceOf(this) = Σ (stake + leaving) + Σ credits.
+/// INVARIANT: token.balanceOf(this) = Σ (stake + leaving) + Σ pools + Σ credits.
 /// INVARIANT: unbondSeconds ≥ longest job + window + dispute, and leaving stake can be slashed:
 /// while a receipt can be disputed, the stake behind it is here.
 /// INVARIANT: an Active miner out of jail has at least the minimum at stake.
@@ -27,7 +27,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     struct Params {
         IERC20 token;
         address taskRegistry; //     the EIP-712 domain's contract
-        address[] arbitrators; //    may freeze and slash from the start, TaskRegistry included
+        address[] arbitrators; //    that orders may name from the start
         uint256 minStake;
         uint256 unbondSeconds;
         uint256 jailSeconds;
@@ -42,7 +42,10 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     uint256 private constant BPS = 10_000;
     uint256 private constant CHALLENGER_SHARE_BPS = 2_000;
     uint256 private constant VICTIM_SHARE_BPS = 3_000;
+    uint256 private constant POOL_SHARE_BPS = CHALLENGER_SHARE_BPS + VICTIM_SHARE_BPS;
     uint256 private constant MAX_MACHINES = 64;
+    /// Beside the closed one itself, if it is its turn: a queue gets shorter with every closing.
+    uint256 private constant SERVED_A_CLOSING = 2;
 
     IERC20 public immutable token;
     address public immutable taskRegistry;
@@ -54,6 +57,8 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     mapping(address owner => Miner) private _miners;
     mapping(address owner => mapping(uint16 index => Machine)) private _machines;
+    mapping(address owner => mapping(uint32 number => Dispute)) private _disputes;
+    mapping(address owner => Pool) private _pools;
     CreditBook.Book private _credits;
 
     mapping(address operator => address owner) public ownerOf;
@@ -61,14 +66,15 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     /// When a proposed arbitrator may be added; zero: not proposed.
     mapping(address account => uint256 time) public arbitratorReadyAt;
 
-    modifier onlyArbitrator() {
-        if (!isArbitrator[msg.sender]) revert NotArbitrator(msg.sender);
-        _;
-    }
-
     constructor(Params memory p) EntryPause(p.owner, p.guardian) {
         uint256 need = p.maxJobSeconds + p.maxWindowSeconds + p.maxDisputeSeconds;
         if (p.unbondSeconds < need) revert UnbondTooShort(p.unbondSeconds, need);
+        // INVARIANT: who trusts no new arbitrator is out, with the jobs it took, before orders can
+        // name it.
+        need = p.unbondSeconds + p.maxJobSeconds;
+        if (p.arbitratorDelaySeconds < need) {
+            revert ArbitratorDelayTooShort(p.arbitratorDelaySeconds, need);
+        }
         token = p.token;
         taskRegistry = p.taskRegistry;
         minStake = p.minStake;
@@ -219,55 +225,61 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         emit Unjailed(msg.sender);
     }
 
-    // --- arbitrators ---
+    // --- disputes ---
 
-    function freeze(address owner_) external onlyArbitrator {
-        Miner storage miner = _miners[owner_];
-        if (miner.state == State.None) revert MinerUnknown(owner_);
-        ++miner.openDisputes;
-        emit Frozen(owner_, miner.openDisputes);
-    }
-
-    function release(address owner_) external onlyArbitrator {
-        Miner storage miner = _miners[owner_];
-        if (miner.openDisputes == 0) revert NotFrozen(owner_);
-        --miner.openDisputes;
-        emit Released(owner_, miner.openDisputes);
-    }
-
-    function slash(
+    function openDispute(
         address owner_,
-        uint16 bps,
+        address arbitrator,
         address challenger,
-        uint256 challengerCap,
-        address victim
-    ) external onlyArbitrator returns (uint256 amount) {
-        // SAFETY: no external call, no arithmetic that can fail: no recipient, token or stake
-        // reverts this.
+        address victim,
+        uint256 victimCap
+    ) external returns (uint32 number) {
+        if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
         Miner storage miner = _miners[owner_];
-        uint256 share = bps > BPS ? BPS : bps;
-        uint256 fromStake = miner.stake * share / BPS;
-        uint256 fromLeaving = miner.leaving * share / BPS;
-        amount = fromStake + fromLeaving;
-        miner.stake -= uint96(fromStake);
-        miner.leaving -= uint96(fromLeaving);
+        ++miner.openDisputes;
+        number = _pools[owner_].opened++;
+        _disputes[owner_][number] = Dispute({
+            arbitrator: arbitrator,
+            atStake: _capped(uint256(miner.stake) + miner.leaving),
+            challenger: challenger,
+            toChallenger: 0,
+            victim: victim,
+            toVictim: _capped(victimCap)
+        });
+        emit Frozen(owner_, number, arbitrator, challenger, victim, victimCap);
+    }
 
-        // INVARIANT: toChallenger + toVictim + burned = amount, burned ≥ half: self-slashing never
-        // pays.
-        uint256 toChallenger = amount * CHALLENGER_SHARE_BPS / BPS;
-        if (toChallenger > challengerCap) toChallenger = challengerCap;
-        uint256 toVictim = amount * VICTIM_SHARE_BPS / BPS;
-        uint256 burned = amount - toChallenger - toVictim;
-        _credits.add(challenger, toChallenger);
-        _credits.add(victim, toVictim);
-        _credits.add(CreditBook.BURN_ADDRESS, burned);
-        emit Slashed(owner_, challenger, victim, amount, toChallenger, toVictim, burned);
-
-        if (miner.state == State.Active || miner.state == State.Cooldown) {
-            if (miner.strikes != type(uint8).max) ++miner.strikes;
-            miner.jailUntil = uint40(block.timestamp + jailSeconds);
-            emit Jailed(owner_, miner.jailUntil);
+    function closeDispute(address owner_, uint32 number, uint16 bps, uint256 challengerCap)
+        external
+        returns (uint256 slashed)
+    {
+        Dispute memory d = _disputes[owner_][number];
+        // INVARIANT: nobody is punished but whom TaskRegistry named to this arbitrator, and once.
+        if (msg.sender != d.arbitrator) revert NotArbitrator(msg.sender);
+        --_miners[owner_].openDisputes;
+        Pool memory pool = _pools[owner_];
+        if (bps == 0) {
+            delete d;
+            emit Released(owner_, number);
+        } else {
+            uint256 share = bps > BPS ? BPS : bps;
+            uint256 base = d.atStake * share / BPS;
+            d.arbitrator = address(0);
+            d.toChallenger = _capped(_least(base * CHALLENGER_SHARE_BPS / BPS, challengerCap));
+            d.toVictim = _capped(_least(base * VICTIM_SHARE_BPS / BPS, d.toVictim));
+            slashed = _slash(owner_, number, share, pool);
         }
+        if (number == pool.served) {
+            delete _disputes[owner_][number];
+            _pay(owner_, d, pool);
+        } else {
+            _disputes[owner_][number] = d; // its turn comes when older ones are closed
+        }
+        _serve(owner_, SERVED_A_CLOSING, pool);
+    }
+
+    function serve(address owner_, uint256 count) external {
+        _serve(owner_, count, _pools[owner_]);
     }
 
     // --- anyone ---
@@ -310,11 +322,87 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     function canWork(address operator, uint256 minStake_) external view returns (bool) {
         Miner storage miner = _miners[ownerOf[operator]];
         return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0
-            && miner.stake >= minStake && miner.stake >= minStake_;
+            && miner.openDisputes == 0 && miner.stake >= minStake && miner.stake >= minStake_;
+    }
+
+    function disputeOf(address owner_, uint32 number) external view returns (Dispute memory) {
+        return _disputes[owner_][number];
+    }
+
+    function atStakeOf(address owner_, uint32 number) external view returns (uint256) {
+        return _disputes[owner_][number].atStake;
+    }
+
+    function poolOf(address owner_) external view returns (Pool memory) {
+        return _pools[owner_];
     }
 
     function creditOf(address account) external view returns (uint256) {
         return _credits.units[account];
+    }
+
+    // --- internals: slashing ---
+
+    /// SAFETY: no external call, no arithmetic that can fail: no recipient, token or stake reverts
+    /// this.
+    function _slash(address owner_, uint32 number, uint256 share, Pool memory pool)
+        private
+        returns (uint256 amount)
+    {
+        Miner storage miner = _miners[owner_];
+        uint256 fromStake = miner.stake * share / BPS;
+        uint256 fromLeaving = miner.leaving * share / BPS;
+        amount = fromStake + fromLeaving;
+        miner.stake -= uint96(fromStake);
+        miner.leaving -= uint96(fromLeaving);
+
+        // INVARIANT: half of every slash at least is burned: slashing oneself never pays.
+        uint256 shared = amount * POOL_SHARE_BPS / BPS;
+        pool.units += uint96(shared);
+        _credits.add(CreditBook.BURN_ADDRESS, amount - shared);
+        emit Slashed(owner_, number, amount, amount - shared);
+
+        if (miner.state == State.Active || miner.state == State.Cooldown) {
+            if (miner.strikes != type(uint8).max) ++miner.strikes;
+            miner.jailUntil = uint40(block.timestamp + jailSeconds);
+            emit Jailed(owner_, miner.jailUntil);
+        }
+    }
+
+    /// SAFETY: as `_slash`; a claim that the pool cannot pay gets what is there.
+    function _serve(address owner_, uint256 count, Pool memory pool) private {
+        for (; count != 0 && pool.served != pool.opened; --count) {
+            Dispute memory d = _disputes[owner_][pool.served];
+            if (d.arbitrator != address(0)) break;
+            delete _disputes[owner_][pool.served];
+            _pay(owner_, d, pool);
+        }
+        if (pool.served == pool.opened && pool.units != 0) {
+            _credits.add(CreditBook.BURN_ADDRESS, pool.units);
+            emit PoolBurned(owner_, pool.units);
+            pool.units = 0;
+        }
+        _pools[owner_] = pool;
+    }
+
+    /// The next dispute's turn at the pool. Without a challenger it was closed without fault.
+    function _pay(address owner_, Dispute memory d, Pool memory pool) private {
+        uint32 number = pool.served++;
+        if (d.challenger == address(0)) return;
+        uint256 toVictim = _least(d.toVictim, pool.units);
+        uint256 toChallenger = _least(d.toChallenger, pool.units - toVictim);
+        pool.units -= uint96(toVictim + toChallenger);
+        _credits.add(d.victim, toVictim);
+        _credits.add(d.challenger, toChallenger);
+        emit Shared(owner_, number, d.challenger, d.victim, toChallenger, toVictim);
+    }
+
+    function _least(uint256 a, uint256 b) private pure returns (uint256) {
+        return a < b ? a : b;
+    }
+
+    function _capped(uint256 amount) private pure returns (uint96) {
+        return uint96(_least(amount, type(uint96).max));
     }
 
     // --- internals ---

@@ -32,6 +32,13 @@ import {
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     using Address for address;
 
+    /// Of a dispute, by `_trialKey`.
+    enum Trial {
+        None,
+        Open,
+        Over
+    }
+
     uint256 private constant MAX_MATCHER_FEE_BPS = 500;
     uint256 private constant MAX_PROTOCOL_FEE_BPS = 100;
     /// Two signatures that contradict each other are no accident.
@@ -44,6 +51,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     Params private _params;
     mapping(JobId job => Job) private _jobs;
+    mapping(bytes32 key => Trial) private _trials;
     mapping(address requester => mapping(uint256 word => uint256 bits)) private _revokedNonces;
 
     constructor(
@@ -54,10 +62,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         address owner_,
         address guardian_
     ) EntryPause(owner_, guardian_) {
-        // INVARIANT: escrow obeys this registry, signatures mean the same to all, and it may slash.
+        // INVARIANT: escrow and stakes obey this registry, and signatures mean the same to all.
         bool wired = escrow_.taskRegistry() == address(this)
-            && minerRegistry_.taskRegistry() == address(this)
-            && minerRegistry_.isArbitrator(address(this));
+            && minerRegistry_.taskRegistry() == address(this);
         // INVARIANT: stake cannot leave before the last dispute about its last receipt is over.
         uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds
             + minerRegistry_.maxDisputeSeconds();
@@ -244,24 +251,34 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     ) external nonReentrant {
         (JobId id, Plans.Binding memory binding) = _bind(order, plan);
         _requireDisputable(_jobs[id]);
-        _checkChallenger(id, order, delegation, delegationSig, binding);
         receiptSig; // read by _check
-        bytes32 receiptHash = abi.decode(_check(), (bytes32));
-        _openDispute(id, order, plan, receipt, receiptHash);
+        IArbitrator.DisputeRef memory ref;
+        ref.right = _rightOf(id, order, delegation, delegationSig, binding);
+        ref.receiptHash = abi.decode(_check(), (bytes32));
+        ref.job = id;
+        ref.stage = receipt.stage;
+        ref.requestsRoot = receipt.requestsRoot;
+        _openDispute(order, plan, ref);
     }
 
-    function resolve(JobId id, uint16 stage, bool fault) external {
+    function resolve(
+        JobId id,
+        uint16 stage,
+        bytes32 receiptHash,
+        IArbitrator.Right right,
+        bool fault
+    ) external {
         Job storage job = _jobs[id];
         if (job.arbitrator == address(0) || msg.sender != job.arbitrator) {
             revert NotArbitrator(msg.sender, job.arbitrator);
         }
-        uint64 bit = stage < Plans.MAX_STAGES ? uint64(1) << stage : 0;
-        if (job.openMask & bit == 0) revert NoOpenDispute(stage);
-        job.openMask &= ~bit;
+        bytes32 key = _trialKey(id, stage, receiptHash, right);
+        if (_trials[key] != Trial.Open) revert NoOpenDispute(stage);
+        _trials[key] = Trial.Over;
         job.openDisputes -= 1;
-        if (fault) job.faultMask |= bit;
+        if (fault) job.faultMask |= uint64(1) << stage;
         if (job.state == State.Disputed && job.openDisputes == 0) job.state = State.Delivered;
-        emit JobResolved(id, stage, fault);
+        emit JobResolved(id, stage, right, receiptHash, fault);
     }
 
     function proveEquivocation(
@@ -369,7 +386,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         // INVARIANT: both fees are under 6 % together, so pay = gross − fees never underflows.
         uint256 maxFeeBps = order.matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
         if (order.matcherFeeBps > maxFeeBps) revert FeeTooHigh(order.matcherFeeBps, maxFeeBps);
-        // INVARIANT: the arbitrator is on the list that MinerRegistry lets slash, for ever.
+        // INVARIANT: the arbitrator is on MinerRegistry's list, from which none is taken.
         if (!minerRegistry.isArbitrator(order.arbitrator)) {
             revert ArbitratorUnknown(order.arbitrator);
         }
@@ -486,42 +503,57 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return escrow.releaseJob(id, new IEscrow.Payout[](0));
     }
 
+    /// The rest of `ref`, and what follows from it.
     function _openDispute(
-        JobId id,
         Order calldata order,
         Stage[] calldata plan,
-        StageReceipt calldata receipt,
-        bytes32 receiptHash
+        IArbitrator.DisputeRef memory ref
     ) private {
-        Job storage job = _jobs[id];
-        uint16 stage = receipt.stage;
-        uint64 bit = uint64(1) << stage;
-        // INVARIANT: one dispute a stage and job, so share and stake are frozen once for the same
-        // work.
-        if ((job.disputedMask | job.faultMask) & bit != 0) revert StageAlreadyDisputed(stage);
-        job.disputedMask |= bit;
-        job.openMask |= bit;
+        Job storage job = _jobs[ref.job];
+        _requireFaultless(job, ref.stage);
+        // INVARIANT: a right is used once for a receipt, so share and stake are frozen once for it.
+        bytes32 key = _trialKey(ref.job, ref.stage, ref.receiptHash, ref.right);
+        if (_trials[key] != Trial.None) revert StageAlreadyDisputed(ref.stage);
+        _trials[key] = Trial.Open;
         job.openDisputes += 1;
         job.arbitrator = order.arbitrator;
         if (job.state == State.Delivered) job.state = State.Disputed;
-        emit JobDisputed(id, stage, msg.sender, order.arbitrator);
+        emit JobDisputed(
+            ref.job, ref.stage, msg.sender, ref.right, ref.receiptHash, order.arbitrator
+        );
 
-        IArbitrator(order.arbitrator)
-            .open(
-                IArbitrator.DisputeRef({
-                job: id,
-                stage: stage,
-                accused: _ownerOf(plan[stage]),
-                operator: plan[stage].operator,
-                challenger: msg.sender,
-                requester: order.requester,
-                receiptHash: receiptHash,
-                requestsRoot: receipt.requestsRoot,
-                modelId: order.modelId,
-                operators: _operators(plan),
-                parties: _parties(order)
-            })
-            );
+        ref.operator = plan[ref.stage].operator;
+        ref.accused = _ownerOf(plan[ref.stage]);
+        ref.challenger = msg.sender;
+        ref.requester = order.requester;
+        ref.modelId = order.modelId;
+        ref.operators = _operators(plan);
+        ref.parties = _parties(order);
+        ref.number = _accuse(order, ref.accused, order.arbitrator, msg.sender);
+        IArbitrator(order.arbitrator).open(ref);
+    }
+
+    /// INVARIANT: the victim of record is the requester, for what the job locked.
+    function _accuse(Order calldata order, address owner, address arbitrator, address challenger)
+        private
+        returns (uint32 number)
+    {
+        return minerRegistry.openDispute(
+            owner, arbitrator, challenger, order.requester, _maxAmount(order)
+        );
+    }
+
+    function _trialKey(JobId id, uint16 stage, bytes32 receiptHash, IArbitrator.Right right)
+        private
+        pure
+        returns (bytes32)
+    {
+        return keccak256(abi.encode(id, stage, receiptHash, right));
+    }
+
+    /// INVARIANT: a stage is found at fault once for a job, but for disputes that were open then.
+    function _requireFaultless(Job storage job, uint16 stage) private view {
+        if (job.faultMask >> stage & 1 != 0) revert StageAlreadyAtFault(stage);
     }
 
     function _requireDisputable(Job storage job) private view {
@@ -532,17 +564,18 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (block.timestamp > job.finalAt) revert WindowClosed(job.finalAt);
     }
 
-    /// The requester, the order's auditor, or a delegate by signature.
-    function _checkChallenger(
+    /// The requester's, or that of the order's auditor and of a delegate by signature.
+    function _rightOf(
         JobId id,
         Order calldata order,
         AuditorDelegation calldata delegation,
         bytes calldata signature,
         Plans.Binding memory binding
-    ) private view {
-        if (msg.sender == order.requester || msg.sender == order.auditor) {
-            return;
+    ) private view returns (IArbitrator.Right) {
+        if (msg.sender == order.requester) {
+            return IArbitrator.Right.Requester;
         }
+        if (msg.sender == order.auditor) return IArbitrator.Right.Auditor;
         if (
             delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash
                 || block.timestamp > delegation.expiry
@@ -555,6 +588,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)),
             signature
         );
+        return IArbitrator.Right.Auditor;
     }
 
     function _operators(Stage[] calldata plan) private pure returns (address[] memory operators) {
@@ -576,6 +610,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// A proof without a judge: all stake, and no pay. The reward goes to the requester of record.
+    /// Nobody risked a bond for it, so its share of a challenger is at most the least stake.
     function _convict(Order calldata order, Stage[] calldata plan)
         private
         returns (JobId id, uint16 stage, address owner, uint256 slashed)
@@ -583,14 +618,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         (id,) = _bind(order, plan);
         stage = abi.decode(_check(), (uint16));
         Job storage job = _jobs[id];
-        uint64 bit = uint64(1) << stage;
-        // INVARIANT: a stage is punished once for a job, whatever is proven about it again.
-        if (job.faultMask & bit != 0) revert StageAlreadyAtFault(stage);
-        job.faultMask |= bit;
+        _requireFaultless(job, stage);
+        job.faultMask |= uint64(1) << stage;
         owner = _ownerOf(plan[stage]);
-        slashed = minerRegistry.slash(
-            owner, SLASH_ALL_BPS, order.requester, type(uint256).max, order.requester
-        );
+        uint32 number = _accuse(order, owner, address(this), order.requester);
+        slashed =
+            minerRegistry.closeDispute(owner, number, SLASH_ALL_BPS, minerRegistry.minStake());
     }
 
     function _isStage(Stage[] calldata plan, address account) private view returns (bool) {

@@ -14,6 +14,7 @@ import {Drawn, IRowJudge, RowSpot, SignedRows} from "./interfaces/IRowJudge.sol"
 import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Claim, Evidence, ITraceJudge, Opening, RowOpening} from "./interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "./interfaces/IToleranceGame.sol";
+import {Bonds} from "./libraries/Bonds.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
@@ -52,6 +53,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     ITraceJudge public immutable judge;
     IRowJudge public immutable rowJudge;
     uint96 public immutable bond;
+    uint16 public immutable bondBps;
     uint32 public immutable turnSeconds;
     uint32 public immutable payoutDelaySeconds;
     uint16 public immutable slashBps;
@@ -65,6 +67,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         uint48 chunks;
         uint8 asks;
         bool mayPlead;
+        uint32 number;
         bytes32 binding;
         bytes32 node;
         bytes32 opening;
@@ -82,7 +85,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         IRowJudge rowJudge_,
         Params memory p
     ) {
-        if (p.turnSeconds == 0 || p.slashBps > BPS) {
+        bool shares =
+            p.slashBps != 0 && p.slashBps <= BPS && p.bondBps <= BPS;
+        if (p.turnSeconds == 0 || !shares) {
             revert ParamsInvalid();
         }
         token = token_;
@@ -91,6 +96,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         judge = judge_;
         rowJudge = rowJudge_;
         bond = p.bond;
+        bondBps = p.bondBps;
         turnSeconds = p.turnSeconds;
         payoutDelaySeconds = p.payoutDelaySeconds;
         slashBps = p.slashBps;
@@ -111,30 +117,31 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
-        id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot, ref.requester);
+        id = disputeIdOf(ref.job, ref.stage, ref.receiptHash, ref.right);
         Dispute storage g = _games[id];
         if (g.turn != 0) revert DisputeExists(id);
         _turn(g, Turns.first(ref.operator), Phase.Opened, 0);
-        g.accuser = ref.challenger;
+        (g.accuser, g.number) = (ref.challenger, ref.number);
         g.binding = keccak256(abi.encode(ref.modelId, ref.receiptHash));
+        uint256 due = _bondOf(ref.accused, ref.number);
         emit GameOpened(
             id,
             ref.job,
             ref.accused,
             ref.stage,
+            ref.right,
             ref.challenger,
             ref.requester,
             ref.modelId,
             ref.receiptHash,
             ref.requestsRoot,
-            bond
+            due
         );
 
-        minerRegistry.freeze(ref.accused);
         uint256 before = token.balanceOf(address(this));
-        token.safeTransferFrom(ref.challenger, address(this), bond);
+        token.safeTransferFrom(ref.challenger, address(this), due);
         uint256 received = token.balanceOf(address(this)) - before;
-        if (received != bond) revert TokenShortfall(received, bond);
+        if (received != due) revert TokenShortfall(received, due);
     }
 
     // --- the accuser ---
@@ -393,12 +400,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         _rule(id, g, turn, accusedSilent ? Status.Fault : Status.NoFault);
     }
 
-    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+    function execute(JobId job, uint16 stage, bytes32 receiptHash, Right right)
         external
         nonReentrant
     {
-        // INVARIANT: the id is of exactly this job, stage and requester, who is the victim.
-        DisputeId id = disputeIdOf(job, stage, requestsRoot, requester);
+        // INVARIANT: the id is of exactly this job, stage, receipt and right.
+        DisputeId id = disputeIdOf(job, stage, receiptHash, right);
         Dispute storage g = _games[id];
         uint256 turn = g.turn;
         if (turn.phase() != Phase.Ruled) revert WrongPhase(turn.phase());
@@ -408,16 +415,14 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
         // INVARIANT: the bond is credited once: to the accused if the accuser lost, else back.
         address accused = minerRegistry.ownerOf(turn.operator());
-        address accuser = g.accuser;
-        _credits.add(verdict == Status.NoFault ? accused : accuser, bond);
-        uint256 slashed;
-        if (verdict == Status.Fault) {
-            uint256 cap = REWARD_CAP_BONDS * bond;
-            slashed = minerRegistry.slash(accused, slashBps, accuser, cap, requester);
-        }
+        uint256 due = _bondOf(accused, g.number);
+        _credits.add(verdict == Status.NoFault ? accused : g.accuser, due);
+        bool fault = verdict == Status.Fault;
+        uint256 slashed = minerRegistry.closeDispute(
+            accused, g.number, fault ? slashBps : 0, REWARD_CAP_BONDS * due
+        );
         emit GameExecuted(id, verdict, slashed);
-        minerRegistry.release(accused);
-        ITaskRegistry(taskRegistry).resolve(job, stage, verdict == Status.Fault);
+        ITaskRegistry(taskRegistry).resolve(job, stage, receiptHash, right, fault);
     }
 
     function withdrawCredit() external nonReentrant returns (uint256 amount) {
@@ -464,14 +469,17 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         return _credits.units[account];
     }
 
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+    function disputeIdOf(JobId job, uint16 stage, bytes32 receiptHash, Right right)
         public
         view
         returns (DisputeId)
     {
-        return DisputeId.wrap(
-            keccak256(abi.encode(address(this), job, stage, requestsRoot, requester))
-        );
+        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, receiptHash, right)));
+    }
+
+    /// What the accuser pays at the opening; the same until the dispute is closed.
+    function _bondOf(address accused, uint32 number) private view returns (uint256) {
+        return Bonds.due(minerRegistry, accused, number, bond, bondBps);
     }
 
     // --- internals: turns ---

@@ -364,14 +364,12 @@ contract MinerRegistryTest is StakeFixture {
     function test_withdraw_whenFrozen_waitsForTheDispute() public {
         registerMiner(MIN_STAKE);
         requestExit(MIN_STAKE);
-        vm.prank(address(tasks));
-        miners.freeze(owner);
+        uint32 number = accuse();
         skipTime(UNBOND_SECONDS * 10);
         vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.HasOpenDisputes.selector, 1));
         vm.prank(owner);
         miners.withdraw();
-        vm.prank(address(tasks));
-        miners.release(owner);
+        close(number, 0);
         vm.prank(owner);
         miners.withdraw();
         vm.assertEq(token.balanceOf(owner), MIN_STAKE);
@@ -486,57 +484,77 @@ contract MinerRegistryTest is StakeFixture {
 
     // --- arbitrators ---
 
-    function test_arbitratorFunctions_whenStranger_revert() public {
+    function test_disputes_whenStranger_revert() public {
+        registerMiner(MIN_STAKE);
+        vm.prank(address(jury)); // on the list, and yet not TaskRegistry
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.NotTaskRegistry.selector, address(jury))
+        );
+        miners.openDispute(owner, address(jury), challenger, requester, 1);
+
+        uint32 number = accuse();
+        address[4] memory others = [stranger, address(jury), address(tasks), owner];
+        for (uint256 i; i < others.length; ++i) {
+            vm.prank(others[i]);
+            vm.expectRevert(
+                abi.encodeWithSelector(IMinerRegistry.NotArbitrator.selector, others[i])
+            );
+            miners.closeDispute(owner, number, 10_000, 0);
+        }
+    }
+
+    function test_aDispute_isClosedOnce() public {
         registerMiner(MIN_STAKE);
         bytes memory refused =
-            abi.encodeWithSelector(IMinerRegistry.NotArbitrator.selector, stranger);
-        vm.startPrank(stranger);
-        vm.expectRevert(refused);
-        miners.freeze(owner);
-        vm.expectRevert(refused);
-        miners.release(owner);
-        vm.expectRevert(refused);
-        miners.slash(owner, 1, stranger, 1, stranger);
-        vm.stopPrank();
+            abi.encodeWithSelector(IMinerRegistry.NotArbitrator.selector, arbitrator);
+        uint16[2] memory bps = [uint16(0), 1000];
+        for (uint256 i; i < bps.length; ++i) {
+            uint32 number = accuse();
+            close(number, bps[i]);
+            vm.startPrank(arbitrator);
+            vm.expectRevert(refused);
+            miners.closeDispute(owner, number, 10_000, 0);
+            vm.expectRevert(refused);
+            miners.closeDispute(owner, number + 1, 10_000, 0); // that never was
+            vm.stopPrank();
+        }
     }
 
-    function test_freeze_countsAndReleases() public {
+    function test_disputes_countAndFreeze() public {
         registerMiner(MIN_STAKE);
-        vm.startPrank(address(tasks));
         vm.expectEmit(address(miners));
-        emit IMinerRegistry.Frozen(owner, 1);
-        miners.freeze(owner);
-        miners.freeze(owner);
+        emit IMinerRegistry.Frozen(owner, 0, arbitrator, challenger, requester, 7);
+        uint32 first = accuse(challenger, requester, 7);
+        uint32 second = accuse();
+        vm.assertEq(second, first + 1);
+        IMinerRegistry.Dispute memory d = miners.disputeOf(owner, first);
+        vm.assertEq(d.arbitrator, arbitrator);
+        vm.assertEq(uint256(d.atStake), MIN_STAKE);
+        vm.assertEq(d.challenger, challenger);
+        vm.assertEq(d.victim, requester);
+        vm.assertEq(uint256(d.toVictim), 7);
+        vm.assertFalse(miners.canWork(operator, 0));
         vm.expectEmit(address(miners));
-        emit IMinerRegistry.Released(owner, 1);
-        miners.release(owner);
-        miners.release(owner);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner));
-        miners.release(owner);
-        vm.stopPrank();
-    }
-
-    function test_freeze_whenUnknown_reverts() public {
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.MinerUnknown.selector, stranger));
-        vm.prank(address(tasks));
-        miners.freeze(stranger);
+        emit IMinerRegistry.Released(owner, second);
+        close(second, 0);
+        vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 1);
+        vm.assertFalse(miners.canWork(operator, 0));
+        close(first, 0);
+        vm.assertTrue(miners.canWork(operator, 0));
+        vm.assertEq(uint256(miners.poolOf(owner).served), 2);
     }
 
     function test_slash_splitsTwentyThirtyFifty() public {
         registerMiner(MIN_STAKE);
+        uint32 number = accuse();
+        (uint256 fifth, uint256 half) = (MIN_STAKE / 5, MIN_STAKE / 2);
         vm.expectEmit(address(miners));
-        emit IMinerRegistry.Slashed(
-            owner,
-            challenger,
-            requester,
-            MIN_STAKE,
-            MIN_STAKE / 5,
-            MIN_STAKE * 3 / 10,
-            MIN_STAKE / 2
-        );
+        emit IMinerRegistry.Slashed(owner, number, MIN_STAKE, half);
         vm.expectEmit(address(miners));
         emit IMinerRegistry.Jailed(owner, vm.getBlockTimestamp() + JAIL_SECONDS);
-        uint256 amount = slash(10_000);
+        vm.expectEmit(address(miners));
+        emit IMinerRegistry.Shared(owner, number, challenger, requester, fifth, half - fifth);
+        uint256 amount = close(number, 10_000);
         vm.assertEq(amount, MIN_STAKE);
         vm.assertEq(miners.creditOf(challenger), MIN_STAKE / 5);
         vm.assertEq(miners.creditOf(requester), MIN_STAKE * 3 / 10);
@@ -545,10 +563,13 @@ contract MinerRegistryTest is StakeFixture {
 
     function test_slash_whenCapped_burnsTheRest() public {
         registerMiner(MIN_STAKE);
-        vm.prank(address(tasks));
-        miners.slash(owner, 10_000, challenger, 3, requester);
+        uint32 number = accuse(challenger, requester, 5);
+        vm.expectEmit(address(miners));
+        emit IMinerRegistry.PoolBurned(owner, MIN_STAKE / 2 - 8);
+        close(number, 10_000, 3);
         vm.assertEq(miners.creditOf(challenger), 3);
-        vm.assertEq(miners.creditOf(BURN), MIN_STAKE * 7 / 10 - 3);
+        vm.assertEq(miners.creditOf(requester), 5);
+        vm.assertEq(miners.creditOf(BURN), MIN_STAKE - 8);
     }
 
     function test_slash_takesFromLeavingToo() public {
@@ -579,8 +600,7 @@ contract MinerRegistryTest is StakeFixture {
 
     function test_slash_whenNobodyToReward_burns() public {
         registerMiner(MIN_STAKE);
-        vm.prank(address(tasks));
-        miners.slash(owner, 10_000, address(0), MIN_STAKE, address(0));
+        close(accuse(address(0), address(0), MIN_STAKE), 10_000);
         vm.assertEq(miners.creditOf(BURN), MIN_STAKE);
         vm.assertEq(miners.creditOf(address(0)), 0);
     }
@@ -616,8 +636,7 @@ contract MinerRegistryTest is StakeFixture {
         leaving = uint96(bound(leaving, 0, 1e18));
         registerMiner(uint256(stake) + leaving);
         if (leaving != 0) requestExit(leaving);
-        vm.prank(address(tasks));
-        uint256 amount = miners.slash(owner, bps, challenger, cap, requester);
+        uint256 amount = close(accuse(challenger, requester, cap), bps, cap);
         IMinerRegistry.Miner memory miner = miners.minerOf(owner);
         uint256 credits =
             miners.creditOf(challenger) + miners.creditOf(requester) + miners.creditOf(BURN);
@@ -625,6 +644,7 @@ contract MinerRegistryTest is StakeFixture {
         vm.assertEq(uint256(miner.stake) + miner.leaving + amount, uint256(stake) + leaving);
         vm.assertGe(miners.creditOf(BURN), (amount + 1) / 2);
         vm.assertLe(miners.creditOf(challenger), cap);
+        vm.assertLe(miners.creditOf(requester), cap);
         vm.assertEq(token.balanceOf(address(miners)), uint256(stake) + leaving);
     }
 
@@ -754,9 +774,22 @@ contract MinerRegistryTest is StakeFixture {
         new MinerRegistry(p);
     }
 
+    /// Who trusts no new arbitrator is out before an order can name it.
+    function test_constructor_whenArbitratorDelayTooShort_reverts() public {
+        MinerRegistry.Params memory p = minerParams(address(jury));
+        uint256 need = UNBOND_SECONDS + MAX_JOB_SECONDS;
+        p.arbitratorDelaySeconds = need - 1;
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.ArbitratorDelayTooShort.selector, need - 1, need)
+        );
+        new MinerRegistry(p);
+        p.arbitratorDelaySeconds = need;
+        new MinerRegistry(p);
+    }
+
     function test_constructor_setsEverything() public view {
         vm.assertTrue(miners.isArbitrator(address(jury)));
-        vm.assertTrue(miners.isArbitrator(address(tasks)));
+        vm.assertFalse(miners.isArbitrator(address(tasks)));
         vm.assertFalse(miners.isArbitrator(governor));
         vm.assertEq(address(miners.token()), address(token));
         vm.assertEq(miners.taskRegistry(), address(tasks));

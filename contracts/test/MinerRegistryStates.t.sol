@@ -65,18 +65,20 @@ contract MinerRegistryStatesTest is StakeFixture {
         expectCall(owner, abi.encodeCall(miners.unjail, ()), wanted[8]);
     }
 
-    function checkArbitrator(bytes memory freeze) private {
-        expectCall(address(tasks), abi.encodeCall(miners.freeze, (owner)), freeze);
+    /// A dispute may be opened and closed in every state, and takes what there is.
+    function checkDisputes() private {
         expectCall(
             address(tasks),
-            abi.encodeCall(miners.release, (owner)),
-            abi.encodeWithSelector(IMinerRegistry.NotFrozen.selector, owner)
-        );
-        expectCall(
-            address(tasks),
-            abi.encodeCall(miners.slash, (owner, 5000, challenger, 1, requester)),
+            abi.encodeCall(miners.openDispute, (owner, arbitrator, challenger, requester, 1)),
             legal()
         );
+        uint256 snapshot = vm.snapshotState();
+        uint32 number = accuse();
+        expectCall(
+            arbitrator, abi.encodeCall(miners.closeDispute, (owner, number, 5000, 1)), legal()
+        );
+        expectCall(stranger, abi.encodeCall(miners.serve, (owner, 100)), legal());
+        vm.revertToState(snapshot);
     }
 
     function test_none_allowsItsMovesAlone() public {
@@ -85,7 +87,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory unknown = abi.encodeWithSelector(IMinerRegistry.MachineUnknown.selector, 0);
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
         checkOwner([legal(), no, unknown, no, no, no, no, no, free]);
-        checkArbitrator(abi.encodeWithSelector(IMinerRegistry.MinerUnknown.selector, owner));
+        checkDisputes();
     }
 
     function test_active_allowsItsMovesAlone() public {
@@ -94,7 +96,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
         bytes memory ok = legal();
         checkOwner([wrongState(ACTIVE), ok, ok, ok, ok, nothing, nothing, ok, free]);
-        checkArbitrator(legal());
+        checkDisputes();
     }
 
     function test_activeAndJailed_allowsItsMovesAlone() public {
@@ -102,7 +104,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory nothing = abi.encodeWithSelector(IMinerRegistry.NothingLeaving.selector);
         bytes memory ok = legal();
         checkOwner([wrongState(ACTIVE), ok, ok, ok, ok, nothing, nothing, ok, ok]);
-        checkArbitrator(legal());
+        checkDisputes();
         vm.assertFalse(miners.canWork(operator, 0));
     }
 
@@ -112,7 +114,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
         bytes memory ok = legal();
         checkOwner([no, no, ok, no, no, ok, ok, no, free]);
-        checkArbitrator(legal());
+        checkDisputes();
     }
 
     function test_matrix_cooldownAndJailed() public {
@@ -122,7 +124,7 @@ contract MinerRegistryStatesTest is StakeFixture {
             abi.encodeWithSelector(IMinerRegistry.MinerJailed.selector, vm.getBlockTimestamp());
         bytes memory ok = legal();
         checkOwner([no, no, ok, no, no, ok, jailed, no, ok]);
-        checkArbitrator(legal());
+        checkDisputes();
     }
 
     function test_exited_allowsItsMovesAlone() public {
@@ -131,7 +133,7 @@ contract MinerRegistryStatesTest is StakeFixture {
         bytes memory free = abi.encodeWithSelector(IMinerRegistry.NotJailed.selector);
         bytes memory ok = legal();
         checkOwner([ok, no, ok, no, no, no, no, no, free]);
-        checkArbitrator(legal());
+        checkDisputes();
     }
 
     /// #13: nothing leaves within the unbonding time of its request, and each unit was asked for.
@@ -184,9 +186,8 @@ contract MinerRegistryStatesTest is StakeFixture {
         vm.prank(owner);
         (bool left,) = address(miners).call(abi.encodeCall(miners.withdraw, ()));
         vm.assertFalse(left);
-        vm.prank(address(jury)); // the last moment at which a dispute may open
-        miners.freeze(owner);
+        uint32 number = accuse(); // the last moment at which a dispute may open
         skipTime(365 days);
-        vm.assertEq(slash(10_000), STAKE);
+        vm.assertEq(close(number, 10_000), STAKE);
     }
 }

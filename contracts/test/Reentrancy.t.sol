@@ -216,7 +216,7 @@ contract ReentrancyTest is Suite {
         refusing.refuse(minerOwners[1]);
         proveEquivocation(deal, contradiction(deal, 1));
         vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
-        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(miners.creditOf(requester), amends(deal));
         settleAck(deal, 1000, 1000);
         vm.warp(uint256(other.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(other.id);

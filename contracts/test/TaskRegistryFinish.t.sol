@@ -436,7 +436,7 @@ contract TaskRegistryFinishTest is Suite {
         for (uint256 i; i < stages; ++i) {
             if (mask >> i & 1 == 0) continue;
             dispute(deal, delivery, i);
-            resolve(deal.id, uint16(i), true);
+            resolve(deal, delivery, uint16(i), true);
         }
         skipTime(1 days + 1);
         finalize(deal);

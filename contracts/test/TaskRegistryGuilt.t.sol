@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {CreditBook} from "../src/libraries/CreditBook.sol";
 import {AuditorDelegation, Order, Stage, StageReceipt} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
@@ -61,6 +62,10 @@ contract TaskRegistryGuiltTest is Suite {
         IArbitrator.DisputeRef memory ref = IArbitrator.DisputeRef({
             job: deal.id,
             stage: uint16(stage),
+            right: challenger == requester
+                ? IArbitrator.Right.Requester
+                : IArbitrator.Right.Auditor,
+            number: 0,
             accused: minerOwners[stage],
             operator: deal.plan[stage].operator,
             challenger: challenger,
@@ -81,17 +86,28 @@ contract TaskRegistryGuiltTest is Suite {
         (parties[0], parties[1], parties[2], parties[3]) = (requester, auditor, matcher, auditor);
         expectOpened(deal, delivery, 1, auditor, parties);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobDisputed(deal.id, 1, auditor, address(jury));
+        emit ITaskRegistry.JobDisputed(
+            deal.id,
+            1,
+            auditor,
+            IArbitrator.Right.Auditor,
+            delivery.receipts[1].hash(),
+            address(jury)
+        );
         vm.prank(auditor);
         callDispute(deal, delivery, 1);
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Disputed));
         vm.assertEq(job.openDisputes, 1);
-        vm.assertEq(job.disputedMask, 2);
-        vm.assertEq(job.openMask, 2);
         vm.assertEq(job.faultMask, 0);
         vm.assertEq(job.arbitrator, address(jury));
-        vm.assertEq(miners.minerOf(minerOwners[1]).openDisputes, 1);
+        vm.assertEq(uint256(miners.minerOf(minerOwners[1]).openDisputes), 1);
+        IMinerRegistry.Dispute memory d = miners.disputeOf(minerOwners[1], 0);
+        vm.assertEq(d.arbitrator, address(jury));
+        vm.assertEq(d.challenger, auditor);
+        vm.assertEq(d.victim, requester);
+        vm.assertEq(uint256(d.atStake), STAKE);
+        vm.assertEq(uint256(d.toVictim), maxAmountOf(deal.order));
     }
 
     function test_dispute_withoutMatcherAndAuditor_namesNoZeroParty() public {
@@ -121,10 +137,11 @@ contract TaskRegistryGuiltTest is Suite {
             abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Disputed)
         );
         finalize(deal);
-        resolve(deal.id, 0, true);
-        resolve(deal.id, 2, false);
+        resolve(deal, delivery, 0, true);
+        resolve(deal, delivery, 2, false);
         assertState(deal.id, ITaskRegistry.State.Disputed);
-        resolve(deal.id, 1, true);
+        vm.prank(address(jury));
+        tasks.resolve(deal.id, 1, delivery.receipts[1].hash(), IArbitrator.Right.Auditor, true);
         assertState(deal.id, ITaskRegistry.State.Delivered);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 3);
         finalize(deal);
@@ -206,27 +223,59 @@ contract TaskRegistryGuiltTest is Suite {
 
     // --- dispute: what and when ---
 
+    /// Each right once for a receipt, whatever came of it.
     function test_dispute_twice_reverts_evenAfterARuling() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
-        dispute(deal, delivery, 1);
         bytes memory reason =
             abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1);
+        address[2] memory parties = [requester, auditor];
+        for (uint256 i; i < parties.length; ++i) {
+            disputeBy(parties[i], deal, delivery, 1);
+            vm.prank(parties[i]);
+            vm.expectRevert(reason);
+            callDispute(deal, delivery, 1);
+        }
+        resolve(deal, delivery, 1, false);
         expectRevertOnDispute(deal, delivery, 1, reason);
-        resolve(deal.id, 1, false);
-        expectRevertOnDispute(deal, delivery, 1, reason);
-        Delivery memory other = newDelivery(deal, 10, 10);
-        expectRevertOnDispute(deal, other, 1, reason);
     }
 
-    function test_dispute_ofAStageProvenGuilty_reverts() public {
+    /// Another receipt of the stage is another lie.
+    function test_dispute_ofAnotherReceipt() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
-        proveEquivocation(deal, contradiction(deal, 1));
-        expectRevertOnDispute(
-            deal,
-            delivery,
-            1,
-            abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1)
+        dispute(deal, delivery, 1);
+        Delivery memory other = newDelivery(deal, 10, 10);
+        dispute(deal, other, 1);
+        vm.assertEq(uint256(tasks.jobOf(deal.id).openDisputes), 2);
+        resolve(deal, other, 1, false);
+        assertState(deal.id, ITaskRegistry.State.Disputed);
+        resolve(deal, delivery, 1, false);
+        assertState(deal.id, ITaskRegistry.State.Delivered);
+    }
+
+    /// A delegate has the auditor's right, and not one of its own.
+    function test_dispute_byTwoDelegates_isOneRight() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        disputeBy(auditor, deal, delivery, 1);
+        (AuditorDelegation memory delegation, bytes memory sig) =
+            delegationTo(stranger, uint64(vm.getBlockTimestamp()), deal.orderHash);
+        fund(stranger, address(jury), uint256(BOND) + FEE);
+        vm.prank(stranger);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.StageAlreadyDisputed.selector, 1));
+        tasks.dispute(
+            deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
         );
+    }
+
+    function test_dispute_ofAStageAtFault_reverts() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1);
+        uint256 state = vm.snapshotState();
+        proveEquivocation(deal, contradiction(deal, 1));
+        expectRevertOnDispute(deal, delivery, 1, reason);
+        vm.revertToState(state);
+        dispute(deal, delivery, 1);
+        resolve(deal, delivery, 1, true);
+        expectRevertOnDispute(deal, newDelivery(deal, 10, 10), 1, reason);
     }
 
     function test_dispute_opensWithinTheWindow() public {
@@ -255,7 +304,7 @@ contract TaskRegistryGuiltTest is Suite {
         dispute(deal, delivery, 1);
         assertState(deal.id, ITaskRegistry.State.Settled);
         vm.assertEq(tasks.jobOf(deal.id).openDisputes, 1);
-        resolve(deal.id, 1, true);
+        resolve(deal, delivery, 1, true);
         assertState(deal.id, ITaskRegistry.State.Settled);
         vm.assertEq(tasks.jobOf(deal.id).openDisputes, 0);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
@@ -318,42 +367,57 @@ contract TaskRegistryGuiltTest is Suite {
 
     // --- resolve ---
 
+    /// The caller resolves the requester's dispute of `stage`.
+    function resolveBy(Deal memory deal, Delivery memory delivery, uint16 stage) private {
+        bytes32 hash = delivery.receipts[1].hash();
+        tasks.resolve(deal.id, stage, hash, IArbitrator.Right.Requester, true);
+    }
+
     function test_resolve_isTheArbitratorsAlone() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         vm.expectRevert(
             abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(this), address(0))
         );
-        tasks.resolve(deal.id, 1, true);
+        resolveBy(deal, delivery, 1);
         vm.prank(address(0));
         vm.expectRevert(
             abi.encodeWithSelector(ITaskRegistry.NotArbitrator.selector, address(0), address(0))
         );
-        tasks.resolve(deal.id, 1, true);
+        resolveBy(deal, delivery, 1);
         dispute(deal, delivery, 1);
         vm.expectRevert(
             abi.encodeWithSelector(
                 ITaskRegistry.NotArbitrator.selector, address(this), address(jury)
             )
         );
-        tasks.resolve(deal.id, 1, true);
+        resolveBy(deal, delivery, 1);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobResolved(deal.id, 1, true);
-        resolve(deal.id, 1, true);
+        emit ITaskRegistry.JobResolved(
+            deal.id, 1, IArbitrator.Right.Requester, delivery.receipts[1].hash(), true
+        );
+        resolve(deal, delivery, 1, true);
     }
 
     function test_resolve_withoutOpenDispute_reverts() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);
         uint16[4] memory wrong = [0, 2, 64, type(uint16).max];
+        vm.startPrank(address(jury));
         for (uint256 i; i < wrong.length; ++i) {
-            vm.prank(address(jury));
             vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NoOpenDispute.selector, wrong[i]));
-            tasks.resolve(deal.id, wrong[i], true);
+            resolveBy(deal, delivery, wrong[i]);
         }
-        resolve(deal.id, 1, false);
+        bytes memory none = abi.encodeWithSelector(ITaskRegistry.NoOpenDispute.selector, 1);
+        bytes32 hash = delivery.receipts[1].hash();
+        vm.expectRevert(none);
+        tasks.resolve(deal.id, 1, hash, IArbitrator.Right.Auditor, true);
+        vm.expectRevert(none);
+        tasks.resolve(deal.id, 1, keccak256("other"), IArbitrator.Right.Requester, true);
+        vm.stopPrank();
+        resolve(deal, delivery, 1, false);
         vm.prank(address(jury));
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NoOpenDispute.selector, 1));
-        tasks.resolve(deal.id, 1, true);
+        vm.expectRevert(none);
+        resolveBy(deal, delivery, 1);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 0);
     }
 
@@ -383,7 +447,7 @@ contract TaskRegistryGuiltTest is Suite {
         IMinerRegistry.Miner memory m = miners.minerOf(minerOwners[1]);
         vm.assertEq(m.stake, 0);
         vm.assertGt(m.jailUntil, 0);
-        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(miners.creditOf(requester), amends(deal));
         vm.assertEq(miners.creditOf(stranger), 0);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
         skipTime(1 days + 1);
@@ -536,19 +600,20 @@ contract TaskRegistryGuiltTest is Suite {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);
         proveEquivocation(deal, contradiction(deal, 1));
-        resolve(deal.id, 1, false);
+        resolve(deal, delivery, 1, false);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
         skipTime(1 days + 1);
         finalize(deal);
         vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
     }
 
-    /// Attack #20: who slashes itself through an accomplice loses half to the burn.
+    /// Attack #20: who slashes itself through an accomplice loses half at least to the burn.
     function test_selfSlash_losesHalf() public {
         Deal memory deal = matchedDeal(1);
         proveEquivocation(deal, contradiction(deal, 0));
-        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(miners.creditOf(requester), amends(deal));
         vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
+        vm.assertGe(miners.creditOf(CreditBook.BURN_ADDRESS), STAKE / 2);
     }
 
     /// Attack #12: leaving stake answers for what was signed before.
@@ -560,7 +625,7 @@ contract TaskRegistryGuiltTest is Suite {
         deliver(deal, IN, OUT);
         skipTime(1 days);
         proveEquivocation(deal, contradiction(deal, 1));
-        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(miners.creditOf(requester), amends(deal));
     }
 
     function test_rotatedOperator_isStillSlashed() public {

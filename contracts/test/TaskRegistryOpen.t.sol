@@ -56,11 +56,9 @@ contract TaskRegistryOpenTest is Suite {
 
     /// Same address, but one thing wrong in the wiring each time.
     function test_constructor_checksEveryWire() public {
-        for (uint256 wrong; wrong < 3; ++wrong) {
+        for (uint256 wrong; wrong < 2; ++wrong) {
             address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
-            IMinerRegistry miners_ = IMinerRegistry(
-                deployMiners(wrong == 1 ? address(1) : future, wrong == 2 ? address(1) : future)
-            );
+            IMinerRegistry miners_ = IMinerRegistry(deployMiners(wrong == 1 ? address(1) : future));
             Escrow escrow_ = new Escrow(address(token), wrong == 0 ? address(1) : future, 0);
             vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
             new TaskRegistry(escrow_, miners_, models, taskParams(), governor, guardian);
@@ -69,7 +67,7 @@ contract TaskRegistryOpenTest is Suite {
 
     function test_constructor_whenUnbondingIsShorterThanADispute_reverts() public {
         address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
-        address miners_ = deployMiners(future, future);
+        address miners_ = deployMiners(future);
         Escrow escrow_ = new Escrow(address(token), future, 0);
         ITaskRegistry.Params memory p = taskParams();
         p.maxJobSeconds = uint32(UNBOND_SECONDS - MAX_WINDOW_SECONDS - MAX_DISPUTE_SECONDS + 1);
@@ -85,7 +83,7 @@ contract TaskRegistryOpenTest is Suite {
         ];
         for (uint256 wrong; wrong < 3; ++wrong) {
             address future = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 2);
-            address miners_ = deployMiners(future, future);
+            address miners_ = deployMiners(future);
             Escrow escrow_ = new Escrow(address(token), future, 0);
             ITaskRegistry.Params memory p = taskParams();
             if (wrong == 0) p.protocolFeeBps = 101;
@@ -130,7 +128,7 @@ contract TaskRegistryOpenTest is Suite {
         vm.assertLt(vm.snapshotGasLastCall("TaskRegistry", "deliver K=64 (execution)"), 1 << 24);
         dispute(deal, delivery, 63);
         vm.assertLt(vm.snapshotGasLastCall("TaskRegistry", "dispute K=64 (execution)"), 1 << 24);
-        resolve(deal.id, 63, true);
+        resolve(deal, delivery, 63, true);
         skipTime(1 days + 1);
         finalize(deal);
         vm.assertLt(vm.snapshotGasLastCall("TaskRegistry", "finalize K=64 (execution)"), 1 << 24);
@@ -355,9 +353,13 @@ contract TaskRegistryOpenTest is Suite {
             abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, deal.plan[1].operator);
         uint256 state = vm.snapshotState();
 
+        vm.startPrank(address(tasks));
+        uint32 number = miners.openDispute(minerOwners[1], address(tasks), stranger, stranger, 0);
+        vm.stopPrank();
+        expectRevertOnOpenMatched(deal, reason); // accused
         vm.prank(address(tasks));
-        miners.slash(minerOwners[1], 1, stranger, 0, stranger); // in jail
-        expectRevertOnOpenMatched(deal, reason);
+        miners.closeDispute(minerOwners[1], number, 1, 0);
+        expectRevertOnOpenMatched(deal, reason); // in jail
         vm.revertToState(state);
 
         state = vm.snapshotState();
@@ -588,7 +590,7 @@ contract TaskRegistryOpenTest is Suite {
         tasks.cancel(open_.id);
         Delivery memory delivery = deliver(running, 1, 1);
         dispute(running, delivery, 0);
-        resolve(running.id, 0, false);
+        resolve(running, delivery, 0, false);
         skipTime(1 days + 1);
         finalize(running);
     }

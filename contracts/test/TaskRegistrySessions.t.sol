@@ -447,7 +447,7 @@ contract TaskRegistrySessionsTest is Suite {
         vm.assertEq(job.openDisputes, 1);
         bring(deal, 2000, 500); // the session goes on, and nobody's pay is frozen
         assertPaid(deal, 2000, 500);
-        resolve(deal.id, 1, true);
+        resolve(deal, delivery, 1, true);
         assertState(deal.id, ITaskRegistry.State.Matched);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
     }
@@ -490,7 +490,7 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.expire(deal.id);
         dispute(deal, delivery, 1);
         assertState(deal.id, ITaskRegistry.State.Settled);
-        resolve(deal.id, 1, true);
+        resolve(deal, delivery, 1, true);
         assertState(deal.id, ITaskRegistry.State.Settled);
         assertPaid(deal, IN, OUT);
     }

@@ -53,7 +53,7 @@ contract ToleranceGameTest is GameFixture {
         if (number == SHOW_OPENING) return showOpeningCall(id);
         if (number == PLEAD) return pleadCall(id);
         if (number == RESTATE) return restateCall(id);
-        return abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester));
+        return abi.encodeCall(game.execute, (r.job, r.stage, r.receiptHash, r.right));
     }
 
     function belongs(uint256 number) private pure returns (IToleranceGame.Phase) {
@@ -531,7 +531,7 @@ contract ToleranceGameTest is GameFixture {
         (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         fund(challenger, address(game), BOND);
         vm.expectRevert(abi.encodeWithSelector(IToleranceGame.DisputeExists.selector, id));
-        tasks.open(game, r);
+        tasks.open(miners, game, r);
     }
 
     function test_open_takesTheBondAndFreezesTheMiner() public {
@@ -559,11 +559,14 @@ contract ToleranceGameTest is GameFixture {
             token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p
         );
         p = gameParams();
-        p.slashBps = 10_001;
-        vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
-        new ToleranceGame(
-            token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p
-        );
+        for (uint256 i; i < 3; ++i) {
+            p.slashBps = i == 0 ? 10_001 : i == 1 ? 0 : 10_000;
+            p.bondBps = i == 2 ? 10_001 : 0;
+            vm.expectRevert(IToleranceGame.ParamsInvalid.selector);
+            new ToleranceGame(
+                token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, p
+            );
+        }
     }
 
     // --- money ---
@@ -579,8 +582,16 @@ contract ToleranceGameTest is GameFixture {
     }
 
     function assertTold(IArbitrator.DisputeRef memory r, bool want) private view {
-        (JobId job, uint16 stage, bool fault, address caller) =
-            tasks.resolutions(tasks.count() - 1);
+        (
+            JobId job,
+            uint16 stage,
+            bytes32 receiptHash,
+            IArbitrator.Right right,
+            bool fault,
+            address caller
+        ) = tasks.resolutions(tasks.count() - 1);
+        vm.assertEq(receiptHash, r.receiptHash);
+        vm.assertTrue(right == r.right);
         vm.assertEq(JobId.unwrap(job), JobId.unwrap(r.job));
         vm.assertEq(uint256(stage), r.stage);
         vm.assertEq(fault, want);
@@ -687,10 +698,42 @@ contract ToleranceGameTest is GameFixture {
 
     function test_anExecution_doesNotDependOnTheMinersMoney() public {
         (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(IToleranceGame.Phase.Ruled);
-        slash(10_000); // somebody else was first
+        close(accuse(stranger, stranger, type(uint256).max), 10_000); // somebody else was first
         executeGame(r, id);
         assertTold(r, true);
         vm.assertEq(game.creditOf(challenger), BOND);
+        vm.assertEq(miners.creditOf(challenger), STAKE * 20 / 100);
+        vm.assertEq(miners.creditOf(requester), STAKE * 30 / 100);
+        vm.assertEq(miners.creditOf(stranger), 0);
+    }
+
+    /// Of a large stake the bond is a share, the same at the end as at the beginning.
+    function test_theBondOfALargeStake_isAShareOfIt() public {
+        fund(owner, address(miners), 100_000 * USD);
+        vm.prank(owner);
+        miners.addStake(100_000 * USD);
+        uint256 bond = (STAKE + 100_000 * USD) * BOND_BPS / 10_000;
+        IArbitrator.DisputeRef memory r = ref();
+        fund(challenger, address(game), bond);
+        DisputeId id = tasks.open(miners, game, r);
+        vm.assertEq(token.balanceOf(address(game)), bond);
+        fund(owner, address(miners), 100_000 * USD);
+        vm.prank(owner);
+        miners.addStake(100_000 * USD);
+        skipTime(TURN_SECONDS + 1);
+        game.timeout(id);
+        executeGame(r, id);
+        vm.assertEq(game.creditOf(owner), bond);
+    }
+
+    /// Two rights to one receipt are two games.
+    function test_rights_haveTheirOwnGames() public {
+        (IArbitrator.DisputeRef memory r, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        r.right = IArbitrator.Right.Auditor;
+        DisputeId other = openGame(r);
+        vm.assertNotEq(DisputeId.unwrap(id), DisputeId.unwrap(other));
+        vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 2);
+        vm.assertEq(miners.disputeOf(owner, 1).arbitrator, address(game));
     }
 
     function test_withdrawCredit_ofNothing_isRefused() public {

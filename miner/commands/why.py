@@ -98,6 +98,11 @@ def _reputation(facts: MinerFacts) -> Iterator[_Found]:
             f"jailed for {format_duration(chain.jailed_for_s)} more after {_strikes(chain)}",
             "miner unjail, when the time is over",
         )
+    elif chain.open_disputes:
+        yield _blocks(
+            f"no new job while {chain.open_disputes} disputes are open against it",
+            "miner disputes ls",
+        )
     elif not chain.can_work and chain.state == ACTIVE and chain.stake >= chain.min_stake:
         yield _blocks(f"the jail time after {_strikes(chain)} is over but not left", "miner unjail")
     elif standing == "left out":
@@ -110,7 +115,7 @@ def _reputation(facts: MinerFacts) -> Iterator[_Found]:
     elif standing == "last":
         yield _costs(f"others come first: {why}", "keep rows as long as they may be asked for")
     else:
-        yield _fine(f"no strike, {chain.open_disputes} open disputes")
+        yield _fine("no strike, no open dispute")
 
 
 def _strikes(chain: OwnerOnChain) -> str:

@@ -73,10 +73,13 @@ class Market:
         return account
 
     def _slash(self, account: Account, unsettled: list[float]) -> None:
-        """The stake is gone and so is every payment that still waits."""
+        """The stake is gone and so is every payment that still waits.
+
+        What is not burned comes back to a cheat that convicts itself by straws.
+        """
         account.is_slashed = True
         reward = self.p.to_challenger * account.stake
         self.rewards += reward
         self.burned += account.stake - reward - self.p.to_requester * account.stake
-        account.earned -= account.stake
+        account.earned -= (1 - self.p.kept) * account.stake
         unsettled.clear()

@@ -12,12 +12,15 @@ from devnet.deploy import USD, Parameters
 from tests.economics.deterrence import (
     Published,
     auditor_stake,
+    bond_of,
     catch_probability,
     expected_gain,
+    freezing_price,
     gain_over,
     griefing_gain,
     least_stake,
     self_slash_gain,
+    shares,
 )
 from tests.economics.players import COST, Market, Miner
 
@@ -40,11 +43,28 @@ def mean(miner: Miner, p: Published = PUBLISHED, stake: float = STAKE, **options
 
 def test_least_stake_is_where_the_gain_is_nothing() -> None:
     stake = least_stake(PUBLISHED)
-    assert stake == pytest.approx(19.2, abs=0.1)
+    assert stake == pytest.approx(38.4, abs=0.1)
     assert expected_gain(PUBLISHED, stake) == pytest.approx(0, abs=1e-12)
-    assert least_stake(replace(PUBLISHED, audit_rate=0.05)) == pytest.approx(11.1, abs=0.1)
-    assert least_stake(replace(PUBLISHED, audit_rate=0.01)) == pytest.approx(60, abs=1)
+    assert least_stake(replace(PUBLISHED, audit_rate=0.05)) == pytest.approx(22.2, abs=0.1)
+    assert least_stake(replace(PUBLISHED, audit_rate=0.01)) == pytest.approx(119, abs=1)
     assert least_stake(replace(PUBLISHED, audit_rate=0.0)) == float("inf")
+    # Who cannot convict itself first loses all.
+    assert least_stake(replace(PUBLISHED, kept=0.0)) == pytest.approx(19.2, abs=0.1)
+
+
+@pytest.mark.parametrize("payment", [0.01, 0.1, 1.0])
+def test_small_jobs_are_no_safer_to_cheat_in(payment: float) -> None:
+    """What a small job saves shrinks with its payment; the stake behind it does not."""
+    stake = least_stake(PUBLISHED)
+    assert least_stake(PUBLISHED, payment) == pytest.approx(stake * payment)
+    assert expected_gain(PUBLISHED, stake * 1.01, payment) < 0
+
+
+def test_an_accuser_of_a_small_job_is_paid_by_the_stake() -> None:
+    """The challenger's share does not depend on the job; the requester's ends at its lock."""
+    reward, amends = shares(PUBLISHED, STAKE, bond_of(PUBLISHED, STAKE, BOND), locked=0.01)
+    assert reward == pytest.approx(0.2 * STAKE)
+    assert amends == 0.01
 
 
 def test_shipped_stake_is_many_times_the_least() -> None:
@@ -53,7 +73,7 @@ def test_shipped_stake_is_many_times_the_least() -> None:
     assert least_stake(half_bribed) * 100 < STAKE
 
 
-@given(st.integers(1, 5_000), st.floats(20, 10_000))
+@given(st.integers(1, 5_000), st.floats(40, 10_000))
 def test_many_jobs_at_once_gain_nothing_either(jobs: int, stake: float) -> None:
     assert gain_over(PUBLISHED, stake, jobs) < 0
 
@@ -68,9 +88,9 @@ def test_gain_changes_sign_at_the_least_stake(a: float, d: float, c: float, rho:
     assert 0 < catch_probability(p) < 1
 
 
-@given(st.floats(1, 10**6), st.floats(0, 10**5))
-def test_slashing_oneself_burns_money(stake: float, bond: float) -> None:
-    assert self_slash_gain(PUBLISHED, stake, bond) <= -0.5 * stake + 1e-6 * stake
+@given(st.floats(1, 10**6), st.floats(0, 10**5), st.floats(0, 10**6), st.integers(0, 10**3))
+def test_slashing_oneself_burns_half(stake: float, bond: float, lock: float, straws: int) -> None:
+    assert self_slash_gain(PUBLISHED, stake, bond, lock, straws) <= -0.5 * stake + 1e-6 * stake
 
 
 def test_lazy_auditors_lose_more_by_canaries_than_they_save() -> None:
@@ -82,6 +102,21 @@ def test_lazy_auditors_lose_more_by_canaries_than_they_save() -> None:
 def test_false_accusation_pays_the_accused() -> None:
     lost, won = griefing_gain(BOND, defence_cost=1.0)
     assert lost < 0 < won
+
+
+def test_a_second_of_freezing_costs_in_proportion_to_what_is_frozen() -> None:
+    """Each hour, of a large stake: by falling silent at once, and by using every turn to its end.
+
+    An accuser has 12 turns at most: three questions and the accusation, six openings, the proof and
+    a part of it; the accused needs none of its own time.
+    """
+    turn_s, payout_s, stake = 4 * 3600, 3600, 10**6 * BOND
+    hour = [
+        3600 * freezing_price(PUBLISHED, stake, BOND, turns * turn_s + payout_s) / stake
+        for turns in (1, 12)
+    ]
+    assert hour == [pytest.approx(0.001), pytest.approx(0.005 / 49)]
+    assert freezing_price(PUBLISHED, STAKE, BOND, 3600) == BOND / 3600
 
 
 # --- the market ---
@@ -104,7 +139,7 @@ def test_lazy_miner_would_earn_more_with_too_little_stake_and_no_newcomers_rate(
 def test_steering_pays_only_if_one_answer_is_worth_much_of_the_stake() -> None:
     bribed = Miner("steering", cheats=0.05, gains=2.0)
     assert mean(bribed) < mean(HONEST)
-    worth = catch_probability(PUBLISHED) * (STAKE + 1)
+    worth = catch_probability(PUBLISHED) * ((1 - PUBLISHED.kept) * STAKE + 1)
     assert worth > 100, "of payments: what one bent answer may be worth before steering pays"
 
 

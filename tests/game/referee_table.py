@@ -18,7 +18,9 @@ from core.protocol import commit
 from tests.twins.game.game import Game, GameParameters, opened
 
 PARAMETERS = GameParameters(bond=20, turn_s=60, payout_delay_s=0)
-OPENED = Opened("0x00", "0x00", 0, "accuser", "requester", "owner", "0x00", "0x00", "0x00", 20, 0)
+OPENED = Opened(
+    "0x00", "0x00", 0, 0, "accuser", "requester", "owner", "0x00", "0x00", "0x00", 20, 0
+)
 Answer = Callable[[Seen], Move | None]
 
 

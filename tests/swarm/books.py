@@ -12,6 +12,22 @@ from core.protocol.types import JobState, ModelSpec
 from tests.swarm.world import JobSeen, World
 
 
+async def split_of(
+    world: World, job: JobSeen, *, at_fault: frozenset[int] = frozenset()
+) -> pricing.Split:
+    """What becomes of the money that a settled job locked."""
+    spec = await world.chain.read("ModelRegistry", "specOf", job.order.model_id)
+    return pricing.split(
+        job.order,
+        job.plan,
+        msgspec.convert(spec, ModelSpec),
+        job.tokens_in,
+        job.tokens_out,
+        protocol_fee_bps=world.net.parameters.protocol_fee_bps,
+        at_fault=at_fault,
+    )
+
+
 async def expected_changes(
     world: World, jobs: Iterable[JobSeen], *, at_fault: frozenset[int] = frozenset()
 ) -> dict[str, int]:
@@ -20,18 +36,7 @@ async def expected_changes(
     for job in jobs:
         if job.state is not JobState.SETTLED:
             continue
-        spec = msgspec.convert(
-            await world.chain.read("ModelRegistry", "specOf", job.order.model_id), ModelSpec
-        )
-        split = pricing.split(
-            job.order,
-            job.plan,
-            spec,
-            job.tokens_in,
-            job.tokens_out,
-            protocol_fee_bps=world.net.parameters.protocol_fee_bps,
-            at_fault=at_fault,
-        )
+        split = await split_of(world, job, at_fault=at_fault)
         found["requester-1"] += split.refund - split.locked
         found["matcher-1"] += split.matcher_fee
         found["deployer"] += split.protocol_fee

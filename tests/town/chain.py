@@ -264,7 +264,8 @@ class FakeChain(Chain):
                 owner = OWNER if args[0] in self.stakes else t.ZERO_ADDRESS
                 return self.owners.get(args[0], owner)
             case "MinerRegistry.minerOf":
-                return {"stake": max(self.stakes.values(), default=0), "strikes": self.strikes}
+                stake = max(self.stakes.values(), default=0)
+                return {"stake": stake, "leaving": 0, "strikes": self.strikes}
             case "MinerRegistry.canWork":
                 return self.stakes.get(args[0], 0) >= max(1, args[1])
             case "ModelRegistry.exists":

@@ -298,9 +298,13 @@ class TwinGame:
         )
         now = bench.now + 1
         receipt_hash = commit.unhex(signing.struct_hash(receipt))
+        pool = bench.read("MinerRegistry", "poolOf", [bench.owner])
+        number = pool[1]  # what the next dispute is called
         ref = (
             job,
             0,
+            0,
+            number,
             bench.owner,
             bench.operator,
             bench.accuser,
@@ -311,10 +315,12 @@ class TwinGame:
             [],
             [],
         )
+        parties = [bench.owner, bench.at["ToleranceGame"], bench.accuser, bench.requester, USD]
+        bench.send(bench.at["TaskRegistry"], "MinerRegistry", "openDispute", parties, now)
+        bench.gas_used.pop()  # `TaskRegistry.dispute` pays for it
+        now += 1
         bench.send(bench.at["TaskRegistry"], "ToleranceGame", "open", [ref], now)
-        identity = bytes(
-            bench.read("ToleranceGame", "disputeIdOf", [job, 0, root, bench.requester])
-        )
+        identity = bytes(bench.read("ToleranceGame", "disputeIdOf", [job, 0, receipt_hash, 0]))
         accused = frozenset((bench.owner, bench.operator))
         game = opened(
             bench.parameters,
@@ -707,7 +713,8 @@ class TwinGame:
             paid.update(found)
             return after
 
-        args = [self.job, 0, commit.unhex(self.receipt.requests_root), self.bench.requester]
+        receipt_hash = commit.unhex(signing.struct_hash(self.receipt))
+        args = [self.job, 0, receipt_hash, 0]
         self.move(self.bench.requester, "execute", args, twin, at_s, named=False)
         for name, account in (("accuser", self.bench.accuser), ("accused", self.bench.owner)):
             now_has = self.bench.read("ToleranceGame", "creditOf", [account])

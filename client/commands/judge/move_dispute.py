@@ -123,7 +123,7 @@ async def resolve(run: Run, typed: str) -> None:
         contract, function = (GAME if seen.game else JURY), call
         args: tuple[Any, ...] = (seen.dispute,)
         if seen.game is not None and function == "execute":
-            args = (seen.game.job, seen.game.stage, seen.game.requests_root, seen.game.requester)
+            args = (seen.game.job, seen.game.stage, seen.game.receipt_hash, seen.game.right)
         await context.chain.simulate(signer.address, contract, function, *args)
         run.confirm(
             "Move it on?",

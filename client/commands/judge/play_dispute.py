@@ -17,13 +17,14 @@ from client.commands.judge.dispute_results import PlayedDispute
 from client.context import Context
 from client.disputes.charge import Charge, accusation, charge_of, inquest_of, would_convict
 from client.disputes.inquest import Inquest
+from client.disputes.jury_dispute import bond_due
 from client.disputes.prosecution import Accusation, Brought, Played, Prosecution, open_game
 from client.disputes.show_trace import Showing
 from client.orders.shard_roots import shard_roots
 from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.game.game_log import GAME, Opened, Seen, games, read_game
 from core.dispute.trace.judge import Claim
-from core.protocol import ids
+from core.protocol import ids, signing
 from core.protocol.errors import CheckFailed, PeerUnreachable
 from core.protocol.signing import DigestSigner
 from core.protocol.types import SignedReceipt
@@ -65,11 +66,11 @@ async def play_dispute(
     chain, stage = context.chain, accused.receipt.stage
     source = await source_of(context, found.case)
     trial = _Preparing(context, signer, found, accused, delegation, source)
-    opened = await _begun(context, signer, found, stage)
+    opened = await _begun(context, signer, found, accused)
     await trial.prepare(None if opened is None else await read_game(chain, opened))
     if opened is None:
-        bond = run.settings.show_token(await chain.read(GAME, "bond"))
-        run.confirm("Open the dispute?", trial.described(bond))
+        bond = await bond_due(chain, GAME, found.case.plan[stage].operator)
+        run.confirm("Open the dispute?", trial.described(run.settings.show_token(bond)))
         opened = await open_game(chain, signer, found.case, accused, delegation)
         run.note(f"opened {ids.short(ids.Kind.DISPUTE, opened.dispute)}")
     name = ids.short(ids.Kind.DISPUTE, opened.dispute)
@@ -112,11 +113,13 @@ async def next_move(
     Raises CheckFailed for what the referee would not convict, or a receipt that is not here.
     """
     signed = (pipeline[opened.stage] for pipeline in found.pipelines)
-    accused = next((s for s in signed if s.receipt.requests_root == opened.requests_root), None)
+    accused = next(
+        (s for s in signed if signing.struct_hash(s.receipt) == opened.receipt_hash), None
+    )
     if accused is None:
         raise CheckFailed(
             "the accused receipt is not here",
-            f"none of stage {opened.stage} has the requests root {opened.requests_root}",
+            f"none of stage {opened.stage} has the hash {opened.receipt_hash}",
         )
     source = await source_of(context, found.case)
     trial = _Preparing(context, signer, found, accused, delegation, source)
@@ -258,12 +261,13 @@ class _Preparing:
 
 
 async def _begun(
-    context: Context, signer: DigestSigner, found: Investigation, stage: int
+    context: Context, signer: DigestSigner, found: Investigation, accused: SignedReceipt
 ) -> Opened | None:
-    """Our own game about this stage, if one is running."""
+    """Our own game about this receipt, if one is running."""
+    about = found.case.job_id, accused.receipt.stage, signing.struct_hash(accused.receipt)
     for opened in await games(context.chain, context.settings.network.deploy_block):
         ours = opened.accuser.lower() == signer.address.lower()
-        if ours and (opened.job, opened.stage) == (found.case.job_id, stage):
+        if ours and (opened.job, opened.stage, opened.receipt_hash) == about:
             seen = await read_game(context.chain, opened)
             if seen.phase != Phase.EXECUTED:
                 return opened

@@ -23,12 +23,12 @@ from client.audit.investigation import (
 from client.commands.judge.dispute_results import DisputeRow, JuryDispute
 from client.commands.judge.play_dispute import is_played, play_dispute
 from client.context import Context, open_context
-from client.disputes.jury_dispute import challenge_cost, check_standing, open_dispute
+from client.disputes.jury_dispute import challenge_cost, check_standing, open_dispute, right_of
 from client.jury.jury import Phase
 from core.dispute.game.dispute import STATUSES
 from core.dispute.game.dispute import Phase as GamePhase
 from core.dispute.game.game_log import GAME, Opened, games
-from core.protocol import ids
+from core.protocol import ids, signing
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.signing import DigestSigner
 from core.protocol.types import LayerRange, SignedReceipt
@@ -164,21 +164,27 @@ async def dispute_job(
             played = await play_dispute(run, context, signer, found, accused, delegation, wait=wait)
             run.emit(played)
             return
-        cost = await challenge_cost(context.chain)
         show = settings.show_token
         index = accused.receipt.stage
+        operator = found.case.plan[index].operator
+        cost = await challenge_cost(context.chain, operator)
         run.confirm(
             "Open the dispute?",
             {
                 "job": ids.short(ids.Kind.JOB, found.case.job_id),
-                "accused": f"stage {index}, operator {found.case.plan[index].operator}",
+                "accused": f"stage {index}, operator {operator}",
                 "bond": f"{show(cost.bond)}, lost if the jury finds no fault",
                 "fee": f"{show(cost.fee)} for the jury",
             },
         )
         await open_dispute(context.chain, signer, found.case, accused, delegation)
         dispute = await context.chain.read(
-            "JuryArbitrator", "disputeIdOf", found.case.job_id, index, accused.receipt.requests_root
+            "JuryArbitrator",
+            "disputeIdOf",
+            found.case.job_id,
+            index,
+            signing.struct_hash(accused.receipt),
+            right_of(found.case, signer.address),
         )
         run.note(f"opened {ids.short(ids.Kind.DISPUTE, dispute)}")
         if wait:

@@ -27,6 +27,7 @@ MOVES = {
     "JurorRewarded": "A juror of the majority is paid",
     "JurorPenalised": "A juror is penalised",
     "Slashed": "Stake is taken",
+    "Shared": "The accuser and the requester get their shares",
     "GameOpened": "The accuser opens a game over the trace",
     "Accused": "The accuser commits to the trace that it computes itself",
     "Asked": "The accuser asks for rows that it was not given",

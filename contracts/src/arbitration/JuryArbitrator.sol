@@ -7,6 +7,7 @@ import {IArbitrator} from "../interfaces/IArbitrator.sol";
 import {IJuryArbitrator} from "../interfaces/IJuryArbitrator.sol";
 import {IMinerRegistry} from "../interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../interfaces/ITaskRegistry.sol";
+import {Bonds} from "../libraries/Bonds.sol";
 import {CreditBook} from "../libraries/CreditBook.sol";
 import {Sortition} from "../libraries/Sortition.sol";
 import {StakeTree} from "../libraries/StakeTree.sol";
@@ -50,6 +51,7 @@ contract JuryArbitrator is JurorPool {
     address public immutable taskRegistry;
     IMinerRegistry public immutable minerRegistry;
     uint96 public immutable bond;
+    uint16 public immutable bondBps;
     uint96 public immutable fee;
     uint32 public immutable commitSeconds;
     uint32 public immutable revealSeconds;
@@ -77,12 +79,14 @@ contract JuryArbitrator is JurorPool {
         if (p.drawDelayBlocks == 0 || p.drawDelayBlocks > MAX_DRAW_DELAY_BLOCKS) {
             revert ParamsInvalid();
         }
-        if (p.slashBps > BPS || p.commitSeconds == 0 || p.revealSeconds == 0) {
+        if (p.slashBps == 0 || p.slashBps > BPS || p.bondBps > BPS) revert ParamsInvalid();
+        if (p.commitSeconds == 0 || p.revealSeconds == 0) {
             revert ParamsInvalid();
         }
         taskRegistry = taskRegistry_;
         minerRegistry = minerRegistry_;
         bond = p.bond;
+        bondBps = p.bondBps;
         fee = p.fee;
         commitSeconds = p.commitSeconds;
         revealSeconds = p.revealSeconds;
@@ -102,7 +106,7 @@ contract JuryArbitrator is JurorPool {
 
     function open(DisputeRef calldata ref) external nonReentrant returns (DisputeId id) {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
-        id = disputeIdOf(ref.job, ref.stage, ref.requestsRoot);
+        id = disputeIdOf(ref.job, ref.stage, ref.receiptHash, ref.right);
         Dispute storage d = _disputes[id];
         if (d.phase != Phase.None) revert DisputeExists(id);
 
@@ -113,19 +117,25 @@ contract JuryArbitrator is JurorPool {
         d.status = Status.Open;
         d.drawBlock = uint64(block.number + drawDelayBlocks);
         d.challenger = ref.challenger;
-        d.requester = ref.requester;
-        d.bond = bond;
+        d.right = ref.right;
+        d.number = ref.number;
+        d.bond = uint96(Bonds.due(minerRegistry, ref.accused, ref.number, bond, bondBps));
         d.fee = fee;
         d.snapshotBlock = uint64(block.number - 1);
         d.receiptHash = ref.receiptHash;
-        d.requestsRoot = ref.requestsRoot;
         _exclude(id, ref.operators, ref.parties);
         emit DisputeOpened(
-            id, ref.job, ref.accused, ref.stage, ref.challenger, ref.receiptHash, bond, d.drawBlock
+            id,
+            ref.job,
+            ref.accused,
+            ref.stage,
+            ref.challenger,
+            ref.receiptHash,
+            d.bond,
+            d.drawBlock
         );
 
-        minerRegistry.freeze(ref.accused);
-        _pull(ref.challenger, uint256(bond) + fee);
+        _pull(ref.challenger, uint256(d.bond) + fee);
     }
 
     // --- anyone: draw ---
@@ -206,15 +216,12 @@ contract JuryArbitrator is JurorPool {
             _credits.add(d.challenger, d.bond + feeBack);
         }
 
-        uint256 slashed;
-        if (d.status == Status.Fault) {
-            slashed = minerRegistry.slash(
-                d.accused, slashBps, d.challenger, REWARD_CAP_BONDS * d.bond, d.requester
-            );
-        }
+        bool fault = d.status == Status.Fault;
+        uint256 slashed = minerRegistry.closeDispute(
+            d.accused, d.number, fault ? slashBps : 0, REWARD_CAP_BONDS * d.bond
+        );
         emit DisputeExecuted(id, d.status, slashed);
-        minerRegistry.release(d.accused);
-        ITaskRegistry(taskRegistry).resolve(d.job, d.stage, d.status == Status.Fault);
+        ITaskRegistry(taskRegistry).resolve(d.job, d.stage, d.receiptHash, d.right, fault);
     }
 
     // --- reads ---
@@ -237,12 +244,12 @@ contract JuryArbitrator is JurorPool {
         }
     }
 
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot)
+    function disputeIdOf(JobId job, uint16 stage, bytes32 receiptHash, Right right)
         public
         view
         returns (DisputeId)
     {
-        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, requestsRoot)));
+        return DisputeId.wrap(keccak256(abi.encode(address(this), job, stage, receiptHash, right)));
     }
 
     function commitmentHash(DisputeId id, address juror, Vote vote, bytes32 evidence, bytes32 salt)

@@ -13,10 +13,19 @@ interface IArbitrator {
         NoRuling // no quorum: nobody is slashed
     }
 
+    /// By which right a dispute was opened. Each has its own for a receipt: an auditor that falls
+    /// silent takes nothing from the requester.
+    enum Right {
+        Requester,
+        Auditor // the order's, or a delegate of the requester
+    }
+
     /// What is disputed. All fields were checked by TaskRegistry against signatures before `open`.
     struct DisputeRef {
         JobId job;
         uint16 stage;
+        Right right;
+        uint32 number; //          of the accused's disputes in MinerRegistry, where it is open
         address accused; //        owner of the stage's miner
         address operator;
         address challenger;
@@ -28,7 +37,10 @@ interface IArbitrator {
         address[] parties; //      requester, challenger, matcher, auditor: nor they
     }
 
-    /// Only TaskRegistry. Pulls the bond and fee from the challenger.
+    /// Only TaskRegistry. Pulls the bond and fee from the challenger. The bond is a share of what
+    /// the accused has at stake, and no less than a base.
+    ///
+    /// An arbitrator tells MinerRegistry (`closeDispute`) and TaskRegistry (`resolve`) its ruling.
     function open(DisputeRef calldata ref) external returns (DisputeId);
 
     /// Longest time from open to ruling executed, which unbonding outlasts.

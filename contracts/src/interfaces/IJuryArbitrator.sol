@@ -27,7 +27,8 @@ interface IJuryArbitrator is IArbitrator {
     /// Fixed at deployment.
     struct Params {
         uint96 minJurorStake; //    a juror's least stake, and the base of its fines
-        uint96 bond; //             what a challenger risks
+        uint96 bond; //             what a challenger risks at least
+        uint16 bondBps; //          of the accused's stake, where that is more
         uint96 fee; //              what jurors share
         uint32 commitSeconds;
         uint32 revealSeconds;
@@ -60,14 +61,14 @@ interface IJuryArbitrator is IArbitrator {
         uint40 payoutAt;
         uint8 panel;
         uint8 commits;
-        address requester;
         uint96 bond;
-        uint96 fee; // weights are those at the end of snapshotBlock
-        uint64 snapshotBlock;
+        uint96 fee;
+        uint64 snapshotBlock; // weights are those at its end
+        uint32 number; //        in MinerRegistry
+        Right right;
         uint8 reveals;
         uint8 votesFault;
         bytes32 receiptHash;
-        bytes32 requestsRoot;
     }
 
     event JurorStaked(address indexed juror, uint256 amount, uint256 stake);
@@ -154,7 +155,7 @@ interface IJuryArbitrator is IArbitrator {
         external
         pure
         returns (bytes32);
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot)
+    function disputeIdOf(JobId job, uint16 stage, bytes32 receiptHash, Right right)
         external
         view
         returns (DisputeId);

@@ -11,6 +11,7 @@ import {
     Stage,
     StageReceipt
 } from "../types/Signed.sol";
+import {IArbitrator} from "./IArbitrator.sol";
 
 /// A job, from signed order to payment: a batch of requests, or, if both roots of its order are
 /// zero, a session whose requests are opened one by one and paid by cumulative Acks.
@@ -31,8 +32,8 @@ interface ITaskRegistry {
     }
 
     /// {planHash} {deadline 40 | finalAt 40 | window 32 | tokensIn 32 | tokensOut 32 | openDisputes
-    /// 16 | matcherFeeBps 16 | stages 8 | state 8 | isSession 8} {faultMask 64 | disputedMask 64 |
-    /// openMask 64} {arbitrator} {resultRoot}. Escrow has requester and locked amount.
+    /// 32 | matcherFeeBps 16 | stages 8 | state 8 | isSession 8} {faultMask 64 | arbitrator 160}
+    /// {resultRoot}. Escrow has requester and locked amount.
     struct Job {
         bytes32 planHash;
         uint40 deadline; //      the order's, or the moment of requestClose
@@ -40,14 +41,12 @@ interface ITaskRegistry {
         uint32 window;
         uint32 tokensIn; //      delivered, or acknowledged and paid
         uint32 tokensOut;
-        uint16 openDisputes;
+        uint32 openDisputes;
         uint16 matcherFeeBps;
         uint8 stages;
         State state;
         bool isSession; //       its order is open
         uint64 faultMask; //     bit i: stage i was found at fault
-        uint64 disputedMask; //  bit i: stage i has had its one dispute
-        uint64 openMask; //      bit i: that dispute is undecided
         address arbitrator; //   the order's, from the first dispute on
         bytes32 resultRoot; //   of a delivery
     }
@@ -76,9 +75,20 @@ interface ITaskRegistry {
     event JobCancelled(JobId indexed job, uint256 refunded);
     event JobExpired(JobId indexed job, uint256 refunded);
     event JobDisputed(
-        JobId indexed job, uint16 indexed stage, address indexed challenger, address arbitrator
+        JobId indexed job,
+        uint16 indexed stage,
+        address indexed challenger,
+        IArbitrator.Right right,
+        bytes32 receiptHash,
+        address arbitrator
     );
-    event JobResolved(JobId indexed job, uint16 indexed stage, bool fault);
+    event JobResolved(
+        JobId indexed job,
+        uint16 indexed stage,
+        IArbitrator.Right right,
+        bytes32 receiptHash,
+        bool fault
+    );
     event NonceRevoked(address indexed requester, uint64 nonce);
     event EquivocationProven(
         JobId indexed job, uint16 indexed stage, address indexed owner, uint256 slashed
@@ -190,6 +200,10 @@ interface ITaskRegistry {
     /// Requester, the order's auditor or a delegate: name the guilty stage by its signed receipt,
     /// within the window. Delivered or Disputed: its share is frozen. Paid by Ack: only stake is at
     /// risk; a session's window begins anew with every Ack, and ends a window after the deadline.
+    ///
+    /// Requester and auditor have a dispute each for every receipt that the stage signed; a
+    /// delegate has the auditor's. A stage found at fault is not disputed again in the job. The
+    /// accused cannot be slashed but by the order's arbitrator for this dispute.
     function dispute(
         Order calldata order,
         Stage[] calldata plan,
@@ -200,10 +214,18 @@ interface ITaskRegistry {
     ) external;
 
     /// The order's arbitrator only.
-    function resolve(JobId job, uint16 stage, bool fault) external;
+    function resolve(
+        JobId job,
+        uint16 stage,
+        bytes32 receiptHash,
+        IArbitrator.Right right,
+        bool fault
+    ) external;
 
     /// Two receipts of one stage with different leaves for one request: slashed at once, no bond.
-    /// Anyone may call; the reward goes to the requester of record, so front-running gains nothing.
+    /// Anyone may call; the reward goes to the requester of record, so front-running gains nothing:
+    /// 20 % of the slash, at most the least stake, and the victim's share. It waits in
+    /// MinerRegistry for disputes that were opened before.
     function proveEquivocation(
         Order calldata order,
         Stage[] calldata plan,

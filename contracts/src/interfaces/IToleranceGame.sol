@@ -33,13 +33,14 @@ interface IToleranceGame is IArbitrator {
     }
 
     struct Params {
-        uint96 bond;
+        uint96 bond; //    at least
+        uint16 bondBps; // of the accused's stake, where that is more
         uint32 turnSeconds;
         uint32 payoutDelaySeconds;
         uint16 slashBps;
     }
 
-    /// A dispute as it stands. Job, stage, requests' root and requester are in its id.
+    /// A dispute as it stands. Job, stage, receipt and right are in its id.
     struct Game {
         address accused;
         Phase phase;
@@ -63,6 +64,7 @@ interface IToleranceGame is IArbitrator {
         JobId indexed job,
         address indexed accused,
         uint16 stage,
+        Right right,
         address accuser,
         address requester,
         ModelId model,
@@ -249,7 +251,7 @@ interface IToleranceGame is IArbitrator {
     function timeout(DisputeId id) external;
 
     /// Move the money of a ruled game: bond, slash, release.
-    function execute(JobId job, uint16 stage, bytes32 requestsRoot, address requester) external;
+    function execute(JobId job, uint16 stage, bytes32 receiptHash, Right right) external;
 
     /// Pull what a game left to the caller.
     function withdrawCredit() external returns (uint256 amount);
@@ -259,7 +261,7 @@ interface IToleranceGame is IArbitrator {
     function gameOf(DisputeId id) external view returns (Game memory);
 
     function creditOf(address account) external view returns (uint256);
-    function disputeIdOf(JobId job, uint16 stage, bytes32 requestsRoot, address requester)
+    function disputeIdOf(JobId job, uint16 stage, bytes32 receiptHash, Right right)
         external
         view
         returns (DisputeId);

@@ -42,7 +42,16 @@ contract JuryArbitratorTest is StakeFixture {
     }
 
     function assertResolved(DisputeId id, bool fault) private view {
-        (JobId job, uint16 stage, bool told, address caller) = tasks.resolutions(0);
+        (
+            JobId job,
+            uint16 stage,
+            bytes32 receiptHash,
+            IArbitrator.Right right,
+            bool told,
+            address caller
+        ) = tasks.resolutions(0);
+        vm.assertEq(receiptHash, jury.disputeOf(id).receiptHash);
+        vm.assertTrue(right == jury.disputeOf(id).right);
         vm.assertEq(JobId.unwrap(job), JobId.unwrap(jury.disputeOf(id).job));
         vm.assertEq(uint256(stage), 1);
         vm.assertEq(told, fault);
@@ -60,7 +69,7 @@ contract JuryArbitratorTest is StakeFixture {
 
     function test_open_freezesTheMinerAndTakesBondAndFee() public {
         IArbitrator.DisputeRef memory ref = disputeRef();
-        DisputeId expected = jury.disputeIdOf(ref.job, ref.stage, ref.requestsRoot);
+        DisputeId expected = jury.disputeIdOf(ref.job, ref.stage, ref.receiptHash, ref.right);
         fund(challenger, address(jury), uint256(BOND) + FEE);
         vm.expectEmit(address(jury));
         emit IJuryArbitrator.DisputeOpened(
@@ -73,19 +82,19 @@ contract JuryArbitratorTest is StakeFixture {
             BOND,
             vm.getBlockNumber() + DRAW_DELAY_BLOCKS
         );
-        vm.prank(address(tasks));
-        DisputeId id = jury.open(ref);
+        DisputeId id = tasks.open(miners, jury, ref);
 
         vm.assertEq(DisputeId.unwrap(id), DisputeId.unwrap(expected));
         vm.assertEq(
             DisputeId.unwrap(id),
-            keccak256(abi.encode(address(jury), ref.job, ref.stage, ref.requestsRoot))
+            keccak256(abi.encode(address(jury), ref.job, ref.stage, ref.receiptHash, ref.right))
         );
         IJuryArbitrator.Dispute memory d = jury.disputeOf(id);
         assertEqPhase(d.phase, IJuryArbitrator.Phase.Opened);
         assertEqStatus(jury.disputeOf(id).status, IArbitrator.Status.Open);
         vm.assertEq(d.receiptHash, ref.receiptHash);
-        vm.assertEq(d.requester, requester);
+        vm.assertEq(uint256(d.number), 0);
+        vm.assertEq(uint256(d.bond), BOND);
         vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 1);
         vm.assertEq(token.balanceOf(address(jury)), uint256(BOND) + FEE);
         vm.assertEq(token.balanceOf(challenger), 0);
@@ -106,27 +115,19 @@ contract JuryArbitratorTest is StakeFixture {
         DisputeId id = openDispute(ref);
         bytes memory exists = abi.encodeWithSelector(IJuryArbitrator.DisputeExists.selector, id);
         vm.expectRevert(exists);
-        tasks.open(jury, ref);
+        tasks.open(miners, jury, ref);
         address[] memory panel = drawPanel(id);
         voteAll(id, panel, votes3(FAULT, FAULT, FAULT));
         execute(id);
         vm.expectRevert(exists);
-        tasks.open(jury, ref);
+        tasks.open(miners, jury, ref);
     }
 
     function test_open_whenChallengerCannotPay_reverts() public {
         IArbitrator.DisputeRef memory ref = disputeRef();
         vm.expectRevert();
-        tasks.open(jury, ref);
+        tasks.open(miners, jury, ref);
         vm.assertEq(uint256(miners.minerOf(owner).openDisputes), 0);
-    }
-
-    function test_open_whenAccusedUnknown_reverts() public {
-        IArbitrator.DisputeRef memory ref = disputeRef();
-        ref.accused = stranger;
-        fund(challenger, address(jury), uint256(BOND) + FEE);
-        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.MinerUnknown.selector, stranger));
-        tasks.open(jury, ref);
     }
 
     // --- draw ---
@@ -487,9 +488,13 @@ contract JuryArbitratorTest is StakeFixture {
         fund(owner, address(miners), 100_000 * USD);
         vm.prank(owner);
         miners.addStake(100_000 * USD);
+        uint256 bond = (STAKE + 100_000 * USD) * BOND_BPS / 10_000;
+        fund(challenger, address(jury), bond - BOND); // the fixture adds the rest
         (DisputeId id,) = ruled(votes3(FAULT, FAULT, FAULT));
+        vm.assertEq(uint256(jury.disputeOf(id).bond), bond);
         execute(id);
-        vm.assertEq(miners.creditOf(challenger), 10 * uint256(BOND));
+        vm.assertEq(miners.creditOf(challenger), 10 * bond);
+        vm.assertEq(jury.creditOf(challenger), bond);
     }
 
     function test_execute_whenNoFault_compensatesTheAccused() public {
@@ -575,6 +580,7 @@ contract JuryArbitratorTest is StakeFixture {
             vm.prank(owner);
             miners.addStake(extra);
         }
+        fund(challenger, address(jury), extra); // enough for a share of it as bond
         (DisputeId id,) = ruled(votes3(FAULT, FAULT, FAULT));
         execute(id);
         uint256 lost = STAKE + extra;
@@ -669,7 +675,7 @@ contract JuryArbitratorTest is StakeFixture {
     }
 
     function test_constructor_whenParamsMakeNoJury_reverts() public {
-        for (uint256 i; i < 12; ++i) {
+        for (uint256 i; i < 14; ++i) {
             IJuryArbitrator.Params memory p = juryParams();
             if (i == 0) p.minJurorStake = 0;
             if (i == 1) p.jurorUnbondSeconds = 0;
@@ -683,6 +689,8 @@ contract JuryArbitratorTest is StakeFixture {
             if (i == 9) p.commitSeconds = 0;
             if (i == 10) p.revealSeconds = 0;
             if (i == 11) p.quorum = 255;
+            if (i == 12) p.slashBps = 0;
+            if (i == 13) p.bondBps = 10_001;
             expectParamsRefused(p);
         }
     }

@@ -103,7 +103,7 @@ contract GameHandler is GameFixture {
         if (attempt(
                 games[number],
                 stranger,
-                abi.encodeCall(game.execute, (r.job, r.stage, r.requestsRoot, r.requester))
+                abi.encodeCall(game.execute, (r.job, r.stage, r.receiptHash, r.right))
             )) ++executed;
     }
 

@@ -17,6 +17,8 @@ contract StakeHandler is StakeFixture {
     bool public panicked;
     bool public leftEarly;
     uint256 public executed;
+    uint256 public slashed;
+    uint256 public shared; // of it, credits that were withdrawn, but for the burned half
     DisputeId[] public disputes;
     mapping(address owner => uint256 time) public lastExitRequest;
     mapping(DisputeId id => mapping(address juror => IJuryArbitrator.Vote)) private voted;
@@ -147,10 +149,14 @@ contract StakeHandler is StakeFixture {
     }
 
     /// TaskRegistry slashes for equivocation, without a dispute.
-    function slashAtOnce(uint256 who, uint16 bps, uint256 cap) external {
-        bytes memory data =
-            abi.encodeCall(miners.slash, (minerAt(who), bps, requester, cap, requester));
-        if (!act(address(tasks), address(miners), data)) panicked = true; // slash never reverts
+    function slashAtOnce(uint256 who, uint16 bps, uint256 cap, uint256 victimCap) external {
+        address owner_ = minerAt(who);
+        uint256 before = staked();
+        vm.prank(address(tasks));
+        uint32 number = miners.openDispute(owner_, address(tasks), requester, requester, victimCap);
+        bytes memory data = abi.encodeCall(miners.closeDispute, (owner_, number, bps, cap));
+        if (!act(address(tasks), address(miners), data)) panicked = true; // it never reverts
+        slashed += before - staked();
     }
 
     // --- jurors ---
@@ -200,8 +206,9 @@ contract StakeHandler is StakeFixture {
         ref.parties[0] = ref.accused;
         if (jurorIsParty) ref.parties[1] = jurorAddressAt(who);
         fund(challenger, address(jury), uint256(BOND) + FEE);
-        if (act(address(tasks), address(jury), abi.encodeCall(jury.open, (ref)))) {
-            disputes.push(jury.disputeIdOf(ref.job, ref.stage, ref.requestsRoot));
+        tasks.lock(who % 2 == 0 ? type(uint256).max : MIN_STAKE / 10);
+        if (act(stranger, address(tasks), abi.encodeCall(tasks.open, (miners, jury, ref)))) {
+            disputes.push(jury.disputeIdOf(ref.job, ref.stage, ref.receiptHash, ref.right));
         }
     }
 
@@ -260,7 +267,20 @@ contract StakeHandler is StakeFixture {
     function executeOne(uint256 which) public {
         if (disputes.length == 0) return;
         DisputeId id = disputes[which % disputes.length];
+        uint256 before = staked();
         if (act(stranger, address(jury), abi.encodeCall(jury.execute, (id)))) ++executed;
+        slashed += before - staked();
+    }
+
+    function serve(uint256 who, uint256 count) external {
+        miners.serve(minerAt(who), bound(count, 0, 100));
+    }
+
+    function staked() public view returns (uint256 sum) {
+        for (uint256 i; i < MINERS; ++i) {
+            IMinerRegistry.Miner memory miner = miners.minerOf(minerAt(i));
+            sum += uint256(miner.stake) + miner.leaving;
+        }
     }
 
     // --- credits ---
@@ -268,7 +288,10 @@ contract StakeHandler is StakeFixture {
     function withdrawCredits(uint256 who) external {
         address[] memory all = accounts();
         address account = all[who % all.length];
-        act(account, address(miners), abi.encodeCall(miners.withdrawCredit, ()));
+        uint256 credit = miners.creditOf(account);
+        if (act(account, address(miners), abi.encodeCall(miners.withdrawCredit, ()))) {
+            if (account != BURN) shared += credit;
+        }
         act(account, address(jury), abi.encodeCall(jury.withdrawCredit, ()));
     }
 
@@ -294,6 +317,7 @@ contract StakeHandler is StakeFixture {
         skipTime(UNBOND_SECONDS + JUROR_UNBOND_SECONDS + JAIL_SECONDS);
         for (uint256 i; i < MINERS; ++i) {
             goHome(minerAt(i));
+            miners.serve(minerAt(i), type(uint256).max);
         }
         for (uint256 i; i < JURORS; ++i) {
             if (jury.jurorOf(jurorAddressAt(i)).slot == 0) continue;

@@ -39,9 +39,11 @@ contract StakeInvariants is Test {
         excluded[0].selectors[1] = handler.setUp.selector;
     }
 
-    /// One invariant of seven claims: forge repeats its campaign for every invariant function.
+    /// One invariant of nine claims: forge repeats its campaign for every invariant function.
     function invariant_stakesAndDisputes() public view {
         minerMoneyIsConserved();
+        slashesAreSharedByHalf();
+        poolsAreServedInOrder();
         juryMoneyIsConserved();
         freezesEqualOpenDisputes();
         executedDisputesAreFinal();
@@ -50,18 +52,49 @@ contract StakeInvariants is Test {
         vm.assertFalse(handler.panicked(), "arithmetic failed where a rule should have refused");
     }
 
-    /// token.balanceOf(MinerRegistry) = Σ (stake + leaving) + Σ credits.
+    /// token.balanceOf(MinerRegistry) = Σ (stake + leaving) + Σ pools + Σ credits.
     function minerMoneyIsConserved() private view {
         uint256 books;
         for (uint256 i; i < handler.MINERS(); ++i) {
             IMinerRegistry.Miner memory miner = miners.minerOf(handler.minerAt(i));
             books += uint256(miner.stake) + miner.leaving;
+            books += miners.poolOf(handler.minerAt(i)).units;
         }
         address[] memory accounts = handler.accounts();
         for (uint256 i; i < accounts.length; ++i) {
             books += miners.creditOf(accounts[i]);
         }
         vm.assertEq(books, handler.tokenBalance(address(miners)));
+    }
+
+    /// To anybody but the burn address go at most halves of what was slashed.
+    function slashesAreSharedByHalf() private view {
+        uint256 shared = handler.shared();
+        address[] memory accounts = handler.accounts();
+        for (uint256 i; i + 1 < accounts.length; ++i) {
+            shared += miners.creditOf(accounts[i]); // the last account is the burn address
+        }
+        for (uint256 i; i < handler.MINERS(); ++i) {
+            shared += miners.poolOf(handler.minerAt(i)).units;
+        }
+        vm.assertLe(shared, handler.slashed() / 2);
+    }
+
+    /// Every dispute is closed once, none younger than an open one is served, and nothing is left
+    /// in a pool whose disputes are all over.
+    function poolsAreServedInOrder() private view {
+        for (uint256 i; i < handler.MINERS(); ++i) {
+            address owner = handler.minerAt(i);
+            IMinerRegistry.Pool memory pool = miners.poolOf(owner);
+            uint256 open;
+            for (uint32 number; number < pool.opened; ++number) {
+                IMinerRegistry.Dispute memory d = miners.disputeOf(owner, number);
+                if (d.arbitrator != address(0)) ++open;
+                if (number < pool.served) vm.assertEq(d.challenger, address(0));
+            }
+            vm.assertEq(open, uint256(miners.minerOf(owner).openDisputes));
+            if (pool.served == pool.opened) vm.assertEq(uint256(pool.units), 0);
+        }
     }
 
     /// token.balanceOf(jury) = Σ (stake + leaving) + Σ credits + Σ (bond + fee) of open disputes.
@@ -127,7 +160,8 @@ contract StakeInvariants is Test {
     function workersHaveTheMinimum() private view {
         for (uint256 i; i < handler.MINERS(); ++i) {
             IMinerRegistry.Miner memory miner = miners.minerOf(handler.minerAt(i));
-            bool works = miner.state == IMinerRegistry.State.Active && miner.jailUntil == 0;
+            bool works = miner.state == IMinerRegistry.State.Active && miner.jailUntil == 0
+                && miner.openDisputes == 0;
             vm.assertEq(miners.canWork(miner.operator, 0), works);
             if (works) vm.assertGe(uint256(miner.stake), handler.minimumStake());
             if (miner.state == IMinerRegistry.State.Exited) {

@@ -133,7 +133,7 @@ contract SystemTest is Court {
         rule(openDispute(deal, delivery, 2), FAULT);
         assertState(deal.id, ITaskRegistry.State.Delivered);
         vm.assertEq(miners.minerOf(minerOwners[2]).stake, 0);
-        vm.assertEq(miners.creditOf(requester), STAKE / 2); // challenger's 20 % and victim's 30 %
+        vm.assertEq(miners.creditOf(requester), amends(deal)); // as challenger and as victim
         vm.assertEq(jury.creditOf(requester), BOND); // the fee went to the jurors
         skipTime(deal.order.window);
         finalize(deal);
@@ -254,7 +254,7 @@ contract SystemTest is Court {
         miners.withdraw();
         rule(id, FAULT);
         vm.assertEq(miners.minerOf(minerOwners[1]).leaving, 0);
-        vm.assertEq(miners.creditOf(requester), STAKE / 2);
+        vm.assertEq(miners.creditOf(requester), amends(deal));
     }
 
     /// Every clock of a job at its largest ends before stake asked for at its start may leave.

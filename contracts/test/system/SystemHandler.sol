@@ -161,8 +161,8 @@ contract SystemHandler is Court {
                     || state == ITaskRegistry.State.Matched)
                 && t <= job.finalAt);
         for (uint256 s; s < task.owners.length; ++s) {
-            if (!disputable && job.openMask >> s & 1 == 0) continue;
             IMinerRegistry.Miner memory m = miners.minerOf(task.owners[s]);
+            if (!disputable && m.openDisputes == 0) continue;
             if (uint256(m.stake) + m.leaving == 0 && m.strikes == 0) stakeLeftEarly = true;
         }
     }
@@ -491,7 +491,15 @@ contract SystemHandler is Court {
         );
         if (!act("dispute", challenger, address(tasks), data)) return;
         hearings.push(
-            Hearing(disputeIdOf(deal, delivery, stage), task.cheatMask >> stage & 1 == 1)
+            Hearing(
+                disputeIdOf(
+                    deal,
+                    delivery,
+                    stage,
+                    who % 2 == 1 ? IArbitrator.Right.Auditor : IArbitrator.Right.Requester
+                ),
+                task.cheatMask >> stage & 1 == 1
+            )
         );
     }
 
@@ -690,6 +698,7 @@ contract SystemHandler is Court {
             if (m.jailUntil != 0 && m.state == IMinerRegistry.State.Cooldown) miners.unjail();
             if (m.state == IMinerRegistry.State.Cooldown) miners.withdraw();
             vm.stopPrank();
+            miners.serve(minerAt(i), type(uint256).max);
         }
         for (uint256 i; i < JURORS; ++i) {
             if (jury.jurorOf(jurorAt(i)).slot == 0) continue;

@@ -29,6 +29,7 @@ contract ToleranceGameSystemTest is Suite {
         super.setUp();
         IToleranceGame.Params memory p;
         p.bond = BOND;
+        p.bondBps = BOND_BPS;
         p.turnSeconds = TURN_SECONDS;
         p.slashBps = 10_000;
         game = new ToleranceGame(
@@ -41,7 +42,7 @@ contract ToleranceGameSystemTest is Suite {
         );
         vm.prank(governor);
         miners.proposeArbitrator(address(game));
-        skipTime(7 days);
+        skipTime(UNBOND_SECONDS + MAX_JOB_SECONDS);
         vm.prank(governor);
         miners.addArbitrator(address(game));
     }
@@ -74,8 +75,8 @@ contract ToleranceGameSystemTest is Suite {
         return game.disputeIdOf(
             deal.id,
             uint16(ACCUSED_STAGE),
-            delivery.receipts[ACCUSED_STAGE].requestsRoot,
-            requester
+            delivery.receipts[ACCUSED_STAGE].hash(),
+            accuser == requester ? IArbitrator.Right.Requester : IArbitrator.Right.Auditor
         );
     }
 
@@ -101,13 +102,10 @@ contract ToleranceGameSystemTest is Suite {
         );
     }
 
-    function execute(Deal memory deal, Delivery memory delivery) private {
+    function execute(Deal memory deal, Delivery memory delivery, IArbitrator.Right right) private {
         vm.prank(stranger);
         game.execute(
-            deal.id,
-            uint16(ACCUSED_STAGE),
-            delivery.receipts[ACCUSED_STAGE].requestsRoot,
-            requester
+            deal.id, uint16(ACCUSED_STAGE), delivery.receipts[ACCUSED_STAGE].hash(), right
         );
     }
 
@@ -124,7 +122,7 @@ contract ToleranceGameSystemTest is Suite {
         skipTime(TURN_SECONDS + 1);
         vm.prank(stranger);
         game.timeout(id);
-        execute(deal, delivery);
+        execute(deal, delivery, IArbitrator.Right.Requester);
         assertState(deal.id, ITaskRegistry.State.Delivered);
         vm.assertEq(uint256(miners.minerOf(minerOwners[ACCUSED_STAGE]).stake), 0);
         skipTime(deal.order.window + 1);
@@ -140,7 +138,7 @@ contract ToleranceGameSystemTest is Suite {
         DisputeId id = open(deal, delivery, auditor); // whom the order names
         skipTime(TURN_SECONDS + 1);
         game.timeout(id);
-        execute(deal, delivery);
+        execute(deal, delivery, IArbitrator.Right.Auditor);
         skipTime(deal.order.window + 1);
         finalize(deal);
         for (uint256 i; i < 3; ++i) {
@@ -184,8 +182,8 @@ contract ToleranceGameSystemTest is Suite {
         DisputeId id = game.disputeIdOf(
             deal.id,
             uint16(ACCUSED_STAGE),
-            delivery.receipts[ACCUSED_STAGE].requestsRoot,
-            requester
+            delivery.receipts[ACCUSED_STAGE].hash(),
+            IArbitrator.Right.Auditor
         );
         accuse(id, deal, delivery, stranger);
     }

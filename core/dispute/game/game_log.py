@@ -29,6 +29,7 @@ class Opened:
     dispute: str
     job: str
     stage: int
+    right: int  # `IArbitrator.Right`: 0 the requester's, 1 an auditor's
     accuser: str
     requester: str
     accused: str
@@ -79,6 +80,7 @@ def opened_in(event: ChainEvent) -> Opened:
         args["id"],
         args["job"],
         args["stage"],
+        args["right"],
         args["accuser"],
         args["requester"],
         args["accused"],

@@ -85,7 +85,7 @@ class Party(ABC):
             if now < seen.ends_at or not self.executes(seen.verdict):
                 return False
             o = self._opened
-            return await self._send("execute", o.job, o.stage, o.requests_root, o.requester)
+            return await self._send("execute", o.job, o.stage, o.receipt_hash, o.right)
         if seen.phase in self.turns:
             move = await self.answer(seen, now)
             return move is not None and await self._send(

@@ -90,7 +90,8 @@ def context(keepers: Keepers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     chain = FakeChain()
     chain.match(keepers.order, keepers.plan)
-    chain.answers |= {"JuryArbitrator.bond": 30, "JuryArbitrator.fee": 12}
+    chain.answers |= dict.fromkeys(("JuryArbitrator.bond", "JuryArbitrator.bondBps"), 30)
+    chain.answers |= {"JuryArbitrator.fee": 12}
     context = Context(settings, chain)
     found = [
         {"operator": o.address, "endpoint": keepers.evidence()._endpoints[o.address.lower()]}
@@ -282,8 +283,13 @@ async def test_dispute_pays_bond_and_fee_and_shows_everything(
     context: Context, keepers: Keepers
 ) -> None:
     chain: Any = context.chain
-    assert (await challenge_cost(chain)).total == 42
     accused = keepers.receipts[1][0]
+    operator = keepers.plan[1].operator
+    chain.stakes[operator] = 10_000
+    assert (await challenge_cost(chain, operator)).total == 42
+    chain.stakes[operator] = 100_000  # of which 30 in 10,000 are more than the least bond
+    assert (await challenge_cost(chain, operator)).total == 312
+    chain.stakes[operator] = 10_000
     chain.usd[REQUESTER.address] = 41
     with pytest.raises(TokenShort) as caught:
         await open_dispute(chain, REQUESTER, keepers.case, accused)
@@ -292,7 +298,7 @@ async def test_dispute_pays_bond_and_fee_and_shows_everything(
     chain.usd[REQUESTER.address] = 42
     await open_dispute(chain, REQUESTER, keepers.case, accused)
     approve, dispute = chain.sent
-    assert approve == ("TestUSD", "approve", chain.addresses["JuryArbitrator"], 42)
+    assert approve == ("TestUSD", "approve", chain.addresses["JuryArbitrator"], 84)
     assert dispute[:6] == (
         "TaskRegistry",
         "dispute",

@@ -63,13 +63,14 @@ JuryArbitrator.DisputeOpened dispute=JURY_CASE job=OLD_JOB accused=OWNER stage=1
 JuryArbitrator.JurorDrawn dispute=JURY_CASE juror=JUROR commitUntil=1800000500
 JuryArbitrator.VoteCommitted dispute=JURY_CASE juror=JUROR commitment=hc1
 JuryArbitrator.RevealStarted dispute=JURY_CASE revealUntil=1800000600
-ToleranceGame.GameOpened id=GAME_CASE job=FOREIGN_JOB accused=OWNER stage=0 accuser=PAYER \
+ToleranceGame.GameOpened id=GAME_CASE job=FOREIGN_JOB accused=OWNER stage=0 right=0 accuser=PAYER \
     requester=PAYER model=MODEL receiptHash=he2 requestsRoot=he3 bond=25usd
 ToleranceGame.Accused id=GAME_CASE chunks=4 endsAt=1800001000
 ToleranceGame.NodeOpened id=GAME_CASE endsAt=1800001100
 ToleranceGame.Picked id=GAME_CASE child=1 endsAt=1800001200
-MinerRegistry.Slashed owner=OWNER challenger=PAYER victim=PAYER amount=100usd toChallenger=50usd \
-    toVictim=25usd burned=25usd
+MinerRegistry.Slashed owner=OWNER number=0 amount=100usd burned=50usd
+MinerRegistry.Shared owner=OWNER number=0 challenger=PAYER victim=PAYER toChallenger=20usd \
+    toVictim=30usd
 """.strip().splitlines()
 NAMED = {
     "MODEL": MODEL_ID,

@@ -14,7 +14,7 @@ from tests.town.orders import key
 
 OURS, THEIRS, JURY, GAME = (key(n).address for n in (1, 2, 3, 4))
 JOB, OTHER = "0x" + "11" * 32, "0x" + "22" * 32
-BOND, JURY_BOND, FEE = 20, 50, 3
+BOND, JURY_BOND, FEE, BPS = 20, 50, 3, 50
 
 
 class Disputes(FakeChain):
@@ -26,6 +26,8 @@ class Disputes(FakeChain):
         self.phases: dict[str, int] = {}
         self.answers = {
             "ToleranceGame.bond": BOND,
+            "ToleranceGame.bondBps": BPS,
+            "JuryArbitrator.bondBps": BPS,
             "JuryArbitrator.bond": JURY_BOND,
             "JuryArbitrator.fee": FEE,
             "ToleranceGame.gameOf": self.standing,
@@ -38,7 +40,7 @@ class Disputes(FakeChain):
     def opened(self, phase: int, who: str, job: str, *, jury: bool = False, stage: int = 1) -> None:
         number = f"0x{len(self.phases):064x}"
         self.phases[number] = phase
-        args = {"job": job, "stage": stage, "accused": THEIRS, "bond": BOND}
+        args = {"job": job, "stage": stage, "right": 0, "accused": THEIRS, "bond": BOND}
         if jury:
             self.emit("JuryArbitrator", "DisputeOpened", dispute=number, challenger=who, **args)
         else:
@@ -48,7 +50,9 @@ class Disputes(FakeChain):
 
 
 async def stake(chain: Disputes, arbitrator: str, stage: int = 1) -> AtStake:
-    case: Any = SimpleNamespace(job_id=JOB, order=SimpleNamespace(arbitrator=arbitrator))
+    plan = [SimpleNamespace(operator=THEIRS)] * 3
+    order = SimpleNamespace(arbitrator=arbitrator)
+    case: Any = SimpleNamespace(job_id=JOB, order=order, plan=plan)
     return await at_stake(chain, case, stage, OURS.lower(), 1)
 
 
@@ -59,6 +63,13 @@ async def test_one_dispute_takes_its_bond_and_before_the_jury_the_fee(
     arbitrator: str, needed: int
 ) -> None:
     assert await stake(Disputes(), arbitrator) == AtStake(needed, 0)
+
+
+async def test_of_a_large_stake_the_bond_is_a_share() -> None:
+    chain = Disputes()
+    chain.stakes[THEIRS] = 100_000
+    assert await stake(chain, GAME) == AtStake(500, 0)
+    assert await stake(chain, JURY) == AtStake(500 + FEE, 0)
 
 
 async def test_what_our_open_disputes_hold_is_locked_and_nobody_elses() -> None:

@@ -117,6 +117,7 @@ def test_nothing_is_wrong_with_a_healthy_miner_and_every_fact_is_told(healthy: M
             "unjail",
             {"jailed_for_s": 3600, "strikes": 1, "can_work": False},
         ),
+        ("reputation", "2 disputes are open", "ls", {"open_disputes": 2, "can_work": False}),
         ("reputation", "is over", "unjail", {"strikes": 2, "can_work": False}),
     ],
 )

@@ -23,7 +23,7 @@ from tests.town.orders import key
 OURS, THEIRS = key(1).address, key(2).address
 DISPUTE = "0x" + "ab" * 32
 JOB, MODEL, ROOT = ("0x" + byte * 32 for byte in ("cd", "11", "22"))
-GAME = Opened(DISPUTE, JOB, 1, OURS, OURS, THEIRS, MODEL, "0x", ROOT, 5, 1)
+GAME = Opened(DISPUTE, JOB, 1, 0, OURS, OURS, THEIRS, MODEL, "0x", ROOT, 5, 1)
 OPENED = Standing(DISPUTE, GAME, Phase.OPENED, "none", ends_at=130, now=100)
 
 

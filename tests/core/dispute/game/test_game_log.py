@@ -10,7 +10,7 @@ from core.dispute.game.game_log import GAME, Opened, read_game
 from core.dispute.trace.layout import Place
 
 ID = "0x" + "ab" * 32
-OPENED = Opened(ID, "0x", 1, "0x", "0x", "0x", "0x", "0x", "0x", 0, 5)
+OPENED = Opened(ID, "0x", 1, 0, "0x", "0x", "0x", "0x", "0x", "0x", 0, 5)
 PLACE = {"section": 3, "op": 4, "row": 0, "segment": 0, "index": 0}
 
 
