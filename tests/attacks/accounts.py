@@ -172,5 +172,6 @@ class Accounts:
 
     def can_work(self, operator: str, least: int) -> bool:
         miner = self.miner[self.owner[operator]]
-        can = miner.operator == operator and miner.state == ACTIVE and miner.jail_until == 0
+        free = miner.jail_until == 0 and miner.open_disputes == 0
+        can = miner.operator == operator and miner.state == ACTIVE and free
         return can and miner.stake >= max(least, self.clocks.min_stake)

@@ -68,7 +68,7 @@ class Spender:
 
 @dataclass
 class Job:
-    """`jobOf`. Open disputes, the three masks and the arbitrator come with disputes."""
+    """`jobOf`. Open disputes, the mask and the arbitrator come with disputes."""
 
     plan_hash: str = t.ZERO_HASH
     deadline: int = 0
@@ -82,8 +82,6 @@ class Job:
     state: t.JobState = t.JobState.NONE
     is_session: bool = False
     fault_mask: int = 0
-    disputed_mask: int = 0
-    open_mask: int = 0
     arbitrator: str = NOBODY
     result_root: str = t.ZERO_HASH
 

@@ -279,7 +279,7 @@ def prepared(rpc_url: str, seed: int) -> Lockstep:
         fee_account=fee_account,
         model=spec,
         model_id=signing.model_id(spec),
-        arbitrators=[addresses[n] for n in ("JuryArbitrator", "ToleranceGame", "TaskRegistry")],
+        arbitrators=[addresses[n] for n in ("JuryArbitrator", "ToleranceGame")],
         contracts=[WALLET, *addresses.values()],
         addresses=addresses,
         order_hash=signing.order_hash,

@@ -4,8 +4,8 @@ Amounts are base units, times seconds. A call either changes the model or raises
 every rule that it breaks, as the document orders none before another. Whose signature came with a
 message is given, not computed: None is one that fits nobody.
 
-Not modelled yet: dispute, resolve, proveEquivocation, freeze and slash. They come after `finalize`,
-and fill `open_disputes`, `jail_until` and the masks, which the rules here and in `accounts` read.
+Not modelled yet: disputes and slashes. They come after `finalize`, and fill `open_disputes`,
+`jail_until` and the mask, which the rules here and in `accounts` read.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Plain
 from core.dispute.trace.families import (
     FP32_DELTA_MICRO,
-    FP32_PLEA,
     SIGMA,
     Traits,
     compile_program,
@@ -65,7 +64,7 @@ def model_program(
     model_dir: Path,
     tolerances: Sequence[Tolerance] = (),
     delta_micro: int = FP32_DELTA_MICRO,
-    plea: Plea = FP32_PLEA,
+    plea: Plea | None = None,
 ) -> ModelProgram:
     """The program of a model folder with these tolerances, δ and noise.
 

@@ -4,6 +4,7 @@
 `program`      operators in bytes that a program's id commits to
 `calibration`  how large a tolerance must be, for what honest machines do
 `layout`       where each value of a trace stands
+`shake`        by how much a value of a plea's second pass is changed
 `derive`       which leaf the value at a place stands or falls by
 `draw`         the draw that an order's sampling bytes prescribe
 `sources`      what a trace reads: the model's tensors and the signed rows

@@ -130,10 +130,11 @@ def compile_program(
     tables_root: bytes,
     tolerances: Sequence[Tolerance] = FP32_TOLERANCES,
     delta_micro: int = FP32_DELTA_MICRO,
-    plea: Plea = FP32_PLEA,
+    plea: Plea | None = None,
 ) -> Program:
     """The program of a model.
 
+    Without `plea` that of its profile: one that lets tokens be a nat off is of bfloat16 machines.
     `tensors` names its tensors under `embed`, `layer i` and `head` as its manifest does.
 
     Raises ModelUnsupported where a tensor is missing, or one is there that no operator reads.
@@ -168,7 +169,7 @@ def compile_program(
         tables_root=tables_root,
         tables=3 if two else 2,
         sigma=2 if two else 1,
-        plea=plea,
+        plea=plea or (BF16_PLEA if delta_micro >= BF16_DELTA_MICRO else FP32_PLEA),
         tolerances=tuple(tolerances),
         sections=(
             Section(0, (Op(LeafKind.INPUT, Form.HIDDEN),)),
