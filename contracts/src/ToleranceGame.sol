@@ -37,8 +37,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     uint256 private constant REWARD_CAP_BONDS = 10;
     uint256 private constant MAX_ASKS = 3;
     uint256 private constant MAX_LIST_BYTES = 4 * Derive.MAX_LISTED;
-    /// Turns of a game at most: three questions and answers, accusation, plea and restatement, eight
-    /// rounds of 32 down a trace of 2^41 chunks to its values, then element and part.
+    /// Turns of a game at most: three questions and answers, accusation, plea and restatement,
+    /// eight rounds of 32 down a trace of 2^41 chunks to its values, then element and part.
     uint256 public constant MAX_TURNS = 29;
     uint256 private constant CLAIM_BYTES = 21 * 32;
     uint256 private constant RECEIPT_BYTES = 14 * 32;
@@ -100,8 +100,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// INVARIANT: what the other side has to read stands in a transaction's own calldata. A key with
-    /// delegated code (EIP-7702) could call from within, so it is none.
+    /// INVARIANT: what the other side has to read stands in a transaction's own calldata. A key
+    /// with delegated code (EIP-7702) could call from within, so it is none.
     modifier byKey() {
         _requireKey();
         _;

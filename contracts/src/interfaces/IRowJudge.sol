@@ -38,8 +38,8 @@ struct Drawn {
     bytes tokens; // that are ahead of one outside top-k, whose hash is `Claim.listed`
 }
 
-/// What do a claim, signed rows and sampling bytes say by themselves? No state, no money: a game asks.
-/// Twins: tests/twins/game/rows.py and draw.py.
+/// What do a claim, signed rows and sampling bytes say by themselves? No state, no money: a game
+/// asks. Twins: core/dispute/trace/judge.py, tests/twins/game/rows.py and draw.py.
 interface IRowJudge {
     error SpotUnknown();
     error OrderMismatch();
