@@ -12,8 +12,8 @@ import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 /// leaf of it, the referee rules. docs/trust.md; twin: tests/twins/game/game.py.
 ///
 /// Opened ⇄ Asked, Opened → Picking ⇄ Opening, Picking → Pleaded → Picking once at the root,
-/// Picking → Proving → Ruled or PickingPart → ProvingPart → Ruled, Ruled → Executed. Every turn has
-/// its own full clock, its last second included.
+/// Picking → Proving → Ruled or PickingPart → ProvingPart → Ruled, Ruled → Executed. Every turn
+/// has its own full clock, its last second included.
 ///
 /// What the other side reads in a move's calldata, only a key may send, as its transaction's own
 /// call: a contract could keep it from being seen, and make the other side fall silent.

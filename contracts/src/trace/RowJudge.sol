@@ -16,7 +16,7 @@ import {Openings} from "./Openings.sol";
 import {Programs} from "./Program.sol";
 import {ProgramHomes, ProgramStore} from "./ProgramStore.sol";
 
-/// See IRowJudge. Twins: tests/twins/game/rows.py and draw.py.
+/// See IRowJudge, which names the twins.
 contract RowJudge is IRowJudge {
     using Decode for Decode.Vector;
     using Programs for Programs.Program;
