@@ -32,8 +32,9 @@ contract HidingParty {
 }
 
 /// Attack: a trace's hashes stand in the calldata of the accuser's moves alone. From a contract
-/// they do not stand in the transaction; the accused cannot see which child differs, names none, and its
-/// whole stake is slashed for silence. The same from an accused, against the accuser's bond.
+/// they do not stand in the transaction; the accused cannot see which child differs, names none,
+/// and its whole stake is slashed for silence. The same from an accused, against the accuser's
+/// bond.
 contract HiddenCalldataTest is GameFixture {
     bytes private constant DELEGATION = abi.encodePacked(hex"ef0100", address(1));
 
