@@ -107,15 +107,15 @@ def test_false_accusation_pays_the_accused() -> None:
 def test_a_second_of_freezing_costs_in_proportion_to_what_is_frozen() -> None:
     """Each hour, of a large stake: by falling silent at once, and by using every turn to its end.
 
-    An accuser has 12 turns at most: three questions and the accusation, six openings, the proof and
-    a part of it; the accused needs none of its own time.
+    An accuser has 15 turns at most: three questions, the accusation and its restatement, eight
+    openings, the proof and a part of it; the accused needs none of its own time.
     """
     turn_s, payout_s, stake = 4 * 3600, 3600, 10**6 * BOND
     hour = [
         3600 * freezing_price(PUBLISHED, stake, BOND, turns * turn_s + payout_s) / stake
-        for turns in (1, 12)
+        for turns in (1, 15)
     ]
-    assert hour == [pytest.approx(0.001), pytest.approx(0.005 / 49)]
+    assert hour == [pytest.approx(0.001), pytest.approx(0.005 / 61)]
     assert freezing_price(PUBLISHED, STAKE, BOND, 3600) == BOND / 3600
 
 
