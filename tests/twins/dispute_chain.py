@@ -40,7 +40,8 @@ from tests.twins.game.packing import binding, packed_place, statement
 
 USD = 10**6
 GAS = 12_000_000
-TURN_S = 20
+TURN_S = 120  # longer than any pause of the machine; who is to be silent is skipped over
+PATIENT = Parameters(turn_s=TURN_S, max_dispute_s=30 * TURN_S, unbond_s=60 * TURN_S)
 #: What the contract calls an error that the state machine knows by one name.
 ALIASES = {
     "OpeningWrong": {"OpeningWrong", "SiblingsWrong"},
@@ -122,7 +123,7 @@ class Bench:
         async def run() -> dict[str, str]:
             chain = RpcChain(url, CHAIN_ID, {})
             try:
-                at = await deploy(chain, signers[0], signers[0].address, Parameters(turn_s=TURN_S))
+                at = await deploy(chain, signers[0], signers[0].address, PATIENT)
                 domain = signing.Domain(CHAIN_ID, at["TaskRegistry"])
                 owner, operator = signers[1], signers[2]
                 await chain.transact(signers[0], "TestUSD", "mint", owner.address, 1000 * USD)
@@ -162,7 +163,7 @@ class Bench:
 
     @property
     def parameters(self) -> GameParameters:
-        p = Parameters(turn_s=TURN_S)
+        p = PATIENT
         return GameParameters(p.bond, p.turn_s, p.payout_delay_s, p.slash_bps)
 
     # --- the node ---
