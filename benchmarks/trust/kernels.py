@@ -15,8 +15,11 @@ Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def _sequential(x: Tensor, w: Tensor) -> Tensor:
-    """One term after the other: the order with most roundings."""
-    return (x[..., None, :].float() * w.float()).cumsum(dim=-1)[..., -1]
+    """One term after the other: the order with most roundings. (`cumsum` would add in float64.)"""
+    total = torch.zeros(*x.shape[:-1], len(w))
+    for term in range(w.shape[1]):
+        total += x[..., term, None].float() * w[:, term].float()
+    return total
 
 
 def _blocked(x: Tensor, w: Tensor) -> Tensor:
