@@ -22,17 +22,16 @@ from torch import Tensor
 from benchmarks.table import Row
 from benchmarks.trust.gradients import Differentiable
 from benchmarks.trust.kernels import other_sums
+from benchmarks.trust.limits import tolerance_of
 from core.dispute.play.build import Boundaries
 from core.dispute.play.model import TraceModel
 from core.dispute.play.plea import SAMPLED, Conditioning, most_noise
-from core.dispute.play.program import ModelProgram, model_program
+from core.dispute.play.program import model_program
 from core.dispute.trace.families import (
     BF16_DELTA_MICRO,
-    BF16_PLEA,
     BF16_TOLERANCES,
     FAMILIES,
     FP32_DELTA_MICRO,
-    FP32_PLEA,
     FP32_TOLERANCES,
 )
 from core.dispute.trace.layout import TraceLayout
@@ -54,8 +53,8 @@ QUICK: dict[str, Any] = {
 }
 PROFILES = ("fp32", "bf16")
 PROMISES = {
-    "fp32": (FP32_TOLERANCES, FP32_DELTA_MICRO, FP32_PLEA),
-    "bf16": (BF16_TOLERANCES, BF16_DELTA_MICRO, BF16_PLEA),
+    "fp32": (FP32_TOLERANCES, FP32_DELTA_MICRO),
+    "bf16": (BF16_TOLERANCES, BF16_DELTA_MICRO),
 }
 FORMS = {"fp32": ("float32", torch.float32), "bf16": ("bfloat16", torch.bfloat16)}
 LAYERS, FIRST, DEPTHS, WINDOWS = 4, 1, (1, 2), (1, 16, 64)
@@ -83,13 +82,12 @@ class Stage:
 
 @dataclass
 class Found:
-    """What was judged, and the rows that came nearest to convicting an honest stage."""
+    """What was judged, and how near it came to convicting an honest stage."""
 
     judged: int = 0
     share: float = 0.0  # of the limit, after a plea
     bare: float = 0.0  # D over T·S, largest
     how: str = "–"
-    rows: Any = None
     tried: set[str] = field(default_factory=set)
 
 
@@ -122,8 +120,7 @@ def searched(folder: Path, family: str, profile: str, seconds: float) -> Found:
     path = folder / f"{family}-{profile}"
     name = {"gemma3_text": "gemma3"}.get(family, family)
     write_tiny_model(path, name, layers=LAYERS, dtype=FORMS[profile][0])
-    tolerances, delta, plea = PROMISES[profile]
-    ours: ModelProgram = model_program(path, tolerances, delta, plea)
+    ours = model_program(path, *PROMISES[profile])
     found, model = Found(), ours.trace_model(path)
     for depth in DEPTHS:
         stage = Stage(path, ours.program, model, profile, depth)
@@ -152,11 +149,7 @@ def _judge(
     """
     found.tried.add(name)
     layout = stage.layout(len(rows))
-    least = min(
-        t.parts_per_trillion / 10**12
-        for t in stage.program.tolerances
-        if stage.depth <= t.max_depth and len(rows) >= t.min_rows
-    )
+    least = tolerance_of(stage.program, stage.depth, len(rows))
 
     def conditioning(given: Tensor) -> Conditioning:
         return Conditioning(layout, stage.model, Boundaries(given.float().numpy()))
@@ -170,15 +163,14 @@ def _judge(
     changed = (rows, *(_moved(rows, rng) for _ in range(GROUND)))
     exact = [conditioning(given) for given in changed]
     ratios = [far(of, ways[worst](given)) for given, of in zip(changed, exact, strict=True)]
-    ratio, at = max((ratio, at) for at, ratio in enumerate(ratios))
-    given, of = changed[at], exact[at]
+    ratio, of = max(zip(ratios, exact, strict=True), key=lambda one: one[0])
     found.bare = max(found.bare, ratio / least)
     if ratio / least < found.share:
         return  # far below what was found, whatever a plea adds
     noise = max(math.sqrt(of.change(seed).sum() / of.size.sum()) for seed in SAMPLED)
     share = ratio / max(least, most_noise(stage.program) * noise)
     if share > found.share:
-        found.share, found.rows = share, given
+        found.share = share
         found.how = f"{name}, {len(rows)} rows, {stage.depth} layers, {worst}"
 
 

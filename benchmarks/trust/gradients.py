@@ -15,9 +15,8 @@ from torch import Tensor
 
 from core.dispute.play.model import TraceModel
 from core.dispute.referee import LeafKind
-from core.dispute.trace.layout import TABLES_PART, TraceLayout
+from core.dispute.trace.layout import TABLES_PART, UNSHAKEN, TraceLayout
 from core.dispute.trace.program import NONE, Form, Op
-from core.dispute.trace.shake import UNSHAKEN
 
 _TWO_ROOT = 2 * (2 / torch.pi) ** 0.5
 _HEADS = (Form.QUERY, Form.KEYS)
@@ -30,8 +29,7 @@ class Differentiable:
 
     def __init__(self, layout: TraceLayout, model: TraceModel) -> None:
         self._at, self._p, self._model = layout, layout.program, model
-        sigma = model.tensor(TABLES_PART, layout.program.sigma)[layout.layer_to]
-        self.sigma = torch.from_numpy(sigma).double()
+        self.sigma = torch.from_numpy(model.sigma(layout))
         self._tensors: dict[tuple[int, int], Tensor] = {}
 
     def __call__(self, rows: Tensor, shake: Shake | None = None) -> Tensor:

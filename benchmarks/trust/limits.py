@@ -11,9 +11,8 @@ from torch import Tensor
 from benchmarks.trust.town import Town
 from core.dispute.play.build import Boundaries
 from core.dispute.play.plea import Conditioning, most_noise
-from core.dispute.play.program import model_program
-from core.dispute.trace.families import FP32_TOLERANCES
 from core.dispute.trace.layout import TraceLayout
+from core.dispute.trace.program import Program
 
 WINDOWS = (1, 16, 64)
 
@@ -22,11 +21,10 @@ class Limits:
     """Limits of one stage of a town on rows [N, D] that it was given."""
 
     def __init__(self, here: Town, stage: int, rows: Tensor, seeds: Sequence[int]) -> None:
-        ours, span = model_program(here.folder, FP32_TOLERANCES), here.spans[stage]
-        self._depth, self._program = span.end - span.start, ours.program
-        layout = TraceLayout(ours.program, span.start, span.end, len(rows), 0, True)
-        given = Boundaries(rows.float().numpy())
-        self._of = Conditioning(layout, ours.trace_model(here.folder), given)
+        self._program, span = here.ours.program, here.spans[stage]
+        self._depth = span.end - span.start
+        layout = TraceLayout(self._program, span.start, span.end, len(rows), 0, True)
+        self._of = Conditioning(layout, here.traced, Boundaries(rows.float().numpy()))
         self._changes = [self._of.change(seed) for seed in seeds]
 
     def lifted(self) -> float:
@@ -46,13 +44,18 @@ class Limits:
         for wide in WINDOWS:
             if wide > len(self._of.size):
                 continue
-            least = min(
-                t.parts_per_trillion / 10**12
-                for t in self._program.tolerances
-                if self._depth <= t.max_depth and wide >= t.min_rows
-            )
+            least = tolerance_of(self._program, self._depth, wide)
             noise = np.max([_sums(change, wide) for change in self._changes], axis=0)
             yield _sums(self._of.size, wide) * least**2, most * noise, wide
+
+
+def tolerance_of(program: Program, depth: int, rows: int) -> float:
+    """T of a window of so many rows, for a stage of `depth` layers: the least that applies."""
+    return min(
+        t.parts_per_trillion / 10**12
+        for t in program.tolerances
+        if depth <= t.max_depth and rows >= t.min_rows
+    )
 
 
 def _sums(squares: Any, wide: int) -> Any:

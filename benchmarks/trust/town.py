@@ -18,7 +18,8 @@ from torch import Tensor
 
 from benchmarks.engine.models import NAMES, model_folder
 from core.dispute.judging.numerics import BF16, FP32, NumericsProfile, profile_of
-from core.dispute.play.program import model_program
+from core.dispute.play.model import TraceModel
+from core.dispute.play.program import ModelProgram, model_program
 from core.dispute.play.tables import corpus_texts
 from core.dispute.trace.families import FP32_TOLERANCES, SIGMA
 from core.engine.batch.whole import prepare
@@ -90,12 +91,22 @@ class Town:
         """What an auditor holds machines to, by the registered program or the published table."""
         if self.form == FORMS["bf16"]:
             return BF16
-        return profile_of(model_program(self.folder, FP32_TOLERANCES).program)
+        return profile_of(self.ours.program)
+
+    @cached_property
+    def ours(self) -> ModelProgram:
+        """The operator program with its tables, as a float32 network registers it."""
+        return model_program(self.folder, FP32_TOLERANCES)
+
+    @cached_property
+    def traced(self) -> TraceModel:
+        """The model's tensors as traces read them."""
+        return self.ours.trace_model(self.folder)
 
     @cached_property
     def sigma(self) -> Any:
         """Sizes of channels at each boundary."""
-        return model_program(self.folder).tables[SIGMA].astype(np.float64)
+        return self.ours.tables[SIGMA].astype(np.float64)
 
     def load(self, span: LayerRange) -> ModelShard:
         return load_shard(self.folder, span, numerics=self.form)
@@ -177,7 +188,7 @@ class Town:
 
     def close(self) -> None:
         """Let the weights go."""
-        for made in ("shards", "cheap"):
+        for made in ("shards", "cheap", "traced"):
             self.__dict__.pop(made, None)
         self._exact.clear()
         self._auditing.clear()

@@ -50,10 +50,9 @@ def local_program(model_dir: Path, registered: Program) -> ModelProgram:
 
     Raises CheckFailed when these files, or the library here, make another program of them.
     """
-    from core.dispute.play.program import model_program
+    from core.dispute.play.program import program_like
 
-    promised = registered.tolerances, registered.delta_micro, registered.plea
-    found = model_program(model_dir, *promised)
+    found = program_like(model_dir, registered)
     if found.program != registered:
         raise CheckFailed(
             "this machine makes another operator program of the model",

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {ToleranceGame} from "../src/ToleranceGame.sol";
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
-import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {Drawn} from "../src/interfaces/IRowJudge.sol";
 import {Claim, ITraceJudge} from "../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../src/interfaces/IToleranceGame.sol";
@@ -202,14 +200,7 @@ contract PleaTest is GameFixture {
     /// A game whose traces are as long as the judge lets them be.
     function deepen() private {
         rowJudge = new ScriptedRowJudge(1 << 40);
-        game = new ToleranceGame(
-            token, address(tasks), IMinerRegistry(address(miners)), judge, rowJudge, gameParams()
-        );
-        vm.prank(governor);
-        miners.proposeArbitrator(address(game));
-        skipTime(ARBITRATOR_DELAY_SECONDS);
-        vm.prank(governor);
-        miners.addArbitrator(address(game));
+        putUpGame();
         for (uint256 i = nodes.length - 1; i < 41; ++i) {
             nodes.push(sha256(bytes.concat(hex"01", nodes[i], nodes[i])));
         }

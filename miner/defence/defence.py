@@ -241,7 +241,7 @@ class _AccusedGame(Party):
         """Our own trace of what the claim is about."""
         from core.dispute.play.players import Accused
         from core.dispute.play.prepare import traced
-        from core.dispute.play.program import model_program
+        from core.dispute.play.program import program_like
 
         assert seen.claim is not None and seen.receipt is not None
         folder, hook = self._defence.model_dir, self._defence.trace_hook
@@ -250,9 +250,7 @@ class _AccusedGame(Party):
         kept = self._rows(order, plan, seen.claim.leaf.request_index)
 
         def build() -> Accused:
-            held_to = case.program
-            promised = held_to.tolerances, held_to.delta_micro, held_to.plea
-            ours = model_program(folder, *promised)
+            ours = program_like(folder, case.program)
             if ours.program != case.program:
                 log.error("this machine makes another operator program of the model")
             model = ours.trace_model(folder)

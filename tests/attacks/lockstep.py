@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from core.chain.rpc import RpcChain, artifact, decode_revert
 from core.keys.signer import Signer
 from core.protocol import commit, signing
@@ -29,6 +31,7 @@ from tests.attacks.books import Network, Refused
 from tests.attacks.calls import Call, Calls
 from tests.attacks.model import Model
 from tests.conftest import CHAIN_ID, start_anvil
+from tests.town.orders import SPEC
 
 CLOCKS = Parameters()
 LAYERS = 66  # so that a plan may have one stage more than are allowed
@@ -243,23 +246,9 @@ def table(seen: Counter[tuple[str, str]]) -> str:
 async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, str]:
     """Addresses, the registered model, and the fees' account."""
     deployer, fee_account, *_ = devnet_accounts(2, chain_id=CHAIN_ID)
-    name, roots = signing.name_hash, [keccak(bytes([i])) for i in range(LAYERS + 2)]
-    spec = t.ModelSpec(
-        architecture=name("llama"),
-        layers=LAYERS,
-        hidden=8,
-        heads=2,
-        kv_heads=1,
-        ffn=16,
-        vocab=64,
-        context=128,
-        embed_units=1,
-        head_units=3,
-        dtype=name("float32"),
-        numerics_profile=name("fp32"),
-        weights_root=commit.to_hex(commit.merkle_root(roots)),
-        manifest_hash=t.ZERO_HASH,
-    )
+    roots = [keccak(bytes([i])) for i in range(LAYERS + 2)]
+    root = commit.to_hex(commit.merkle_root(roots))
+    spec = msgspec.structs.replace(SPEC, layers=LAYERS, head_units=3, weights_root=root)
     chain = RpcChain(rpc_url, CHAIN_ID, {})
     try:
         found = await deploy(chain, deployer, fee_account.address, CLOCKS)

@@ -19,10 +19,8 @@ from core.dispute.trace.layout import Place
 from core.dispute.trace.operands import evidence_for
 from core.dispute.trace.rows import Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows
-from core.keys.signer import Signer
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
-from tests.conftest import start_anvil
 from tests.twins.dispute_chain import Bench, TwinGame, blank_rows
 from tests.twins.game import toy as toys
 from tests.twins.game.game import GameError
@@ -34,18 +32,10 @@ from tests.twins.game.players import (
     chunks_below,
     shown_in,
 )
+from tests.twins.game.toy import LIE, make_stage
 from tests.twins.game.traces import HeldTrace, all_places
 
 pytestmark = pytest.mark.chain
-
-LIE = 1.01
-
-
-@pytest.fixture(scope="module")
-def bench(signers: list[Signer]) -> Iterator[Bench]:
-    node = start_anvil()
-    yield Bench.make(node.rpc_url, signers)
-    node.stop()
 
 
 class Play:
@@ -125,19 +115,6 @@ class Play:
         self.game.prove_part(evidence_for(a.trace, a.stage.derivation, sources, place, part))
 
 
-def make_stage(name: str) -> toys.Stage:
-    biases = name in ("qwen2", "wide")
-    if name == "wide":
-        toy = toys.Toy.make(replace(toys.WIDE, layers=2, sliding=(0, 0)), biases=True)
-        return toy.stage(0, 1, 2, 1)
-    if name == "last":
-        return toys.Toy.make(toys.LLAMA, seed=5).stage(1, 3, 4, 1)
-    if name == "alone":  # first and last at once
-        return toys.Toy.make(toys.GEMMA2, seed=5).stage(0, 3, 4, 2)
-    toy = toys.Toy.make(toys.FAMILIES[name], biases=biases)
-    return toy.stage(0 if name in ("llama", "gemma2") else 1, 2, 4, 1)
-
-
 def sampled(stage: toys.Stage, rng: random.Random) -> list[Place]:
     """A place of every operator of every section."""
     found: dict[tuple[int, int], list[Place]] = {}
@@ -189,14 +166,6 @@ def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str)
         play.judge(place, rng, Defence(accusation))
         assert play.game.game.verdict == Verdict.NO_FAULT, place
         play.game.execute()
-
-
-@pytest.fixture(scope="module")
-def lie(bench: Bench) -> Accusation:
-    """A true accusation of the toy llama."""
-    stage = make_stage("llama")
-    outputs = stage.lying_outputs(LIE)
-    return Accusation(stage, outputs, stage.evaluate(outputs))
 
 
 Move = Callable[["Play"], None]

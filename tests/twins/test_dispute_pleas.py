@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from core.dispute.game.dispute import Phase, Verdict
 from core.dispute.trace.program import Tolerance
-from core.dispute.trace.shake import UNSHAKEN
-from core.keys.signer import Signer
-from tests.conftest import start_anvil
 from tests.twins.dispute_chain import TURN_S, Bench
 from tests.twins.game import toy as toys
 from tests.twins.game.game import GameError
 from tests.twins.game.players import Accusation, Defence
-from tests.twins.test_dispute import LIE, Play, make_stage, sampled
+from tests.twins.game.toy import LIE, make_stage
+from tests.twins.test_dispute import Play, sampled
 
 pytestmark = pytest.mark.chain
 SEED = 200
-
-
-@pytest.fixture(scope="module")
-def bench(signers: list[Signer]) -> Iterator[Bench]:
-    node = start_anvil()
-    yield Bench.make(node.rpc_url, signers)
-    node.stop()
 
 
 def pleaded(bench: Bench, accusation: Accusation, tag: int, again: Accusation) -> Play:
@@ -70,8 +60,7 @@ def test_a_value_that_is_not_shaken_as_named_loses(bench: Bench, tag: int, name:
     accusation = Accusation(stage, lie, stage.evaluate(lie))
     again, layout = accusation.pleaded(SEED), accusation.stage.layout
     for place in sampled(again.stage, rng):
-        op = again.stage.layout.op(place.section, place.op)
-        if not again.stage.layout.is_shaken(place.section) or op.kind in UNSHAKEN:
+        if not again.stage.layout.is_shaken(place.section, place.op):
             continue
         if again.trace[place] in (0.0, float("-inf")):
             continue
@@ -99,13 +88,6 @@ def test_noise_that_the_rows_have_is_no_fault_on_chain(bench: Bench) -> None:
         play.judge(verdict, rng)
         assert play.game.game.verdict == end
         play.game.execute()
-
-
-@pytest.fixture(scope="module")
-def lie(bench: Bench) -> Accusation:
-    stage = make_stage("llama")
-    outputs = stage.lying_outputs(LIE)
-    return Accusation(stage, outputs, stage.evaluate(outputs))
 
 
 def test_a_plea_has_its_time_its_side_and_its_claim_on_chain(bench: Bench, lie: Accusation) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
@@ -16,7 +15,7 @@ from core.dispute.trace.operands import evidence_for
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol.types import ZERO_HASH, Order, RequestOpening, SamplingParams
-from tests.conftest import CHAIN_ID, start_anvil
+from tests.conftest import CHAIN_ID
 from tests.twins.dispute_chain import Bench, TwinGame
 from tests.twins.game.draw import Drawn
 from tests.twins.game.game import GameError
@@ -25,13 +24,6 @@ from tests.twins.game.test_tokens import INDEX, KINDS, Served, draw, logits_at, 
 from tests.twins.game.tokens import point_of_token
 
 pytestmark = pytest.mark.chain
-
-
-@pytest.fixture(scope="module")
-def bench(signers: list[Signer]) -> Iterator[Bench]:
-    node = start_anvil()
-    yield Bench.make(node.rpc_url, signers)
-    node.stop()
 
 
 def order_of(bench: Bench, drawn: Drawn) -> Order:

@@ -16,7 +16,6 @@ from core.dispute.play.values import TraceValues
 from core.dispute.referee import LeafKind
 from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
 from core.dispute.trace.program import NONE, Form, Op
-from core.dispute.trace.shake import UNSHAKEN
 
 Array = Callable[[int, int], Floats]
 
@@ -32,6 +31,12 @@ class Boundaries:
     inputs: np.ndarray[Any, Any]
     outputs: np.ndarray[Any, Any] | None = None
     first_out: int = 0
+
+    def served(self, layout: TraceLayout) -> Floats:
+        """Rows [w, D] that left in the layout's window."""
+        assert self.outputs is not None, "a deviation needs served rows"
+        first, end = layout.window_from - self.first_out, layout.positions - self.first_out
+        return np.asarray(self.outputs[first:end], np.float64)
 
 
 class Builder:
@@ -66,10 +71,9 @@ class Builder:
         op = self._at.op(section, number)
         self._evaluate(section, op, array, out)
         seed = self._at.plea
-        if seed is not None and self._at.is_shaken(section) and op.kind not in UNSHAKEN:
-            for row, factors in enumerate(
-                shakes(seed, self._p.plea.own_bits, Place(section, number), out.shape)
-            ):
+        if seed is not None and self._at.is_shaken(section, number):
+            place, own_bits = Place(section, number), self._p.plea.own_bits
+            for row, factors in enumerate(shakes(seed, own_bits, place, out.shape)):
                 out[row] *= factors
 
     def _evaluate(self, section: int, op: Op, array: Array, out: Floats) -> None:
@@ -129,18 +133,14 @@ class Builder:
                 for segment in range(x.shape[1]):
                     out[:, segment] = do.softcap(x[:, segment], self._number(op))
             case LeafKind.WHITEN_REFERENCE:
-                out[:, 0] = do.whiten(self._window(section, op.a, array), self._sigma())
+                out[:, 0] = do.whiten(self._window(section, op.a, array), self._sigma)
             case LeafKind.WHITEN_DIFFERENCE:
-                assert self._rows.outputs is not None, "a deviation needs served rows"
-                skipped = self._rows.first_out
-                first, end = self._at.window_from - skipped, self._at.positions - skipped
-                served = self._rows.outputs[first:end].astype(np.float64)
-                s = self._window(section, op.a, array)
-                out[:, 0] = do.whiten_served(served, s, self._sigma())
+                served, s = self._rows.served(self._at), self._window(section, op.a, array)
+                out[:, 0] = do.whiten_served(served, s, self._sigma)
             case LeafKind.WHITEN_CHANGE:
                 shaken = self._window(section, op.a, array)
                 s = self._window(section, op.b, array)
-                out[:, 0] = do.whiten_change(shaken, s, self._sigma())
+                out[:, 0] = do.whiten_change(shaken, s, self._sigma)
             case _:
                 raise ValueError(f"{op.kind.name} makes no value")
 
@@ -165,9 +165,9 @@ class Builder:
     def _tensor(self, section: int, number: int) -> Any:
         return self._model.tensor(self._at.part(section), number)
 
+    @property
     def _sigma(self) -> Floats:
-        row = self._model.tensor(TABLES_PART, self._p.sigma)[self._at.layer_to]
-        return np.asarray(row.astype(np.float64))
+        return self._model.sigma(self._at)
 
     def _number(self, op: Op) -> float:
         (found,) = struct.unpack(">d", self._p.constants[op.constant].to_bytes(8, "big"))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from core.dispute.trace.derive import Weights
 from core.dispute.trace.evidence import RowOpening, WeightOpening
-from core.dispute.trace.layout import EMBED_PART, TABLES_PART
+from core.dispute.trace.layout import EMBED_PART, TABLES_PART, TraceLayout
 from core.dispute.trace.sources import open_part
 from core.engine.model.naming import Parts
 from core.engine.weights.shape import model_parts
@@ -66,6 +66,11 @@ class TraceModel:
         while len(self._cache) > 1 and sum(t.nbytes for t in self._cache.values()) > _CACHE_BYTES:
             self._cache.popitem(last=False)
         return found
+
+    def sigma(self, layout: TraceLayout) -> npt.NDArray[np.float64]:
+        """Sizes [D] of the channels of rows that leave the layout's layers."""
+        row = self.tensor(TABLES_PART, layout.program.sigma)[layout.layer_to]
+        return np.asarray(row, np.float64)
 
     def weights(self, want: Weights) -> bytes:
         width = want.format.width_bytes

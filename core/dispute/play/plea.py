@@ -16,7 +16,7 @@ from core.dispute.play.held import ShardSources, signed_rows
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.trace.judge import MAX_SEEDS
-from core.dispute.trace.layout import TABLES_PART, TraceLayout
+from core.dispute.trace.layout import TraceLayout
 from core.dispute.trace.program import Program
 
 _PARTS = 10**12
@@ -39,14 +39,13 @@ class Conditioning:
     def __init__(self, layout: TraceLayout, model: TraceModel, rows: Boundaries) -> None:
         self._at, self._model, self._rows = replace(layout, plea=None), model, rows
         self._arithmetic = Plain(layout.program.part_terms)
-        sigma = model.tensor(TABLES_PART, layout.program.sigma)[layout.layer_to]
-        self._sigma = np.asarray(sigma, np.float64)
+        self._sigma = model.sigma(layout)
         self.exact = self._leaving(self._at, range(self._at.once))  # [w, D], of the window
         self.size = self._squares(self.exact)  # [w], of which S² is the sum
 
     def deviation(self, served: Floats) -> Floats:
         """[w], of which D² is the sum: how far served rows [w, D] are from the exact ones."""
-        return self._squares(np.asarray(served, np.float64) - self.exact)
+        return self._squares(served - self.exact)
 
     def change(self, seed: int) -> Floats:
         """[w], of which N² is the sum: how far shaken rows are from the exact ones."""
@@ -90,11 +89,9 @@ def is_beyond_noise(layout: TraceLayout, sources: ShardSources) -> bool:
 
 def _ratios(layout: TraceLayout, sources: ShardSources, seeds: Iterable[int]) -> Iterator[float]:
     """D / (K·N) of the rows that were signed, for each seed."""
-    rows = signed_rows(layout, sources)
-    assert rows.outputs is not None, "a deviation needs served rows"
-    conditioning, most = Conditioning(layout, sources.model, rows), most_noise(layout.program)
-    first, end = layout.window_from - rows.first_out, layout.positions - rows.first_out
-    deviation = conditioning.deviation(rows.outputs[first:end]).sum()
+    rows, most = signed_rows(layout, sources), most_noise(layout.program)
+    conditioning = Conditioning(layout, sources.model, rows)
+    deviation = conditioning.deviation(rows.served(layout)).sum()
     for seed in seeds:
         change = conditioning.change(seed).sum()
         yield float(np.sqrt(deviation / change) / most) if change else np.inf

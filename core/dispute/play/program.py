@@ -82,6 +82,11 @@ def model_program(
     return ModelProgram(program, found)
 
 
+def program_like(model_dir: Path, registered: Program) -> ModelProgram:
+    """What the folder's own program is with the tolerances, δ and noise of a registered one."""
+    return model_program(model_dir, registered.tolerances, registered.delta_micro, registered.plea)
+
+
 @dataclass(frozen=True)
 class _Made:
     angles: dict[str, tuple[tables.Float32s, float]]

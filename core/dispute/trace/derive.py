@@ -13,7 +13,7 @@ from enum import IntEnum
 from core.dispute.referee import Format, LeafKind
 from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
 from core.dispute.trace.program import NONE, Form, Op
-from core.dispute.trace.shake import UNSHAKEN, shake_at
+from core.dispute.trace.shake import shake_at
 
 
 class Boundary(IntEnum):
@@ -173,7 +173,7 @@ class Derivation:
     def _shaken(self, op: Op, place: Place, leaf: DerivedLeaf) -> DerivedLeaf:
         """The leaf of a whole value, in a plea's second pass with the shake of its place."""
         seed = self._at.plea
-        if seed is None or not self._at.is_shaken(place.section) or op.kind in UNSHAKEN:
+        if seed is None or not self._at.is_shaken(place.section, place.op):
             return leaf
         length = self._at.shape(op.form).length
         return replace(leaf, shake=shake_at(seed, self._p.plea.own_bits, place, length))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from core.dispute.referee import LeafKind
 from core.dispute.trace.program import (
     EXACT,
     FIRST_LAYER_TYPE,
@@ -35,6 +36,8 @@ VALUE_BYTES = 8
 MAX_WINDOW_ROWS = 256
 MAX_POSITIONS = 2**17
 MAX_CHUNKS = 2**40
+#: Values that only repeat others', and so are not shaken.
+UNSHAKEN = frozenset({LeafKind.COPY, LeafKind.STABILISER})
 
 
 class Shape(NamedTuple):
@@ -109,9 +112,10 @@ class TraceLayout:
         inner = section % self.once
         return self.layer_from + inner - 1 if inner else EMBED_PART
 
-    def is_shaken(self, section: int) -> bool:
-        """Whether the section is of a plea's second pass."""
-        return self.plea is not None and self.once <= section < 2 * self.once
+    def is_shaken(self, section: int, op: int) -> bool:
+        """Whether an operator's values are shaken: in a plea's second pass, all but repetitions."""
+        again = self.plea is not None and self.once <= section < 2 * self.once
+        return again and self.op(section, op).kind not in UNSHAKEN
 
     def op(self, section: int, op: int) -> Op:
         return self.section(section).ops[op]

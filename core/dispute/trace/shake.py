@@ -10,12 +10,9 @@ from __future__ import annotations
 import struct
 from hashlib import sha256
 
-from core.dispute.referee import LeafKind
 from core.dispute.referee.exact import SHAKE_BITS
 from core.dispute.trace.layout import Place
 
-#: Values that only repeat others'.
-UNSHAKEN = frozenset({LeafKind.COPY, LeafKind.STABILISER})
 #: Neighbours that share a sign, and what it counts in 2^-24; in segments twice as long or longer.
 SHARED = ((16, 1), (256, 4), (4096, 16))
 BLOCK = 256  # signs of one hash

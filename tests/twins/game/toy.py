@@ -230,3 +230,21 @@ class Stage:
     def evaluate(self, outputs: CommittedRows, tamper: Tamper | None = None) -> HeldTrace:
         """The one trace that there is with these outputs, but for what `tamper` does to it."""
         return Evaluator(self.derivation, self.sources(outputs)).evaluate(self.layout, tamper)
+
+
+#: What a liar's rows are off by.
+LIE = 1.01
+
+
+def make_stage(name: str) -> Stage:
+    """One request through a stage of a family's toy; `last` and `alone` end their model."""
+    biases = name in ("qwen2", "wide")
+    if name == "wide":
+        toy = Toy.make(replace(WIDE, layers=2, sliding=(0, 0)), biases=True)
+        return toy.stage(0, 1, 2, 1)
+    if name == "last":
+        return Toy.make(LLAMA, seed=5).stage(1, 3, 4, 1)
+    if name == "alone":  # first and last at once
+        return Toy.make(GEMMA2, seed=5).stage(0, 3, 4, 2)
+    toy = Toy.make(FAMILIES[name], biases=biases)
+    return toy.stage(0 if name in ("llama", "gemma2") else 1, 2, 4, 1)
