@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.scheduler.measure.traces import lengths
+from benchmarks.scheduler.measure.traces import lengths, reservation
 from benchmarks.scheduler.peers.preflow import links_of
 from benchmarks.scheduler.routers.others import others
 from benchmarks.scheduler.worlds import cluster, shipped_placement
@@ -179,7 +179,7 @@ def _row(
         f"{theirs.decode_tokens_per_s:.0f} (Helix: {theirs.prompt.mean_s:.2f} s, "
         f"{theirs.decode.mean_s:.2f} s); other routers on its placement: "
         + ", ".join(f"{router} {rate:.0f}" for router, rate in on_theirs.items()),
-        f"flow bound {chosen.bound:.0f}",
+        "; ".join(filter(None, (f"flow bound {chosen.bound:.0f}", reservation()))),
         report.decode_tokens_per_s >= max(reach, *on_theirs.values()) and no_worse,
     )
 

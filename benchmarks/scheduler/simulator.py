@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from benchmarks.scheduler.measure.traces import lengths
+from benchmarks.scheduler.measure.traces import lengths, reservation
 from benchmarks.scheduler.peers.preflow import links_of
 from benchmarks.scheduler.worlds import cluster, shipped_placement
 from benchmarks.table import Row
@@ -134,7 +134,7 @@ def rows() -> list[Row]:
                 f"{rate:.1f} ({rate / expected - 1:+.1%}); "
                 f"{report.prompt.mean_s:.2f} / {report.decode.mean_s:.2f}",
                 f"{expected:.1f}; {reference.latencies_s}",
-                "",
+                reservation(),
                 abs(rate / expected - 1) <= TOLERANCE,
             )
         )

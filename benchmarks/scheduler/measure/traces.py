@@ -19,6 +19,12 @@ def lengths() -> list[Arrival]:
     return poisson(0, 16_657)
 
 
+def reservation() -> str:
+    """What a comparison with other systems' figures has to say of `lengths`, "" if nothing."""
+    is_here = (SHARED / "azure_conversation.csv").exists()
+    return "" if is_here else "lengths are synthetic: the published trace is not at hand"
+
+
 def read_trace(text: str) -> list[Arrival]:
     """Requests of a CSV text with columns arrival_s, input_tokens and output_tokens, in order of
     arrival.
