@@ -16,10 +16,14 @@ Product = Callable[[Tensor, Tensor], Tensor]
 
 def _sequential(x: Tensor, w: Tensor) -> Tensor:
     """One term after the other: the order with most roundings. (`cumsum` would add in float64.)"""
-    total = torch.zeros(*x.shape[:-1], len(w))
-    for term in range(w.shape[1]):
-        total += x[..., term, None].float() * w[:, term].float()
-    return total
+    terms = x.float().reshape(-1, x.shape[-1]).T.contiguous()
+    columns = w.T.float().contiguous()
+    total = torch.zeros(terms.shape[1], len(w))
+    product = torch.empty_like(total)
+    for term, column in zip(terms, columns, strict=True):
+        torch.mul(term[:, None], column, out=product)
+        total += product
+    return total.reshape(*x.shape[:-1], len(w))
 
 
 def _blocked(x: Tensor, w: Tensor) -> Tensor:
