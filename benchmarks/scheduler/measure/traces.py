@@ -10,19 +10,19 @@ from scheduler.fleet.errors import FleetError
 from scheduler.fleet.workload import Arrival
 from scheduler.simulate.traces import poisson
 
+PUBLISHED = SHARED / "azure_conversation.csv"
+
 
 def lengths() -> list[Arrival]:
     """Request lengths of the published trace, else of a synthetic one with its statistics."""
-    published = SHARED / "azure_conversation.csv"
-    if published.exists():
-        return read_trace(published.read_text())
+    if PUBLISHED.exists():
+        return read_trace(PUBLISHED.read_text())
     return poisson(0, 16_657)
 
 
 def reservation() -> str:
     """What a comparison with other systems' figures has to say of `lengths`, "" if nothing."""
-    is_here = (SHARED / "azure_conversation.csv").exists()
-    return "" if is_here else "lengths are synthetic: the published trace is not at hand"
+    return "" if PUBLISHED.exists() else "lengths are synthetic: the published trace is not at hand"
 
 
 def read_trace(text: str) -> list[Arrival]:
