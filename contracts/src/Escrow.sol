@@ -163,7 +163,8 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     }
 
     function isSpender(address account, address spender) public view returns (bool) {
-        return block.timestamp <= _spenders[account][spender].expiry;
+        Spender storage allowed = _spenders[account][spender];
+        return allowed.limit != 0 && block.timestamp <= allowed.expiry;
     }
 
     // --- internals ---

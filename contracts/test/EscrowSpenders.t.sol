@@ -75,6 +75,21 @@ contract EscrowSpendersTest is Suite {
         vm.assertFalse(escrow.isSpender(requester, address(0)));
     }
 
+    /// A key with a limit of zero opens nothing, also not what costs nothing.
+    function test_setSpender_toALimitOfZero_takesThePermissionBack() public {
+        Order memory free = newOrder();
+        (free.priceIn, free.priceOut) = (0, 0);
+        Deal memory deal = signedBy(spenderKey, free);
+        allow(spender, 0, NEVER);
+        vm.assertFalse(escrow.isSpender(requester, spender));
+        expectRevertOnOpen(
+            deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
+        );
+        allow(spender, 1, NEVER);
+        openMatched(deal);
+        vm.assertEq(escrow.jobSpenderOf(deal.id), spender);
+    }
+
     function test_setSpender_ofNobodyOrOneself_reverts() public {
         address[2] memory wrong = [address(0), requester];
         for (uint256 i; i < 2; ++i) {
@@ -302,7 +317,7 @@ contract EscrowSpendersTest is Suite {
 
     /// used = paid + locked for its jobs, whatever comes in, and never over the limit.
     function testFuzz_used_isPaidPlusLocked(uint256 limit, uint256 seed) public {
-        limit = bound(limit, 0, 5 * USD);
+        limit = bound(limit, 1, 5 * USD);
         allow(spender, limit, NEVER);
         uint256 paid;
         uint256 locked;

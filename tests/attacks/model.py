@@ -132,7 +132,7 @@ class Model(Accounts):
         amount, have = self._max_amount(order), self.balance[order.requester]
         key = self.spender[order.requester, by or NOBODY]
         is_other = by not in (order.requester, *self.net.contracts)
-        spends = is_other and self.now <= key.expiry
+        spends = is_other and key.limit > 0 and self.now <= key.expiry
         with rules() as need:
             self._is_sound(need, order)
             need(self._is_own(order, by) or spends, "BadSignature", order.requester)

@@ -310,7 +310,7 @@ async def test_a_spender_asks_in_the_requesters_name_and_only_while_it_may(
     asker = Asker(SPENDER, chain, await start((0, 2), (2, 4)))
     asker.open_order(account=REQUESTER.address)
     assert codes(await asker.propose(MATCHER)) == [admission.SIGNATURE] * 2
-    chain.spenders[REQUESTER.address, SPENDER.address] = {"expiry": NOW_S + 600}
+    chain.spenders[REQUESTER.address, SPENDER.address] = {"limit": 1, "expiry": NOW_S + 600}
     await asker.begin()
     assert codes(await asker.ask(0)) == ["", ""]
     await asker.finished([0])
@@ -332,7 +332,7 @@ async def test_a_job_that_another_key_opened_is_not_worked_for(
     """
     asker = Asker(SPENDER, chain, await start((0, 2), (2, 4)))
     asker.open_order(account=REQUESTER.address)
-    chain.spenders[REQUESTER.address, SPENDER.address] = {"expiry": NOW_S + 600}
+    chain.spenders[REQUESTER.address, SPENDER.address] = {"limit": 1, "expiry": NOW_S + 600}
     for answer in await asker.propose(MATCHER):
         assert isinstance(answer, wire.Accepted), answer
     chain.match(asker.signed.order, asker.plan, asker.job_id, opener=REQUESTER.address)

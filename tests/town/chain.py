@@ -559,8 +559,8 @@ class FakeChain(Chain):
         return job_id, job
 
     def _may_spend(self, requester: str, who: str) -> bool:
-        until = self.spenders.get((requester, who), {}).get("expiry", -1)
-        return bool(self.clock.now() <= until)
+        key = self.spenders.get((requester, who), {"limit": 0, "expiry": 0})
+        return bool(key["limit"] > 0 and self.clock.now() <= key["expiry"])
 
 
 def _order(job: ChainJob) -> t.Order:

@@ -98,7 +98,7 @@ interface IEscrow {
     function jobSpenderOf(JobId job) external view returns (address);
     function spenderOf(address account, address spender) external view returns (Spender memory);
 
-    /// May `spender` open jobs of `account` now, as far as its limit goes?
+    /// May `spender` open jobs of `account` now, as far as its limit goes? Not with one of zero.
     function isSpender(address account, address spender) external view returns (bool);
     function token() external view returns (address);
     function taskRegistry() external view returns (address);
