@@ -16,6 +16,7 @@ PARTS = (
     "steering",
     "disputes",
     "slashed",
+    "gains",
     "cost",
     "overhead",
 )

@@ -87,6 +87,7 @@ interface Vm {
     function snapshotValue(string calldata group, string calldata name, uint256 value) external;
     function snapshotState() external returns (uint256 id);
     function revertToState(uint256 id) external returns (bool);
+    function envOr(string calldata name, uint256 otherwise) external view returns (uint256);
     function readFile(string calldata path) external view returns (string memory);
     function parseJsonUint(string calldata json, string calldata key)
         external

@@ -42,7 +42,7 @@ PARTS = {
         "failover",
         "gpu",
     ),
-    "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "cost"),
+    "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "gains", "cost"),
 }
 
 #: Parts that have no rows where there is no such device.
