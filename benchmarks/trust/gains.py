@@ -34,6 +34,8 @@ def rows() -> list[Row]:
     except ValueError as error:
         raise RuntimeError(f"forge did not play {ATTACKS}: {done.stderr[-500:]}") from error
     tests = [test for suite in suites.values() for test in suite["test_results"].values()]
+    if not tests:
+        raise RuntimeError(f"forge found no attack in {ATTACKS}")
     return [_row(test) for test in tests]
 
 

@@ -24,6 +24,8 @@ from tests.town.orders import ARBITRATOR, DOMAIN, MODEL_ID, NOW_S, REQUESTER, SP
 from tests.town.orders import shard_root_of as made_up_root
 
 PREPAID = 10**12
+#: What `spenderOf` says of a key that was never allowed.
+NO_SPENDER = {"limit": 0, "used": 0, "expiry": 0}
 OWNER = key(200).address
 GAS = 50_000
 CLOSE_DELAY_S = 60
@@ -255,7 +257,7 @@ class FakeChain(Chain):
             case "Escrow.isSpender":
                 return self._may_spend(*args)
             case "Escrow.spenderOf":
-                return self.spenders.get(args, {"limit": 0, "used": 0, "expiry": 0})
+                return self.spenders.get(args, NO_SPENDER)
             case "TestUSD.balanceOf":
                 return self.usd[args[0]]
             case "MinerRegistry.isArbitrator":
@@ -559,7 +561,7 @@ class FakeChain(Chain):
         return job_id, job
 
     def _may_spend(self, requester: str, who: str) -> bool:
-        key = self.spenders.get((requester, who), {"limit": 0, "expiry": 0})
+        key = self.spenders.get((requester, who), NO_SPENDER)
         return bool(key["limit"] > 0 and self.clock.now() <= key["expiry"])
 
 

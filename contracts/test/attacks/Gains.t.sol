@@ -9,8 +9,9 @@ import {Ack, Order} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
-/// What attackers have together after an attack with random parameters, less what they had before
-/// and what they were served. `CASES` in the environment says how many cases of each are played.
+/// What attackers gain together by an attack with random parameters: what they have afterwards,
+/// less what they had before, plus what they were served. `CASES` in the environment says how many
+/// cases of each are played.
 contract Gains is Court {
     using Messages for *;
 
@@ -54,6 +55,13 @@ contract Gains is Court {
         }
     }
 
+    /// Two attackers who hold tokens for bonds and stakes.
+    function gather(address one, address other) private {
+        coalition = [one, other];
+        token.mint(one, 100_000 * USD);
+        token.mint(other, 100_000 * USD);
+    }
+
     function worstOf(string memory name, function() external returns (int256) attack) private {
         uint256 cases = vm.envOr("CASES", uint256(8));
         int256 worst = type(int256).min;
@@ -86,18 +94,11 @@ contract Gains is Court {
         openMatched(deal);
     }
 
+    /// Bond and fee come out of what `who` has.
     function disputeBy(address who, Deal memory deal, Delivery memory delivery) private {
-        uint256 stake = miners.minerOf(minerOwners[0]).stake;
-        uint256 bond = stake * BOND_BPS / 10_000;
-        fundFrom(who, uint256(bond > BOND ? bond : BOND) + FEE);
-        vm.prank(who);
-        callDispute(deal, delivery, 0);
-    }
-
-    /// What an attacker needs comes out of what it had.
-    function fundFrom(address who, uint256 amount) private {
         vm.startPrank(who);
-        token.approve(address(jury), amount);
+        token.approve(address(jury), type(uint256).max);
+        callDispute(deal, delivery, 0);
         vm.stopPrank();
     }
 
@@ -126,10 +127,7 @@ contract Gains is Court {
     }
 
     function convictOneself() external returns (int256) {
-        coalition = [minerOwners[0], straw];
-        for (uint256 i; i < 2; ++i) {
-            token.mint(coalition[i], 100_000 * USD);
-        }
+        gather(minerOwners[0], straw);
         vm.startPrank(minerOwners[0]);
         uint256 more = random(1, 50_000) * USD;
         token.approve(address(miners), more);
@@ -178,10 +176,7 @@ contract Gains is Court {
     }
 
     function silentAuditor() external returns (int256) {
-        coalition = [minerOwners[0], auditor];
-        for (uint256 i; i < 2; ++i) {
-            token.mint(coalition[i], 100_000 * USD);
-        }
+        gather(minerOwners[0], auditor);
         int256 before = wealth();
         Deal memory deal = opened(randomOrder(requester), random(1, 4));
         Delivery memory delivery = deliver(deal, 900_000, 400_000);
@@ -198,10 +193,7 @@ contract Gains is Court {
     }
 
     function freeze() external returns (int256) {
-        coalition = [requester, auditor];
-        for (uint256 i; i < 2; ++i) {
-            token.mint(coalition[i], 100_000 * USD);
-        }
+        gather(requester, auditor);
         int256 before = wealth();
         uint256 jobs = random(1, 3);
         int256 owed;
@@ -214,9 +206,7 @@ contract Gains is Court {
             deliveries[i] = deliver(deals[i], 900_000, 400_000);
             disputeBy(requester, deals[i], deliveries[i]);
             disputeBy(auditor, deals[i], deliveries[i]);
-            (uint256[] memory gross,,,) =
-                tasks.split(deals[i].order, deals[i].plan, 900_000, 400_000);
-            owed += int256(gross[0]);
+            owed += served(deals[i], 900_000, 400_000);
         }
         for (uint256 i; i < 2 * jobs; ++i) {
             DisputeId id =
