@@ -111,7 +111,13 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
     world: World,
 ) -> None:
     net = world.net
-    chosen = (await net.ask_matcher("/v1/routes"))["routes"][0]["stages"]
+
+    async def routes() -> Any:
+        """None while the matcher has not seen yet that a miner's last dispute is over."""
+        return (await net.ask_matcher("/v1/routes"))["routes"]
+
+    found = await until(routes, within_s=WITHIN_S, what="the matcher has a route")
+    chosen = found[0]["stages"]
     liar = await world.party_of(chosen[1]["operator"])
     await net.processes.stop(liar)
     lie = MinerProfile(UNEQUAL[liar].memory, lie_layer=int(chosen[1]["layerFrom"]))
