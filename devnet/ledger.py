@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from core.chain.chain import Chain
+from core.protocol.units import NANO
 
 #: Burned money stays where it was staked, as the credit of this account, which has no key.
 BURNED = "0x000000000000000000000000000000000000dEaD"
@@ -13,7 +14,7 @@ BURNED = "0x000000000000000000000000000000000000dEaD"
 
 @dataclass(frozen=True)
 class Holdings:
-    """One account's money in base units of the token."""
+    """One account's money, in nano base units of the token."""
 
     wallet: int = 0
     prepaid: int = 0  # in the escrow, spendable or on its way out
@@ -33,16 +34,18 @@ async def holdings(chain: Chain, account: str) -> Holdings:
     thaw = await chain.read("Escrow", "thawOf", account)
     miner = await chain.read("MinerRegistry", "minerOf", account)
     juror = await chain.read("JuryArbitrator", "jurorOf", account)
+    escrow = await chain.read("Escrow", "nanoOf", account)
     credits_ = [
         await chain.read(contract, "creditOf", account)
-        for contract in ("Escrow", "MinerRegistry", "JuryArbitrator", "ToleranceGame")
+        for contract in ("MinerRegistry", "JuryArbitrator", "ToleranceGame")
         if contract in chain.addresses
     ]
+    stakes = miner["stake"] + miner["leaving"] + juror["stake"] + juror["leaving"]
     return Holdings(
-        wallet=await chain.read("TestUSD", "balanceOf", account),
-        prepaid=await chain.read("Escrow", "balanceOf", account) + thaw["amount"],
-        credit=sum(credits_),
-        stake=miner["stake"] + miner["leaving"] + juror["stake"] + juror["leaving"],
+        wallet=await chain.read("TestUSD", "balanceOf", account) * NANO,
+        prepaid=escrow["balance"] + thaw["amount"] * NANO,
+        credit=escrow["credit"] + sum(credits_) * NANO,
+        stake=stakes * NANO,
     )
 
 
@@ -52,6 +55,6 @@ async def snapshot(chain: Chain, accounts: Mapping[str, str]) -> dict[str, Holdi
 
 
 def changes(before: Mapping[str, Holdings], after: Mapping[str, Holdings]) -> dict[str, int]:
-    """Difference in what each account owns altogether; unchanged ones left out."""
+    """Difference in what each account owns altogether, in nano units; unchanged ones left out."""
     found = {name: after[name].total - before[name].total for name in after}
     return {name: change for name, change in found.items() if change}

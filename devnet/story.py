@@ -29,7 +29,7 @@ from core.money import pricing
 from core.protocol import ids
 from core.protocol.errors import CheckFailed
 from core.protocol.types import JobState, ModelSpec, Order, Stage
-from core.protocol.units import format_token
+from core.protocol.units import NANO, format_token, whole_units
 from devnet.deploy import USD, Parameters
 from devnet.ledger import Holdings, changes, snapshot
 from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
@@ -165,7 +165,7 @@ class Story:
         await net.processes.stop("gateway", grace_s=90)
         await self._sessions_end()
         observed = changes(before, await self._snapshot())
-        if observed.get("requester-1") != -charged or sum(observed.values()):
+        if whole_units(-observed.get("requester-1", 0)) != charged or sum(observed.values()):
             why = f"{charged} units were charged: {observed}"
             raise CheckFailed("the books differ from the receipts", why)
         self._say(f"books     {format_token(charged)} by the receipts, and by the chain")
@@ -463,25 +463,25 @@ class Story:
         *,
         at_fault: frozenset[int],
     ) -> None:
-        """Compare what changed with the contract's arithmetic, to the unit."""
+        """Compare what changed with the contract's arithmetic, to the nano unit."""
         expected = await self._expected_changes(job, before, at_fault)
         observed = changes(before, after)
         table = _table("account", "before", "after", "change", "by the contract")
         for name in sorted(set(expected) | set(observed)):
             table.add_row(
                 name,
-                format_token(before[name].total),
-                format_token(after[name].total),
-                f"{observed.get(name, 0) / USD:+.6f}",
-                f"{expected.get(name, 0) / USD:+.6f}",
+                format_token(whole_units(before[name].total)),
+                format_token(whole_units(after[name].total)),
+                f"{observed.get(name, 0) / (USD * NANO):+.6f}",
+                f"{expected.get(name, 0) / (USD * NANO):+.6f}",
             )
         self._out.print(table)
         if observed != {k: v for k, v in expected.items() if v}:
             why = f"{observed} ≠ {expected}"
             raise CheckFailed("the books differ from the contract's arithmetic", why)
         if sum(observed.values()):
-            raise CheckFailed("money appeared or vanished", f"{sum(observed.values())} units")
-        self._say("books     every account as the contract's arithmetic says, to the unit")
+            raise CheckFailed("money appeared or vanished", f"{sum(observed.values())} nano units")
+        self._say("books     every account as the contract's arithmetic says, to the nano unit")
 
     async def _expected_changes(
         self, job: SettledJob, before: Mapping[str, Holdings], at_fault: frozenset[int]
@@ -508,19 +508,20 @@ class Story:
             expected[owner] = expected.get(owner, 0) + pay
         for index in at_fault:
             owner = await self._party_of(job.plan[index].operator)
-            taken = before[owner].stake * p.slash_bps // 10_000
-            bond = max(p.bond, before[owner].stake * p.bond_bps // 10_000)
+            stake = whole_units(before[owner].stake)
+            taken = stake * p.slash_bps // 10_000
+            bond = max(p.bond, stake * p.bond_bps // 10_000)
             to_challenger = min(taken * 2_000 // 10_000, 10 * bond)
-            to_victim = min(taken * 3_000 // 10_000, split.locked)
-            expected[owner] -= taken
-            expected["requester-1"] += to_victim
-            expected["auditor-1"] = to_challenger
-            expected["burned"] = taken - to_challenger - to_victim
+            to_victim = min(taken * 3_000 // 10_000, whole_units(split.locked))
+            expected[owner] -= taken * NANO
+            expected["requester-1"] += to_victim * NANO
+            expected["auditor-1"] = to_challenger * NANO
+            expected["burned"] = (taken - to_challenger - to_victim) * NANO
             if self._story == "jury":
                 each = p.jury_fee // p.panel
-                expected["auditor-1"] -= p.jury_fee
-                expected |= dict.fromkeys(JURORS, each)
-                expected["burned"] += p.jury_fee - each * p.panel
+                expected["auditor-1"] -= p.jury_fee * NANO
+                expected |= dict.fromkeys(JURORS, each * NANO)
+                expected["burned"] += (p.jury_fee - each * p.panel) * NANO
         return expected
 
     async def _party_of(self, operator: str) -> str:

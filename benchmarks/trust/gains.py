@@ -46,7 +46,7 @@ def _row(test: dict[str, object]) -> Row:
     return Row(
         f"gain of attackers together: {attack}",
         f"≤ 0 usd in each of {CASES} random cases",
-        f"{int(worst) / 1e6:,.6f} usd at most" if logs else "not played to its end",
+        f"{int(worst) / 1e15:,.6f} usd at most" if logs else "not played to its end",
         "–",
         "–",
         test["status"] == "Success",

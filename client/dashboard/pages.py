@@ -37,7 +37,7 @@ from core.money import pricing
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid
 from core.protocol.types import ZERO_ADDRESS
-from core.protocol.units import price_of_nano
+from core.protocol.units import covering_units, price_of_nano
 
 PAGE = 25
 RECENT = 300
@@ -82,9 +82,11 @@ async def locks_of(sources: PageSources) -> list[wallet.Lock]:
         return []
     found = []
     for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE):
-        amount = int(event.args["amount"])
+        amount = covering_units(event.args["nano"])
         with contextlib.suppress(HeadraceError):  # the log's amount is the most that it can be
-            amount = int((await sources.read("Escrow", "lockOf", event.args["job"]))["amount"])
+            amount = covering_units(
+                (await sources.read("Escrow", "lockOf", event.args["job"]))["nano"]
+            )
         if amount:
             found.append(wallet.Lock(str(event.args["job"]), amount, event.block, event.at_s))
     return found
@@ -336,7 +338,7 @@ async def _job_page(sources: PageSources, typed: str, asked: PageRequest) -> job
     if sources.chain is not None:
         state = await sources.read("TaskRegistry", "jobOf", row.job_id)
         on_chain = jobs.state_name(int(state["state"]))
-        locked = int((await sources.read("Escrow", "lockOf", row.job_id))["amount"])
+        locked = covering_units((await sources.read("Escrow", "lockOf", row.job_id))["nano"])
         spec_units = await _layer_units(sources, order.model_id)
     read = await sources.reader(sources.name_of(order.model_id)) if asked.has_session else None
     events = await sources.log.about(row.job_id, limit=PAGE) if sources.log else []

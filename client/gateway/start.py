@@ -31,6 +31,7 @@ from client.sessions.answering import Answered, Answerer
 from client.sessions.pool import SessionPool
 from core.money import pricing
 from core.protocol.errors import HeadraceError
+from core.protocol.units import whole_units
 from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.folders import make_private
@@ -248,7 +249,9 @@ def _answered(job: JobRow, request: StoredRow, spec: ModelSpec, tokens_out: int)
     operators = tuple(stage.operator for stage in match.plan)
     counts, finish = (tokens_in, tokens_out), request.finish
     place = job.job_id, request.request_index
-    return Answered(*place, operators, *counts, finish, sum(gross), is_partial=not finish)
+    return Answered(
+        *place, operators, *counts, finish, whole_units(sum(gross)), is_partial=not finish
+    )
 
 
 async def _end(task: asyncio.Task[None]) -> None:

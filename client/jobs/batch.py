@@ -28,6 +28,7 @@ from core.money import pricing
 from core.protocol import signing, wire
 from core.protocol.errors import CheckFailed, DepositShort, HeadraceError, MatcherUnreachable
 from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage, Terms
+from core.protocol.units import whole_units
 from core.runtime import origin
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
@@ -449,7 +450,7 @@ async def acknowledge(
     await requester.matcher.acknowledge(match.job_id, ack, signature)
     requester.store.set_state(match.job_id, "acknowledged")
     result = pricing.split(order, match.plan, requester.model, ack.tokens_in, ack.tokens_out)
-    watcher.acknowledged(match, sum(result.gross))
+    watcher.acknowledged(match, whole_units(sum(result.gross)))
 
 
 def new_submission_id() -> str:

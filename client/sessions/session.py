@@ -30,6 +30,7 @@ from core.money import pricing
 from core.protocol import commit, signing, wire
 from core.protocol.errors import HeadraceError, Interrupted, PeerUnreachable
 from core.protocol.types import Ack, RequestLeaf, SignedOpening
+from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
 from core.runtime.tasks import spawn
@@ -255,9 +256,10 @@ class LiveSession(Pipeline):
         return self.due_units(*self._counted) - before
 
     def due_units(self, tokens_in: int, tokens_out: int) -> int:
-        """What all stages are due for so many tokens in all, base units."""
+        """What all stages are due for so many tokens in all, whole base units."""
         order, model = self.match.signed.order, self._requester.model
-        return sum(pricing.split(order, self.match.plan, model, tokens_in, tokens_out).gross)
+        split = pricing.split(order, self.match.plan, model, tokens_in, tokens_out)
+        return whole_units(sum(split.gross))
 
     # --- paying ---
 

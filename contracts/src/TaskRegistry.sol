@@ -360,7 +360,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
     }
 
-    function _maxAmount(Order calldata order) private view returns (uint256) {
+    function _maxNano(Order calldata order) private view returns (uint256) {
         (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
         uint256 units = uint256(layers) + embedUnits + headUnits;
         return
@@ -394,7 +394,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (order.numericsProfile != profile) {
             revert NumericsProfileMismatch(order.numericsProfile, profile);
         }
-        amount = _maxAmount(order);
+        amount = _maxNano(order);
 
         job.deadline = uint40(order.deadline);
         job.window = order.window;
@@ -539,7 +539,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         returns (uint32 number)
     {
         return minerRegistry.openDispute(
-            owner, arbitrator, challenger, order.requester, _maxAmount(order)
+            owner, arbitrator, challenger, order.requester, _maxNano(order) / Split.NANO
         );
     }
 

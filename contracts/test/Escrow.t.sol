@@ -15,18 +15,18 @@ contract EscrowTest is Suite {
 
     function lock(uint256 amount) private {
         vm.prank(address(tasks));
-        escrow.lockForJob(JOB, requester, address(0), amount);
+        escrow.lockForJob(JOB, requester, address(0), amount * NANO);
     }
 
     function payouts(uint256 one, uint256 two) private returns (IEscrow.Payout[] memory list) {
         list = new IEscrow.Payout[](2);
-        list[0] = IEscrow.Payout(makeAddr("one"), one);
-        list[1] = IEscrow.Payout(makeAddr("two"), two);
+        list[0] = IEscrow.Payout(makeAddr("one"), one * NANO);
+        list[1] = IEscrow.Payout(makeAddr("two"), two * NANO);
     }
 
     function release(IEscrow.Payout[] memory list) private returns (uint256) {
         vm.prank(address(tasks));
-        return escrow.releaseJob(JOB, list);
+        return escrow.releaseJob(JOB, list) / NANO;
     }
 
     // --- wiring ---
@@ -122,7 +122,10 @@ contract EscrowTest is Suite {
         vm.prank(requester);
         vm.expectRevert(
             abi.encodeWithSelector(
-                IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1
+                IEscrow.InsufficientBalance.selector,
+                requester,
+                100 * USD * NANO,
+                (100 * USD + 1) * NANO
             )
         );
         escrow.requestWithdraw(100 * USD + 1);
@@ -151,22 +154,25 @@ contract EscrowTest is Suite {
 
     function test_lockForJob_takesFromBalance() public {
         vm.expectEmit(address(escrow));
-        emit IEscrow.JobLocked(JOB, requester, 40 * USD);
+        emit IEscrow.JobLocked(JOB, requester, 40 * USD * NANO);
         lock(40 * USD);
         vm.assertEq(escrow.balanceOf(requester), 60 * USD);
         (address who, uint256 amount) = escrow.lockOf(JOB);
         vm.assertEq(who, requester);
-        vm.assertEq(amount, 40 * USD);
+        vm.assertEq(amount, 40 * USD * NANO);
     }
 
     function test_lockForJob_withoutBalance_reverts() public {
         vm.prank(address(tasks));
         vm.expectRevert(
             abi.encodeWithSelector(
-                IEscrow.InsufficientBalance.selector, requester, 100 * USD, 100 * USD + 1
+                IEscrow.InsufficientBalance.selector,
+                requester,
+                100 * USD * NANO,
+                100 * USD * NANO + 1
             )
         );
-        escrow.lockForJob(JOB, requester, address(0), 100 * USD + 1);
+        escrow.lockForJob(JOB, requester, address(0), 100 * USD * NANO + 1);
     }
 
     function test_lock_twice_reverts() public {
@@ -182,10 +188,10 @@ contract EscrowTest is Suite {
     function test_pullForJob_takesFromTheRequestersTokens() public {
         fund(payer, address(escrow), USD);
         vm.prank(address(tasks));
-        escrow.pullForJob(JOB, payer, USD);
+        escrow.pullForJob(JOB, payer, USD * NANO);
         (address who, uint256 amount) = escrow.lockOf(JOB);
         vm.assertEq(who, payer);
-        vm.assertEq(amount, USD);
+        vm.assertEq(amount, USD * NANO);
         vm.assertEq(token.balanceOf(payer), 0);
     }
 
@@ -205,9 +211,9 @@ contract EscrowTest is Suite {
         lock(40 * USD);
         IEscrow.Payout[] memory list = payouts(10 * USD, 5 * USD);
         vm.expectEmit(address(escrow));
-        emit IEscrow.Credited(list[0].account, 10 * USD, JobId.unwrap(JOB));
+        emit IEscrow.Credited(list[0].account, 10 * USD * NANO, JobId.unwrap(JOB));
         vm.expectEmit(address(escrow));
-        emit IEscrow.JobReleased(JOB, requester, 25 * USD, 15 * USD);
+        emit IEscrow.JobReleased(JOB, requester, 25 * USD * NANO, 15 * USD * NANO);
         vm.assertEq(release(list), 25 * USD);
         vm.assertEq(escrow.creditOf(list[0].account), 10 * USD);
         vm.assertEq(escrow.creditOf(list[1].account), 5 * USD);
@@ -222,7 +228,9 @@ contract EscrowTest is Suite {
         IEscrow.Payout[] memory list = payouts(40 * USD, 1);
         vm.prank(address(tasks));
         vm.expectRevert(
-            abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, 40 * USD + 1, 40 * USD)
+            abi.encodeWithSelector(
+                IEscrow.PayoutsExceedLock.selector, (40 * USD + 1) * NANO, 40 * USD * NANO
+            )
         );
         escrow.releaseJob(JOB, list);
     }
@@ -238,11 +246,11 @@ contract EscrowTest is Suite {
         lock(40 * USD);
         IEscrow.Payout[] memory list = payouts(10 * USD, 5 * USD);
         vm.expectEmit(address(escrow));
-        emit IEscrow.Credited(list[0].account, 10 * USD, JobId.unwrap(JOB));
+        emit IEscrow.Credited(list[0].account, 10 * USD * NANO, JobId.unwrap(JOB));
         pay(list);
         (address who, uint256 amount) = escrow.lockOf(JOB);
         vm.assertEq(who, requester);
-        vm.assertEq(amount, 25 * USD);
+        vm.assertEq(amount, 25 * USD * NANO);
         vm.assertEq(escrow.balanceOf(requester), 60 * USD);
         vm.assertEq(release(payouts(1 * USD, 0)), 24 * USD);
         vm.assertEq(escrow.creditOf(list[0].account), 11 * USD);
@@ -254,7 +262,7 @@ contract EscrowTest is Suite {
         pay(payouts(40 * USD, 0));
         IEscrow.Payout[] memory list = payouts(1, 0);
         vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, 1, 0));
+        vm.expectRevert(abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, NANO, 0));
         escrow.payJob(JOB, list);
         IEscrow.Payout[] memory none;
         vm.assertEq(release(none), 0);
@@ -273,11 +281,46 @@ contract EscrowTest is Suite {
             left -= step;
             paid += step;
             (, uint256 amount) = escrow.lockOf(JOB);
-            vm.assertEq(amount, left);
+            vm.assertEq(amount, left * NANO);
         }
         IEscrow.Payout[] memory none;
         vm.assertEq(release(none), left);
         vm.assertEq(escrow.balanceOf(requester), 100 * USD - paid);
+    }
+
+    /// A share below a unit is a share: it adds up with others to what can be withdrawn.
+    function test_credits_belowAUnit_addUp() public {
+        lock(40 * USD);
+        IEscrow.Payout[] memory list = payouts(0, 0);
+        list[0].nano = NANO - 1;
+        list[1].nano = 1;
+        pay(list);
+        vm.assertEq(escrow.creditOf(list[0].account), 0);
+        vm.prank(list[0].account);
+        vm.expectRevert(IEscrow.NoCredit.selector);
+        escrow.withdrawCredit();
+        pay(list);
+        vm.prank(list[0].account);
+        vm.assertEq(escrow.withdrawCredit(), 1);
+        (, uint256 nano) = escrow.nanoOf(list[0].account);
+        vm.assertEq(nano, NANO - 2);
+        (, nano) = escrow.nanoOf(list[1].account);
+        vm.assertEq(nano, 2);
+        IEscrow.Payout[] memory none;
+        vm.prank(address(tasks));
+        vm.assertEq(escrow.releaseJob(JOB, none), 40 * USD * NANO - 2 * NANO);
+    }
+
+    /// Tokens are pulled in whole units; what they are more than the lock is the requester's.
+    function test_pullForJob_ofLessThanAUnit_leavesTheRestInTheBalance() public {
+        fund(payer, address(escrow), 1);
+        vm.prank(address(tasks));
+        escrow.pullForJob(JOB, payer, 3);
+        (uint256 balance,) = escrow.nanoOf(payer);
+        vm.assertEq(balance, NANO - 3);
+        IEscrow.Payout[] memory none;
+        release(none);
+        vm.assertEq(escrow.balanceOf(payer), 1);
     }
 
     function test_releaseJob_twice_reverts() public {

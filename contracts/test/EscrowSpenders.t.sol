@@ -35,7 +35,7 @@ contract EscrowSpendersTest is Suite {
     }
 
     function used(address who) private view returns (uint256) {
-        return escrow.spenderOf(requester, who).used;
+        return escrow.spenderOf(requester, who).usedNano;
     }
 
     /// Signed by `key` in the requester's place, not brought yet.
@@ -67,7 +67,7 @@ contract EscrowSpendersTest is Suite {
         allow(other, 3 * USD, 1_900_000_000);
         IEscrow.Spender memory s = escrow.spenderOf(requester, other);
         vm.assertEq(uint256(s.limit), 3 * USD);
-        vm.assertEq(uint256(s.used), 0);
+        vm.assertEq(uint256(s.usedNano), 0);
         vm.assertEq(uint256(s.expiry), 1_900_000_000);
         vm.assertTrue(escrow.isSpender(requester, other));
         vm.assertFalse(escrow.isSpender(other, requester));
@@ -103,11 +103,11 @@ contract EscrowSpendersTest is Suite {
 
     function test_order_bySpender_locksTheRequestersMoney() public {
         Deal memory deal = signedBy(spenderKey, newOrder());
-        uint256 amount = maxAmountOf(deal.order);
+        uint256 amount = maxNanoOf(deal.order);
         vm.expectEmit(address(escrow));
         emit IEscrow.SpenderLocked(requester, spender, deal.id, amount);
         openMatched(deal);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD - amount);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - amount);
         vm.assertEq(used(spender), amount);
         vm.assertEq(escrow.jobSpenderOf(deal.id), spender);
         (address owner, uint256 locked) = escrow.lockOf(deal.id);
@@ -146,15 +146,16 @@ contract EscrowSpendersTest is Suite {
     /// Locks count, what comes back counts no more, what was paid counts for good.
     function test_limit_countsLocksAndPaymentsButNotRefunds() public {
         Deal memory deal = signedBy(spenderKey, newOrder());
-        uint256 amount = maxAmountOf(deal.order);
-        allow(spender, 2 * amount - 1, NEVER);
+        uint256 amount = maxNanoOf(deal.order);
+        uint256 limit = unitsOf(2 * amount);
+        allow(spender, limit - 1, NEVER);
         openMatched(deal);
         Deal memory next = signedBy(spenderKey, newOrder());
         bytes memory over = abi.encodeWithSelector(
-            IEscrow.SpenderOverLimit.selector, spender, 2 * amount, 2 * amount - 1
+            IEscrow.SpenderOverLimit.selector, spender, 2 * amount, (limit - 1) * NANO
         );
         expectRevertOnOpen(next, over);
-        allow(spender, 2 * amount, NEVER);
+        allow(spender, limit, NEVER);
         openMatched(next);
         settleAck(deal, IN, OUT);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
@@ -163,18 +164,20 @@ contract EscrowSpendersTest is Suite {
         vm.warp(uint256(next.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(next.id);
         vm.assertEq(used(spender), spent);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD - spent);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
     }
 
     /// Lowering a limit while an order is on its way lets no more be spent than the new limit says.
     function test_limit_loweredBelowWhatIsUsed_closesTheDoor() public {
         openMatched(signedBy(spenderKey, newOrder()));
         uint256 had = used(spender);
-        allow(spender, had - 1, NEVER);
+        allow(spender, had / NANO, NEVER);
         Deal memory deal = signedBy(spenderKey, newOrder());
         expectRevertOnOpen(
             deal,
-            abi.encodeWithSelector(IEscrow.SpenderOverLimit.selector, spender, 2 * had, had - 1)
+            abi.encodeWithSelector(
+                IEscrow.SpenderOverLimit.selector, spender, 2 * had, had / NANO * NANO
+            )
         );
         vm.assertEq(used(spender), had);
     }
@@ -185,7 +188,7 @@ contract EscrowSpendersTest is Suite {
         vm.prank(requester);
         escrow.requestWithdraw(free);
         Deal memory deal = signedBy(spenderKey, newOrder());
-        uint256 amount = maxAmountOf(deal.order);
+        uint256 amount = maxNanoOf(deal.order);
         expectRevertOnOpen(
             deal,
             abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, 0, amount)
@@ -195,10 +198,10 @@ contract EscrowSpendersTest is Suite {
     // --- what a spender cannot do ---
 
     function test_spender_hasNoMoneyOfItsOwn() public {
-        uint256 all = escrow.balanceOf(requester);
+        uint256 all = balanceNano(requester);
         vm.startPrank(spender);
         vm.expectRevert(
-            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, 1)
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, NANO)
         );
         escrow.requestWithdraw(1);
         vm.expectRevert(IEscrow.NoCredit.selector);
@@ -206,12 +209,12 @@ contract EscrowSpendersTest is Suite {
         escrow.setSpender(other, uint96(100 * USD), NEVER); // for the spender's own, empty account
         vm.stopPrank();
         vm.assertFalse(escrow.isSpender(requester, other));
-        vm.assertEq(escrow.balanceOf(requester), all);
+        vm.assertEq(balanceNano(requester), all);
     }
 
     function test_spender_opensNoJobWithTheRequestersTokens_andCancelsNone() public {
         Order memory order = newOrder();
-        fund(requester, address(escrow), maxAmountOf(order));
+        fund(requester, address(escrow), unitsOf(maxNanoOf(order)));
         vm.prank(spender);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, spender));
         tasks.open(order);
@@ -257,7 +260,7 @@ contract EscrowSpendersTest is Suite {
         openMatched(deal);
         allow(spender, 0, 0);
         ackBy(spenderKey, deal, IN, OUT);
-        vm.assertGt(escrow.creditOf(minerOwners[0]), 0);
+        vm.assertGt(creditNano(minerOwners[0]), 0);
         expectRevertOnOpen(
             late, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
         );
@@ -324,10 +327,13 @@ contract EscrowSpendersTest is Suite {
         for (uint256 i; i < 8; ++i) {
             seed = uint256(keccak256(abi.encode(seed)));
             Deal memory deal = signedBy(spenderKey, seed % 2 == 0 ? sessionOrder() : newOrder());
-            uint256 amount = maxAmountOf(deal.order);
-            if (paid + locked + amount > limit) {
+            uint256 amount = maxNanoOf(deal.order);
+            if (paid + locked + amount > limit * NANO) {
                 bytes memory over = abi.encodeWithSelector(
-                    IEscrow.SpenderOverLimit.selector, spender, paid + locked + amount, limit
+                    IEscrow.SpenderOverLimit.selector,
+                    spender,
+                    paid + locked + amount,
+                    limit * NANO
                 );
                 bytes memory none =
                     abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester);
@@ -346,7 +352,7 @@ contract EscrowSpendersTest is Suite {
                 paid += gross[0] + gross[1];
             }
             vm.assertEq(used(spender), paid + locked);
-            vm.assertLe(used(spender), limit);
+            vm.assertLe(used(spender), limit * NANO);
         }
     }
 }

@@ -83,13 +83,13 @@ contract ReentrancyTest is Suite {
 
     function assertBooksBalance() private view {
         (, uint256 locked) = escrow.lockOf(lastJob);
-        uint256 books = escrow.balanceOf(requester) + escrow.thawOf(requester).amount
-            + escrow.creditOf(matcher) + escrow.creditOf(treasury)
-            + escrow.balanceOf(address(hook)) + escrow.thawOf(address(hook)).amount + locked;
+        uint256 books = balanceNano(requester) + escrow.thawOf(requester).amount * NANO
+            + creditNano(matcher) + creditNano(treasury) + balanceNano(address(hook))
+            + escrow.thawOf(address(hook)).amount * NANO + locked;
         for (uint256 i; i < minerOwners.length; ++i) {
-            books += escrow.creditOf(minerOwners[i]);
+            books += creditNano(minerOwners[i]);
         }
-        vm.assertEq(token.balanceOf(address(escrow)), books);
+        vm.assertEq(token.balanceOf(address(escrow)) * NANO, books);
     }
 
     JobId private lastJob;
@@ -146,7 +146,7 @@ contract ReentrancyTest is Suite {
 
     function reenterFromOpen(address target, bytes memory data) private {
         Deal memory deal = newDeal(2);
-        fund(requester, address(escrow), maxAmountOf(deal.order));
+        fund(requester, address(escrow), unitsOf(maxNanoOf(deal.order)));
         arm(target, data);
         vm.prank(requester);
         tasks.open(deal.order);

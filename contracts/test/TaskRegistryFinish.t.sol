@@ -45,13 +45,13 @@ contract TaskRegistryFinishTest is Suite {
         uint256 fees;
         for (uint256 i; i < pay.length; ++i) {
             bool guilty = faultMask >> i & 1 == 1;
-            vm.assertEq(escrow.creditOf(minerOwners[i]), guilty ? 0 : pay[i]);
+            vm.assertEq(creditNano(minerOwners[i]), guilty ? 0 : pay[i]);
             if (guilty) continue;
             spent += gross[i];
             fees += gross[i] - pay[i];
         }
-        vm.assertEq(escrow.creditOf(matcher) + escrow.creditOf(treasury), fees);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD - spent);
+        vm.assertEq(creditNano(matcher) + creditNano(treasury), fees);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
         assertState(deal.id, ITaskRegistry.State.Settled);
     }
@@ -74,7 +74,7 @@ contract TaskRegistryFinishTest is Suite {
 
     function test_settleAck_reportsPaidAndRefunded() public {
         Deal memory deal = matchedDeal(2);
-        uint256 amount = maxAmountOf(deal.order);
+        uint256 amount = maxNanoOf(deal.order);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.expectEmit(address(tasks));
@@ -125,7 +125,7 @@ contract TaskRegistryFinishTest is Suite {
         );
         vm.prank(deal.plan[1].operator);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
-        vm.assertEq(escrow.creditOf(address(0)), 0);
+        vm.assertEq(creditNano(address(0)), 0);
     }
 
     function test_settleAck_overCap_reverts() public {
@@ -462,7 +462,7 @@ contract TaskRegistryFinishTest is Suite {
     function test_cancel_refundsAll() public {
         Deal memory deal = newDeal(2);
         openUnmatched(deal);
-        uint256 amount = maxAmountOf(deal.order);
+        uint256 amount = maxNanoOf(deal.order);
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
         tasks.cancel(deal.id);
@@ -471,12 +471,13 @@ contract TaskRegistryFinishTest is Suite {
         vm.prank(requester);
         tasks.cancel(deal.id);
         assertState(deal.id, ITaskRegistry.State.Cancelled);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD + amount);
+        uint256 pulled = unitsOf(amount) * NANO;
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO + pulled);
     }
 
     function test_expire_aroundTheDeadline() public {
         Deal memory deal = matchedDeal(2);
-        uint256 amount = maxAmountOf(deal.order);
+        uint256 amount = maxNanoOf(deal.order);
         uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
         vm.warp(until);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
@@ -487,7 +488,7 @@ contract TaskRegistryFinishTest is Suite {
         vm.prank(stranger);
         tasks.expire(deal.id);
         assertState(deal.id, ITaskRegistry.State.Expired);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
     }
 
     /// An Ack and an expiry do not race: until the delay is over only the Ack counts.
@@ -538,16 +539,16 @@ contract TaskRegistryFinishTest is Suite {
     /// Attack #29: after the match, the requester cannot draw what the job locked.
     function test_requester_cannotDrainALockedJob() public {
         Deal memory deal = matchedDeal(2);
-        uint256 free = escrow.balanceOf(requester);
+        uint256 free = balanceNano(requester);
         vm.prank(requester);
         vm.expectRevert(
             abi.encodeWithSelector(
-                IEscrow.InsufficientBalance.selector, requester, free, 100 * USD
+                IEscrow.InsufficientBalance.selector, requester, free, 100 * USD * NANO
             )
         );
         escrow.requestWithdraw(100 * USD);
         vm.prank(requester);
-        escrow.requestWithdraw(free);
+        escrow.requestWithdraw(free / NANO);
         settleAck(deal, IN, OUT);
     }
 }

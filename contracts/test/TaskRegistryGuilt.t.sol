@@ -107,7 +107,7 @@ contract TaskRegistryGuiltTest is Suite {
         vm.assertEq(d.challenger, auditor);
         vm.assertEq(d.victim, requester);
         vm.assertEq(uint256(d.atStake), STAKE);
-        vm.assertEq(uint256(d.toVictim), maxAmountOf(deal.order));
+        vm.assertEq(uint256(d.toVictim), maxNanoOf(deal.order) / NANO);
     }
 
     function test_dispute_withoutMatcherAndAuditor_namesNoZeroParty() public {
@@ -293,8 +293,8 @@ contract TaskRegistryGuiltTest is Suite {
         Deal memory deal = matchedDeal(2);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         settleAck(deal, IN, OUT);
-        uint256 balance = escrow.balanceOf(requester);
-        uint256 credit = escrow.creditOf(minerOwners[1]);
+        uint256 balance = balanceNano(requester);
+        uint256 credit = creditNano(minerOwners[1]);
         uint256 finalAt = tasks.jobOf(deal.id).finalAt;
         vm.warp(finalAt + 1);
         expectRevertOnDispute(
@@ -308,8 +308,8 @@ contract TaskRegistryGuiltTest is Suite {
         assertState(deal.id, ITaskRegistry.State.Settled);
         vm.assertEq(tasks.jobOf(deal.id).openDisputes, 0);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
-        vm.assertEq(escrow.balanceOf(requester), balance);
-        vm.assertEq(escrow.creditOf(minerOwners[1]), credit);
+        vm.assertEq(balanceNano(requester), balance);
+        vm.assertEq(creditNano(minerOwners[1]), credit);
     }
 
     function test_dispute_afterFinalize_reverts() public {
@@ -452,26 +452,26 @@ contract TaskRegistryGuiltTest is Suite {
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
         skipTime(1 days + 1);
         finalize(deal);
-        vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
-        vm.assertGt(escrow.creditOf(minerOwners[2]), 0);
+        vm.assertEq(creditNano(minerOwners[1]), 0);
+        vm.assertGt(creditNano(minerOwners[2]), 0);
     }
 
     function test_proveEquivocation_inMatched_withholdsAtAck() public {
         Deal memory deal = matchedDeal(2);
         proveEquivocation(deal, contradiction(deal, 0));
         settleAck(deal, IN, OUT);
-        vm.assertEq(escrow.creditOf(minerOwners[0]), 0);
-        vm.assertGt(escrow.creditOf(minerOwners[1]), 0);
+        vm.assertEq(creditNano(minerOwners[0]), 0);
+        vm.assertGt(creditNano(minerOwners[1]), 0);
     }
 
     function test_proveEquivocation_afterSettlement_stillSlashes() public {
         Deal memory deal = matchedDeal(2);
         settleAck(deal, IN, OUT);
-        uint256 credit = escrow.creditOf(minerOwners[0]);
+        uint256 credit = creditNano(minerOwners[0]);
         skipTime(30 days);
         proveEquivocation(deal, contradiction(deal, 0));
         vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
-        vm.assertEq(escrow.creditOf(minerOwners[0]), credit);
+        vm.assertEq(creditNano(minerOwners[0]), credit);
     }
 
     function test_proveEquivocation_ofAnExpiredJob_stillSlashes() public {
@@ -604,7 +604,7 @@ contract TaskRegistryGuiltTest is Suite {
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
         skipTime(1 days + 1);
         finalize(deal);
-        vm.assertEq(escrow.creditOf(minerOwners[1]), 0);
+        vm.assertEq(creditNano(minerOwners[1]), 0);
     }
 
     /// Attack #20: who slashes itself through an accomplice loses half at least to the burn.

@@ -4,6 +4,8 @@ pragma solidity ^0.8.30;
 import {EntryPause} from "../src/EntryPause.sol";
 import {Escrow} from "../src/Escrow.sol";
 import {TaskRegistry} from "../src/TaskRegistry.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {IModelRegistry} from "../src/interfaces/IModelRegistry.sol";
@@ -98,7 +100,7 @@ contract TaskRegistryOpenTest is Suite {
 
     function test_openMatched_locksAndRemembers() public {
         Deal memory deal = newDeal(3);
-        uint256 amount = uint256(75) * (uint256(1e6) * 3_750_001 + uint256(5e5) * 11_250_007) / 1e9;
+        uint256 amount = uint256(75) * (uint256(1e6) * 3_750_001 + uint256(5e5) * 11_250_007);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobOpened(deal.id, requester, ModelId.unwrap(modelId), amount);
         vm.expectEmit(address(tasks));
@@ -111,7 +113,7 @@ contract TaskRegistryOpenTest is Suite {
         vm.assertEq(job.window, deal.order.window);
         vm.assertEq(job.matcherFeeBps, MATCHER_FEE_BPS);
         vm.assertEq(job.stages, 3);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD - amount);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - amount);
         (address who, uint256 locked) = escrow.lockOf(deal.id);
         vm.assertEq(who, requester);
         vm.assertEq(locked, amount);
@@ -303,26 +305,37 @@ contract TaskRegistryOpenTest is Suite {
 
     function test_openMatched_atTheLargestNumbers_locksAndPays() public {
         Order memory order = newOrder();
-        order.maxTokensIn = type(uint32).max;
-        order.maxTokensOut = type(uint32).max;
-        order.priceIn = type(uint64).max;
-        order.priceOut = type(uint64).max;
-        uint256 amount = uint256(75) * (2 * uint256(type(uint32).max) * type(uint64).max) / 1e9;
-        depositFor(requester, amount);
+        (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, type(uint32).max);
+        order.priceIn = uint64(uint256(type(uint88).max) / 75 / 2 / type(uint32).max);
+        order.priceOut = order.priceIn;
+        depositFor(requester, unitsOf(maxNanoOf(order)));
         Deal memory deal = dealOf(order, evenPlan(2));
         openMatched(deal);
         settleAck(deal, type(uint32).max, type(uint32).max);
-        vm.assertLe(escrow.balanceOf(requester), 100 * USD + 2);
+        vm.assertLe(balanceNano(requester), (100 * USD + 1) * NANO);
+    }
+
+    /// A lock holds 3·10¹⁷ units; an order for more is refused.
+    function test_openMatched_ofMoreThanALockHolds_reverts() public {
+        Order memory order = newOrder();
+        (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, type(uint32).max);
+        (order.priceIn, order.priceOut) = (type(uint64).max, type(uint64).max);
+        uint256 nano = maxNanoOf(order);
+        depositFor(requester, unitsOf(nano));
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(SafeCast.SafeCastOverflowedUintDowncast.selector, 88, nano)
+        );
     }
 
     function test_openMatched_withoutBalance_reverts() public {
         Order memory order = newOrder();
         order.maxTokensOut = type(uint32).max;
-        uint256 amount = maxAmountOf(order);
+        uint256 amount = maxNanoOf(order);
         expectRevertOnOpenMatched(
             dealOf(order, evenPlan(2)),
             abi.encodeWithSelector(
-                IEscrow.InsufficientBalance.selector, requester, 100 * USD, amount
+                IEscrow.InsufficientBalance.selector, requester, 100 * USD * NANO, amount
             )
         );
     }
@@ -333,7 +346,7 @@ contract TaskRegistryOpenTest is Suite {
         Deal memory deal = dealOf(order, evenPlan(2));
         openMatched(deal);
         settleAck(deal, 5, 5);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
     }
 
     // --- plan ---
@@ -455,11 +468,12 @@ contract TaskRegistryOpenTest is Suite {
 
     function test_open_pullsTheRequestersTokens() public {
         Deal memory deal = newDeal(2);
-        uint256 amount = maxAmountOf(deal.order);
+        uint256 amount = maxNanoOf(deal.order);
         openUnmatched(deal);
         assertState(deal.id, ITaskRegistry.State.Open);
         vm.assertEq(token.balanceOf(requester), 0);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+        uint256 pulled = unitsOf(amount) * NANO;
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO + pulled - amount);
         (, uint256 locked) = escrow.lockOf(deal.id);
         vm.assertEq(locked, amount);
     }
@@ -601,8 +615,8 @@ contract TaskRegistryOpenTest is Suite {
         vm.prank(governor);
         tasks.setFeeRecipient(stranger);
         settleAck(matchedDeal(1), 900_000, 400_000);
-        vm.assertGt(escrow.creditOf(stranger), 0);
-        vm.assertEq(escrow.creditOf(treasury), 0);
+        vm.assertGt(creditNano(stranger), 0);
+        vm.assertEq(creditNano(treasury), 0);
         vm.prank(governor);
         vm.expectRevert(ITaskRegistry.AccountZero.selector);
         tasks.setFeeRecipient(address(0));
@@ -621,7 +635,7 @@ contract TaskRegistryOpenTest is Suite {
         tasks.lowerProtocolFee(0);
         vm.stopPrank();
         settleAck(matchedDeal(1), 900_000, 400_000);
-        vm.assertEq(escrow.creditOf(treasury), 0);
+        vm.assertEq(creditNano(treasury), 0);
     }
 
     function test_governance_isTheOwnersAlone() public {
@@ -646,7 +660,7 @@ contract TaskRegistryOpenTest is Suite {
         uint256 fees;
         uint256 matchers;
         for (uint256 i; i < 3; ++i) {
-            vm.assertEq(gross[i], units[i] * perUnit / 1e9);
+            vm.assertEq(gross[i], units[i] * perUnit);
             uint256 fee = gross[i] * 230 / 10_000;
             vm.assertEq(pay[i], gross[i] - fee);
             fees += fee;

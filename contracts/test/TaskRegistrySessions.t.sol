@@ -55,14 +55,14 @@ contract TaskRegistrySessionsTest is Suite {
             tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
         uint256 spent;
         for (uint256 i; i < pay.length; ++i) {
-            vm.assertEq(escrow.creditOf(minerOwners[i]), pay[i]);
+            vm.assertEq(creditNano(minerOwners[i]), pay[i]);
             spent += gross[i];
         }
-        vm.assertEq(escrow.creditOf(matcher), matcherFee);
-        vm.assertEq(escrow.creditOf(treasury), protocolFee);
-        vm.assertEq(lockedOf(deal) + escrow.balanceOf(requester), 100 * USD - spent);
+        vm.assertEq(creditNano(matcher), matcherFee);
+        vm.assertEq(creditNano(treasury), protocolFee);
+        vm.assertEq(lockedOf(deal) + balanceNano(requester), 100 * USD * NANO - spent);
         if (stateOf(deal.id) == ITaskRegistry.State.Matched) {
-            vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - spent);
+            vm.assertEq(lockedOf(deal), maxNanoOf(deal.order) - spent);
         }
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
     }
@@ -283,7 +283,7 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.lowerProtocolFee(0);
         bring(deal, IN, OUT);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - gross[0] - gross[1] - gross[2]);
+        vm.assertEq(lockedOf(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
     }
 
     // --- a stage at fault ---
@@ -292,16 +292,16 @@ contract TaskRegistrySessionsTest is Suite {
     function test_ack_afterAStageWasConvicted_paysTheOthers() public {
         Deal memory deal = matchedSession(3);
         bring(deal, 1000, 500);
-        uint256 had = escrow.creditOf(minerOwners[1]);
+        uint256 had = creditNano(minerOwners[1]);
         proveEquivocation(deal, contradiction(deal, 1));
         bring(deal, IN, OUT);
-        vm.assertEq(escrow.creditOf(minerOwners[1]), had);
+        vm.assertEq(creditNano(minerOwners[1]), had);
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, IN, OUT);
         (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
-        vm.assertEq(escrow.creditOf(minerOwners[0]), pay[0]);
-        vm.assertEq(escrow.creditOf(minerOwners[2]), pay[2]);
-        vm.assertEq(lockedOf(deal), maxAmountOf(deal.order) - gross[0] - before[1] - gross[2]);
+        vm.assertEq(creditNano(minerOwners[0]), pay[0]);
+        vm.assertEq(creditNano(minerOwners[2]), pay[2]);
+        vm.assertEq(lockedOf(deal), maxNanoOf(deal.order) - gross[0] - before[1] - gross[2]);
     }
 
     // --- the end ---
@@ -330,13 +330,13 @@ contract TaskRegistrySessionsTest is Suite {
 
     function test_expire_withoutAnAck_isExpired() public {
         Deal memory deal = matchedSession(2);
-        uint256 amount = maxAmountOf(deal.order);
+        uint256 amount = maxNanoOf(deal.order);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobExpired(deal.id, amount);
         tasks.expire(deal.id);
         assertState(deal.id, ITaskRegistry.State.Expired);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
     }
 
     /// Nobody worked yet: no delay to wait for.

@@ -157,7 +157,7 @@ contract TaskRegistryStatesTest is Suite {
     /// One call, valid but for the state; external so that its revert can be looked at.
     function perform(Move move, Deal memory deal) external {
         if (move == Move.Open) {
-            fund(requester, address(escrow), maxAmountOf(deal.order));
+            fund(requester, address(escrow), unitsOf(maxNanoOf(deal.order)));
             vm.prank(requester);
             tasks.open(deal.order);
         } else if (move == Move.OpenMatched) {
@@ -214,14 +214,14 @@ contract TaskRegistryStatesTest is Suite {
         ];
         ITaskRegistry.State end = ends[which % 3];
         Deal memory deal = reach(end);
-        uint256 balance = escrow.balanceOf(requester);
+        uint256 balance = balanceNano(requester);
         uint256 held = token.balanceOf(address(escrow));
         for (uint256 i; i < moves.length; ++i) {
             Move move = Move(moves[i] % MOVES);
             try this.perform(move, deal) {} catch {}
             assertState(deal.id, end);
         }
-        vm.assertEq(escrow.balanceOf(requester), balance);
+        vm.assertEq(balanceNano(requester), balance);
         vm.assertEq(token.balanceOf(address(escrow)), held);
     }
 }

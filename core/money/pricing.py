@@ -1,4 +1,7 @@
-"""What a job costs and who gets what: `docs/protocol.md` §4, twin of `libraries/Split.sol`."""
+"""What a job costs and who gets what: `docs/protocol.md` §4, twin of `libraries/Split.sol`.
+
+Shares are exact, in nano base units. People, quotes and limits see whole base units.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from typing import Any
 import msgspec
 
 from core.protocol.types import ModelSpec, Order, Stage
+from core.protocol.units import covering_units
 
-NANO = 10**9
 BPS = 10**4
 
 
 class Split(msgspec.Struct, frozen=True):
-    """In base units: `locked == sum(pays) + matcher_fee + protocol_fee + refund`."""
+    """In nano units: `locked == sum(pays) + matcher_fee + protocol_fee + refund`."""
 
     locked: int
     gross: tuple[int, ...]
@@ -25,7 +28,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class VoucherStep(msgspec.Struct, frozen=True):
-    """What one more Ack of a session pays, in base units.
+    """What one more Ack of a session pays, in nano units.
 
     `sum(pays) + matcher_fee + protocol_fee + withheld == sum(gross)`.
     """
@@ -57,15 +60,25 @@ def stage_units(stage: Stage, model: ModelSpec) -> int:
     return units
 
 
+def cost_nano(units: int, tokens_in: int, tokens_out: int, price_in: int, price_out: int) -> int:
+    """units·(tokensIn·priceIn + tokensOut·priceOut), exactly, in nano units."""
+    return units * (tokens_in * price_in + tokens_out * price_out)
+
+
 def cost(units: int, tokens_in: int, tokens_out: int, price_in: int, price_out: int) -> int:
-    """⌊units·(tokensIn·priceIn + tokensOut·priceOut) / 10⁹⌋ base units."""
-    return units * (tokens_in * price_in + tokens_out * price_out) // NANO
+    """As `cost_nano`, in whole base units that cover it."""
+    return covering_units(cost_nano(units, tokens_in, tokens_out, price_in, price_out))
+
+
+def max_nano(order: Order, model: ModelSpec) -> int:
+    """What opening the job locks: the price of every token the order allows, in nano units."""
+    tokens_in, tokens_out = order.max_tokens_in, order.max_tokens_out
+    return cost_nano(model.layer_units, tokens_in, tokens_out, order.price_in, order.price_out)
 
 
 def max_amount(order: Order, model: ModelSpec) -> int:
-    """What opening the job locks: the price of every token the order allows."""
-    tokens_in, tokens_out = order.max_tokens_in, order.max_tokens_out
-    return cost(model.layer_units, tokens_in, tokens_out, order.price_in, order.price_out)
+    """As `max_nano`, in whole base units that cover it."""
+    return covering_units(max_nano(order, model))
 
 
 def fees(gross: int, matcher_fee_bps: int, protocol_fee_bps: int) -> tuple[int, int]:
@@ -101,8 +114,8 @@ def step(
     gross, pays, matcher_fee, protocol_fee, withheld = [], [], 0, 0, 0
     for index, stage in enumerate(plan):
         units = stage_units(stage, model)
-        before = cost(units, *paid, order.price_in, order.price_out)
-        total = cost(units, *totals, order.price_in, order.price_out)
+        before = cost_nano(units, *paid, order.price_in, order.price_out)
+        total = cost_nano(units, *totals, order.price_in, order.price_out)
         gross.append(total - before)
         if index in at_fault:
             pays.append(0)
@@ -126,13 +139,13 @@ def split(
     protocol_fee_bps: int = 0,
     at_fault: frozenset[int] = frozenset(),
 ) -> Split:
-    """Settlement of a job with these counts.
+    """Settlement of a job with these counts, in nano units.
 
     Fees are floored per stage (`fees`) and come off the stage's gross. A stage at fault is paid
     nothing and charged no fee: its gross returns to the requester. Promise: nothing is created or
     lost, and refund ≥ 0 as long as the counts are within the caps.
     """
-    locked, totals = max_amount(order, model), (tokens_in, tokens_out)
+    locked, totals = max_nano(order, model), (tokens_in, tokens_out)
     whole = step(
         order, plan, model, (0, 0), totals, protocol_fee_bps=protocol_fee_bps, at_fault=at_fault
     )

@@ -121,6 +121,16 @@ def price_of_nano(nano: int, layer_units: int) -> PricePerMtok:
     return PricePerMtok(nano * layer_units // (NANO // TOKENS_PER_MTOK))
 
 
+def covering_units(nano: int) -> int:
+    """Whole base units that cover nano base units: rounded up."""
+    return -(-nano // NANO)
+
+
+def whole_units(nano: int) -> int:
+    """Whole base units in nano base units: rounded down."""
+    return nano // NANO
+
+
 def parse_duration(text: str) -> int:
     """``30s``, ``10m``, ``24h``, ``7d`` → whole seconds. Raises as `parse_token`."""
     return _parse(text, _TIME_UNITS, MAX_UINT64)

@@ -19,6 +19,7 @@ from core.chain.follower import EventBatch, EventFollower
 from core.money import pricing
 from core.protocol.ids import Kind, short
 from core.protocol.types import Acceptance, ModelSpec, Order, SignedAcceptance, SignedOrder, Stage
+from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
 from matcher.records.jobs import CANCELLED, DELIVERED, EXPIRED, MATCHED, SETTLED, Job
 from matcher.records.store import JobChange, Store
@@ -50,9 +51,11 @@ _NUMBERS = {
     "tokensIn": "tokens_in",
     "tokensOut": "tokens_out",
     "finalAt": "final_at_s",
-    "paid": "paid_units",
-    "refunded": "refunded_units",
-    "withheld": "withheld_units",
+}
+_NANO_NUMBERS = {
+    "paidNano": "paid_units",
+    "refundedNano": "refunded_units",
+    "withheldNano": "withheld_units",
 }
 
 
@@ -64,7 +67,11 @@ def job_change(event: ChainEvent) -> JobChange | None:
     values: dict[str, Any] = {"state": state} if state else {}
     if state in (EXPIRED, CANCELLED):
         values |= {"paid_units": 0, "withheld_units": 0}
-    values |= {ours: int(event.args[name]) for name, ours in _NUMBERS.items() if name in event.args}
+    args = event.args
+    values |= {ours: int(args[name]) for name, ours in _NUMBERS.items() if name in args}
+    values |= {
+        ours: whole_units(args[name]) for name, ours in _NANO_NUMBERS.items() if name in args
+    }
     if event.name == "JobPaid":
         del values["paid_units"]  # of one acknowledgement, not of the job
     said = {"beacon": event.block_hash, "deliver_tx": event.tx_hash, "end_tx": event.tx_hash}

@@ -40,8 +40,8 @@ class Served:
     model: str
     stages: list[int]
     state: str = "running"
-    paid_units: int = 0
-    pending_units: int = 0
+    paid_nano: int = 0
+    pending_nano: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     block: int = 0
@@ -54,7 +54,7 @@ class Books:
     operators: set[str] = field(default_factory=set)
     jobs: dict[str, Served] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
-    credits: list[tuple[int, str, int]] = field(default_factory=list)  # block, job, units
+    credits: list[tuple[int, str, int]] = field(default_factory=list)  # block, job, nano units
     slashed_units: int = 0
 
 
@@ -82,9 +82,9 @@ def take_in(books: Books, events: Iterable[ChainEvent], owner: str) -> None:
                 books.slashed_units += int(args["amount"])
             case "Credited" if args["account"].lower() == owner:
                 source = str(args["source"]).lower()
-                books.credits.append((event.block_number, source, int(args["amount"])))
+                books.credits.append((event.block_number, source, int(args["nano"])))
                 if source in books.jobs:
-                    books.jobs[source].paid_units += int(args["amount"])
+                    books.jobs[source].paid_nano += int(args["nano"])
             case _ if job in books.jobs:
                 _move(books.jobs[job], event)
 
@@ -119,12 +119,12 @@ def rows_of(
         }[by](served)
         groups.setdefault(key, []).append(served)
         if by != "day":
-            paid[key] = paid.get(key, 0) + served.paid_units
+            paid[key] = paid.get(key, 0) + served.paid_nano
     if by == "day":
-        for block, _, amount in books.credits:
+        for block, _, nano in books.credits:
             day = day_of.get(block, "?")
             groups.setdefault(day, [])
-            paid[day] = paid.get(day, 0) + amount
+            paid[day] = paid.get(day, 0) + nano
     order = sorted(groups, reverse=True) if by == "day" else list(reversed(groups))
     return [_row(key, groups[key], paid.get(key, 0), show) for key in order]
 
@@ -133,6 +133,7 @@ def _row(key: str, jobs: Sequence[Served], paid: int, show: Callable[[int], str]
     def count(state: str) -> int:
         return sum(job.state == state for job in jobs)
 
+    pending = sum(job.pending_nano for job in jobs if job.state == "delivered")
     return EarnedRow(
         key=key,
         jobs=len(jobs),
@@ -141,8 +142,8 @@ def _row(key: str, jobs: Sequence[Served], paid: int, show: Callable[[int], str]
         disputed=count("disputed"),
         running=count("running"),
         ended=count("ended"),
-        paid=show(paid),
-        pending=show(sum(job.pending_units for job in jobs if job.state == "delivered")),
+        paid=show(units.whole_units(paid)),
+        pending=show(units.whole_units(pending)),
     )
 
 
@@ -172,7 +173,8 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
     rows = rows_of(books, by, days, lambda m: names.get(m, m[:10] or "?"), show)
 
     def pending(state: str) -> int:
-        return sum(job.pending_units for job in books.jobs.values() if job.state == state)
+        jobs = books.jobs.values()
+        return units.whole_units(sum(job.pending_nano for job in jobs if job.state == state))
 
     if csv_file is not None:
         _write_csv(csv_file, rows)
@@ -182,7 +184,7 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
         since=since,
         by=by,
         rows=rows,
-        paid=show(sum(amount for _, _, amount in books.credits)),
+        paid=show(units.whole_units(sum(nano for _, _, nano in books.credits))),
         pending=show(pending("delivered")),
         disputed=show(pending("disputed")),
         slashed=show(books.slashed_units),
@@ -261,7 +263,7 @@ async def _reckon_pending(chain: Chain, settings: Settings, books: Books) -> Non
             job.tokens_out,
             protocol_fee_bps=protocol_fee_bps,
         )
-        job.pending_units = sum(share.pays[stage] for stage in job.stages)
+        job.pending_nano = sum(share.pays[stage] for stage in job.stages)
 
 
 def _kept_orders(settings: Settings) -> dict[str, tuple[Any, Any]]:

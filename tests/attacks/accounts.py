@@ -1,10 +1,14 @@
-"""Whose is which money, and who can work: Escrow and MinerRegistry in the model."""
+"""Whose is which money, and who can work: Escrow and MinerRegistry in the model.
+
+Tokens, stakes and what thaws are whole units; balances, credits and locks are nano units.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
+from core.protocol.units import NANO
 from tests.attacks.books import NOBODY, Job, Miner, MinerState, Network, Spender, rules
 
 NONE, ACTIVE, COOLDOWN, EXITED = MinerState
@@ -54,25 +58,28 @@ class Accounts:
         """What a contract has to hold, by the invariant of its interface."""
         if contract == self.stakes:
             return sum(miner.stake + miner.leaving for miner in self.miner.values())
-        held = sum(self.balance.values()) + sum(self.credit.values())
-        held += sum(amount for amount, _ in self.thaw.values())
-        return held + sum(amount for _, amount in self.lock.values())
+        nano = sum(self.balance.values()) + sum(self.credit.values())
+        units, rest = divmod(nano + sum(amount for _, amount in self.lock.values()), NANO)
+        assert rest == 0, "tokens come and go in whole units"
+        return units + sum(amount for amount, _ in self.thaw.values())
 
     # --- Escrow ---
 
     def deposit(self, caller: str, amount: int) -> None:
         with rules() as need:
             need(amount > 0, "AmountZero")
+            need(self.balance[caller] + amount * NANO < 2**256, "Panic", 0x11)
             self._can_pull(need, caller, self.escrow, amount)
         self._pull(caller, self.escrow, amount)
-        self.balance[caller] += amount
+        self.balance[caller] += amount * NANO
 
     def request_withdraw(self, caller: str, amount: int) -> None:
-        have = self.balance[caller]
+        have, nano = self.balance[caller], amount * NANO
         with rules() as need:
             need(amount > 0, "AmountZero")
-            need(have >= amount, "InsufficientBalance", caller, have, amount)
-        self.balance[caller] -= amount
+            need(nano < 2**256, "Panic", 0x11)
+            need(have >= nano, "InsufficientBalance", caller, have, nano)
+        self.balance[caller] -= nano
         ready = self.now + self.clocks.withdraw_delay_s
         self.thaw[caller] = (self.thaw[caller][0] + amount, ready)
 
@@ -86,8 +93,9 @@ class Accounts:
 
     def withdraw_credit(self, caller: str) -> None:
         with rules() as need:
-            need(self.credit[caller] > 0, "NoCredit")
-        self._send(self.escrow, caller, self.credit.pop(caller))
+            need(self.credit[caller] >= NANO, "NoCredit")
+        units, self.credit[caller] = divmod(self.credit[caller], NANO)
+        self._send(self.escrow, caller, units)
 
     def set_spender(self, caller: str, key: str, limit: int, expiry: int) -> None:
         with rules() as need:

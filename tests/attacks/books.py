@@ -61,8 +61,8 @@ class Miner:
 class Spender:
     """`spenderOf`."""
 
-    limit: int = 0
-    used: int = 0
+    limit: int = 0  # units
+    used: int = 0  # nano units
     expiry: int = 0
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol import types as t
+from core.protocol.units import NANO, covering_units
 from tests.attacks.accounts import ACTIVE, EXITED, NONE, By
 from tests.attacks.model import Model
 
@@ -223,7 +224,7 @@ class Calls:
         )
 
     def _of_account(self, who: str) -> list[tuple[Any, ...]]:
-        reads = [(name, who) for name in ("tokens", "balance", "credit", "thaw")]
+        reads = [(name, who) for name in ("tokens", "balance", "credit", "nano", "thaw")]
         miner = self.model.miner[who]
         if who in self.who["owner"] or miner.state != NONE:
             least = self.rng.choice((0, miner.stake, miner.stake + 1))
@@ -270,7 +271,7 @@ class Calls:
 
     def _request_withdraw(self) -> Call:
         who = self.one("requester")
-        exact = self.model.balance[who] // self.rng.choice((1, 4, 4, 100))
+        exact = self.model.balance[who] // NANO // self.rng.choice((1, 4, 4, 100))
         amount = self.amount(exact)
         return self._call("Escrow", "requestWithdraw", who, (amount,), [who])
 
@@ -281,7 +282,7 @@ class Calls:
         return self._call("Escrow", "withdraw", who, (), [who])
 
     def _withdraw_credit(self) -> Call:
-        with_credit = [who for who, amount in self.model.credit.items() if amount]
+        with_credit = [who for who, nano in self.model.credit.items() if nano]
         who = self.one("owner", *with_credit)
         return self._call("Escrow", "withdrawCredit", who, (), [who])
 
@@ -290,7 +291,7 @@ class Calls:
         key = self.one("spender", *self.who["spender"])
         if self.odds(0.1):
             key = self.rng.choice((t.ZERO_ADDRESS, who, *self.model.net.contracts))
-        used = self.model.spender[who, key].used
+        used = covering_units(self.model.spender[who, key].used)
         limit = self.rng.choice((0, used, used + 10**5, used + 10**8, 10**10, MAX[96]))
         soon = self.at + self.rng.choice((0, 1, 5, 60, 300, 2000))
         expiry = soon if self.odds(0.6) else self.rng.choice((0, self.at - 1, MAX[64]))
@@ -396,11 +397,11 @@ class Calls:
             terms_hash=t.ZERO_HASH,
             nonce=self.nonces,
         )
-        if self.odds(0.15):  # a lock of just what there is to lock, or a unit more or less
+        if self.odds(0.15):  # a lock of about what there is to lock
             key = model.spender[requester, rng.choice(self.who["spender"])]
-            exact = rng.choice((model.balance[requester], max(key.limit - key.used, 0)))
+            exact = rng.choice((model.balance[requester], max(key.limit * NANO - key.used, 0)))
             units = model.net.model.layers + 4
-            price = -(-self.amount(min(exact, 10**12), 64) * 10**9 // units)
+            price = -(-self.amount(min(exact, 10**21), 256) // units)
             order = replace(order, max_tokens_in=1, max_tokens_out=0, price_in=min(price, MAX[64]))
         revoked = sorted(nonce for who, nonce in model.revoked if who == requester)
         stakes = [miner.stake for miner in model.miner.values()] or [0]

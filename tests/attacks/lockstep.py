@@ -25,6 +25,7 @@ from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.hashing import keccak
 from core.protocol.ids import address
+from core.protocol.units import whole_units
 from devnet.deploy import USD, Parameters, deploy
 from tests.accounts import devnet_accounts
 from tests.attacks.books import Network, Refused
@@ -57,8 +58,9 @@ WALLET, WALLET_CODE = address(b"\xca" * 20), "0x60043554631626ba7e60e01b025f5260
 READS: dict[str, tuple[str, str, Any]] = {
     "tokens": ("TestUSD", "balanceOf", lambda m, who: [m.wallet[who]]),
     "owed": ("TestUSD", "balanceOf", lambda m, who: [m.owed(who)]),
-    "balance": ("Escrow", "balanceOf", lambda m, who: [m.balance[who]]),
-    "credit": ("Escrow", "creditOf", lambda m, who: [m.credit[who]]),
+    "balance": ("Escrow", "balanceOf", lambda m, who: [whole_units(m.balance[who])]),
+    "credit": ("Escrow", "creditOf", lambda m, who: [whole_units(m.credit[who])]),
+    "nano": ("Escrow", "nanoOf", lambda m, who: [m.balance[who], m.credit[who]]),
     "thaw": ("Escrow", "thawOf", lambda m, who: m.thaw[who]),
     "spender": ("Escrow", "spenderOf", lambda m, who, key: vars(m.spender[who, key]).values()),
     "lock": ("Escrow", "lockOf", lambda m, job: m.lock[job]),

@@ -1,8 +1,9 @@
 """Balances, states and refusals as `docs/protocol.md` tells them; no contract was read for it.
 
-Amounts are base units, times seconds. A call either changes the model or raises `Refused` with
-every rule that it breaks, as the document orders none before another. Whose signature came with a
-message is given, not computed: None is one that fits nobody.
+Amounts are base units, or nano units where `accounts` says so; times are seconds. A call either
+changes the model or raises `Refused` with every rule that it breaks, as the document orders none
+before another. Whose signature came with a message is given, not computed: None is one that fits
+nobody.
 
 Not modelled yet: disputes and slashes. They come after `finalize`, and fill `open_disputes`,
 `jail_until` and the mask, which the rules here and in `accounts` read.
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.protocol.types import Acceptance, Ack, JobState, Order, Stage, StageReceipt
+from core.protocol.units import NANO, covering_units
 from tests.attacks.accounts import Accounts, By
 from tests.attacks.books import NOBODY, Job, rules
 
@@ -28,9 +30,9 @@ class Model(Accounts):
     # --- money of a job (§1, §4) ---
 
     def _cost(self, order: Order, units: int, n_in: int, n_out: int) -> int:
-        return units * (n_in * order.price_in + n_out * order.price_out) // 10**9
+        return units * (n_in * order.price_in + n_out * order.price_out)
 
-    def _max_amount(self, order: Order) -> int:
+    def _max_nano(self, order: Order) -> int:
         m = self.net.model
         units = m.layers + m.embed_units + m.head_units
         return self._cost(order, units, order.max_tokens_in, order.max_tokens_out)
@@ -81,6 +83,8 @@ class Model(Accounts):
         given = order.numerics_profile
         need(given == profile, "NumericsProfileMismatch", given, profile)
         need(not is_revoked, "NonceRevokedAlready", order.nonce)
+        nano = self._max_nano(order)
+        need(nano < 2**88, "SafeCastOverflowedUintDowncast", 88, nano)
 
     def _can_match(
         self, need: Any, caller: str, order: Order, plan: Plan, consents: Consents
@@ -110,7 +114,7 @@ class Model(Accounts):
         job = self._job(order)
         job.state, job.is_session, job.deadline = JobState.OPEN, order.is_open, order.deadline
         job.window, job.matcher_fee_bps = order.window, order.matcher_fee_bps
-        self.lock[self.net.job_id(order)] = (order.requester, self._max_amount(order))
+        self.lock[self.net.job_id(order)] = (order.requester, self._max_nano(order))
 
     def _match(self, order: Order, plan: Plan) -> None:
         job = self._job(order)
@@ -118,18 +122,20 @@ class Model(Accounts):
         job.stages = len(plan)
 
     def open(self, caller: str, order: Order) -> None:
-        amount = self._max_amount(order)
+        nano = self._max_nano(order)
+        units = covering_units(nano)
         with rules() as need:
             need(caller == order.requester, "NotParty", caller)
             self._is_sound(need, order)
-            self._can_pull(need, caller, self.escrow, amount)
-        self._pull(caller, self.escrow, amount)
+            self._can_pull(need, caller, self.escrow, units)
+        self._pull(caller, self.escrow, units)
+        self.balance[caller] += units * NANO - nano
         self._open(order)
 
     def open_matched(
         self, caller: str, order: Order, by: By, plan: Plan, consents: Consents
     ) -> None:
-        amount, have = self._max_amount(order), self.balance[order.requester]
+        nano, have = self._max_nano(order), self.balance[order.requester]
         key = self.spender[order.requester, by or NOBODY]
         is_other = by not in (order.requester, *self.net.contracts)
         spends = is_other and key.limit > 0 and self.now <= key.expiry
@@ -137,10 +143,10 @@ class Model(Accounts):
             self._is_sound(need, order)
             need(self._is_own(order, by) or spends, "BadSignature", order.requester)
             self._can_match(need, caller, order, plan, consents)
-            need(have >= amount, "InsufficientBalance", order.requester, have, amount)
-            used = key.used + amount
-            need(not spends or used <= key.limit, "SpenderOverLimit", by, used, key.limit)
-        self.balance[order.requester] -= amount
+            need(have >= nano, "InsufficientBalance", order.requester, have, nano)
+            used, limit = key.used + nano, key.limit * NANO
+            need(not spends or used <= limit, "SpenderOverLimit", by, used, limit)
+        self.balance[order.requester] -= nano
         self._open(order)
         self._match(order, plan)
         if spends:

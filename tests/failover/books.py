@@ -9,6 +9,7 @@ from client.pipeline.verify import Bought, RequestAnswer, check_part
 from core.engine.weights.weights import model_manifest
 from core.money import pricing
 from core.protocol import commit
+from core.protocol.units import NANO
 from tests.town.chain import PREPAID
 from tests.town.orders import DOMAIN, MATCHER
 from tests.town.town import Town, Watch
@@ -38,7 +39,7 @@ def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
             expected[stage.operator] += pay
         spent += split.locked - split.refund
     assert town.chain.credit == expected
-    assert town.prepaid == PREPAID - spent - sum(town.chain.locked.values())
+    assert town.prepaid == PREPAID * NANO - spent - sum(town.chain.locked.values())
     assert sum(expected.values()) == spent
 
 

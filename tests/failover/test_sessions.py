@@ -12,6 +12,7 @@ import pytest
 
 from client.context import Model
 from core.protocol import wire
+from core.protocol.units import NANO
 from tests.failover.test_killed import CUTS
 from tests.failover.test_phases import FIRST, LAST, MIDDLE, Scene, ends, matching, stage_set, taken
 from tests.town.chain import PREPAID
@@ -72,4 +73,6 @@ async def test_a_machine_is_lost_at_every_moment_of_a_session(village: Village) 
     assert sum(ack.tokens_out for ack in village.acks.values()) == given
     accused = sum(m.stage.counts["request_failed_E-CHECK-01"] for m in village.machines)
     assert accused == 0
-    assert village.prepaid + sum(village.chain.locked.values()) == (PREPAID - village.paid_units)
+    assert village.prepaid + sum(village.chain.locked.values()) == (
+        PREPAID * NANO - village.paid_nano
+    )

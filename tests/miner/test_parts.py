@@ -36,6 +36,7 @@ def asker(
 ) -> Requester:
     """A requester whose plan says which layers of which machine run."""
     found = Requester(key(50 + number), chain, [machine for machine, _ in places])
+    chain.prepaid[found.signer.address] = 10**6
     prompts = [(PROMPT[number:], greedy(12)), (PROMPT[: 9 + number], SAMPLED)]
     found.order(prompts, nonce=number + 1)
     found.plan = [

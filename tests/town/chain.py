@@ -18,6 +18,7 @@ from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused
 from core.protocol.signing import DigestSigner
 from core.protocol.types import JobState
+from core.protocol.units import NANO, whole_units
 from core.runtime.clock import Clock
 from tests.clocks import ManualClock
 from tests.town.orders import ARBITRATOR, DOMAIN, MODEL_ID, NOW_S, REQUESTER, SPEC, key
@@ -25,7 +26,7 @@ from tests.town.orders import shard_root_of as made_up_root
 
 PREPAID = 10**12
 #: What `spenderOf` says of a key that was never allowed.
-NO_SPENDER = {"limit": 0, "used": 0, "expiry": 0}
+NO_SPENDER = {"limit": 0, "usedNano": 0, "expiry": 0}
 OWNER = key(200).address
 GAS = 50_000
 CLOSE_DELAY_S = 60
@@ -94,6 +95,7 @@ class FakeChain(Chain):
         }
         self.usd, self.credit = Counter[str](), Counter[str]()
         self.prepaid = Counter({REQUESTER.address: PREPAID} if prepaid is None else dict(prepaid))
+        self.rest = Counter[str]()  # of a balance, in nano units, beyond the whole ones
         self.thaw = {"amount": 0, "readyAt": 0}
         self.locked: dict[str, int] = {}
         self.jobs: dict[str, ChainJob] = {}
@@ -242,9 +244,9 @@ class FakeChain(Chain):
             case "Escrow.balanceOf":
                 return self.prepaid[args[0]]
             case "Escrow.creditOf":
-                return self.credit[args[0]]
+                return whole_units(self.credit[args[0]])
             case "Escrow.lockOf":
-                return {"amount": self.locked.get(args[0], 0)}
+                return {"nano": self.locked.get(args[0], 0)}
             case "Escrow.thawOf":
                 return self.thaw
             case "Escrow.withdrawDelaySeconds":
@@ -282,6 +284,15 @@ class FakeChain(Chain):
             case "JuryArbitrator.panelOf":
                 return self.panels.get(args[0], [])
         return self.unknown(contract, function)
+
+    def balance_nano(self, account: str) -> int:
+        """A prepaid balance exactly."""
+        return self.prepaid[account] * NANO + self.rest[account]
+
+    def add_nano(self, account: str, nano: int) -> None:
+        """A prepaid balance grows or falls."""
+        total = self.balance_nano(account) + nano
+        self.prepaid[account], self.rest[account] = divmod(total, NANO)
 
     def unknown(self, contract: str, function: str) -> Any:
         """What a view function says that is not kept here."""
@@ -369,7 +380,11 @@ class FakeChain(Chain):
                 self.usd[sender] -= args[0]
                 self.prepaid[sender] += args[0]
             case "setSpender":
-                self.spenders[sender, args[0]] = {"limit": args[1], "used": 0, "expiry": args[2]}
+                self.spenders[sender, args[0]] = {
+                    "limit": args[1],
+                    "usedNano": 0,
+                    "expiry": args[2],
+                }
             case _ if function not in WITHOUT_STATE:
                 raise AssertionError(f"unexpected transaction {function}")
         return function, {}
@@ -400,10 +415,10 @@ class FakeChain(Chain):
             if acceptance.expiry < self.clock.now():
                 raise _refusal("AcceptanceExpired", stage=acceptance.stage)
             assert signing.is_signed_by(DOMAIN, acceptance, sig, stage.operator)
-        need = pricing.max_amount(order, self.models[order.model_id])
-        if self.prepaid[order.requester] < need:
+        need = pricing.max_nano(order, self.models[order.model_id])
+        if self.balance_nano(order.requester) < need:
             raise _refusal("InsufficientBalance")
-        self.prepaid[order.requester] -= need
+        self.add_nano(order.requester, -need)
         self.locked[job_id] = need
         job = ChainJob(JobState.MATCHED, plan_hash, order, tuple(plan), opener=opener)
         self.jobs[job_id] = job
@@ -452,7 +467,7 @@ class FakeChain(Chain):
         paid = self._pay(job_id, job, had, totals)
         job.tokens_in, job.tokens_out = totals
         counts = {"tokensIn": totals[0], "tokensOut": totals[1]}
-        return "JobPaid", {"job": job_id, **counts, "paid": paid}
+        return "JobPaid", {"job": job_id, **counts, "paidNano": paid}
 
     def _deliver(
         self,
@@ -520,7 +535,7 @@ class FakeChain(Chain):
         if not job.tokens_in and not job.tokens_out:
             return self._given_back(job_id, JobState.MATCHED, JobState.EXPIRED)
         _, said = self._given_back(job_id, JobState.MATCHED, JobState.SETTLED)
-        return "JobSettled", {**said, "paid": 0, "withheld": 0}
+        return "JobSettled", {**said, "paidNano": 0, "withheldNano": 0}
 
     def _given_back(self, job_id: str, needs: JobState, state: JobState) -> Event:
         job = self.jobs[job_id]
@@ -528,14 +543,15 @@ class FakeChain(Chain):
             raise _refusal("WrongState", have=job.state.name)
         job.state, refund = state, self.locked.pop(job_id, 0)
         if job.order is not None:
-            self.prepaid[job.order.requester] += refund
-        return f"Job{state.name.capitalize()}", {"job": job_id, "refunded": refund}
+            self.add_nano(job.order.requester, refund)
+        return f"Job{state.name.capitalize()}", {"job": job_id, "refundedNano": refund}
 
     def _settled(self, job_id: str, job: ChainJob) -> Event:
         paid = self._pay(job_id, job, (0, 0), (job.tokens_in, job.tokens_out))
         job.state, refund = JobState.SETTLED, self.locked.pop(job_id)
-        self.prepaid[_order(job).requester] += refund
-        return "JobSettled", {"job": job_id, "paid": paid, "refunded": refund, "withheld": 0}
+        self.add_nano(_order(job).requester, refund)
+        said = {"paidNano": paid, "refundedNano": refund, "withheldNano": 0}
+        return "JobSettled", {"job": job_id, **said}
 
     def _pay(
         self, job_id: str, job: ChainJob, paid: tuple[int, int], totals: tuple[int, int]

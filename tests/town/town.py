@@ -106,7 +106,7 @@ class Town:
         self.matches.clear()
         self.goes.clear()
         self.acks.clear()
-        for kept in (self.chain.jobs, self.chain.locked, self.chain.credit):
+        for kept in (self.chain.jobs, self.chain.locked, self.chain.credit, self.chain.rest):
             kept.clear()
         self.chain.prepaid[REQUESTER.address] = PREPAID
 
@@ -123,7 +123,7 @@ class Town:
     @property
     def prepaid(self) -> int:
         """What the requester has left beside what its jobs lock."""
-        return self.chain.prepaid[REQUESTER.address]
+        return self.chain.balance_nano(REQUESTER.address)
 
     def machine(self, operator: str) -> Machine:
         return next(m for m in self.machines if m.signer.address == operator)

@@ -106,7 +106,7 @@ class Village(Town):
             await super().acknowledge(job_id, ack, signature)
         if closing and job_id not in self.closed:
             self.closed.add(job_id)
-            self.chain.prepaid[REQUESTER.address] += self.chain.locked.pop(job_id)
+            self.chain.add_nano(REQUESTER.address, self.chain.locked.pop(job_id))
         return {}
 
     def _adds(self, job_id: str, ack: t.Ack) -> bool:
@@ -114,11 +114,12 @@ class Village(Town):
         return ack.tokens_in > job.tokens_in or ack.tokens_out > job.tokens_out
 
     def paid_for(self, match: Match) -> int:
+        """In nano units."""
         paid = [e.args for e in self.chain.log if e.name == "JobPaid"]
-        return sum(args["paid"] for args in paid if args["job"] == match.job_id)
+        return sum(args["paidNano"] for args in paid if args["job"] == match.job_id)
 
     @property
-    def paid_units(self) -> int:
+    def paid_nano(self) -> int:
         """What its sessions have paid, by the chain's events."""
         return sum(self.paid_for(match) for match in self.matches)
 

@@ -15,6 +15,7 @@ from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused
+from core.protocol.units import NANO
 from devnet.deploy import USD, Parameters, deploy
 from tests.conftest import CHAIN_ID, Anvil
 from tests.core.chain.test_chain import model
@@ -123,7 +124,7 @@ class Session:
         return await self.town.chain.read("TaskRegistry", "jobOf", self.job_id)
 
     async def locked(self) -> int:
-        return int((await self.town.read("lockOf", self.job_id))["amount"])
+        return int((await self.town.read("lockOf", self.job_id))["nano"])
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ async def test_a_session_pays_as_python_computes_and_ends_with_the_rest_returned
 ) -> None:
     chain = town.chain
     session = await town.session(town.spender)
-    locked = pricing.max_amount(session.order, town.spec)
+    locked = pricing.max_nano(session.order, town.spec)
     assert await session.locked() == locked
     assert await town.read("jobSpenderOf", session.job_id) == town.spender.address
 
@@ -171,11 +172,11 @@ async def test_a_session_pays_as_python_computes_and_ends_with_the_rest_returned
         due = pricing.step(session.order, town.plan, town.spec, paid, totals, **FEES)
         paid, spent = totals, spent + due.paid
         earned[town.matcher.address] += due.matcher_fee
-        for owner, units in zip(owners(town), due.pays, strict=True):
-            earned[owner] += units
+        for owner, nano in zip(owners(town), due.pays, strict=True):
+            earned[owner] += nano
         assert await session.locked() == locked - spent
-        for who, units in earned.items():
-            assert await town.read("creditOf", who) == units
+        for who, nano in earned.items():
+            assert (await town.read("nanoOf", who))["credit"] == nano
         job = await session.job()
         assert (job["state"], job["tokensIn"], job["tokensOut"]) == (t.JobState.MATCHED, *totals)
 
@@ -188,9 +189,10 @@ async def test_a_session_pays_as_python_computes_and_ends_with_the_rest_returned
     await later(chain, PARAMETERS.close_delay_s + 1)
     await chain.transact(town.signers[8], "TaskRegistry", "expire", session.job_id)
     assert (await session.job())["state"] == t.JobState.SETTLED
-    assert await town.read("balanceOf", town.requester.address) == DEPOSIT - spent
+    left = (await town.read("nanoOf", town.requester.address))["balance"]
+    assert left == DEPOSIT * NANO - spent
     used = await town.read("spenderOf", town.requester.address, town.spender.address)
-    assert (used["limit"], used["used"]) == (LIMIT, spent)
+    assert (used["limit"], used["usedNano"]) == (LIMIT, spent)
 
 
 def owners(town: Town) -> list[str]:

@@ -121,9 +121,11 @@ async def _events(context: Context, job_id: str) -> list[LogLine]:
 
 
 def _said(settings: Settings, args: Json) -> str:
-    amounts = ("maxAmount", "amount", "paid", "refunded", "withheld")
+    amounts = ("maxNano", "paidNano", "refundedNano", "withheldNano")
     return ", ".join(
-        f"{name} {settings.show_token(int(args[name]))}" for name in amounts if name in args
+        f"{name.removesuffix('Nano')} {settings.show_token(units.whole_units(args[name]))}"
+        for name in amounts
+        if name in args
     )
 
 
@@ -172,12 +174,12 @@ async def _ending(context: Context, job_id: str, state: JobState) -> Ended:
     paid = refunded = 0
     for event in await events_of_job(context.chain, job_id, context.settings.network.deploy_block):
         if event.name in ("JobSettled", "JobCancelled", "JobExpired"):
-            paid, refunded = event.args.get("paid", 0), event.args["refunded"]
+            paid, refunded = event.args.get("paidNano", 0), event.args["refundedNano"]
     return Ended(
         job=ids.short(ids.Kind.JOB, job_id),
         on_chain=state.name.lower(),
-        paid=show(int(paid)),
-        refunded=show(int(refunded)),
+        paid=show(units.whole_units(paid)),
+        refunded=show(units.whole_units(refunded)),
     )
 
 
@@ -208,7 +210,7 @@ async def cancel_job(run: Run, typed: str) -> Ended:
             {
                 "job": name,
                 "state": state.name.lower(),
-                "locked": settings.show_token(lock["amount"]),
+                "locked": settings.show_token(units.covering_units(lock["nano"])),
                 "back to": f"the prepaid balance of {match_of(row).signed.order.requester}",
             },
         )

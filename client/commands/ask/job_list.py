@@ -123,7 +123,7 @@ async def show_job(settings: Settings, typed: str) -> ShownJob:
         **msgspec.structs.asdict(line),
         id=ids.full(ids.Kind.JOB, row.job_id),
         on_chain=JobState(on_chain["state"]).name.lower(),
-        locked=settings.show_token(lock["amount"]),
+        locked=settings.show_token(units.covering_units(lock["nano"])),
         tokens_in=on_chain["tokensIn"],
         tokens_out=on_chain["tokensOut"],
         plan=[f"{s.operator} [{s.layers}]" for s in match_of(row).plan],
@@ -174,6 +174,10 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
     state = JobState(on_chain["state"])
     _check_chain(match, on_chain, state, *tokens)
     expected = pricing.split(order, match.plan, spec, *tokens)
+    price, pay = (
+        settings.show_token(units.whole_units(sum(nano)))
+        for nano in (expected.gross, theirs["pay"])
+    )
     if tuple(theirs["gross"]) != expected.gross:
         why = f"{theirs['gross']} and {expected.gross}"
         raise CheckFailed("the contract's split differs from ours", why)
@@ -182,8 +186,7 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
         signatures=f"{count} receipts, all by the plan's operators",
         commitments="chained from prompt to answer, shards as registered",
         tokens=f"{tokens[0]} in, {tokens[1]} out, equal to what was sent and received",
-        price=f"{settings.show_token(sum(expected.gross))} for {_answers(len(answers))}, "
-        f"{settings.show_token(sum(theirs['pay']))} of it to miners",
+        price=f"{price} for {_answers(len(answers))}, {pay} of it to miners",
         on_chain=state.name.lower(),
     )
 

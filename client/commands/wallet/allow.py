@@ -6,7 +6,7 @@ from client.context import open_context
 from core.keys.keystore import Keystore
 from core.protocol import ids
 from core.protocol.errors import UsageError
-from core.protocol.units import format_duration, parse_duration
+from core.protocol.units import covering_units, format_duration, parse_duration
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
@@ -44,13 +44,14 @@ async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Allow
         chain = context.chain
         expiry = await chain.now() + valid_s
         before = await chain.read("Escrow", "spenderOf", signer.address, who)
+        used = covering_units(before["usedNano"])
         await chain.simulate(signer.address, "Escrow", "setSpender", who, units, expiry)
         run.confirm(
             "Allow it?" if units else "Take the permission back?",
             {
                 "account": f"{signer.address}, whose prepaid balance is spent",
                 "spender": f"{who} may open and pay jobs, and withdraw nothing",
-                "limit": f"{show(units)} in all, {show(before['used'])} of it used",
+                "limit": f"{show(units)} in all, {show(used)} of it used",
                 "until": f"in {format_duration(valid_s)}",
             },
         )
@@ -60,7 +61,7 @@ async def allow_spender(run: Run, spender: str, limit: str, valid: str) -> Allow
         account=signer.address,
         spender=who,
         limit=show(now["limit"]),
-        used=show(now["used"]),
+        used=show(covering_units(now["usedNano"])),
         expires_at=now["expiry"],
         tx=sent.tx_hash,
         next=f"on the spender's machine: client config set client.account {signer.address}",

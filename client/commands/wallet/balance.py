@@ -12,7 +12,7 @@ from client.wallet import balances
 from core.money import pricing
 from core.protocol import ids
 from core.protocol.types import Order
-from core.protocol.units import show_eth
+from core.protocol.units import covering_units, show_eth
 from core.runtime.clock import SystemClock
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
@@ -104,7 +104,7 @@ async def _locks(context: Context, rows: list[JobRow]) -> dict[str, int]:
     """What the escrow still holds for each of these jobs, where it holds anything."""
     read = context.chain.read
     found = {
-        row.job_id: int((await read("Escrow", "lockOf", row.job_id))["amount"])
+        row.job_id: covering_units((await read("Escrow", "lockOf", row.job_id))["nano"])
         for row in rows[:MOST_LOCKS]
     }
     return {job: units for job, units in found.items() if units}

@@ -21,6 +21,7 @@ from core.chain.chain import ChainEvent
 from core.chain.follower import ChainPosition, EventBatch, EventFollower
 from core.chain.rpc import RpcChain
 from core.protocol.errors import ContractRefused, HeadraceError
+from core.protocol.units import whole_units
 from core.runtime.clock import Clock
 from core.runtime.folders import make_private
 from core.runtime.logs import get_logger
@@ -82,6 +83,7 @@ class ChainLog:
         self._db.executescript(
             "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;" + _TABLES
         )
+        self._db.create_aggregate("sum_units", 1, _SumOfUnits)
         self._follower = EventFollower(chain, start_block=start_block, position=self._position())
         self._looked_at_ms, self._problem = 0, "not read yet"
 
@@ -258,8 +260,8 @@ class ChainLog:
             query = f"SELECT e.args FROM event e {_SUBJECT} AND e.name = 'Credited'"
             rows = self._db.execute(query, (job,))
             credited = [json.loads(row[0]) for row in rows]
-            found[job] = sum(
-                int(args["amount"]) for args in credited if args["account"].lower() == account
+            found[job] = whole_units(
+                sum(int(args["nano"]) for args in credited if args["account"].lower() == account)
             )
         return found
 
@@ -268,12 +270,10 @@ class ChainLog:
             f"FROM event e LEFT JOIN block_time t ON t.block = e.block {_SUBJECT} "
             "AND e.name = 'Credited' AND lower(json_extract(e.args, '$.account')) = ?"
         )
-        amount = "CAST(json_extract(e.args, '$.amount') AS INTEGER)"
-        (total,) = self._db.execute(
-            f"SELECT COALESCE(SUM({amount}), 0) {mine}", (account, account)
-        ).fetchone()
+        units = "COALESCE(sum_units(e.args -> '$.nano'), 0)"
+        (total,) = self._db.execute(f"SELECT {units} {mine}", (account, account)).fetchone()
         rows = self._db.execute(
-            f"SELECT date(t.at_s, 'unixepoch') day, SUM({amount}), COUNT(*) {mine} "
+            f"SELECT date(t.at_s, 'unixepoch') day, {units}, COUNT(*) {mine} "
             "AND t.at_s IS NOT NULL GROUP BY day ORDER BY day DESC LIMIT 30",
             (account, account),
         ).fetchall()
@@ -287,6 +287,19 @@ class ChainLog:
         with closing(self._db.cursor()) as cursor:
             rows = cursor.execute(query + rest, values).fetchall()
         return [LoggedEvent(*row[:6], json.loads(row[6]), row[7]) for row in rows]
+
+
+class _SumOfUnits:
+    """For SQL: whole units of a sum of nano units, which may be larger than SQL's integers."""
+
+    def __init__(self) -> None:
+        self._nano = 0
+
+    def step(self, nano: str) -> None:
+        self._nano += int(nano)
+
+    def finalize(self) -> int:
+        return whole_units(self._nano)
 
 
 def subjects_of(args: Any) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from client.dashboard.sources.chain_log import LoggedEvent
 from client.gateway.copied import copied
+from core.protocol.units import whole_units
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,6 @@ _KINDS = {"job": "job", "source": "job", "dispute": "dispute"} | dict.fromkeys(
 )
 _UNITS = {
     "amount",
-    "maxAmount",
-    "refunded",
-    "paid",
-    "withheld",
     "stake",
     "bond",
     "slashed",
@@ -91,6 +88,10 @@ _UNITS = {
     "cumulative",
     "value",
 }
+
+
+#: Of these the whole units are shown.
+_NANO_UNITS = {"nano", "maxNano", "refundedNano", "paidNano", "withheldNano"}
 
 
 def event_line(event: LoggedEvent) -> EventLine:
@@ -113,6 +114,8 @@ def _arguments(event: LoggedEvent, name: str, value: Any) -> Iterable[Argument]:
     elif isinstance(value, list):
         for position, of_it in enumerate(value):
             yield from _arguments(event, f"{name}[{position}]", of_it)
+    elif name in _NANO_UNITS:
+        yield Argument(name.removesuffix("Nano"), str(whole_units(value)), "units")
     else:
         yield Argument(name, str(value), _kind(event, name, value))
 

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from client.dashboard.sources.chain_log import LoggedEvent
 from client.dashboard.views.overview import WalletCard
 from client.gateway.copied import copied
+from core.protocol.units import covering_units, whole_units
 
-#: Event → what it did, the argument with the amount, and its sign on the prepaid balance.
+#: Event → what it did, the argument with the amount (in nano units where its name says so), and its
+#: sign on the prepaid balance.
 MOVES = {
     "Deposited": ("deposited", "amount", 1),
-    "JobLocked": ("locked for a job", "amount", -1),
-    "JobReleased": ("returned from a job", "refunded", 1),
+    "JobLocked": ("locked for a job", "nano", -1),
+    "JobReleased": ("returned from a job", "refundedNano", 1),
     "WithdrawRequested": ("on its way out", "amount", -1),
     "Withdrawn": ("withdrawn", "amount", 0),
-    "Credited": ("credited", "amount", 0),
+    "Credited": ("credited", "nano", 0),
     "CreditWithdrawn": ("credit withdrawn", "amount", 0),
     "SpenderSet": ("a spender's limit set", "limit", 0),
 }
@@ -24,7 +26,10 @@ MOVES = {
 
 @dataclass(frozen=True)
 class Movement:
-    """One line of the ledger. `change_units` is what it did to the prepaid balance."""
+    """One line of the ledger, in whole units. `change_units` is what it did to the prepaid balance.
+
+    What takes from it is rounded up, what adds to it is rounded down.
+    """
 
     id: int
     name: str
@@ -67,6 +72,8 @@ class WalletPage:
 def movement(event: LoggedEvent) -> Movement:
     text, argument, sign = MOVES[event.name]
     amount = int(event.args[argument])
+    if argument in ("nano", "refundedNano"):
+        amount = covering_units(amount) if sign < 0 else whole_units(amount)
     of_credit = event.args.get("source") if event.name == "Credited" else None
     return copied(
         Movement,
@@ -74,7 +81,7 @@ def movement(event: LoggedEvent) -> Movement:
         text=text,
         amount_units=amount,
         change_units=sign * amount,
-        paid_units=int(event.args["paid"]) if event.name == "JobReleased" else None,
+        paid_units=whole_units(event.args["paidNano"]) if event.name == "JobReleased" else None,
         job_id=event.args.get("job") or of_credit,
     )
 

@@ -30,6 +30,7 @@ from core.money import pricing
 from core.protocol.errors import HeadraceError
 from core.protocol.types import JobState, Order
 from core.protocol.types import Terms as DemandedTerms
+from core.protocol.units import whole_units
 from core.runtime.clock import SystemClock
 from core.runtime.logs import get_logger
 
@@ -130,16 +131,16 @@ class BatchRunner:
 
     async def bill(self, name: str, model: Model) -> Bill:
         """All that was or will be paid under this name."""
-        cost = tokens_in = tokens_out = 0
+        cost_nano = tokens_in = tokens_out = 0
         for job in self._jobs(name):
             match = match_of(job)
             counted_in, counted_out = await self._counts(job)
             gross = pricing.split(
                 match.signed.order, match.plan, model.spec, counted_in, counted_out
             ).gross
-            cost += sum(gross)
+            cost_nano += sum(gross)
             tokens_in, tokens_out = tokens_in + counted_in, tokens_out + counted_out
-        return Bill(cost, tokens_in, tokens_out)
+        return Bill(whole_units(cost_nano), tokens_in, tokens_out)
 
     async def _counts(self, job: JobRow) -> tuple[int, int]:
         """Tokens that a job is paid for, by the chain, or before it by what we acknowledged."""

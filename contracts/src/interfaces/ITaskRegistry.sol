@@ -60,20 +60,22 @@ interface ITaskRegistry {
     }
 
     event JobOpened(
-        JobId indexed job, address indexed requester, bytes32 indexed modelId, uint256 maxAmount
+        JobId indexed job, address indexed requester, bytes32 indexed modelId, uint256 maxNano
     );
     event JobMatched(JobId indexed job, address indexed matcher, bytes32 planHash, Stage[] plan);
     event JobDelivered(
         JobId indexed job, bytes32 resultRoot, uint32 tokensIn, uint32 tokensOut, uint256 finalAt
     );
     /// A session's Ack: counts in all so far, and what this one brought.
-    event JobPaid(JobId indexed job, uint32 tokensIn, uint32 tokensOut, uint256 paid);
+    event JobPaid(JobId indexed job, uint32 tokensIn, uint32 tokensOut, uint256 paidNano);
     /// No more work for this session: its Acks count until then.
     event JobClosing(JobId indexed job, uint256 until);
-    /// `paid`: by this call; a session's Acks told their own.
-    event JobSettled(JobId indexed job, uint256 paid, uint256 refunded, uint256 withheld);
-    event JobCancelled(JobId indexed job, uint256 refunded);
-    event JobExpired(JobId indexed job, uint256 refunded);
+    /// `paidNano`: by this call; a session's Acks told their own.
+    event JobSettled(
+        JobId indexed job, uint256 paidNano, uint256 refundedNano, uint256 withheldNano
+    );
+    event JobCancelled(JobId indexed job, uint256 refundedNano);
+    event JobExpired(JobId indexed job, uint256 refundedNano);
     event JobDisputed(
         JobId indexed job,
         uint16 indexed stage,
@@ -168,8 +170,8 @@ interface ITaskRegistry {
     /// A session's Ack is a voucher that anyone may bring: it pays every stage the difference to
     /// the counts paid before, of which one grows and none falls, and the session goes on.
     ///
-    /// INVARIANT: what a session has paid is a function of its highest Ack (but for a unit of fees
-    /// a stage if the protocol's fee falls on the way); refund = maxAmount − Σ paid.
+    /// INVARIANT: what a session has paid is a function of its highest Ack (but for a nano unit of
+    /// fees a stage if the protocol's fee falls on the way); refund = maxAmount − Σ paid.
     function settleAck(
         Order calldata order,
         Ack calldata ack,
@@ -247,7 +249,7 @@ interface ITaskRegistry {
     // --- reads ---
     function jobOf(JobId job) external view returns (Job memory);
 
-    /// gross and pay of every stage for these counts: docs/protocol.md §4.
+    /// gross and pay of every stage for these counts, in nano units: docs/protocol.md §4.
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
         external
         view

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// Who gets how much (docs/protocol.md §4)? No storage, no signatures. Every division floors; what
-/// the floors leave goes back to the requester.
+/// Who gets how much (docs/protocol.md §4)? No storage, no signatures. All amounts are in nano
+/// base units, as prices are, so that a share below a unit is a share.
 library Split {
-    /// Prices are nano base units per token per layer unit.
+    /// Nano units of one base unit.
     uint256 internal constant NANO = 1e9;
     uint256 internal constant BPS = 10_000;
 
@@ -39,7 +39,7 @@ library Split {
         return (to - from) + (from == 0 ? embedUnits : 0) + (to == layers ? headUnits : 0);
     }
 
-    /// ⌊units·(nIn·priceIn + nOut·priceOut) / 10⁹⌋ < 2⁸⁵ for any order: within a lock's uint96.
+    /// units·(nIn·priceIn + nOut·priceOut), exactly; below 2¹¹⁵ for any order.
     function cost(
         uint256 units,
         uint256 tokensIn,
@@ -47,7 +47,7 @@ library Split {
         uint256 priceIn,
         uint256 priceOut
     ) internal pure returns (uint256) {
-        return units * (tokensIn * priceIn + tokensOut * priceOut) / NANO;
+        return units * (tokensIn * priceIn + tokensOut * priceOut);
     }
 
     /// What of a stage's gross goes to the matcher and to the protocol.
@@ -71,7 +71,7 @@ library Split {
     /// `faultMask` is paid nothing and pays no fees.
     ///
     /// INVARIANT: shares are differences of functions of the totals, so any steps pay what one
-    /// would; Σ pay + matcherFee + protocolFee + withheld == Σ gross ≤ cost(Σ units) of the totals.
+    /// would; Σ pay + matcherFee + protocolFee + withheld == Σ gross == cost(Σ units).
     function shares(uint256[] memory units, Terms memory terms, uint256 faultMask)
         internal
         pure
@@ -83,8 +83,8 @@ library Split {
         uint256 perUnit = terms.tokensIn * terms.priceIn + terms.tokensOut * terms.priceOut;
         uint256 paidPerUnit = terms.paidIn * terms.priceIn + terms.paidOut * terms.priceOut;
         for (uint256 i; i < count; ++i) {
-            uint256 total = units[i] * perUnit / NANO;
-            uint256 paid = units[i] * paidPerUnit / NANO;
+            uint256 total = units[i] * perUnit;
+            uint256 paid = units[i] * paidPerUnit;
             result.gross[i] = total - paid;
             if (faultMask >> i & 1 == 1) {
                 result.withheld += total - paid;

@@ -15,7 +15,7 @@ import {Messages} from "../fixtures/Messages.sol";
 contract Gains is Court {
     using Messages for *;
 
-    /// The largest gain of the attackers in base units, negative where they always lose. Forge
+    /// The largest gain of the attackers in nano units, negative where they always lose. Forge
     /// prints events of this name.
     event log_named_int(string attack, int256 worst);
 
@@ -43,15 +43,14 @@ contract Gains is Court {
     }
 
     /// Everything that the attackers own: tokens, balances, credits and stakes.
-    function wealth() private view returns (int256 units) {
+    function wealth() private view returns (int256 nano) {
         for (uint256 i; i < coalition.length; ++i) {
             address who = coalition[i];
             IMinerRegistry.Miner memory miner = miners.minerOf(who);
-            units += int256(
-                token.balanceOf(who) + escrow.balanceOf(who) + escrow.thawOf(who).amount
-                    + escrow.creditOf(who) + miners.creditOf(who) + jury.creditOf(who)
-                    + uint256(miner.stake) + miner.leaving
-            );
+            (uint256 balance, uint256 credit) = escrow.nanoOf(who);
+            uint256 units = token.balanceOf(who) + escrow.thawOf(who).amount + miners.creditOf(who)
+                + jury.creditOf(who) + uint256(miner.stake) + miner.leaving;
+            nano += int256(balance + credit + units * NANO);
         }
     }
 

@@ -94,7 +94,7 @@ contract SlashingAttacks is Court {
         rule(feigned, IJuryArbitrator.Vote.Fault);
         rule(honest, IJuryArbitrator.Vote.Fault);
 
-        uint256 alone = STAKE / 5 + maxAmountOf(deal.order);
+        uint256 alone = STAKE / 5 + maxNanoOf(deal.order) / NANO;
         vm.assertEq(miners.creditOf(requester), alone);
         vm.assertLe(miners.creditOf(straw), STAKE / 2 - alone);
     }
@@ -109,7 +109,7 @@ contract SlashingAttacks is Court {
         proveEquivocation(own, contradiction(own, 0));
         rule(honest, IJuryArbitrator.Vote.Fault);
 
-        uint256 alone = STAKE / 5 + maxAmountOf(deal.order);
+        uint256 alone = STAKE / 5 + maxNanoOf(deal.order) / NANO;
         vm.assertEq(miners.creditOf(requester), alone);
         vm.assertLe(miners.creditOf(straw), STAKE / 2 - alone);
     }
@@ -120,7 +120,7 @@ contract SlashingAttacks is Court {
         Delivery memory delivery = deliver(own, IN, OUT);
         disputeBy(straw, own, delivery, 0);
         rule(disputeIdOf(own, delivery, 0), IJuryArbitrator.Vote.Fault);
-        vm.assertEq(miners.creditOf(straw), STAKE / 5 + maxAmountOf(own.order));
+        vm.assertEq(miners.creditOf(straw), STAKE / 5 + maxNanoOf(own.order) / NANO);
     }
 
     // --- one dispute a stage ---

@@ -44,22 +44,21 @@ contract SplitTest is Test {
         vm.assertEq(Split.unitsOf(0, 70, LAYERS, 2, 3), 75);
     }
 
-    function test_cost_floorsOnce() public pure {
-        vm.assertEq(Split.cost(1, 1, 0, 999_999_999, 0), 0);
-        vm.assertEq(Split.cost(1, 1, 0, 1e9, 0), 1);
-        vm.assertEq(Split.cost(3, 2, 5, 1e8, 2e8), 3); // 3 · 1.2 = 3.6
+    function test_cost_isExact() public pure {
+        vm.assertEq(Split.cost(1, 1, 0, 999_999_999, 0), 999_999_999);
+        vm.assertEq(Split.cost(3, 2, 5, 1e8, 2e8), 36e8);
     }
 
     function test_shares_ofStagesAtFault_areWithheldWhole() public pure {
         uint256[] memory units = new uint256[](3);
         (units[0], units[1], units[2]) = (10, 20, 30);
         Split.Shares memory s = Split.shares(units, terms(1e6, 0, 1e6, 0), 2);
-        vm.assertEq(s.gross[1], 20_000);
+        vm.assertEq(s.gross[1], 20_000e9);
         vm.assertEq(s.pay[1], 0);
-        vm.assertEq(s.withheld, 20_000);
-        vm.assertEq(s.matcherFee, 40_000 * 5 / 100);
-        vm.assertEq(s.protocolFee, 400);
-        vm.assertEq(s.pay[0] + s.pay[2], 40_000 - 2_000 - 400);
+        vm.assertEq(s.withheld, 20_000e9);
+        vm.assertEq(s.matcherFee, 2_000e9);
+        vm.assertEq(s.protocolFee, 400e9);
+        vm.assertEq(s.pay[0] + s.pay[2], 37_600e9);
     }
 
     /// INVARIANT of docs/protocol.md §4: nothing is made, nothing is lost, refund ≥ 0.
@@ -87,6 +86,7 @@ contract SplitTest is Test {
         Split.Shares memory s = Split.shares(units, t, faultMask);
         uint256 gross = sum(s.gross);
         vm.assertEq(sum(s.pay) + s.matcherFee + s.protocolFee + s.withheld, gross);
+        vm.assertEq(gross, Split.cost(75, t.tokensIn, t.tokensOut, t.priceIn, t.priceOut));
         vm.assertLe(gross, Split.cost(75, maxIn, maxOut, t.priceIn, t.priceOut));
         for (uint256 i; i < units.length; ++i) {
             if (faultMask >> i & 1 == 1) vm.assertEq(s.pay[i], 0);
@@ -100,15 +100,21 @@ contract SplitTest is Test {
         uint256 most = type(uint32).max;
         uint256 price = type(uint64).max;
         Split.Shares memory s = Split.shares(units, terms(most, most, price, price), 0);
-        vm.assertEq(s.gross[0], units[0] * 2 * most * price / 1e9);
-        vm.assertLt(s.gross[0], uint256(1) << 85);
+        vm.assertEq(s.gross[0], units[0] * 2 * most * price);
+        vm.assertLt(s.gross[0], uint256(1) << 115);
     }
 
-    function test_shares_ofAPriceTooSmallToPay_areZero() public pure {
+    /// A fair price of less than a unit a stage is not 0, and fees do not round it away.
+    function test_shares_belowAUnit_areShares() public pure {
         uint256[] memory units = new uint256[](2);
         (units[0], units[1]) = (1, 2);
-        Split.Shares memory s = Split.shares(units, terms(1, 1, 1, 1), 0);
-        vm.assertEq(sum(s.gross) + sum(s.pay) + s.matcherFee + s.protocolFee, 0);
+        Split.Shares memory s = Split.shares(units, terms(1, 1, 100, 200), 0);
+        vm.assertEq(s.gross[0], 300);
+        vm.assertEq(s.gross[1], 600);
+        vm.assertEq(s.pay[0], 282);
+        vm.assertEq(s.pay[1], 564);
+        vm.assertEq(s.matcherFee, 45);
+        vm.assertEq(s.protocolFee, 9);
     }
 
     /// Fees and what is left never fall as the gross grows, so no later Ack owes less.
@@ -203,9 +209,9 @@ contract SplitTest is Test {
         (units[0], units[1]) = (10, 20);
         Split.Terms memory t = Split.Terms(1e6, 0, 3e6, 0, 1e6, 0, 200, 50);
         Split.Shares memory s = Split.shares(units, t, 2);
-        vm.assertEq(s.gross[1], 40_000);
-        vm.assertEq(s.withheld, 40_000);
+        vm.assertEq(s.gross[1], 40_000e9);
+        vm.assertEq(s.withheld, 40_000e9);
         vm.assertEq(s.pay[1], 0);
-        vm.assertEq(s.pay[0] + s.matcherFee + s.protocolFee, 20_000);
+        vm.assertEq(s.pay[0] + s.matcherFee + s.protocolFee, 20_000e9);
     }
 }

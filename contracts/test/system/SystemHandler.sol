@@ -213,7 +213,7 @@ contract SystemHandler is Court {
         if (terms % 4 == 1) deal.orderSig = sign(8000 + who % REQUESTERS, JobId.unwrap(deal.id));
         bool ok;
         if (terms % 3 == 0) {
-            fund(requester, address(escrow), maxAmountOf(deal.order));
+            fund(requester, address(escrow), unitsOf(maxNanoOf(deal.order)));
             ok = act("open", requester, address(tasks), abi.encodeCall(tasks.open, (deal.order)));
         } else {
             string memory what = isSession
@@ -335,7 +335,7 @@ contract SystemHandler is Court {
     }
 
     function booksOf(Deal memory deal) private view returns (Books memory books) {
-        (books.credits, books.balance) = (creditsOf(deal), escrow.balanceOf(deal.order.requester));
+        (books.credits, books.balance) = (creditsOf(deal), balanceNano(deal.order.requester));
         (, books.locked) = escrow.lockOf(deal.id);
     }
 
@@ -442,7 +442,7 @@ contract SystemHandler is Court {
         private
     {
         uint256 creditsBefore = creditsOf(deal);
-        uint256 balanceBefore = escrow.balanceOf(deal.order.requester);
+        uint256 balanceBefore = balanceNano(deal.order.requester);
         (, uint256 locked) = escrow.lockOf(deal.id);
         if (!act(what, caller, address(tasks), data)) return;
         ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
@@ -456,7 +456,7 @@ contract SystemHandler is Court {
             spent += gross[s];
         }
         if (creditsOf(deal) - creditsBefore != earned) paidWrongly = true;
-        if (escrow.balanceOf(deal.order.requester) - balanceBefore != locked - spent) {
+        if (balanceNano(deal.order.requester) - balanceBefore != locked - spent) {
             paidWrongly = true;
         }
         paidFor[escrow.jobSpenderOf(deal.id)] += spent;
@@ -464,7 +464,7 @@ contract SystemHandler is Court {
 
     function creditsOf(Deal memory deal) private view returns (uint256 total) {
         for (uint256 s; s < deal.plan.length; ++s) {
-            total += escrow.creditOf(miners.ownerOf(deal.plan[s].operator));
+            total += creditNano(miners.ownerOf(deal.plan[s].operator));
         }
     }
 
@@ -711,7 +711,8 @@ contract SystemHandler is Court {
         address[] memory all = accounts();
         for (uint256 i; i < all.length; ++i) {
             vm.startPrank(all[i]);
-            if (escrow.balanceOf(all[i]) != 0) escrow.requestWithdraw(escrow.balanceOf(all[i]));
+            uint256 units = escrow.balanceOf(all[i]);
+            if (units != 0) escrow.requestWithdraw(units);
             vm.stopPrank();
         }
         skipTime(WITHDRAW_DELAY_SECONDS);

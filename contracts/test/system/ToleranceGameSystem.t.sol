@@ -127,9 +127,9 @@ contract ToleranceGameSystemTest is Suite {
         vm.assertEq(uint256(miners.minerOf(minerOwners[ACCUSED_STAGE]).stake), 0);
         skipTime(deal.order.window + 1);
         finalize(deal);
-        vm.assertEq(escrow.creditOf(minerOwners[ACCUSED_STAGE]), 0);
-        vm.assertEq(escrow.creditOf(minerOwners[0]), payOf(deal, 0));
-        vm.assertEq(escrow.creditOf(minerOwners[2]), payOf(deal, 2));
+        vm.assertEq(creditNano(minerOwners[ACCUSED_STAGE]), 0);
+        vm.assertEq(creditNano(minerOwners[0]), payOf(deal, 0));
+        vm.assertEq(creditNano(minerOwners[2]), payOf(deal, 2));
         vm.assertEq(game.creditOf(requester), BOND);
     }
 
@@ -142,7 +142,7 @@ contract ToleranceGameSystemTest is Suite {
         skipTime(deal.order.window + 1);
         finalize(deal);
         for (uint256 i; i < 3; ++i) {
-            vm.assertEq(escrow.creditOf(minerOwners[i]), payOf(deal, i));
+            vm.assertEq(creditNano(minerOwners[i]), payOf(deal, i));
             vm.assertEq(uint256(miners.minerOf(minerOwners[i]).stake), STAKE);
         }
         vm.assertEq(game.creditOf(minerOwners[ACCUSED_STAGE]), BOND);

@@ -32,7 +32,7 @@ from core.chain.rpc import artifact
 from core.dispute.trace.layout import Place
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
-from core.protocol.units import format_token
+from core.protocol.units import NANO, format_token
 
 NOW_MS = 1_700_000_000_000
 A, B, C = ("0x" + f"{n:02x}" * 20 for n in (0xA1, 0xB2, 0xC3))
@@ -121,8 +121,8 @@ def test_movements_of_the_prepaid_balance_add_up() -> None:
     job = "0x" + "11" * 32
     past = [
         event("Deposited", account=A, payer=A, amount=100),
-        event("JobLocked", job=job, requester=A, amount=60),
-        event("JobReleased", job=job, requester=A, refunded=20, paid=40),
+        event("JobLocked", job=job, requester=A, nano=60 * NANO - 1),
+        event("JobReleased", job=job, requester=A, refundedNano=20 * NANO, paidNano=40 * NANO - 1),
         event("WithdrawRequested", account=A, amount=10, readyAt=1),
         event("Withdrawn", account=A, amount=10),
     ]

@@ -26,6 +26,7 @@ from client.sessions.answering import Answered
 from core.chain.chain import CONTRACTS, ChainCall
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused
+from core.protocol.units import NANO
 from matcher.planning.planning import PlanBody, PlanDesk
 from tests.client.gateway.world import World
 from tests.clocks import ManualClock
@@ -50,12 +51,12 @@ PAST = """
 ModelRegistry.ModelRegistered id=MODEL registrar=OWNER layers=30 weightsRoot=h22
 MinerRegistry.MinerRegistered owner=OWNER operator=MINER-2 stake=500usd
 Escrow.Deposited account=PAYER payer=PAYER amount=20usd
-Escrow.JobLocked job=OLD_JOB requester=PAYER amount=2usd
+Escrow.JobLocked job=OLD_JOB requester=PAYER nano=2usd
 TaskRegistry.JobMatched job=OLD_JOB matcher=MATCHER planHash=haa plan=1:0:10,2:10:20,3:20:30
-Escrow.Credited account=OWNER amount=0.4usd source=OLD_JOB
-Escrow.JobReleased job=OLD_JOB requester=PAYER refunded=0.8usd paid=1.2usd
-TaskRegistry.JobSettled job=OLD_JOB paid=1.2usd refunded=0.8usd withheld=0
-Escrow.JobLocked job=JOB requester=PAYER amount=3usd
+Escrow.Credited account=OWNER nano=0.4usd source=OLD_JOB
+Escrow.JobReleased job=OLD_JOB requester=PAYER refundedNano=0.8usd paidNano=1.2usd
+TaskRegistry.JobSettled job=OLD_JOB paidNano=1.2usd refundedNano=0.8usd withheldNano=0
+Escrow.JobLocked job=JOB requester=PAYER nano=3usd
 TaskRegistry.JobMatched job=JOB matcher=MATCHER planHash=hab plan=2:10:20
 TaskRegistry.JobMatched job=FOREIGN_JOB matcher=MATCHER planHash=hac plan=1:0:30
 JuryArbitrator.DisputeOpened dispute=JURY_CASE job=OLD_JOB accused=OWNER stage=1 challenger=PAYER \
@@ -94,7 +95,10 @@ def tx_of(block: int) -> str:
 
 def _fields(line: str) -> dict[str, Any]:
     pairs = (field.partition("=") for field in line.split())
-    return {name: _argument(text) for name, _, text in pairs}
+    return {
+        name: _argument(text) * (NANO if name.lower().endswith("nano") else 1)
+        for name, _, text in pairs
+    }
 
 
 def _argument(text: str) -> Any:
@@ -125,7 +129,10 @@ class WrittenChain(FakeChain):
             "TestUSD.balanceOf": 80 * USD,
             "Escrow.balanceOf": 15 * USD,
             "Escrow.creditOf": 400_000,
-            "Escrow.lockOf": lambda job: {"requester": PAYER, "amount": 3 * USD * (job == JOB)},
+            "Escrow.lockOf": lambda job: {
+                "requester": PAYER,
+                "nano": 3 * USD * NANO * (job == JOB),
+            },
             "TaskRegistry.jobOf": lambda job: {"state": 5 if job == OLD_JOB else 2},
             "TaskRegistry.params": {
                 "protocolFeeBps": 0,

@@ -30,6 +30,7 @@ from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
 from core.money import pricing
 from core.protocol.types import SamplingParams
+from core.protocol.units import whole_units
 from tests.client.gateway.killable import killable
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
@@ -249,7 +250,7 @@ async def test_what_the_requesters_records_hold_is_charged_at_the_next_start_and
     rows = {row.request_id: row for row in world.run(ledger.requests())}
     paid = rows["req_paid"]
     spec = (await world.gateway.catalogue.find("toy")).model.spec
-    cost_units = sum(pricing.split(job.signed.order, job.plan, spec, 3, 2).gross)
+    cost_units = whole_units(sum(pricing.split(job.signed.order, job.plan, spec, 3, 2).gross))
     assert (paid.state, paid.cost_units, paid.tokens_out) == ("interrupted", cost_units, 2)
     assert paid.idempotency_key == "req_paid"  # it may not be had, and paid, under this name again
     for name in ("req_unpaid", "req_unknown"):

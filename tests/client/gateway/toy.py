@@ -107,7 +107,8 @@ class Bank:
         return sum(self.paid.values())
 
     def _entries(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in self._file.read_bytes().splitlines()]
+        whole, _, _ = self._file.read_bytes().rpartition(b"\n")  # another process may be writing
+        return [msgspec.json.decode(line) for line in whole.splitlines()]
 
 
 def cost(tokens_in: int, tokens_out: int) -> int:

@@ -35,6 +35,7 @@ from core.protocol.errors import (
     MatcherUnreachable,
     NoCapacity,
 )
+from core.protocol.units import covering_units, whole_units
 from tests.client.conftest import MakeStages
 from tests.clocks import InstantClock
 from tests.town.chain import ChainJob, FakeChain
@@ -208,8 +209,9 @@ async def test_a_batch_is_answered_acknowledged_and_kept(bench: Bench, stages: S
     assert ack == ack_of_leaves(leaves_of(answers, 2, 3), stages.signed.order, stages.plan)
     order = stages.signed.order
     split = pricing.split(order, stages.plan, SPEC, ack.tokens_in, ack.tokens_out)
-    assert bench.watch.paid == sum(split.gross) == split.locked - split.refund
-    assert bench.watch.named("signed") == [(4, split.locked)]
+    assert sum(split.gross) == split.locked - split.refund
+    assert bench.watch.paid == whole_units(sum(split.gross))
+    assert bench.watch.named("signed") == [(4, covering_units(split.locked))]
     assert bench.states() == ["acknowledged"]
     requests = bench.store.requests(job_id)
     assert [r.finish for r in requests] == ["length"] * 4

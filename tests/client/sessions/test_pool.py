@@ -10,6 +10,7 @@ import pytest
 from client.records.store import ClientStore
 from client.sessions.answering import Said
 from core.protocol.errors import DeadlinePassed, HeadraceError, NoCapacity
+from core.protocol.units import NANO, whole_units
 from tests.clocks import Hasty
 from tests.town.chain import PREPAID
 from tests.town.town import prompts
@@ -43,7 +44,8 @@ async def test_twenty_requests_take_one_order_and_cost_what_was_told(village: Vi
     signed_out = sum(r.receipt.tokens_out for r in receipts if r.receipt.stage == 0)
     ack = village.acks[job_id]
     assert (ack.tokens_in, ack.tokens_out) == (signed_in, signed_out)
-    assert told == village.paid_units == sum(village.chain.credit.values())
+    assert village.paid_nano == sum(village.chain.credit.values())
+    assert told == whole_units(village.paid_nano)
 
 
 async def test_who_stops_listening_stops_the_stages_and_the_session_lives_on(
@@ -146,7 +148,7 @@ async def test_no_pipeline_costs_nothing_and_is_said_at_once(village: Village) -
     with pytest.raises(NoCapacity) as raised:
         await hear(sessions.answer(ask(village, prompts(1)[0])))
     assert "answered" not in raised.value.details
-    assert not village.matches and not village.paid_units
+    assert not village.matches and not village.paid_nano
 
 
 async def test_what_nobody_uses_is_closed_and_its_lock_comes_back(village: Village) -> None:
@@ -156,7 +158,7 @@ async def test_what_nobody_uses_is_closed_and_its_lock_comes_back(village: Villa
     assert heard.answered is not None
     await until(lambda: village.closed)
     assert not sessions.sessions()
-    assert village.prepaid == PREPAID - heard.answered.cost_units
+    assert whole_units(PREPAID * NANO - village.prepaid) == heard.answered.cost_units
     await until(lambda: machines[0].table.jobs[village.matches[0].order_hash].is_ended)
 
 
@@ -178,10 +180,10 @@ async def test_a_session_of_a_dead_program_is_settled_by_the_next_to_the_unit(
     heard = await hear(second.answer(ask(village, asked[2])))
     assert heard.answered is not None and heard.answered.job_id != village.matches[0].job_id
     await until(lambda: village.matches[0].job_id in village.closed)
-    assert village.paid_for(village.matches[0]) == told
+    assert whole_units(village.paid_for(village.matches[0])) == told
     await second.close()
     village.running.clear()
-    assert village.paid_units == told + heard.answered.cost_units
+    assert whole_units(village.paid_nano) == told + heard.answered.cost_units
     states = {row.job_id: row.state for row in ClientStore(village.folder / "client.sqlite").jobs()}
     assert set(states.values()) == {"acknowledged"}
 
@@ -234,7 +236,7 @@ async def test_an_answer_that_takes_too_long_ends_with_what_came(village: Villag
     await sessions.close()
     village.running.clear()
     assert village.acks[part.job_id].tokens_out - 1 >= part.tokens_out > 0
-    assert part.cost_units <= village.paid_units
+    assert part.cost_units <= whole_units(village.paid_nano)
 
 
 async def test_a_matcher_that_is_away_delays_the_payment_and_nothing_else(village: Village) -> None:
@@ -274,7 +276,7 @@ async def test_where_nothing_can_go_on_the_error_says_what_was_paid(village: Vil
     assert part.is_partial and part.tokens_out == len(said) and part.cost_units > 0
     await sessions.close()
     village.running.clear()
-    assert village.paid_units == part.cost_units
+    assert whole_units(village.paid_nano) == part.cost_units
 
 
 async def test_a_session_that_gave_nothing_is_closed_and_its_whole_lock_comes_back(
@@ -295,6 +297,6 @@ async def test_a_session_that_gave_nothing_is_closed_and_its_whole_lock_comes_ba
     await sessions.close()
     village.running.clear()
     assert village.closed == {match.job_id for match in village.matches} != set()
-    assert village.prepaid == PREPAID and village.paid_units == 0
+    assert village.prepaid == PREPAID * NANO and village.paid_nano == 0
     states = {row.state for row in ClientStore(village.folder / "client.sqlite").jobs()}
     assert states == {"abandoned"}

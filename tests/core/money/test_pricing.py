@@ -1,4 +1,4 @@
-"""Who pays what: nothing appears, nothing vanishes, rounding favours the requester."""
+"""Who pays what: nothing appears, nothing vanishes, and no share is rounded away."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from core.money import pricing
 from core.protocol import types as t
+from core.protocol.units import NANO
 from tests.core.protocol.test_types import HASH, ORDER
 
 
@@ -85,11 +86,10 @@ def test_the_units_of_all_stages_are_the_model_s(job: Job) -> None:
 
 
 @given(jobs())
-def test_rounding_favours_the_requester(job: Job) -> None:
+def test_gross_is_exact_and_fees_round_down(job: Job) -> None:
     result = split(job)
     rate = job.tokens_in * job.order.price_in + job.tokens_out * job.order.price_out
-    exact = Fraction(job.model.layer_units * rate, pricing.NANO)
-    assert exact - len(job.plan) < sum(result.gross) <= exact
+    assert sum(result.gross) == job.model.layer_units * rate
     fees = Fraction(job.order.matcher_fee_bps + job.protocol_fee_bps, pricing.BPS)
     assert result.matcher_fee + result.protocol_fee <= sum(result.gross) * fees
     for gross, pay in zip(result.gross, result.pays, strict=True):
@@ -108,7 +108,7 @@ def test_a_stage_at_fault_changes_only_its_own_pay(job: Job, data: st.DataObject
 
 
 @given(jobs())
-def test_the_whole_use_of_the_caps_returns_at_most_a_unit_per_stage(job: Job) -> None:
+def test_the_whole_use_of_the_caps_returns_nothing(job: Job) -> None:
     full = split(
         Job(
             job.order,
@@ -119,17 +119,27 @@ def test_the_whole_use_of_the_caps_returns_at_most_a_unit_per_stage(job: Job) ->
             job.protocol_fee_bps,
         )
     )
-    assert 0 <= full.refund < len(job.plan)
-    assert full.locked == pricing.max_amount(job.order, job.model)
+    assert full.refund == 0
+    assert full.locked == pricing.max_nano(job.order, job.model)
+    assert 0 <= pricing.max_amount(job.order, job.model) * NANO - full.locked < NANO
 
 
 def test_one_layer_model_in_one_stage_has_both_ends() -> None:
     assert pricing.stage_units(t.Stage(t.ZERO_ADDRESS, 0, 1), model_of(1, 2, 5)) == 8
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2)])
-def test_half_a_base_unit_is_never_charged(tokens: int, expected: int) -> None:
-    assert pricing.cost(1, tokens, 0, pricing.NANO // 2, 0) == expected
+@pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 2)])
+def test_whole_units_cover_a_cost_in_halves(tokens: int, expected: int) -> None:
+    assert pricing.cost_nano(1, tokens, 0, NANO // 2, 0) == tokens * NANO // 2
+    assert pricing.cost(1, tokens, 0, NANO // 2, 0) == expected
+
+
+def test_a_share_below_a_unit_is_a_share() -> None:
+    plan = [t.Stage(t.ZERO_ADDRESS, 0, 1), t.Stage(t.ZERO_ADDRESS, 1, 3)]
+    order = msgspec.structs.replace(ORDER, price_in=100, price_out=200, matcher_fee_bps=500)
+    found = pricing.split(order, plan, model_of(3, 0, 0), 1, 1, protocol_fee_bps=100)
+    assert (found.gross, found.pays) == ((300, 600), (282, 564))
+    assert (found.matcher_fee, found.protocol_fee) == (45, 9)
 
 
 @st.composite

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.money.pricing import cost
+from core.money.pricing import cost_nano
 from core.protocol import units
 from core.protocol.errors import AmountInvalid, AmountUnitMissing
 
@@ -141,7 +141,7 @@ def test_a_higher_printed_price_never_becomes_a_lower_nano_price(one, other, lay
 @given(st.integers(0, 10**9), st.integers(1, 1000))
 def test_a_million_tokens_cost_the_printed_price(price, layer_units):
     nano = units.nano_price(price, layer_units)
-    assert cost(layer_units, 0, 1_000_000, 0, nano) == price
+    assert units.whole_units(cost_nano(layer_units, 0, 1_000_000, 0, nano)) == price
 
 
 def test_a_price_that_does_not_fit_the_order_is_refused():

@@ -7,6 +7,7 @@ import pytest
 from core.money import pricing
 from core.protocol.errors import CheckFailed, IdInvalid
 from core.protocol.types import JobState
+from core.protocol.units import whole_units
 from matcher.records.jobs import Job
 from tests.town.chain import CLOSE_DELAY_S
 from tests.town.fleet import SPEC, machine_key, make_ack, make_order, make_receipt
@@ -39,7 +40,7 @@ def state(net: Net, job: Job) -> str:
 
 
 async def test_an_acknowledgement_settles_at_once_and_the_rest_returns(net: Net) -> None:
-    before = net.chain.prepaid[REQUESTER.address]
+    before = net.chain.balance_nano(REQUESTER.address)
     job = await opened(net)
     finish(net, 0, 1)
     done = await net.daemon.settler.receive_ack(job.job_id, make_ack(job, 20, 60, result_root(job)))
@@ -47,8 +48,10 @@ async def test_an_acknowledgement_settles_at_once_and_the_rest_returns(net: Net)
     assert done.state == "Settled"
     assert done.end_tx
     assert (done.tokens_in, done.tokens_out) == (20, 60)
-    assert (done.refunded_units, done.paid_units) == (split.refund, split.locked - split.refund)
-    assert net.chain.prepaid[REQUESTER.address] == before - done.paid_units
+    spent = split.locked - split.refund
+    assert done.refunded_units == whole_units(split.refund)
+    assert done.paid_units == whole_units(spent)
+    assert net.chain.balance_nano(REQUESTER.address) == before - spent
     assert net.daemon.world.reservations == 0
 
 
@@ -94,7 +97,7 @@ async def test_a_partial_acknowledgement_counts_when_a_stage_is_dead(net: Net) -
         job.job_id, make_ack(job, 10, 30, result_root(job, (0,)))
     )
     split = pricing.split(job.signed.order, job.plan, SPEC, 10, 30)
-    assert (done.state, done.refunded_units) == ("Settled", split.refund)
+    assert (done.state, done.refunded_units) == ("Settled", whole_units(split.refund))
 
 
 async def test_an_acknowledgement_of_an_unknown_job_is_not_found(net: Net) -> None:
@@ -135,7 +138,8 @@ async def test_finished_work_of_a_silent_requester_is_delivered_and_finalized(ne
     assert net.chain.called == ["openMatched", "deliver", "finalize"]
     done = net.daemon.store.job(job.job_id)
     split = pricing.split(job.signed.order, job.plan, SPEC, 20, 60)
-    assert (done.paid_units, done.refunded_units) == (split.locked - split.refund, split.refund)
+    assert done.paid_units == whole_units(split.locked - split.refund)
+    assert done.refunded_units == whole_units(split.refund)
 
 
 async def test_near_the_deadline_finished_work_is_delivered_without_waiting(net: Net) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.chain.chain import ChainEvent
+from core.protocol.units import NANO
 from miner.commands.earnings import Books, By, rows_of, take_in
 
 OWNER, OPERATOR, OTHER = ("0x" + c * 40 for c in "abc")
@@ -47,8 +48,8 @@ def test_a_job_goes_from_running_over_delivered_to_settled_and_its_pay_stands_be
         *matched(1, 5, OTHER, OPERATOR),
         event(6, "JobDelivered", job=job, tokensIn=3, tokensOut=4),
         event(9, "JobSettled", job=job),
-        event(9, "Credited", account=OWNER, amount=70, source=job),
-        event(9, "Credited", account=OTHER, amount=30, source=job),
+        event(9, "Credited", account=OWNER, nano=70 * NANO, source=job),
+        event(9, "Credited", account=OTHER, nano=30 * NANO, source=job),
     ]
     assert [rows(books(steps[:end]), "job")[0].running for end in (2, 3)] == [1, 0]
     assert rows(books(steps[:3]), "job")[0].delivered == 1
@@ -89,7 +90,7 @@ def test_work_of_an_operator_that_was_rotated_away_still_counts_and_others_never
 def test_every_cut_has_the_same_sum(credits: list[tuple[int, int, int]]) -> None:
     events = [e for number in range(6) for e in matched(number, number, OPERATOR)]
     events += [
-        event(10 + day, "Credited", account=OWNER, amount=amount, source=job_id(number))
+        event(10 + day, "Credited", account=OWNER, nano=amount * NANO, source=job_id(number))
         for number, day, amount in credits
     ]
     found = books(events)

@@ -13,6 +13,7 @@ import openai
 
 from core.money import pricing
 from core.protocol.types import JobState, ModelSpec
+from core.protocol.units import whole_units
 from devnet.ledger import changes
 from tests.swarm.world import MARKS, WITHIN_S, World, until
 
@@ -77,11 +78,11 @@ async def test_charged_is_receipts_is_chain_to_the_unit(world: World) -> None:
     (key,) = [k for k in await _keys(world) if k["name"] == "paid"]
     charged = world.settings_of("requester-1").token(key["spent"])
     assert charged == receipt_units + batch_units
-    assert observed["requester-1"] == -charged
+    assert whole_units(-observed["requester-1"]) == charged
     on_chain = [
         pricing.split(job.order, job.plan, spec, job.tokens_in, job.tokens_out) for job in jobs
     ]
-    assert sum(sum(split.gross) for split in on_chain) == charged
+    assert sum(whole_units(sum(split.gross)) for split in on_chain) == charged
     assert sum(observed.values()) == 0
     await world.net.start_gateway()
 

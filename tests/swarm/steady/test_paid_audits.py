@@ -8,12 +8,13 @@ from typing import Any
 
 from client.watch.watch_book import AuditEnd
 from core.protocol.types import ZERO_ADDRESS, JobState
+from core.protocol.units import NANO
 from devnet.ledger import changes
 from tests.swarm.world import MARKS, WITHIN_S, World, prompt, until
 
 pytestmark = MARKS
 LINES = [prompt(f"a{i}", text, 8) for i, text in enumerate(("Name a river.", "Count to ten."))]
-FEE_UNITS = 10_000  # the default of matcher.audit_fee, one cent
+FEE_NANO = 10_000 * NANO  # the default of matcher.audit_fee, one cent
 
 
 async def audits(world: World, *options: str) -> Any:
@@ -57,8 +58,8 @@ async def test_requests_of_an_order_that_names_the_matchers_auditor_are_audited_
     assert (paid["auditor"], paid["amount"], paid["state"]) == (auditor, "0.02usd", "done")
     await audits(world, "pay", "--yes")
     assert changes(before, await world.holdings()) == {
-        "auditor-1": 2 * FEE_UNITS,
-        "matcher-1": -2 * FEE_UNITS,
+        "auditor-1": 2 * FEE_NANO,
+        "matcher-1": -2 * FEE_NANO,
     }
     assert {row["state"] for row in await audits(world, "ls")} == {"paid"}
     (row,) = await audits(world, "auditors")

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from client.jury.jury import Phase, VoteKind
 from core.protocol.types import JobState
+from core.protocol.units import NANO
 from devnet.deploy import USD
 from devnet.ledger import changes
 from devnet.network import MinerProfile
@@ -58,8 +59,8 @@ async def votes(world: World, dispute: str) -> dict[str, VoteKind]:
 def fee_shares(world: World) -> Counter[str]:
     """The jury's fee: equal parts, and the rest of the division is burned."""
     p = world.net.parameters
-    found = Counter(dict.fromkeys(JURORS, p.jury_fee // p.panel))
-    found["burned"] = p.jury_fee % p.panel
+    found = Counter(dict.fromkeys(JURORS, p.jury_fee // p.panel * NANO))
+    found["burned"] = p.jury_fee % p.panel * NANO
     return found
 
 
@@ -96,9 +97,9 @@ async def test_an_honest_job_passes_the_check_and_a_false_accusation_costs_the_b
     p = world.net.parameters
     expected = Counter(await expected_changes(world, [job]))
     expected.update(fee_shares(world))
-    expected["requester-1"] -= p.bond + p.jury_fee
-    expected[await world.party_of(job.plan[0].operator)] += p.bond // 2
-    expected["burned"] += p.bond - p.bond // 2
+    expected["requester-1"] -= (p.bond + p.jury_fee) * NANO
+    expected[await world.party_of(job.plan[0].operator)] += p.bond // 2 * NANO
+    expected["burned"] += (p.bond - p.bond // 2) * NANO
     observed = changes(before, await world.holdings())
     assert observed == non_zero(expected)
     assert sum(observed.values()) == 0
@@ -181,12 +182,12 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
 
     p = net.parameters
     taken = before[liar].stake * p.slash_bps // 10_000
-    reward = min(taken * 2_000 // 10_000, 10 * p.bond)
+    reward = min(taken * 2_000 // 10_000, 10 * p.bond * NANO)
     amends = min(taken * 3_000 // 10_000, (await split_of(world, job)).locked)
     expected = Counter(await expected_changes(world, [job], at_fault=frozenset({1})))
     expected.update(fee_shares(world))
     expected[liar] -= taken
-    expected["auditor-1"] += reward - p.jury_fee
+    expected["auditor-1"] += reward - p.jury_fee * NANO
     expected["requester-1"] += amends
     expected["burned"] += taken - reward - amends
     observed = changes(before, await world.holdings())
@@ -196,4 +197,4 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
         (await world.chain.read("MinerRegistry", "minerOf", net.addresses[party]))["stake"]
         for party in world.profiles
     ]
-    assert sorted(stakes) == sorted([500 * USD - taken, 500 * USD, 500 * USD])
+    assert sorted(stakes) == sorted([500 * USD - taken // NANO, 500 * USD, 500 * USD])

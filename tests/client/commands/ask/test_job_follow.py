@@ -18,6 +18,7 @@ from client.commands.judge import bundle
 from client.commands.wallet import allow
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.types import JobState
+from core.protocol.units import NANO
 from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run
 from core.runtime.commands.results import plain
 from tests.client.commands.ask.test_job_list import Desk
@@ -52,7 +53,13 @@ def happened(desk: Desk, name: str, **args: Any) -> None:
 async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: Desk) -> None:
     desk.keep()
     happened(desk, "JobMatched")
-    happened(desk, "JobSettled", paid=3_000_000, refunded=2_000_000, withheld=0)
+    happened(
+        desk,
+        "JobSettled",
+        paidNano=3_000_000 * NANO,
+        refundedNano=2_000_000 * NANO,
+        withheldNano=0,
+    )
     lines = plain(await job_follow.job_log(desk.settings, desk.typed))
     assert [(line["what"], line["name"]) for line in lines] == [
         ("request", "p0"),
@@ -67,7 +74,7 @@ async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: D
 
 async def test_waiting_ends_with_what_was_paid_and_what_came_back(desk: Desk) -> None:
     desk.keep()
-    happened(desk, "JobSettled", paid=3_000_000, refunded=2_000_000)
+    happened(desk, "JobSettled", paidNano=3_000_000 * NANO, refundedNano=2_000_000 * NANO)
     found = plain(await job_follow.wait_for_job(run_of(desk), desk.typed))
     assert (found["on_chain"], found["paid"], found["refunded"]) == ("settled", "3usd", "2usd")
 

@@ -21,6 +21,7 @@ from core.money import pricing
 from core.protocol import ids, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, IdInvalid
+from core.protocol.units import NANO, whole_units
 from core.runtime.commands.results import plain
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
@@ -59,7 +60,7 @@ class Desk:
             tokens_out=sum(len(a.tokens) for a in self.answers.values()),
         )
         self.chain.jobs[self.job.job_id] = self.on_chain
-        self.chain.locked[self.job.job_id] = 5_000_000
+        self.chain.locked[self.job.job_id] = 5_000_000 * NANO
         self.typed = ids.short(ids.Kind.JOB, self.job.job_id)
 
     def keep(self, *, whole: bool = True, answers: dict[int, RequestAnswer] | None = None) -> None:
@@ -129,7 +130,7 @@ async def test_job_that_holds_is_verified(desk: Desk, whole: bool) -> None:
     assert found["signatures"].startswith(f"{9 if whole else 6} receipts")
     assert found["on_chain"] == "settled"
     gross = sum(pricing.split(desk.job.signed.order, desk.job.plan, SPEC, 7, 8).gross)
-    assert found["price"].startswith(desk.settings.show_token(gross))
+    assert found["price"].startswith(desk.settings.show_token(whole_units(gross)))
 
 
 async def refused(desk: Desk) -> CheckFailed:
