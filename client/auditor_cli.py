@@ -223,6 +223,14 @@ async def disputes_resolve(run: Run, dispute: DisputeArgument) -> None:
     await resolve(run, dispute)
 
 
+@disputes.command("appeal")
+async def disputes_appeal(run: Run, dispute: DisputeArgument) -> None:
+    """Bring a jury's ruling before a larger panel: for challenger, requester, accused, operator."""
+    from client.commands.judge.move_dispute import appeal
+
+    await appeal(run, dispute)
+
+
 @disputes.command("claim")
 async def disputes_claim(run: Run, dispute: DisputeArgument) -> None:
     """Take what a dispute that is over owes this wallet: bond, reward, refund."""
@@ -339,6 +347,7 @@ def _results() -> Results:
         ),
         "disputes move": (dispute_results.Moved,),
         "disputes resolve": (dispute_results.Moved,),
+        "disputes appeal": (dispute_results.Appealed,),
         "disputes claim": (credit.CollectedCredit,),
         "withdraw": (credit.CollectedCredit,),
         "jury stake": (jury_stake.Juror,),

@@ -41,16 +41,23 @@ class Parameters:
     min_juror_stake: int = 50 * USD
     bond: int = 20 * USD
     bond_bps: int = 50  # of the accused's stake, where that is more
-    jury_fee: int = 3 * USD
+    seat_fee: int = USD  # of a panel
     commit_s: int = 90
     reveal_s: int = 60
+    appeal_s: int = 60
     payout_delay_s: int = 0
+    bond_s: int = 18_000  # how long a bond pays for freezing, where nothing is ruled
+    maturity_s: int = 2
     juror_unbond_s: int = 900
     draw_delay_blocks: int = 1
     slash_bps: int = 10_000
     panel: int = 3
     turn_s: int = 30  # of a tolerance game, which has at most twenty-nine
-    quorum: int = 2
+
+    @property
+    def jury_fee(self) -> int:
+        """What a challenger pays the first panel."""
+        return self.seat_fee * self.panel
 
 
 async def deploy(
@@ -91,15 +98,17 @@ async def deploy(
                 "minJurorStake": p.min_juror_stake,
                 "bond": p.bond,
                 "bondBps": p.bond_bps,
-                "fee": p.jury_fee,
+                "seatFee": p.seat_fee,
                 "commitSeconds": p.commit_s,
                 "revealSeconds": p.reveal_s,
+                "appealSeconds": p.appeal_s,
                 "payoutDelaySeconds": p.payout_delay_s,
+                "bondSeconds": p.bond_s,
+                "maturitySeconds": p.maturity_s,
                 "jurorUnbondSeconds": p.juror_unbond_s,
                 "drawDelayBlocks": p.draw_delay_blocks,
                 "slashBps": p.slash_bps,
                 "panelSize": p.panel,
-                "quorum": p.quorum,
             },
         ],
         "Referee": [],

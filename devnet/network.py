@@ -24,6 +24,8 @@ from devnet.models.unpack import DEFAULT_MODEL
 from devnet.ports import free_ports
 from devnet.processes import Processes, ProcessFailed, RunningProgram
 
+ENROLLED_WITHIN_S = 120.0
+
 NETWORK = "devnet"
 #: All programs share one machine's cores here, and waiting for a core is not silence.
 MISSED_PINGS = 12
@@ -225,10 +227,21 @@ class Devnet:
         return await self._start(party, argv)
 
     async def start_juror(self, party: str, stake: str | None) -> RunningProgram:
-        """Stake (unless it did before) and serve on the jury."""
+        """Stake (unless it did before), serve on the jury, and be on its roll.
+
+        Raises TimeoutError where the program does not enrol its stake.
+        """
         if stake is not None:
             await self.run(party, program("auditor", "jury", "stake", stake, "--yes"))
-        return await self._start(party, program("auditor", "jury", "serve"))
+        started = await self._start(party, program("auditor", "jury", "serve"))
+        async with asyncio.timeout(ENROLLED_WITHIN_S):
+            while not await self._is_enrolled(party):
+                await asyncio.sleep(0.2)
+        return started
+
+    async def _is_enrolled(self, party: str) -> bool:
+        address = self.addresses[party]
+        return bool((await self.running_chain.read("JuryArbitrator", "jurorOf", address))["place"])
 
     async def start_gateway(
         self, party: str = "requester-1", *, pages: bool = True

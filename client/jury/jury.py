@@ -62,12 +62,13 @@ class View:
     phase_ends_at: int
     payout_at: int
     on_panel: bool
+    level: int = 0  # of the panel: appeals so far
 
     @classmethod
     def of(cls, found: dict[str, Any], *, on_panel: bool) -> View:
         """From the contract's `disputeOf`."""
         ends = (found["drawBlock"], found["phaseEndsAt"], found["payoutAt"])
-        return cls(Phase(found["phase"]), *ends, on_panel)
+        return cls(Phase(found["phase"]), *ends, on_panel, found["level"])
 
 
 @dataclass(frozen=True)
@@ -193,12 +194,12 @@ class JurorDaemon:
 
     async def _advance(self, dispute: str) -> None:
         view = await self._view(dispute)
-        stored = self._book.get(dispute)
+        stored = self._book.get(dispute, view.level)
         memory = Memory(True, stored.committed, stored.revealed) if stored else Memory()
         block, now = await self._chain.block_number(), await self._chain.now()
         action = next_action(view, memory, block=block, now=now)
         try:
-            await self._do(action, dispute)
+            await self._do(action, dispute, view.level)
         except ContractRefused as error:
             # Another juror was faster, or a clock ran out: the next look sees the new state.
             log.info("jury call refused", action=action.name, dispute=dispute, reason=error.why)
@@ -208,46 +209,46 @@ class JurorDaemon:
             log.warning("jury call failed", action=action.name, dispute=dispute, reason=str(error))
             self._put_off(dispute)
 
-    async def _do(self, action: Action, dispute: str) -> None:
+    async def _do(self, action: Action, dispute: str, level: int) -> None:
         match action:
             case Action.DRAW | Action.ADVANCE | Action.EXECUTE:
                 await self._send(action.name.lower(), dispute)
             case Action.JUDGE_AND_COMMIT:
-                await self._commit(dispute)
+                await self._commit(dispute, level)
             case Action.REVEAL:
-                await self._reveal(dispute)
+                await self._reveal(dispute, level)
             case Action.FORGET:
                 del self._open[dispute]
             case Action.WAIT:
                 pass
 
-    async def _commit(self, dispute: str) -> None:
-        stored = self._book.get(dispute)
+    async def _commit(self, dispute: str, level: int) -> None:
+        stored = self._book.get(dispute, level)
         if stored is None:
-            self._start_judging(dispute)
+            self._start_judging(dispute, level)
             return
         opening = int(stored.vote), stored.evidence, stored.salt
-        whose = dispute, self._signer.address
+        whose = dispute, level, self._signer.address
         commitment = await self._chain.read(JURY, "commitmentHash", *whose, *opening)
         await self._send_once("commitVote", "AlreadyCommitted", dispute, commitment)
-        self._book.mark(dispute, "committed")
+        self._book.mark(dispute, level, "committed")
 
-    async def _reveal(self, dispute: str) -> None:
-        stored = self._book.get(dispute)
+    async def _reveal(self, dispute: str, level: int) -> None:
+        stored = self._book.get(dispute, level)
         assert stored is not None, "a commitment is remembered before it is sent"
         await self._send_once(
             "revealVote", "AlreadyRevealed", dispute, int(stored.vote), stored.evidence, stored.salt
         )
-        self._book.mark(dispute, "revealed")
+        self._book.mark(dispute, level, "revealed")
 
-    def _start_judging(self, dispute: str) -> None:
+    def _start_judging(self, dispute: str, level: int) -> None:
         """Re-run beside the loop: other disputes have clocks of their own."""
         if dispute not in self._judging:
-            task = asyncio.create_task(self._reach_vote(self._open[dispute]))
+            task = asyncio.create_task(self._reach_vote(self._open[dispute], level))
             self._judging[dispute] = task
             task.add_done_callback(lambda _: self._judging.pop(dispute))
 
-    async def _reach_vote(self, opened: ChainEvent) -> None:
+    async def _reach_vote(self, opened: ChainEvent, level: int) -> None:
         """Judge and store the vote; what keeps us from judging is tried again later."""
         dispute = opened.args["dispute"]
         try:
@@ -261,7 +262,7 @@ class JurorDaemon:
             self._put_off(dispute)
         else:
             evidence = "0x" + finding.digest().hex() if finding else ZERO_HASH
-            self._book.remember(dispute, vote, evidence, "0x" + os.urandom(32).hex())
+            self._book.remember(dispute, level, vote, evidence, "0x" + os.urandom(32).hex())
             self._on_vote(dispute, vote, finding)
 
     def _put_off(self, dispute: str) -> None:
@@ -270,7 +271,7 @@ class JurorDaemon:
     async def _judge(self, opened: ChainEvent) -> tuple[VoteKind, StageFinding | None]:
         """Re-run the accused stage. One that does not open what it signed is at fault.
 
-        What a challenger does not show, or cannot be measured, is no fault.
+        What a challenger does not show is no fault; what cannot be measured is for neither side.
         """
         dispute = opened.args["dispute"]
         try:
@@ -293,7 +294,7 @@ class JurorDaemon:
             return VoteKind.FAULT, None
         except ModelUnsupported as error:
             log.warning("not measurable", dispute=dispute, reason=error.why)
-            return VoteKind.NO_FAULT, None
+            return VoteKind.UNMEASURED, None
         return (VoteKind.FAULT if finding.at_fault else VoteKind.NO_FAULT), finding
 
     async def _view(self, dispute: str) -> View:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.chain.chain import Chain
 from core.dispute.game.dispute import JURY
 from core.dispute.game.game_log import GAME
+from core.dispute.trace.program import Program
 from core.protocol import ids
 from core.protocol.errors import UsageError
 
@@ -17,10 +18,21 @@ def check_named(named: str) -> str:
 
 
 async def is_playable(chain: Chain, numerics_profile: str) -> bool:
-    """Whether the chain has the game, and the operator program of a model with this profile."""
+    """Whether the chain has the game, and the operator program of a model with this profile.
+
+    Anyone may store any bytes under their hash, and a profile may be the hash of a name: bytes that
+    are no program make no game that an accuser could win.
+    """
     if GAME not in chain.addresses or "ProgramStore" not in chain.addresses:
         return False
-    return bool(await chain.read("ProgramStore", "has", numerics_profile))
+    if not await chain.read("ProgramStore", "has", numerics_profile):
+        return False
+    try:
+        data = await chain.read("ProgramStore", "load", numerics_profile)
+        Program.from_bytes(bytes.fromhex(data[2:]))
+    except ValueError:
+        return False
+    return True
 
 
 async def arbitrator_of(chain: Chain, numerics_profile: str, named: str = "") -> str:

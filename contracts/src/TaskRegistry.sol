@@ -528,7 +528,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         ref.requester = order.requester;
         ref.modelId = order.modelId;
         ref.operators = _operators(plan);
-        ref.parties = _parties(order);
+        ref.parties = _parties(order, ref.job);
         ref.number = _accuse(order, ref.accused, order.arbitrator, msg.sender);
         IArbitrator(order.arbitrator).open(ref);
     }
@@ -598,15 +598,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         }
     }
 
-    /// Who else has an interest in the job. Without zero addresses; may repeat.
-    function _parties(Order calldata order) private view returns (address[] memory parties) {
-        parties = new address[](
-            (order.matcher == address(0) ? 2 : 3) + (order.auditor == address(0) ? 0 : 1)
-        );
-        uint256 next = 2;
+    /// Who else has an interest in the job. May repeat, and have zeros.
+    function _parties(Order calldata order, JobId id)
+        private
+        view
+        returns (address[] memory parties)
+    {
+        parties = new address[](5);
         (parties[0], parties[1]) = (order.requester, msg.sender);
-        if (order.matcher != address(0)) parties[next++] = order.matcher;
-        if (order.auditor != address(0)) parties[next] = order.auditor;
+        (parties[2], parties[3]) = (order.matcher, order.auditor);
+        parties[4] = escrow.jobSpenderOf(id);
     }
 
     /// A proof without a judge: all stake, and no pay. The reward goes to the requester of record.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
-import {JobId} from "../src/types/Ids.sol";
+import {DisputeId, JobId} from "../src/types/Ids.sol";
 import {Ack, AuditorDelegation, Order} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
@@ -299,6 +300,30 @@ contract EscrowSpendersTest is Suite {
         tasks.dispute(
             deal.order, deal.plan, delivery.receipts[1], delivery.sigs[1], delegation, sig
         );
+    }
+
+    /// Nobody who could dispute the job, or delegate that, is drawn for it.
+    function test_dispute_namesTheSpenderAsAParty() public {
+        address[] memory jurors = new address[](8);
+        (jurors[0], jurors[1], jurors[2], jurors[3]) = (spender, requester, auditor, matcher);
+        for (uint256 i = 4; i < 8; ++i) {
+            jurors[i] = i == 4 ? other : address(uint160(0x70 + i));
+        }
+        stakeAsJurors(jurors);
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        openMatched(deal);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        ackBy(spenderKey, deal, IN, OUT);
+        dispute(deal, delivery, 1);
+        DisputeId id =
+            jury.disputeIdOf(deal.id, 1, delivery.receipts[1].hash(), IArbitrator.Right.Requester);
+        vm.roll(uint256(jury.disputeOf(id).drawBlock) + 1);
+        jury.draw(id);
+        address[] memory panel = jury.panelOf(id);
+        vm.assertEq(panel.length, 3);
+        for (uint256 i; i < 3; ++i) {
+            vm.assertTrue(panel[i] == other || uint160(panel[i]) < 0x80);
+        }
     }
 
     // --- contract accounts ---

@@ -46,12 +46,14 @@ contract StakeGasTest is StakeFixture {
 
     function test_juror_cost() public {
         stakeJuror(jurorAt(0), MIN_JUROR_STAKE);
-        snapshot("stakeJuror, first of all");
         skipBlocks(1);
-        stakeJuror(jurorAt(1), MIN_JUROR_STAKE);
-        snapshot("stakeJuror, second");
+        stakeUnripe(jurorAt(1), MIN_JUROR_STAKE);
+        snapshot("stakeJuror");
+        skipTime(MATURITY_SECONDS);
+        jury.enrol(jurorAt(1));
+        snapshot("enrol");
         skipBlocks(1);
-        stakeJuror(jurorAt(1), MIN_JUROR_STAKE);
+        stakeUnripe(jurorAt(1), MIN_JUROR_STAKE);
         snapshot("stakeJuror, more");
         skipBlocks(1);
         vm.prank(jurorAt(1));
@@ -91,15 +93,35 @@ contract StakeGasTest is StakeFixture {
         hear(NO_FAULT, "fault, one outvoted");
     }
 
-    /// 1024 jurors, the most there can be, in 64 blocks.
-    function test_draw_costFromAFullPool() public {
+    /// 1024 jurors in 64 blocks, and the largest panel of them.
+    function test_draw_costFromAFullRoll() public {
         token.mint(address(this), 1024 * uint256(MIN_JUROR_STAKE));
-        fillPool(16);
+        fillRoll(16);
         registerMiner(MIN_STAKE);
         DisputeId id = openDispute();
         vm.roll(jury.disputeOf(id).drawBlock + 1);
         jury.draw(id);
         vm.assertLt(snapshot("draw 3 of 1024"), 1_000_000);
+    }
+
+    /// The last panel that there can be: 31 jurors, each of whom is then paid.
+    function test_cost_ofTheLargestPanel() public {
+        IJuryArbitrator.Params memory p = juryParams();
+        p.panelSize = 7;
+        deployJury(p);
+        token.mint(address(this), 1024 * uint256(MIN_JUROR_STAKE));
+        fillRoll(16);
+        registerMiner(MIN_STAKE);
+        DisputeId id = openDispute();
+        for (uint256 level; level < 3; ++level) {
+            if (level != 0) appeal(id, level == 1 ? owner : challenger);
+            vm.roll(jury.disputeOf(id).drawBlock + 1);
+            jury.draw(id);
+            if (level == 2) snapshot("draw 31 of 1024");
+            voteAll(id, jury.panelOf(id), level == 1 ? NO_FAULT : FAULT);
+        }
+        execute(id);
+        vm.assertLt(snapshot("execute after two appeals, 53 jurors"), 6_000_000);
     }
 
     function test_model_cost() public {

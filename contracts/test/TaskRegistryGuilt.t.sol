@@ -82,7 +82,7 @@ contract TaskRegistryGuiltTest is Suite {
     function test_dispute_freezesAndTellsTheArbitratorAll() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         fund(auditor, address(jury), uint256(BOND) + FEE);
-        address[] memory parties = new address[](4);
+        address[] memory parties = new address[](5);
         (parties[0], parties[1], parties[2], parties[3]) = (requester, auditor, matcher, auditor);
         expectOpened(deal, delivery, 1, auditor, parties);
         vm.expectEmit(address(tasks));
@@ -110,13 +110,13 @@ contract TaskRegistryGuiltTest is Suite {
         vm.assertEq(uint256(d.toVictim), maxNanoOf(deal.order) / NANO);
     }
 
-    function test_dispute_withoutMatcherAndAuditor_namesNoZeroParty() public {
+    function test_dispute_withoutMatcherAndAuditor_namesTheRest() public {
         Order memory order = newOrder();
         (order.matcher, order.matcherFeeBps, order.auditor) = (address(0), 0, address(0));
         Deal memory deal = dealOf(order, evenPlan(1));
         openMatched(deal);
         Delivery memory delivery = deliver(deal, IN, OUT);
-        address[] memory parties = new address[](2);
+        address[] memory parties = new address[](5);
         (parties[0], parties[1]) = (requester, requester);
         expectOpened(deal, delivery, 0, requester, parties);
         dispute(deal, delivery, 0);

@@ -26,7 +26,10 @@ PRODUCTION = Parameters(
     close_delay_s=3600,
     commit_s=12 * 3600,
     reveal_s=12 * 3600,
+    appeal_s=20 * 3600,
     payout_delay_s=3600,
+    maturity_s=7 * 86_400,
+    panel=7,
     juror_unbond_s=12 * 86_400,
     turn_s=4 * 3600,
 )
@@ -50,5 +53,6 @@ async def test_parameters_fit_each_other(
         turns = await chain.read("ToleranceGame", "MAX_TURNS")
         assert longest == turns * parameters.turn_s + parameters.payout_delay_s
         assert longest <= await chain.read("MinerRegistry", "maxDisputeSeconds")
+        assert await chain.read("JuryArbitrator", "fee") == parameters.jury_fee
     finally:
         await chain.close()

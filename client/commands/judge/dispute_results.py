@@ -45,6 +45,16 @@ class DisputeRow(Result, frozen=True, forbid_unknown_fields=False):
     bond: str
 
 
+class Appealed(Result, frozen=True):
+    """`disputes appeal`: what was asked for, of how large a panel, and what it took."""
+
+    dispute: str
+    asks: str
+    panel: int
+    bond: str
+    fee: str
+
+
 class Moved(Result, frozen=True):
     """`disputes move` and `disputes resolve`: the call that was made, and how it stands now."""
 

@@ -12,12 +12,15 @@ from client.audit.evidence import AuditCase, EvidenceCollector
 from client.audit.investigation import describe_finding, endpoints_of, source_of
 from client.audit.rerun import StageFinding
 from client.context import Context, open_context
+from client.jury.enrolment import enrol_if_due
 from client.jury.jury import JurorDaemon
 from client.jury.votes import VoteBook, VoteKind
 from core.chain.chain import Chain
 from core.chain.follower import EventFollower
+from core.dispute.game.dispute import JURY
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
+from core.protocol.signing import DigestSigner
 from core.runtime.clock import SystemClock
 from core.runtime.commands.console import Run
 from core.runtime.logs import get_logger
@@ -25,6 +28,7 @@ from core.runtime.metrics import Metrics
 from core.runtime.network.channel import Peers, StreamIdentity
 
 LOOK_EVERY_S = 15.0
+ENROL_EVERY_S = 1.0  # while stake matures
 log = get_logger(__name__)
 
 
@@ -59,7 +63,7 @@ async def serve(run: Run) -> None:
             stack.push_async_callback(peers.close)
             ours = settings.auditor
             await metrics.registry.serve_while(stack, ours.metrics_port, ours.metrics_host)
-            look = asyncio.create_task(_look_at_stake(context.chain, signer.address, metrics))
+            look = asyncio.create_task(_look_at_stake(context.chain, signer, metrics))
             stack.callback(look.cancel)
             log.info("juror ready", juror=signer.address)
             await daemon.run()
@@ -93,14 +97,17 @@ class JuryMetrics:
         self._gas.labels("juror").set(gas_wei)
 
 
-async def _look_at_stake(chain: Chain, juror: str, metrics: JuryMetrics) -> None:
+async def _look_at_stake(chain: Chain, signer: DigestSigner, metrics: JuryMetrics) -> None:
+    """Show the stake, and put it on the roll once it is mature."""
     while True:
+        waits = False
         try:
-            found = await chain.read("JuryArbitrator", "jurorOf", juror)
-            metrics.holds(int(found["stake"]), await chain.balance_wei(juror))
+            found = await chain.read(JURY, "jurorOf", signer.address)
+            metrics.holds(int(found["stake"]), await chain.balance_wei(signer.address))
+            waits = await enrol_if_due(chain, signer, found, int(SystemClock().now()))
         except HeadraceError as error:
             log.debug("the juror's stake is not known", why=str(error))
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(ENROL_EVERY_S if waits else LOOK_EVERY_S)
 
 
 async def _evidence(context: Context, peers: Peers, case: AuditCase) -> EvidenceCollector:

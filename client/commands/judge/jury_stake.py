@@ -16,6 +16,8 @@ class Juror(Result, frozen=True):
 
     juror: str
     stake: str
+    on_roll: bool
+    matures_in_s: int
     leaving: str
     open_disputes: int
     credit: str
@@ -54,6 +56,7 @@ async def stake_juror(run: Run, amount: str) -> Juror:
                 "stake": show(units),
                 "at risk": "a fifth of the minimum for a vote not revealed, a tenth for one in "
                 "the minority",
+                "drawn": "once it is mature: `auditor jury serve` enrols it",
                 "back": "`auditor jury withdraw`, after the unbonding time",
             },
         )
@@ -75,6 +78,8 @@ async def _status(run: Run, chain: Chain, address: str) -> Juror:
     return Juror(
         juror=address,
         stake=show(juror["stake"]),
+        on_roll=bool(juror["place"]),
+        matures_in_s=0 if juror["place"] else max(0, juror["maturesAt"] - await chain.now()),
         leaving=show(juror["leaving"]),
         open_disputes=juror["openDisputes"],
         credit=show(await chain.read(JURY, "creditOf", address)),

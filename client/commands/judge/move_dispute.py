@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from client.audit.evidence import events_named
 from client.audit.investigation import investigate, read_delegation
-from client.commands.judge.dispute_results import Moved
+from client.commands.judge.dispute_results import Appealed, Moved
 from client.commands.judge.play_dispute import next_move
 from client.commands.wallet.credit import withdraw_credits
 from client.context import Context, open_context
 from client.jury.jury import Action, Memory, View, next_action
-from core.dispute.game.dispute import ACCUSED_TURNS, JURY, STATUSES, JuryPhase, Phase
+from client.wallet import require_tokens
+from core.dispute.game.dispute import (
+    ACCUSED_TURNS,
+    JURY,
+    STATUSES,
+    JuryPhase,
+    Phase,
+    Verdict,
+)
 from core.dispute.game.game_log import GAME, Opened, games
 from core.protocol import ids, units
 from core.protocol.errors import UsageError
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from core.chain.chain import ChainEvent
+    from core.protocol.signing import DigestSigner
     from core.runtime.commands.console import Run
 
 
@@ -167,6 +176,57 @@ async def _due_of_jury(context: Context, seen: Standing) -> str:
             next_step="auditor disputes ls",
         )
     return calls[action]
+
+
+async def appeal(run: Run, typed: str) -> None:
+    """Bring a jury's ruling before a larger panel. Raises UsageError where that cannot be."""
+    signer = run.unlock()
+    async with open_context(run.settings) as context:
+        seen = await standing(context, typed)
+        check_appealable(seen, is_appealable=await _is_appealable(context, seen))
+        run.emit(await send_appeal(run, context, signer, seen.dispute))
+
+
+async def _is_appealable(context: Context, seen: Standing) -> bool:
+    return seen.game is None and bool(await context.chain.read(JURY, "isAppealable", seen.dispute))
+
+
+def check_appealable(seen: Standing, *, is_appealable: bool) -> None:
+    """Raise UsageError unless this is a ruling of a jury that a larger panel may still change."""
+    why = ""
+    if seen.game is not None:
+        why = "it is a game: its moves decide it, and nobody's vote"
+    elif seen.phase is not JuryPhase.RULED:
+        why = f"it is {seen.phase.name.lower()}; a ruling may be appealed until it is carried out"
+    elif seen.left_s <= 0:
+        why = f"the time to appeal ran out {units.format_duration(-seen.left_s)} ago"
+    elif not is_appealable:
+        why = "there were two appeals, or there are too few jurors for a larger panel"
+    if why:
+        shows = f"auditor disputes show {seen.name}"
+        raise UsageError(f"{seen.name} cannot be appealed", why, next_step=shows)
+
+
+async def send_appeal(run: Run, context: Context, signer: DigestSigner, dispute: str) -> Appealed:
+    """Pay bond and fee of the next panel. Raises TokenShort or ContractRefused."""
+    chain, show = context.chain, run.settings.show_token
+    bond, fee = await chain.read(JURY, "appealCostOf", dispute)
+    panel = fee // await chain.read(JURY, "seatFee")
+    name = ids.short(ids.Kind.DISPUTE, dispute)
+    run.confirm(
+        "Appeal?",
+        {
+            "dispute": f"{name}, before a panel of {panel}",
+            "bond": f"{show(bond)}, the other side's if it is ruled for them",
+            "fee": f"{show(fee)} for the jurors, unless nothing is ruled",
+        },
+    )
+    await require_tokens(chain, signer.address, bond + fee, "the appeal cannot be made")
+    await chain.transact(signer, "TestUSD", "approve", chain.addresses[JURY], bond + fee)
+    await chain.transact(signer, JURY, "appeal", dispute)
+    asks_fault = (await chain.read(JURY, "appealsOf", dispute))[-1]["asksFault"]
+    asked = Verdict.FAULT if asks_fault else Verdict.NO_FAULT
+    return Appealed(dispute=name, asks=STATUSES[asked], panel=panel, bond=show(bond), fee=show(fee))
 
 
 async def claim(run: Run, typed: str) -> None:

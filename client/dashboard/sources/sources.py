@@ -36,11 +36,12 @@ RULES = {
         "bond",
         "fee",
         "panelSize",
-        "quorum",
         "slashBps",
         "commitSeconds",
         "revealSeconds",
+        "appealSeconds",
         "payoutDelaySeconds",
+        "maturitySeconds",
         "minJurorStake",
     ),
 }

@@ -18,6 +18,7 @@ OPENED = {"DisputeOpened": "dispute", "GameOpened": "id"}
 MOVES = {
     "DisputeOpened": "The challenger accuses the stage and pays the bond",
     "JurorDrawn": "A juror is drawn",
+    "DisputeAppealed": "A party brings the ruling before a larger panel",
     "DrawMissed": "Nobody drew in time: a later block decides",
     "VoteCommitted": "A juror commits a sealed vote",
     "RevealStarted": "All votes are sealed: they are opened now",
@@ -59,7 +60,7 @@ GAME_PHASES = (
     ("executed", "", 5),
 )
 GAME_PATH = ("opened", "the tree", "one value", "one sum", "ruled", "executed")
-JURY_TURN = {"opened": "the draw", "ruled": "the payout"} | dict.fromkeys(
+JURY_TURN = {"opened": "the draw", "ruled": "an appeal, or the payout"} | dict.fromkeys(
     ("committing", "revealing"), "the jurors"
 )
 _BY_ACCUSED = ("Revealed", "Pleaded", "Picked", "PointedAt", "PartPicked")
@@ -74,7 +75,7 @@ _BY_ACCUSER = (
     "Expanded",
 )
 #: Arguments that name a player, and those that say until when; they are no details of a move.
-_PLAYERS = ("juror", "challenger", "accuser", "owner")
+_PLAYERS = ("juror", "challenger", "accuser", "owner", "by")
 _CLOCKS = ("endsAt", "commitUntil", "revealUntil", "payoutAt")
 _NO_DETAILS = {"dispute", "id", "job", "accused", *_PLAYERS[:3], *_CLOCKS}
 
@@ -255,7 +256,7 @@ def move(event: LoggedEvent) -> ShownStep:
 
 def _shown(name: str, value: Any) -> str:
     if name == "vote":
-        return {1: "fault", 2: "no fault"}.get(int(value), str(value))
+        return {1: "fault", 2: "no fault", 3: "cannot be measured"}.get(int(value), str(value))
     if name == "status":
         return STATUSES[int(value)] if int(value) < len(STATUSES) else str(value)
     if name == "place" and isinstance(value, Mapping):

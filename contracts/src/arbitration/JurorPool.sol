@@ -10,31 +10,40 @@ import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 
 import {IJuryArbitrator} from "../interfaces/IJuryArbitrator.sol";
 import {CreditBook} from "../libraries/CreditBook.sol";
-import {StakeTree} from "../libraries/StakeTree.sol";
+import {Roll} from "../libraries/Roll.sol";
 
-/// Who can be drawn as a juror, with what at stake? Stakes, fines, and the tree of draws.
+/// Who can be drawn as a juror, with what at stake? Stakes, fines, and the roll.
 ///
-/// A juror's weight is its stake if that is at least the minimum, else zero. Leaving stake has no
-/// weight and can be fined. A slot is kept until the last unit has left; who is on a panel cannot
-/// leave.
+/// Every juror on the roll weighs the same. On it is who has the least stake at least and was put
+/// there once that was mature; who asks to leave with all, or is fined below, is off it at once.
+/// Leaving stake can be fined; who is on a panel cannot leave.
 abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
     using CreditBook for CreditBook.Book;
     using SafeERC20 for IERC20;
-    using StakeTree for StakeTree.Tree;
+    using Roll for Roll.Book;
 
     IERC20 public immutable token;
     uint96 public immutable minJurorStake;
+    uint32 public immutable maturitySeconds;
     uint32 public immutable jurorUnbondSeconds;
 
     mapping(address juror => Juror) private _jurors;
-    StakeTree.Tree internal _tree;
+    Roll.Book internal _roll;
     CreditBook.Book internal _credits;
 
-    constructor(IERC20 token_, uint96 minJurorStake_, uint32 jurorUnbondSeconds_) {
-        // A weight of zero means "not a juror"; a slot changes hands a block after its stake left.
-        if (minJurorStake_ == 0 || jurorUnbondSeconds_ == 0) revert ParamsInvalid();
+    constructor(
+        IERC20 token_,
+        uint96 minJurorStake_,
+        uint32 maturitySeconds_,
+        uint32 jurorUnbondSeconds_
+    ) {
+        // Stake that could be drawn at once could be lent for a draw.
+        if (minJurorStake_ == 0 || maturitySeconds_ == 0 || jurorUnbondSeconds_ == 0) {
+            revert ParamsInvalid();
+        }
         token = token_;
         minJurorStake = minJurorStake_;
+        maturitySeconds = maturitySeconds_;
         jurorUnbondSeconds = jurorUnbondSeconds_;
     }
 
@@ -43,14 +52,19 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         Juror storage juror = _jurors[msg.sender];
         uint256 stake = juror.stake + amount;
         if (stake < minJurorStake) revert StakeTooLow(stake, minJurorStake);
-        if (juror.slot == 0) {
-            if (_tree.isFull()) revert TooManyJurors(StakeTree.CAPACITY);
-            juror.slot = uint16(_tree.assign(msg.sender) + 1);
-        }
         juror.stake = SafeCast.toUint96(stake);
-        _reweigh(juror);
+        if (juror.place == 0) juror.maturesAt = uint40(block.timestamp + maturitySeconds);
         emit JurorStaked(msg.sender, amount, stake);
         _pull(msg.sender, amount);
+    }
+
+    function enrol(address account) external {
+        Juror storage juror = _jurors[account];
+        if (juror.place != 0) revert AlreadyEnrolled(account);
+        if (juror.stake < minJurorStake) revert StakeTooLow(juror.stake, minJurorStake);
+        if (block.timestamp < juror.maturesAt) revert StakeImmature(juror.maturesAt);
+        juror.place = SafeCast.toUint32(_roll.enter(account) + 1);
+        emit JurorEnrolled(account);
     }
 
     function requestJurorExit(uint256 amount) external {
@@ -63,24 +77,19 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         juror.stake = uint96(rest);
         juror.leaving += uint96(amount);
         juror.leaveAt = uint40(block.timestamp + jurorUnbondSeconds);
-        _reweigh(juror);
+        _strikeIfShort(juror);
         emit JurorExitRequested(msg.sender, amount, juror.leaveAt);
     }
 
     function withdrawJuror() external nonReentrant returns (uint256 amount) {
         Juror storage juror = _jurors[msg.sender];
         amount = juror.leaving;
-        if (juror.slot == 0) revert NotJuror(msg.sender);
-        if (amount == 0 && juror.stake != 0) revert AmountZero();
+        if (amount == 0) revert AmountZero();
         if (juror.openDisputes != 0) revert JurorBusy(juror.openDisputes);
         if (block.timestamp < juror.leaveAt) revert ExitNotReady(juror.leaveAt);
 
         juror.leaving = 0;
         juror.leaveAt = 0;
-        if (juror.stake == 0) {
-            _tree.vacate(juror.slot - 1);
-            juror.slot = 0;
-        }
         emit JurorWithdrawn(msg.sender, amount);
         token.safeTransfer(msg.sender, amount);
     }
@@ -100,19 +109,7 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         return _credits.units[account];
     }
 
-    /// Slot of a party if it could be drawn by the tree of `blockNumber`.
-    function _drawableSlot(address account, uint96 blockNumber)
-        internal
-        view
-        returns (bool drawable, uint256 slot)
-    {
-        uint256 place = _jurors[account].slot;
-        if (place == 0) return (false, 0);
-        slot = place - 1;
-        return (_tree.weightAt(slot, blockNumber) != 0, slot);
-    }
-
-    /// Has the juror still enough here to pay `amount`? False if it left since the draw's tree.
+    /// Has the juror still enough here to pay `amount`? False if it left since the roll was read.
     function _covers(address juror, uint256 amount) internal view returns (bool) {
         Juror storage j = _jurors[juror];
         return uint256(j.stake) + j.leaving >= amount;
@@ -133,7 +130,7 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         uint256 fromLeaving = amount - fromStake < j.leaving ? amount - fromStake : j.leaving;
         j.stake -= uint96(fromStake);
         j.leaving -= uint96(fromLeaving);
-        _reweigh(j);
+        _strikeIfShort(j);
         return fromStake + fromLeaving;
     }
 
@@ -144,7 +141,12 @@ abstract contract JurorPool is IJuryArbitrator, ReentrancyGuardTransient {
         if (received != amount) revert TokenShortfall(received, amount);
     }
 
-    function _reweigh(Juror storage juror) private {
-        _tree.set(juror.slot - 1, juror.stake >= minJurorStake ? juror.stake : 0);
+    /// Off the roll with who has not the least stake any more; the last one takes its place.
+    function _strikeIfShort(Juror storage juror) private {
+        uint32 place = juror.place;
+        if (place == 0 || juror.stake >= minJurorStake) return;
+        juror.place = 0;
+        address moved = _roll.strike(place - 1);
+        if (moved != address(0)) _jurors[moved].place = place;
     }
 }

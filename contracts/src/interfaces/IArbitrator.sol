@@ -10,7 +10,7 @@ interface IArbitrator {
         Open,
         Fault,
         NoFault,
-        NoRuling // no quorum: nobody is slashed
+        NoRuling // nobody is slashed
     }
 
     /// By which right a dispute was opened. Each has its own for a receipt: an auditor that falls
@@ -34,7 +34,7 @@ interface IArbitrator {
         bytes32 requestsRoot;
         ModelId modelId;
         address[] operators; //    of every stage: neither they may judge nor their owners
-        address[] parties; //      requester, challenger, matcher, auditor: nor they
+        address[] parties; //      requester, challenger, spender, matcher, auditor; may be 0
     }
 
     /// Only TaskRegistry. Pulls the bond and fee from the challenger. The bond is a share of what

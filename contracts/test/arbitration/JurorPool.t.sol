@@ -33,14 +33,48 @@ contract JurorPoolTest is StakeFixture {
         jury.stakeJuror(MIN_JUROR_STAKE);
         IJuryArbitrator.Juror memory j = jury.jurorOf(juror);
         vm.assertEq(uint256(j.stake), MIN_JUROR_STAKE);
-        vm.assertEq(uint256(j.slot), 1);
+        vm.assertEq(uint256(j.place), 0);
+        uint256 ripe = vm.getBlockTimestamp() + MATURITY_SECONDS;
+        vm.assertEq(uint256(j.maturesAt), ripe);
 
-        skipBlocks(1);
-        fund(juror, address(jury), 1);
-        vm.prank(juror);
-        jury.stakeJuror(1); // topping up needs no minimum
+        vm.warp(ripe - 1);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeImmature.selector, ripe));
+        jury.enrol(juror);
+        vm.warp(ripe);
+        vm.expectEmit(address(jury));
+        emit IJuryArbitrator.JurorEnrolled(juror);
+        vm.prank(stranger); // anyone may
+        jury.enrol(juror);
+        vm.assertEq(uint256(jury.jurorOf(juror).place), 1);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.AlreadyEnrolled.selector, juror));
+        jury.enrol(juror);
+
+        stakeUnripe(juror, 1); // topping up needs no minimum, and no new clock
         vm.assertEq(uint256(jury.jurorOf(juror).stake), MIN_JUROR_STAKE + 1);
-        vm.assertEq(uint256(jury.jurorOf(juror).slot), 1);
+        vm.assertEq(uint256(jury.jurorOf(juror).place), 1);
+    }
+
+    /// More stake while it matures begins its clock anew: none of it is younger than the clock.
+    function test_stakeJuror_whenNotYetMature_beginsTheClockAnew() public {
+        stakeUnripe(juror, MIN_JUROR_STAKE);
+        skipTime(MATURITY_SECONDS - 1);
+        stakeUnripe(juror, 1);
+        uint256 ripe = vm.getBlockTimestamp() + MATURITY_SECONDS;
+        skipTime(1);
+        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.StakeImmature.selector, ripe));
+        jury.enrol(juror);
+    }
+
+    function test_enrol_whenItsStakeIsShort_reverts() public {
+        bytes memory short =
+            abi.encodeWithSelector(IJuryArbitrator.StakeTooLow.selector, 0, MIN_JUROR_STAKE);
+        vm.expectRevert(short);
+        jury.enrol(stranger);
+        stakeUnripe(juror, MIN_JUROR_STAKE);
+        requestExit(MIN_JUROR_STAKE);
+        skipTime(MATURITY_SECONDS);
+        vm.expectRevert(short);
+        jury.enrol(juror);
     }
 
     function test_stakeJuror_whenAmountWrong_reverts() public {
@@ -69,23 +103,12 @@ contract JurorPoolTest is StakeFixture {
         jury.stakeJuror(MIN_JUROR_STAKE);
     }
 
-    function test_stakeJuror_whenNoPlaceIsLeft_reverts() public {
-        token.mint(address(this), 2000 * uint256(MIN_JUROR_STAKE));
-        fillPool(1024);
-        fund(juror, address(jury), MIN_JUROR_STAKE);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.TooManyJurors.selector, 1024));
-        vm.prank(juror);
-        jury.stakeJuror(MIN_JUROR_STAKE);
-
-        // a place is free again when someone has left completely
-        vm.prank(address(0x10007));
-        jury.requestJurorExit(MIN_JUROR_STAKE);
-        skipTime(JUROR_UNBOND_SECONDS);
-        vm.prank(address(0x10007));
-        jury.withdrawJuror();
-        vm.prank(juror);
-        jury.stakeJuror(MIN_JUROR_STAKE);
-        vm.assertEq(uint256(jury.jurorOf(juror).slot), 8);
+    /// The roll has no end, so nobody can fill it to keep others out.
+    function test_enrol_whenThereAreAThousandJurors_takesOneMore() public {
+        token.mint(address(this), 1024 * uint256(MIN_JUROR_STAKE));
+        fillRoll(1024);
+        stakeJuror(juror, MIN_JUROR_STAKE);
+        vm.assertEq(uint256(jury.jurorOf(juror).place), 1025);
     }
 
     function test_exit_atItsSecondAndNotBefore() public {
@@ -102,17 +125,28 @@ contract JurorPoolTest is StakeFixture {
         emit IJuryArbitrator.JurorWithdrawn(juror, MIN_JUROR_STAKE);
         vm.assertEq(withdraw(), MIN_JUROR_STAKE);
         vm.assertEq(token.balanceOf(juror), MIN_JUROR_STAKE);
-        vm.assertEq(uint256(jury.jurorOf(juror).slot), 1); // half is still at stake
+        vm.assertEq(uint256(jury.jurorOf(juror).place), 1); // half is still at stake
     }
 
-    function test_exit_whenAll_freesThePlace() public {
-        stakeJuror(juror, MIN_JUROR_STAKE);
+    /// The last on the roll takes the place of who leaves, at once.
+    function test_exit_whenAll_givesThePlaceToTheLast() public {
+        address[] memory all = stakeJurors(3);
         requestExit(MIN_JUROR_STAKE);
+        vm.assertEq(uint256(jury.jurorOf(juror).place), 0);
+        vm.assertEq(uint256(jury.jurorOf(all[2]).place), 1);
         skipTime(JUROR_UNBOND_SECONDS);
+        vm.assertEq(withdraw(), MIN_JUROR_STAKE);
+        vm.expectRevert(IJuryArbitrator.AmountZero.selector);
         withdraw();
-        vm.assertEq(uint256(jury.jurorOf(juror).slot), 0);
-        vm.expectRevert(abi.encodeWithSelector(IJuryArbitrator.NotJuror.selector, juror));
-        withdraw();
+
+        // Back again it waits like everyone.
+        stakeUnripe(juror, MIN_JUROR_STAKE);
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IJuryArbitrator.StakeImmature.selector, vm.getBlockTimestamp() + MATURITY_SECONDS
+            )
+        );
+        jury.enrol(juror);
     }
 
     function test_requestExit_whenAmountWrong_reverts() public {
@@ -179,8 +213,8 @@ contract JurorPoolTest is StakeFixture {
         vm.assertEq(withdraw(), MIN_JUROR_STAKE * 8 / 10); // fined out of what was leaving
     }
 
-    /// Silent on five panels at once: fined to nothing, and its place is free again.
-    function test_withdraw_whenFinedToNothing_freesThePlace() public {
+    /// Silent on five panels at once: fined to nothing, and off the roll.
+    function test_fines_whenToNothing_strikeOffTheRoll() public {
         registerMiner(MIN_STAKE);
         stakeJurors(3);
         DisputeId[] memory ids = new DisputeId[](5);
@@ -198,8 +232,9 @@ contract JurorPoolTest is StakeFixture {
             execute(ids[i]);
         }
         vm.assertEq(uint256(jury.jurorOf(juror).stake), 0);
-        vm.assertEq(withdraw(), 0);
-        vm.assertEq(uint256(jury.jurorOf(juror).slot), 0);
+        vm.assertEq(uint256(jury.jurorOf(juror).place), 0);
+        vm.expectRevert(IJuryArbitrator.AmountZero.selector);
+        withdraw();
     }
 
     function test_credit_whenNone_reverts() public {

@@ -12,11 +12,12 @@ import {StakeFixture} from "../fixtures/StakeFixture.sol";
 /// forbids fails; one that panics is remembered.
 contract StakeHandler is StakeFixture {
     uint256 public constant MINERS = 4;
-    uint256 public constant JURORS = 6;
+    uint256 public constant JURORS = 16; // enough for two appeals
 
     bool public panicked;
     bool public leftEarly;
     uint256 public executed;
+    uint256 public appealed;
     uint256 public slashed;
     uint256 public shared; // of it, credits that were withdrawn, but for the burned half
     DisputeId[] public disputes;
@@ -29,7 +30,11 @@ contract StakeHandler is StakeFixture {
             registerMiner(minerAt(i), 3000 + i, 2 * MIN_STAKE);
         }
         for (uint256 i; i < JURORS; ++i) {
-            stakeJuror(jurorAddressAt(i), uint256(MIN_JUROR_STAKE) * (1 + i));
+            stakeUnripe(jurorAddressAt(i), uint256(MIN_JUROR_STAKE) * (1 + i));
+        }
+        skipTime(MATURITY_SECONDS);
+        for (uint256 i; i < JURORS; ++i) {
+            jury.enrol(jurorAddressAt(i));
         }
         skipBlocks(1);
     }
@@ -167,6 +172,10 @@ contract StakeHandler is StakeFixture {
         act(jurorAddressAt(who), address(jury), abi.encodeCall(jury.stakeJuror, (amount)));
     }
 
+    function enrol(uint256 who) external {
+        act(stranger, address(jury), abi.encodeCall(jury.enrol, (jurorAddressAt(who))));
+    }
+
     function requestJurorExit(uint256 who, uint256 amount, bool all) external {
         uint256 stake = jury.jurorOf(jurorAddressAt(who)).stake;
         amount = all ? stake : bound(amount, 0, stake);
@@ -186,18 +195,49 @@ contract StakeHandler is StakeFixture {
         uint256 which = disputes.length - 1;
         skipBlocks(DRAW_DELAY_BLOCKS + 1);
         draw(which);
-        for (uint256 seat; seat < 3; ++seat) {
-            if ((course >> (8 + seat)) % 4 != 0) commitOne(which, seat, course >> (16 + seat));
+        hearPanel(which, course);
+        for (uint256 level; level < 2 && course >> (42 + level) & 1 == 1; ++level) {
+            appeal(which, course >> (44 + level));
+            skipBlocks(DRAW_DELAY_BLOCKS + 1);
+            draw(which);
+            hearPanel(which, uint256(keccak256(abi.encode(course, level))));
+        }
+        if (course >> 41 & 1 == 1) skipTime(APPEAL_SECONDS);
+        executeOne(which);
+    }
+
+    function hearPanel(uint256 which, uint256 course) private {
+        for (uint256 seat; seat < 15; ++seat) {
+            // Most say the same, so that panels rule.
+            bool astray = (course >> (64 + 4 * seat)) % 8 == 0;
+            if ((course >> (128 + 3 * seat)) % 8 != 0) {
+                commitOne(which, seat, (course >> 16) + (astray ? 1 : 0));
+            }
         }
         if (course >> 24 & 1 == 1) skipTime(COMMIT_SECONDS + 1);
         advance(which);
-        for (uint256 seat; seat < 3; ++seat) {
-            if ((course >> (32 + seat)) % 4 != 0) revealOne(which, seat);
+        for (uint256 seat; seat < 15; ++seat) {
+            if ((course >> (180 + 3 * seat)) % 8 != 0) revealOne(which, seat);
         }
         if (course >> 40 & 1 == 1) skipTime(REVEAL_SECONDS + 1);
         advance(which);
-        if (course >> 41 & 1 == 1) skipTime(PAYOUT_DELAY_SECONDS);
-        executeOne(which);
+    }
+
+    function appeal(uint256 which, uint256 side) public {
+        if (disputes.length == 0) return;
+        DisputeId id = disputes[which % disputes.length];
+        address by = side % 2 == 0 ? challenger : jury.disputeOf(id).accused;
+        (uint256 bond, uint256 fee) = jury.appealCostOf(id);
+        fund(by, address(jury), bond + fee);
+        if (act(by, address(jury), abi.encodeCall(jury.appeal, (id)))) ++appealed;
+    }
+
+    /// Bonds and fees of a dispute's levels so far.
+    function heldFor(DisputeId id) external view returns (uint256 held) {
+        IJuryArbitrator.Dispute memory d = jury.disputeOf(id);
+        for (uint256 level; level <= d.level; ++level) {
+            held += (uint256(d.bond) << level) + (4 << level) * uint256(SEAT_FEE) - SEAT_FEE;
+        }
     }
 
     function open(uint256 who, bool jurorIsParty) public {
@@ -235,7 +275,7 @@ contract StakeHandler is StakeFixture {
     }
 
     function commitAll(uint256 which, uint256 choices) external {
-        for (uint256 seat; seat < 3; ++seat) {
+        for (uint256 seat; seat < 15; ++seat) {
             commitOne(which, seat, choices >> seat);
         }
     }
@@ -253,7 +293,7 @@ contract StakeHandler is StakeFixture {
     }
 
     function revealAll(uint256 which) external {
-        for (uint256 seat; seat < 3; ++seat) {
+        for (uint256 seat; seat < 15; ++seat) {
             revealOne(which, seat);
         }
     }
@@ -320,7 +360,7 @@ contract StakeHandler is StakeFixture {
             miners.serve(minerAt(i), type(uint256).max);
         }
         for (uint256 i; i < JURORS; ++i) {
-            if (jury.jurorOf(jurorAddressAt(i)).slot == 0) continue;
+            if (jury.jurorOf(jurorAddressAt(i)).leaving == 0) continue;
             vm.prank(jurorAddressAt(i));
             jury.withdrawJuror();
         }
@@ -352,7 +392,7 @@ contract StakeHandler is StakeFixture {
             jury.advance(id);
         }
         if (phaseOf(id) == IJuryArbitrator.Phase.Ruled) {
-            skipTime(PAYOUT_DELAY_SECONDS);
+            skipTime(APPEAL_SECONDS);
             jury.execute(id);
         }
         vm.stopPrank();

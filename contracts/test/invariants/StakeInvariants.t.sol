@@ -97,7 +97,7 @@ contract StakeInvariants is Test {
         }
     }
 
-    /// token.balanceOf(jury) = Σ (stake + leaving) + Σ credits + Σ (bond + fee) of open disputes.
+    /// token.balanceOf(jury) = Σ (stake + leaving) + Σ credits + Σ (bonds + fees) of open disputes.
     function juryMoneyIsConserved() private view {
         uint256 books;
         for (uint256 i; i < handler.JURORS(); ++i) {
@@ -110,7 +110,9 @@ contract StakeInvariants is Test {
         }
         for (uint256 i; i < handler.disputeCount(); ++i) {
             IJuryArbitrator.Dispute memory d = jury.disputeOf(handler.disputes(i));
-            if (d.phase != IJuryArbitrator.Phase.Executed) books += uint256(d.bond) + d.fee;
+            if (d.phase != IJuryArbitrator.Phase.Executed) {
+                books += handler.heldFor(handler.disputes(i));
+            }
         }
         vm.assertEq(books, handler.tokenBalance(address(jury)));
     }
@@ -126,10 +128,10 @@ contract StakeInvariants is Test {
             for (uint256 m; m < frozen.length; ++m) {
                 if (d.accused == handler.minerAt(m)) ++frozen[m];
             }
-            address[] memory panel = jury.panelOf(id);
-            for (uint256 p; p < panel.length * bound_.length; ++p) {
-                if (panel[p / bound_.length] == handler.jurorAddressAt(p % bound_.length)) {
-                    ++bound_[p % bound_.length];
+            for (uint256 level; level <= d.level; ++level) {
+                address[] memory panel = jury.panelAt(id, level);
+                for (uint256 p; p < panel.length; ++p) {
+                    ++bound_[uint160(panel[p]) - uint160(handler.jurorAddressAt(0))];
                 }
             }
         }

@@ -168,7 +168,7 @@ contract SystemTest is Court {
         assertEscrowDrains(deal);
     }
 
-    /// A jury that says nothing slashes nobody, and costs the challenger nothing.
+    /// A jury that says nothing slashes nobody; its challenger pays for five hours and a second.
     function test_noRuling_paysAllAndSlashesNobody() public {
         Deal memory deal = matchedDeal(4);
         Delivery memory delivery = deliver(deal, IN, OUT);
@@ -176,7 +176,8 @@ contract SystemTest is Court {
         letLapse(id);
         vm.assertEq(uint256(jury.disputeOf(id).status), uint256(IArbitrator.Status.NoRuling));
         vm.assertEq(miners.minerOf(minerOwners[1]).stake, STAKE);
-        vm.assertGe(jury.creditOf(requester), BOND);
+        vm.assertEq(jury.creditOf(requester), FEE);
+        vm.assertEq(jury.creditOf(minerOwners[1]), BOND);
         skipTime(deal.order.window);
         finalize(deal);
         vm.assertEq(creditNano(minerOwners[1]), payOf(deal, 1));
@@ -224,14 +225,11 @@ contract SystemTest is Court {
 
     /// No party of the job sits on its jury, even if it staked as a juror.
     function test_parties_areNeverDrawn() public {
+        address[] memory parties = new address[](4);
+        (parties[0], parties[1], parties[2]) = (requester, matcher, auditor);
+        parties[3] = minerOwners[0];
+        stakeAsJurors(parties);
         Deal memory deal = matchedDeal(2);
-        address[4] memory parties = [requester, matcher, auditor, minerOwners[0]];
-        for (uint256 i; i < parties.length; ++i) {
-            fund(parties[i], address(jury), 10_000 * USD);
-            vm.prank(parties[i]);
-            jury.stakeJuror(10_000 * USD);
-        }
-        skipBlocks(1);
         Delivery memory delivery = deliver(deal, IN, OUT);
         address[] memory panel = draw(openDispute(deal, delivery, 1));
         vm.assertEq(panel.length, 3);

@@ -557,7 +557,7 @@ contract SystemHandler is Court {
             bool saysFault = panel[i] == jurorAt(0) ? !h.guilty : h.guilty;
             IJuryArbitrator.Vote word =
                 saysFault ? IJuryArbitrator.Vote.Fault : IJuryArbitrator.Vote.NoFault;
-            bytes32 hash = jury.commitmentHash(h.id, panel[i], word, "evidence", "salt");
+            bytes32 hash = jury.commitmentHash(h.id, 0, panel[i], word, "evidence", "salt");
             bytes memory data = reveals
                 ? abi.encodeCall(jury.revealVote, (h.id, word, "evidence", "salt"))
                 : abi.encodeCall(jury.commitVote, (h.id, hash));
@@ -701,7 +701,7 @@ contract SystemHandler is Court {
             miners.serve(minerAt(i), type(uint256).max);
         }
         for (uint256 i; i < JURORS; ++i) {
-            if (jury.jurorOf(jurorAt(i)).slot == 0) continue;
+            if (jury.jurorOf(jurorAt(i)).leaving == 0) continue;
             vm.prank(jurorAt(i));
             jury.withdrawJuror();
         }

@@ -94,18 +94,18 @@ def test_next_action(
 def test_first_vote_stays_the_vote(tmp_path: Path) -> None:
     path = tmp_path / "state" / "votes.sqlite"
     book = VoteBook(path)
-    assert book.get(DISPUTE) is None
-    first = book.remember(DISPUTE, VoteKind.FAULT, "0xe1", "0x51")
-    assert book.remember(DISPUTE, VoteKind.NO_FAULT, "0xe2", "0x52") == first
-    book.mark(DISPUTE, "committed")
+    assert book.get(DISPUTE, 0) is None
+    first = book.remember(DISPUTE, 0, VoteKind.FAULT, "0xe1", "0x51")
+    assert book.remember(DISPUTE, 0, VoteKind.NO_FAULT, "0xe2", "0x52") == first
+    book.mark(DISPUTE, 0, "committed")
     book.close()
     book = VoteBook(path)
-    kept = book.remember(DISPUTE, VoteKind.NO_FAULT, "0xe3", "0x53")
+    kept = book.remember(DISPUTE, 0, VoteKind.NO_FAULT, "0xe3", "0x53")
     assert (kept.vote, kept.evidence, kept.salt) == (VoteKind.FAULT, "0xe1", "0x51")
     assert (kept.committed, kept.revealed) == (True, False)
-    book.mark(DISPUTE, "revealed")
+    book.mark(DISPUTE, 0, "revealed")
     book.unmark(DISPUTE)
-    forgotten = book.get(DISPUTE)
+    forgotten = book.get(DISPUTE, 0)
     assert forgotten is not None
     assert (forgotten.vote, forgotten.committed, forgotten.revealed) == (
         VoteKind.FAULT,
@@ -126,7 +126,7 @@ class FakeJury(FakeChain):
         super().__init__(ManualClock(1000), blocks=101)
         self.panel: list[str] = []
         self.phase, self.draw_block = Phase.NONE, 0
-        self.phase_ends_at = self.payout_at = 0
+        self.phase_ends_at = self.payout_at = self.level = 0
         self.commitments: dict[str, str] = {}
         self.votes: dict[str, int] = {}
         self.answers = {
@@ -135,6 +135,7 @@ class FakeJury(FakeChain):
                 "drawBlock": self.draw_block,
                 "phaseEndsAt": self.phase_ends_at,
                 "payoutAt": self.payout_at,
+                "level": self.level,
             },
             "JuryArbitrator.panelOf": lambda dispute: [juror.lower() for juror in self.panel],
             "JuryArbitrator.commitmentHash": lambda *said: digest(*said),
@@ -178,7 +179,7 @@ class FakeJury(FakeChain):
                 self._need(Phase.REVEALING)
                 if sender in self.votes:
                     raise ContractRefused("refused", error="AlreadyRevealed")
-                expected = digest(DISPUTE, sender, *said)
+                expected = digest(DISPUTE, self.level, sender, *said)
                 if self.commitments.get(sender) != expected:
                     raise ContractRefused("refused", error="CommitmentMismatch")
                 self.votes[sender] = said[0]
@@ -321,6 +322,23 @@ async def test_who_is_not_drawn_only_moves_the_clocks(court: Court) -> None:
     assert court.mine == ["draw", "advance"]
 
 
+async def test_after_an_appeal_the_vote_is_committed_to_anew(court: Court) -> None:
+    await court.to_the_panel()
+    await court.step(2)
+    chain = court.chain
+    first = dict(chain.commitments)
+    chain.others_commit()
+    await court.step(2)
+    chain.commitments.clear(), chain.votes.clear()
+    chain.phase, chain.level, chain.draw_block = Phase.OPENED, 1, chain.head  # appealed
+    await court.step(4)
+    assert chain.phase is Phase.COMMITTING and chain.commitments[ME.address] != first[ME.address]
+    chain.others_commit()
+    await court.step(2)
+    assert chain.votes == {ME.address: int(VoteKind.FAULT)}
+    assert court.mine.count("commitVote") == court.mine.count("revealVote") == 2
+
+
 async def test_restart_between_commit_and_reveal_reveals_the_same_vote(court: Court) -> None:
     await court.to_the_panel()
     await court.step(2)
@@ -342,7 +360,7 @@ async def test_death_between_sending_and_remembering_the_commit_loses_nothing(
     court.book.unmark(DISPUTE)  # as if we had died before we wrote it down
     court.restart()
     await court.step()
-    stored = court.book.get(DISPUTE)
+    stored = court.book.get(DISPUTE, 0)
     assert stored is not None
     assert stored.committed, "the contract says that we have"
     court.book.unmark(DISPUTE)
@@ -464,7 +482,7 @@ async def test_shard_that_is_not_the_registered_one_is_at_fault(court: Court) ->
 
 async def test_what_cannot_be_measured_is_not_at_fault(court: Court) -> None:
     court.error = ModelUnsupported("no tolerance for a shard of 40 layers", "…")
-    assert await vote_of(court) is VoteKind.NO_FAULT
+    assert await vote_of(court) is VoteKind.UNMEASURED
 
 
 @pytest.mark.parametrize("how", [{"function": ""}, {"function": "open"}, {"nonce": 2**64 - 1}])
@@ -503,7 +521,7 @@ async def test_what_keeps_us_from_judging_is_tried_again_and_never_voted(
 async def test_evidence_is_the_digest_of_the_finding(court: Court) -> None:
     await vote_of(court)
     assert court.book is not None
-    stored = court.book.get(DISPUTE)
+    stored = court.book.get(DISPUTE, 0)
     assert stored is not None
     assert stored.evidence == "0x" + court.finding.digest().hex()
     assert len(stored.salt) == 66

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from client.commands.judge import move_dispute
-from client.commands.judge.move_dispute import Standing, _due, _due_of_jury, _ours_to_move
+from client.commands.judge.move_dispute import (
+    Standing,
+    _due,
+    _due_of_jury,
+    _ours_to_move,
+    check_appealable,
+)
 from core.dispute.game.dispute import JuryPhase, Phase
 from core.dispute.game.game_log import Opened
 from core.protocol.errors import UsageError
@@ -95,6 +101,7 @@ async def test_a_jury_is_moved_on_by_the_calls_that_anybody_may_make(
 ) -> None:
     chain = FakeChain(blocks=8)
     standing = {"phase": phase, "drawBlock": 7, "phaseEndsAt": ends_at, "payoutAt": ends_at}
+    standing["level"] = 0
     chain.answers["JuryArbitrator.disputeOf"] = standing
     context: Any = SimpleNamespace(chain=chain)
     seen = Standing(DISPUTE, None, phase, "none", ends_at, now=100)
@@ -140,3 +147,25 @@ async def test_one_move_is_made_and_where_it_leads_is_told(
     told = capsys.readouterr().out
     assert ('"done":"openNode"' in told) is (made is not None)
     assert '"phase":"picking"' in told
+
+
+@pytest.mark.parametrize(
+    ("standing", "is_appealable", "says"),
+    [
+        (at(JuryPhase.RULED, 1, game=None), True, ""),
+        (at(JuryPhase.RULED, 1, game=None), False, "two appeals"),
+        (at(JuryPhase.RULED, 0, game=None), True, "ran out"),
+        (at(JuryPhase.REVEALING, 1, game=None), True, "revealing"),
+        (at(JuryPhase.EXECUTED, 1, game=None), True, "executed"),
+        (at(Phase.RULED, 1), True, "game"),
+    ],
+)
+def test_a_ruling_of_a_jury_is_appealed_in_its_time_alone(
+    standing: Standing, is_appealable: bool, says: str
+) -> None:
+    if not says:
+        check_appealable(standing, is_appealable=is_appealable)
+        return
+    with pytest.raises(UsageError) as caught:
+        check_appealable(standing, is_appealable=is_appealable)
+    assert says in caught.value.why
