@@ -123,11 +123,19 @@ async def _events(chain: Chain, deploy_block: int) -> AsyncIterator[ChainEvent]:
             yield event
 
 
-def leaves_match(receipt: StageReceipt, leaves: Sequence[RequestLeaf]) -> bool:
-    """Whether these leaves are what the receipt's roots and counts commit to."""
+def leaves_match(
+    receipt: StageReceipt, leaves: Sequence[RequestLeaf], answers: Sequence[str]
+) -> bool:
+    """Whether these leaves are what the receipt's roots and counts commit to.
+
+    A first stage's with the `answers` that its input root is over.
+    """
     signed = receipt.input_root, receipt.output_root, receipt.requests_root
     try:
-        roots = tuple(commit.to_hex(root) for root in commit.receipt_roots(leaves))
+        roots = tuple(
+            commit.to_hex(root)
+            for root in commit.receipt_roots(leaves, None if receipt.stage else answers)
+        )
     except ValueError:
         return False
     return (
@@ -197,14 +205,14 @@ class EvidenceCollector:
         """
         stage = receipt.stage
         for signed in await self._receipts_or_none(stage):
-            if leaves_match(receipt, signed.leaves):
+            if leaves_match(receipt, signed.leaves, signed.answers):
                 return signed.leaves
         sides = [await self._receipts_or_none(stage + step) for step in (-1, 1)]
         before, after = ([s for s in side if _is_over(s, receipt)] for side in sides)
         for sent in before:
             for taken in after:
                 leaves = _between(sent.leaves, taken.leaves)
-                if leaves_match(receipt, leaves):
+                if leaves_match(receipt, leaves, ()):
                     return leaves
         raise RowsWithheld(
             f"stage {stage} does not open its receipt", "no leaves match the root it signed"
@@ -301,7 +309,7 @@ class EvidenceCollector:
             receipt.order_hash == self.case.order_hash
             and receipt.plan_hash == self.case.plan_hash
             and receipt.stage == stage
-            and leaves_match(receipt, signed.leaves)
+            and leaves_match(receipt, signed.leaves, signed.answers)
             and signing.is_signed_by(
                 self._domain, receipt, signed.signature, self.case.plan[stage].operator
             )

@@ -83,9 +83,8 @@ def proven_leaf(accused: SignedReceipt, leaf: RequestLeaf) -> tuple[int, list[by
     if leaf not in leaves:
         why = f"request {leaf.request_index}"
         raise CheckFailed("the accused receipt is not over this request", why)
-    hashes = [commit.leaf_hash(commit.request_leaf_bytes(one)) for one in leaves]
     position = leaves.index(leaf)
-    return position, list(commit.merkle_proof(hashes, position))
+    return position, commit.request_proof(leaves, position)
 
 
 def _committed(made: Mapping[Boundary, Sequence[bytes]]) -> dict[Boundary, CommittedRows]:

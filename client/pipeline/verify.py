@@ -71,13 +71,16 @@ def check_receipt(signed: SignedReceipt, bought: Bought, stage: int) -> None:
         "tokens_out": sum(leaf.tokens_out for leaf in signed.leaves),
     }
     try:
-        roots = [commit.to_hex(root) for root in commit.receipt_roots(signed.leaves)]
+        answers = signed.answers if stage == 0 else None
+        roots = [commit.to_hex(root) for root in commit.receipt_roots(signed.leaves, answers)]
     except ValueError as error:
         raise _failed(stage, "leaves", str(error)) from None
     expected |= dict(zip(("input_root", "output_root", "requests_root"), roots, strict=True))
     for name, value in expected.items():
         if getattr(receipt, name) != value:
             raise _failed(stage, name, f"signed {getattr(receipt, name)}, expected {value}")
+    if stage and signed.answers:
+        raise _failed(stage, "answers", f"{len(signed.answers)}, which a first stage alone has")
     states = len(signed.leaves) if stage == len(bought.plan) - 1 else 0
     if len(signed.states) != states:
         why = f"{len(signed.states)} roots of state rows, expected {states}"
@@ -99,6 +102,8 @@ def check_pipeline(receipts: Sequence[SignedReceipt], bought: Bought) -> None:
             raise _failed(stage, "counts", f"differ from those of stage {stage - 1}")
         for sent, taken in zip(before, after, strict=True):
             _expect_fed(stage, sent, taken)
+    for position, leaf in enumerate(receipts[-1].leaves):
+        _expect_answered(receipts[0], position, leaf)
 
 
 def complete_sets(receipts: Iterable[SignedReceipt], stages: int) -> list[list[SignedReceipt]]:
@@ -173,6 +178,8 @@ def check_part(
             _expect(stage, leaf, "out_root", signed_for.out_root)
         if (before := receipts.get(stage - 1)) is not None:
             _expect_fed(stage, before.leaves[0], leaf)
+        if stage == last and 0 in receipts:
+            _expect_answered(receipts[0], 0, leaf)
 
 
 def ack_of_answers(
@@ -214,6 +221,13 @@ def _expect_fed(stage: int, sent: RequestLeaf, taken: RequestLeaf) -> None:
     if sent.out_root != taken.in_root:
         why = f"request {taken.request_index}: differs from what stage {stage - 1} sent"
         raise _failed(stage, "input_root", why)
+
+
+def _expect_answered(first: SignedReceipt, position: int, drawn: RequestLeaf) -> None:
+    """A first stage's input is the last one's output, if that was there to say it."""
+    if first.answers[position] not in (drawn.out_root, ZERO_HASH):
+        why = f"request {drawn.request_index}: differs from what the last stage answered"
+        raise _failed(0, "input_root", why)
 
 
 def _failed(stage: int, field: str, why: str) -> CheckFailed:

@@ -7,14 +7,7 @@ import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
-import {
-    Acceptance,
-    AuditorDelegation,
-    Order,
-    RequestLeaf,
-    Stage,
-    StageReceipt
-} from "./types/Signed.sol";
+import {Acceptance, AuditorDelegation, Order, Stage, StageReceipt} from "./types/Signed.sol";
 
 /// Is a pipeline sound and accepted? Are receipts those of a job, or of one stage on trial?
 ///
@@ -74,24 +67,6 @@ contract Proofs {
     ) external view returns (bytes32 receiptHash) {
         Plans.Binding memory binding = _binding(order, plan);
         return Receipts.checkOf(plan, receipt, receiptSig, binding);
-    }
-
-    /// @return stage whose operator signed two different leaves for one request of one plan
-    function proveEquivocation(
-        Order calldata order,
-        Stage[] calldata plan,
-        StageReceipt[2] calldata receipts,
-        bytes[2] calldata sigs,
-        RequestLeaf[2] calldata leaves,
-        uint256[2] calldata positions,
-        bytes32[][2] calldata proofs
-    ) external view returns (uint16 stage) {
-        Plans.Binding memory binding = _binding(order, plan);
-        stage = receipts[0].stage;
-        if (receipts[1].stage != stage) revert ITaskRegistry.NotEquivocation();
-        Receipts.checkOf(plan, receipts[0], sigs[0], binding);
-        Receipts.checkOf(plan, receipts[1], sigs[1], binding);
-        Receipts.checkEquivocation(receipts, leaves, positions, proofs);
     }
 
     function _checkPlan(

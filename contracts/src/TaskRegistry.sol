@@ -7,8 +7,10 @@ import {
 } from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {EntryPause} from "./EntryPause.sol";
+import {Evidence} from "./Evidence.sol";
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
 import {IEscrow} from "./interfaces/IEscrow.sol";
+import {IEvidence} from "./interfaces/IEvidence.sol";
 import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
 import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
 import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
@@ -18,15 +20,7 @@ import {Receipts} from "./libraries/Receipts.sol";
 import {Split} from "./libraries/Split.sol";
 import {Proofs} from "./Proofs.sol";
 import {JobId, ModelId} from "./types/Ids.sol";
-import {
-    Acceptance,
-    Ack,
-    AuditorDelegation,
-    Order,
-    RequestLeaf,
-    Stage,
-    StageReceipt
-} from "./types/Signed.sol";
+import {Acceptance, Ack, AuditorDelegation, Order, Stage, StageReceipt} from "./types/Signed.sol";
 
 /// What is the life of a job, from signed order to payment? See ITaskRegistry.
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
@@ -41,12 +35,13 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     uint256 private constant MAX_MATCHER_FEE_BPS = 500;
     uint256 private constant MAX_PROTOCOL_FEE_BPS = 100;
-    /// Two signatures that contradict each other are no accident.
+    /// Signed words that contradict each other are no accident.
     uint16 private constant SLASH_ALL_BPS = 10_000;
 
     IEscrow public immutable escrow;
     IMinerRegistry public immutable minerRegistry;
     IModelRegistry public immutable modelRegistry;
+    IEvidence public immutable evidence;
     Proofs private immutable _proofs;
 
     Params private _params;
@@ -79,6 +74,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         minerRegistry = minerRegistry_;
         modelRegistry = modelRegistry_;
         _proofs = new Proofs(minerRegistry_, modelRegistry_);
+        evidence = new Evidence();
         _params = params_;
     }
 
@@ -281,17 +277,23 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         emit JobResolved(id, stage, right, receiptHash, fault);
     }
 
-    function proveEquivocation(
+    function convict(
         Order calldata order,
         Stage[] calldata plan,
-        StageReceipt[2] calldata,
-        bytes[2] calldata,
-        RequestLeaf[2] calldata,
-        uint256[2] calldata,
-        bytes32[][2] calldata
+        uint16 stage,
+        IEvidence.Kind kind
     ) external nonReentrant {
-        (JobId id, uint16 stage, address owner, uint256 slashed) = _convict(order, plan);
-        emit EquivocationProven(id, stage, owner, slashed);
+        if (msg.sender != address(evidence)) revert NotParty(msg.sender);
+        (JobId id,) = _bind(order, plan);
+        Job storage job = _jobs[id];
+        _requireFaultless(job, stage);
+        job.faultMask |= uint64(1) << stage;
+        address owner = _ownerOf(plan[stage]);
+        uint32 number = _accuse(order, owner, address(this), order.requester);
+        // INVARIANT: a stolen operator key is worth what its thief locks. Nobody risked a bond for
+        // this, so neither share is more than the job's own lock.
+        uint256 slashed = minerRegistry.closeDispute(owner, number, SLASH_ALL_BPS, _locked(order));
+        emit JobConvicted(id, stage, owner, kind, slashed);
     }
 
     // --- nonces ---
@@ -365,6 +367,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         uint256 units = uint256(layers) + embedUnits + headUnits;
         return
             Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+    }
+
+    /// What the order locks, in base units: the most that its requester gets of a slash's share.
+    function _locked(Order calldata order) private view returns (uint256) {
+        return _maxNano(order) / Split.NANO;
     }
 
     /// Check an order by itself and enter it; the caller sets the state and locks `amount`.
@@ -538,9 +545,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         private
         returns (uint32 number)
     {
-        return minerRegistry.openDispute(
-            owner, arbitrator, challenger, order.requester, _maxNano(order) / Split.NANO
-        );
+        return
+            minerRegistry.openDispute(
+                owner, arbitrator, challenger, order.requester, _locked(order)
+            );
     }
 
     function _trialKey(JobId id, uint16 stage, bytes32 receiptHash, IArbitrator.Right right)
@@ -608,23 +616,6 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         (parties[0], parties[1]) = (order.requester, msg.sender);
         (parties[2], parties[3]) = (order.matcher, order.auditor);
         parties[4] = escrow.jobSpenderOf(id);
-    }
-
-    /// A proof without a judge: all stake, and no pay. The reward goes to the requester of record.
-    /// Nobody risked a bond for it, so its share of a challenger is at most the least stake.
-    function _convict(Order calldata order, Stage[] calldata plan)
-        private
-        returns (JobId id, uint16 stage, address owner, uint256 slashed)
-    {
-        (id,) = _bind(order, plan);
-        stage = abi.decode(_check(), (uint16));
-        Job storage job = _jobs[id];
-        _requireFaultless(job, stage);
-        job.faultMask |= uint64(1) << stage;
-        owner = _ownerOf(plan[stage]);
-        uint32 number = _accuse(order, owner, address(this), order.requester);
-        slashed =
-            minerRegistry.closeDispute(owner, number, SLASH_ALL_BPS, minerRegistry.minStake());
     }
 
     function _isStage(Stage[] calldata plan, address account) private view returns (bool) {

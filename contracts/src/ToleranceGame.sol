@@ -17,7 +17,7 @@ import {IToleranceGame} from "./interfaces/IToleranceGame.sol";
 import {Bonds} from "./libraries/Bonds.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
-import {ShaTree} from "./libraries/ShaTree.sol";
+import {Receipts} from "./libraries/Receipts.sol";
 import {Turns} from "./libraries/Turns.sol";
 import {Chunks} from "./trace/Chunks.sol";
 import {Derive} from "./trace/Derive.sol";
@@ -641,8 +641,7 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         uint256 position,
         bytes32[] calldata proof
     ) private view {
-        bytes32 hash = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaf));
-        if (!ShaTree.verify(receipt.requestsRoot, receipt.requests, position, hash, proof)) {
+        if (!Receipts.isUnder(receipt, leaf, position, proof)) {
             revert RequestUnproven();
         }
     }

@@ -158,18 +158,20 @@ contract PleaTest is GameFixture {
     function test_aPleadedClaim_isNoAccusation() public {
         DisputeId id = openGame();
         bytes memory invalid = abi.encodeWithSelector(ITraceJudge.ClaimInvalid.selector);
-        bytes32[] memory none = new bytes32[](0);
+        bytes32[] memory siblings = proof();
         Claim memory c = pleadedClaim();
         bytes32[] memory below = same(LEVELS - 4, 32);
         Drawn memory drawn;
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), c, 0, none, below)),
+            abi.encodeCall(game.accuse, (id, model(), receipt(), c, 0, siblings, below)),
             invalid
         );
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuseToken, (id, model(), receipt(), c, 0, none, below, drawn)),
+            abi.encodeCall(
+                game.accuseToken, (id, model(), receipt(), c, 0, siblings, below, drawn)
+            ),
             invalid
         );
     }
@@ -226,11 +228,11 @@ contract PleaTest is GameFixture {
         }
         Claim memory c = claim();
         c.traceRoot = nodes[40];
-        bytes32[] memory none = new bytes32[](0);
+        bytes32[] memory siblings = proof();
         late(
             id,
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), c, 0, none, same(35, 32)))
+            abi.encodeCall(game.accuse, (id, model(), receipt(), c, 0, siblings, same(35, 32)))
         );
         late(id, operator, pleadCall(id));
         (c.how, c.key0, c.traceRoot) = (4, SEED, nodes[41]);

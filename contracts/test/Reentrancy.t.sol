@@ -214,9 +214,9 @@ contract ReentrancyTest is Suite {
         Deal memory other = matchedDeal(2);
         refusing.refuse(requester);
         refusing.refuse(minerOwners[1]);
-        proveEquivocation(deal, contradiction(deal, 1));
+        equivocation(deal, contradiction(deal, 1));
         vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
-        vm.assertEq(miners.creditOf(requester), amends(deal));
+        vm.assertEq(miners.creditOf(requester), evidenceAmends(deal));
         settleAck(deal, 1000, 1000);
         vm.warp(uint256(other.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(other.id);

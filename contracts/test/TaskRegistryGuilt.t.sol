@@ -5,13 +5,12 @@ import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
 import {CreditBook} from "../src/libraries/CreditBook.sol";
-import {AuditorDelegation, Order, Stage, StageReceipt} from "../src/types/Signed.sol";
+import {AuditorDelegation, Order, Stage} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
-import {Trees} from "./fixtures/Trees.sol";
 import {ContractWallet} from "./fixtures/Wallets.sol";
 
-/// dispute, resolve, proveEquivocation.
+/// dispute, resolve, convict.
 contract TaskRegistryGuiltTest is Suite {
     using Messages for *;
 
@@ -270,7 +269,7 @@ contract TaskRegistryGuiltTest is Suite {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         bytes memory reason = abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1);
         uint256 state = vm.snapshotState();
-        proveEquivocation(deal, contradiction(deal, 1));
+        equivocation(deal, contradiction(deal, 1));
         expectRevertOnDispute(deal, delivery, 1, reason);
         vm.revertToState(state);
         dispute(deal, delivery, 1);
@@ -423,183 +422,11 @@ contract TaskRegistryGuiltTest is Suite {
 
     // --- equivocation ---
 
-    function expectRevertOnEquivocation(
-        Deal memory deal,
-        Contradiction memory c,
-        bytes memory reason
-    ) private {
-        vm.expectRevert(reason);
-        tasks.proveEquivocation(
-            deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs
-        );
-    }
-
-    /// All stake at once; reward and compensation to the requester of record.
-    function test_proveEquivocation_slashesAndWithholds() public {
-        (Deal memory deal,) = delivered(3);
-        vm.expectEmit(address(tasks));
-        emit ITaskRegistry.EquivocationProven(deal.id, 1, minerOwners[1], STAKE);
-        Contradiction memory c = contradiction(deal, 1);
-        vm.prank(stranger);
-        tasks.proveEquivocation(
-            deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs
-        );
-        IMinerRegistry.Miner memory m = miners.minerOf(minerOwners[1]);
-        vm.assertEq(m.stake, 0);
-        vm.assertGt(m.jailUntil, 0);
-        vm.assertEq(miners.creditOf(requester), amends(deal));
-        vm.assertEq(miners.creditOf(stranger), 0);
-        vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
-        skipTime(1 days + 1);
-        finalize(deal);
-        vm.assertEq(creditNano(minerOwners[1]), 0);
-        vm.assertGt(creditNano(minerOwners[2]), 0);
-    }
-
-    function test_proveEquivocation_inMatched_withholdsAtAck() public {
-        Deal memory deal = matchedDeal(2);
-        proveEquivocation(deal, contradiction(deal, 0));
-        settleAck(deal, IN, OUT);
-        vm.assertEq(creditNano(minerOwners[0]), 0);
-        vm.assertGt(creditNano(minerOwners[1]), 0);
-    }
-
-    function test_proveEquivocation_afterSettlement_stillSlashes() public {
-        Deal memory deal = matchedDeal(2);
-        settleAck(deal, IN, OUT);
-        uint256 credit = creditNano(minerOwners[0]);
-        skipTime(30 days);
-        proveEquivocation(deal, contradiction(deal, 0));
-        vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
-        vm.assertEq(creditNano(minerOwners[0]), credit);
-    }
-
-    function test_proveEquivocation_ofAnExpiredJob_stillSlashes() public {
-        Deal memory deal = matchedDeal(2);
-        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.id);
-        proveEquivocation(deal, contradiction(deal, 0));
-        vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
-        assertState(deal.id, ITaskRegistry.State.Expired);
-    }
-
-    /// One receipt whose tree has two leaves for one request.
-    function test_proveEquivocation_withinOneReceipt() public {
-        Deal memory deal = matchedDeal(1);
-        Contradiction memory c = contradiction(deal, 0);
-        bytes32[] memory pair = new bytes32[](2);
-        pair[0] = Trees.leaf(c.leaves[0]);
-        pair[1] = Trees.leaf(c.leaves[1]);
-        Delivery memory delivery = newDelivery(deal, IN, OUT);
-        StageReceipt memory r = delivery.receipts[0];
-        r.requests = 2;
-        r.requestsRoot =
-            sha256(bytes.concat(hex"0200000002", sha256(bytes.concat(hex"01", pair[0], pair[1]))));
-        signReceipt(deal, delivery, 0);
-        for (uint256 k; k < 2; ++k) {
-            c.receipts[k] = r;
-            c.sigs[k] = delivery.sigs[0];
-            c.positions[k] = k;
-            c.proofs[k] = new bytes32[](1);
-            c.proofs[k][0] = pair[1 - k];
-        }
-        proveEquivocation(deal, c);
-    }
-
-    function test_proveEquivocation_ofTheSameStory_reverts() public {
-        Deal memory deal = matchedDeal(2);
-        Contradiction memory c = contradiction(deal, 1);
-        (c.receipts[1], c.sigs[1], c.leaves[1], c.proofs[1]) =
-        (c.receipts[0], c.sigs[0], c.leaves[0], c.proofs[0]);
-        expectRevertOnEquivocation(
-            deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector)
-        );
-    }
-
-    function test_proveEquivocation_aboutDifferentRequests_reverts() public {
-        Deal memory deal = matchedDeal(2);
-        Contradiction memory c = contradiction(deal, 1);
-        Contradiction memory d = contradictionAt(deal, 1, 2);
-        (c.receipts[1], c.sigs[1], c.leaves[1], c.positions[1], c.proofs[1]) =
-        (d.receipts[1], d.sigs[1], d.leaves[1], d.positions[1], d.proofs[1]);
-        expectRevertOnEquivocation(
-            deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector)
-        );
-    }
-
-    function test_proveEquivocation_ofDifferentStages_reverts() public {
-        Deal memory deal = matchedDeal(2);
-        Contradiction memory c = contradiction(deal, 1);
-        Contradiction memory d = contradiction(deal, 0);
-        (c.receipts[1], c.sigs[1]) = (d.receipts[1], d.sigs[1]);
-        expectRevertOnEquivocation(
-            deal, c, abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector)
-        );
-    }
-
-    function testFuzz_proveEquivocation_withAnythingForged_reverts(
-        uint8 what,
-        uint256 bit,
-        bool second
-    ) public {
-        Deal memory deal = matchedDeal(2);
-        Contradiction memory c = contradiction(deal, 1);
-        uint256 k = second ? 1 : 0;
-        what %= 5;
-        bytes memory reason = abi.encodeWithSelector(ITaskRegistry.NotEquivocation.selector);
-        bytes memory badSignature =
-            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator);
-        if (what == 0) {
-            c.proofs[k][bit % c.proofs[k].length] ^= bytes32(1 << (bit % 256));
-        } else if (what == 1) {
-            c.positions[k] ^= 1 << (bit % 256);
-        } else if (what == 2) {
-            c.leaves[k].outRoot ^= bytes32(1 << (bit % 256));
-        } else if (what == 3) {
-            c.receipts[k].requestsRoot ^= bytes32(1 << (bit % 256));
-            reason = badSignature;
-        } else {
-            c.sigs[k][(bit % 520) / 8] ^= bytes1(uint8(1 << (bit % 8)));
-            reason = badSignature;
-        }
-        expectRevertOnEquivocation(deal, c, reason);
-        vm.assertEq(miners.minerOf(minerOwners[1]).stake, STAKE);
-    }
-
-    function test_proveEquivocation_ofAnotherJobsReceipts_reverts() public {
-        Deal memory deal = matchedDeal(2);
-        Deal memory other = matchedDeal(2);
-        expectRevertOnEquivocation(
-            deal,
-            contradiction(other, 1),
-            abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1)
-        );
-    }
-
-    function test_proveEquivocation_ofNoSuchStage_reverts() public {
-        Deal memory deal = matchedDeal(2);
-        Contradiction memory c = contradiction(deal, 1);
-        (c.receipts[0].stage, c.receipts[1].stage) = (2, 2);
-        expectRevertOnEquivocation(
-            deal, c, abi.encodeWithSelector(ITaskRegistry.StageOutOfRange.selector, 2, 2)
-        );
-    }
-
-    /// Once a stage and job: the same proof does not take stake that came later.
-    function test_proveEquivocation_twice_reverts() public {
-        Deal memory deal = matchedDeal(2);
-        Contradiction memory c = contradiction(deal, 1);
-        proveEquivocation(deal, c);
-        expectRevertOnEquivocation(
-            deal, c, abi.encodeWithSelector(ITaskRegistry.StageAlreadyAtFault.selector, 1)
-        );
-    }
-
     /// Proven while a jury sits: guilty at once, and the ruling still closes its dispute.
-    function test_proveEquivocation_whileDisputed_convictsAtOnce() public {
+    function test_equivocation_whileDisputed_convictsAtOnce() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);
-        proveEquivocation(deal, contradiction(deal, 1));
+        equivocation(deal, contradiction(deal, 1));
         resolve(deal, delivery, 1, false);
         vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
         skipTime(1 days + 1);
@@ -610,8 +437,8 @@ contract TaskRegistryGuiltTest is Suite {
     /// Attack #20: who slashes itself through an accomplice loses half at least to the burn.
     function test_selfSlash_losesHalf() public {
         Deal memory deal = matchedDeal(1);
-        proveEquivocation(deal, contradiction(deal, 0));
-        vm.assertEq(miners.creditOf(requester), amends(deal));
+        equivocation(deal, contradiction(deal, 0));
+        vm.assertEq(miners.creditOf(requester), evidenceAmends(deal));
         vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
         vm.assertGe(miners.creditOf(CreditBook.BURN_ADDRESS), STAKE / 2);
     }
@@ -624,8 +451,8 @@ contract TaskRegistryGuiltTest is Suite {
         vm.warp(deal.order.deadline);
         deliver(deal, IN, OUT);
         skipTime(1 days);
-        proveEquivocation(deal, contradiction(deal, 1));
-        vm.assertEq(miners.creditOf(requester), amends(deal));
+        equivocation(deal, contradiction(deal, 1));
+        vm.assertEq(miners.creditOf(requester), evidenceAmends(deal));
     }
 
     function test_rotatedOperator_isStillSlashed() public {
@@ -635,7 +462,7 @@ contract TaskRegistryGuiltTest is Suite {
             sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[1], fresh)));
         vm.prank(minerOwners[1]);
         miners.rotateOperator(fresh, proof);
-        proveEquivocation(deal, contradiction(deal, 1));
+        equivocation(deal, contradiction(deal, 1));
         vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
     }
 

@@ -293,7 +293,7 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = matchedSession(3);
         bring(deal, 1000, 500);
         uint256 had = creditNano(minerOwners[1]);
-        proveEquivocation(deal, contradiction(deal, 1));
+        equivocation(deal, contradiction(deal, 1));
         bring(deal, IN, OUT);
         vm.assertEq(creditNano(minerOwners[1]), had);
         (uint256[] memory gross, uint256[] memory pay,,) =

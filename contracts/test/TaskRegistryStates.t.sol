@@ -16,7 +16,7 @@ contract TaskRegistryStatesTest is Suite {
         Finalize,
         Expire,
         Dispute,
-        ProveEquivocation,
+        Equivocation,
         RequestClose
     }
 
@@ -179,8 +179,8 @@ contract TaskRegistryStatesTest is Suite {
             tasks.expire(deal.id);
         } else if (move == Move.Dispute) {
             dispute(deal, newDelivery(deal, IN, OUT), 1);
-        } else if (move == Move.ProveEquivocation) {
-            proveEquivocation(deal, contradiction(deal, 1));
+        } else if (move == Move.Equivocation) {
+            equivocation(deal, contradiction(deal, 1));
         } else {
             vm.prank(requester);
             tasks.requestClose(deal.order);

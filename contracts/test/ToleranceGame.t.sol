@@ -297,17 +297,19 @@ contract ToleranceGameTest is GameFixture {
     function test_accuse_withoutWhatIsBelowItsRoot_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
-        bytes32[] memory none = new bytes32[](0);
+        bytes32[] memory siblings = proof();
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, none)),
+            abi.encodeCall(
+                game.accuse, (id, model(), receipt(), claim(), 0, siblings, new bytes32[](0))
+            ),
             wrong
         );
         bytes32[] memory below = same(LEVELS - 5, 32);
         below[31] = keccak256("other");
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, none, below)),
+            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, siblings, below)),
             wrong
         );
         act(challenger, accuseCall(id));
@@ -368,18 +370,20 @@ contract ToleranceGameTest is GameFixture {
     function test_aTokenIsAccusedWithItsOrder_aDeviationWithout() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory invalid = abi.encodeWithSelector(ITraceJudge.ClaimInvalid.selector);
-        bytes32[] memory none = new bytes32[](0);
+        bytes32[] memory siblings = proof();
         bytes32[] memory below = same(LEVELS - 5, 32);
         Drawn memory drawn;
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), tokenClaim(), 0, none, below)),
+            abi.encodeCall(
+                game.accuse, (id, model(), receipt(), tokenClaim(), 0, siblings, below)
+            ),
             invalid
         );
         expectRefused(
             challenger,
             abi.encodeCall(
-                game.accuseToken, (id, model(), receipt(), claim(), 0, none, below, drawn)
+                game.accuseToken, (id, model(), receipt(), claim(), 0, siblings, below, drawn)
             ),
             invalid
         );
@@ -455,17 +459,17 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ReceiptMismatch.selector);
         bytes32[] memory below = same(LEVELS - 5, 32);
-        bytes32[] memory none = new bytes32[](0);
+        bytes32[] memory siblings = proof();
         expectRefused(
             challenger,
             abi.encodeCall(
-                game.accuse, (id, ModelId.wrap("other"), receipt(), claim(), 0, none, below)
+                game.accuse, (id, ModelId.wrap("other"), receipt(), claim(), 0, siblings, below)
             ),
             mismatch
         );
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 1, none, below)),
+            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 1, siblings, below)),
             abi.encodeWithSelector(IToleranceGame.RequestUnproven.selector)
         );
     }

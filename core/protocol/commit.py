@@ -251,18 +251,52 @@ def request_leaf_bytes(leaf: RequestLeaf) -> bytes:
     return _u32(leaf.request_index) + roots + _u32(leaf.tokens_in) + _u32(leaf.tokens_out)
 
 
-def receipt_roots(leaves: Sequence[RequestLeaf]) -> tuple[bytes, bytes, bytes]:
+def request_hashes(leaves: Sequence[RequestLeaf]) -> list[bytes]:
+    """Leaf hashes under `requestsRoot`: each request's, then the sums of tokens up to it.
+
+    Raises ValueError for sums that 32 bits do not hold.
+    """
+    hashes, tokens_in, tokens_out = [], 0, 0
+    for leaf in leaves:
+        tokens_in, tokens_out = tokens_in + leaf.tokens_in, tokens_out + leaf.tokens_out
+        if max(tokens_in, tokens_out) >= 2**32:
+            raise ValueError(f"{tokens_in} tokens in and {tokens_out} out are too many")
+        sums = _u32(tokens_in) + _u32(tokens_out)
+        hashes += [leaf_hash(request_leaf_bytes(leaf)), leaf_hash(sums)]
+    return hashes
+
+
+def request_proof(leaves: Sequence[RequestLeaf], position: int) -> list[bytes]:
+    """Siblings under `requestsRoot` of the leaf of request number `position` of a receipt."""
+    return merkle_proof(request_hashes(leaves), 2 * position)
+
+
+def boundary_hashes(leaves: Sequence[RequestLeaf], roots: Sequence[str]) -> list[bytes]:
+    """Leaf hashes under `inputRoot` or `outputRoot`: one of these roots for each request."""
+    pairs = zip(leaves, roots, strict=True)
+    return [leaf_hash(_u32(leaf.request_index) + unhex(root)) for leaf, root in pairs]
+
+
+def receipt_roots(
+    leaves: Sequence[RequestLeaf], answers: Sequence[str] | None = None
+) -> tuple[bytes, bytes, bytes]:
     """(inputRoot, outputRoot, requestsRoot) of a receipt over these requests.
 
-    Raises ValueError unless request indices strictly ascend: a set of requests has one receipt.
+    `answers`: of a first stage, the last one's `out_root` of each request, which it holds as its
+    input. Raises ValueError unless request indices strictly ascend, because a set of requests has
+    one receipt; unless there is an answer for each; and for more tokens than 32 bits hold.
     """
     indices = [leaf.request_index for leaf in leaves]
     if indices != sorted(set(indices)):
         raise ValueError(f"request indices not strictly ascending: {indices}")
     return (
-        merkle_root(_u32(leaf.request_index) + unhex(leaf.in_root) for leaf in leaves),
-        merkle_root(_u32(leaf.request_index) + unhex(leaf.out_root) for leaf in leaves),
-        merkle_root(request_leaf_bytes(leaf) for leaf in leaves),
+        root_of_hashes(
+            boundary_hashes(
+                leaves, [leaf.in_root for leaf in leaves] if answers is None else answers
+            )
+        ),
+        root_of_hashes(boundary_hashes(leaves, [leaf.out_root for leaf in leaves])),
+        root_of_hashes(request_hashes(leaves)),
     )
 
 
@@ -270,7 +304,7 @@ def prompt_leaf(index: int, salt: bytes, ids: Sequence[int]) -> bytes:
     """Leaf of `Order.inputRoot`; the 32-byte salt keeps short prompts from being guessed."""
     if len(salt) != 32:
         raise ValueError(f"salt has {len(salt)} bytes, not 32")
-    return _u32(index) + sha256(salt + token_bytes(ids)).digest()
+    return _u32(index) + sha256(salt + tokens_root(ids)).digest()
 
 
 def sampling_leaf(index: int, params: SamplingParams) -> bytes:

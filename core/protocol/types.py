@@ -188,7 +188,11 @@ class Acceptance(Value, frozen=True):
 
 
 class HopCheckpoint(Value, frozen=True):
-    """What a stage says it sent so far for one request, in case its successor denies it."""
+    """What a stage says it sent so far for one request, in case its successor denies it.
+
+    `whole`: its last word, that these are all rows. It is the root that its leaf holds on disk: on
+    the way rows may be replaced, and one who signed two last words would be convicted.
+    """
 
     order_hash: Hash32
     plan_hash: Hash32
@@ -196,6 +200,7 @@ class HopCheckpoint(Value, frozen=True):
     request_index: U32
     rows: U32
     running_root: Hash32
+    whole: bool = False
 
 
 class StageReceipt(Value, frozen=True):
@@ -366,13 +371,16 @@ class SignedReceipt(Value, frozen=True):
     """A receipt with the leaves under its `requests_root`, so that one request can be opened.
 
     Of a last stage, `states` are the roots of each request's state rows: with the tokens they make
-    its `out_root` (`commit.answer_root`).
+    its `out_root` (`commit.answer_root`). Of a first stage, `answers` are the last stage's
+    `out_root` of each request, as the last stage told it: what its `input_root` is over. Zero: the
+    last stage was lost before it said so.
     """
 
     receipt: StageReceipt
     signature: Signature
     leaves: list[RequestLeaf]
     states: list[Hash32] = []
+    answers: list[Hash32] = []
 
 
 class ModelSpec(Value, frozen=True):

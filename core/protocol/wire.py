@@ -214,22 +214,31 @@ class Token(OfRequest, frozen=True, omit_defaults=True):
     """Last stage to the client and to the first stage: token number `step` of the answer.
 
     Only the client is told log probabilities, and only if its parameters ask: the token's own, and
-    the likeliest ones with theirs.
+    the likeliest ones with theirs. Only the first stage is told, with the last token, the root of
+    the state rows and the last stage's word over the whole answer.
     """
 
     step: t.U32
     token: t.U32
     finish: Finish = ""
     trace: Trace | None = None
+    states_root: t.Hash32 | None = None
+    checkpoint: t.HopCheckpoint | None = None
+    checkpoint_signature: t.Signature | None = None
     logprob: Logprob | None = None
     top: Annotated[tuple[tuple[t.U32, Logprob], ...], msgspec.Meta(max_length=t.MAX_LOGPROBS)] = ()
 
 
 class FinishRequest(OfRequest, frozen=True):
-    """Down the pipeline: this request is over; commit, sign, free its memory."""
+    """Down the pipeline: this request is over; commit, sign, free its memory.
+
+    With the sender's word over all rows that it sent, without which the receiver signs nothing.
+    """
 
     tokens_in: t.U32
     tokens_out: t.U32
+    checkpoint: t.HopCheckpoint | None = None
+    checkpoint_signature: t.Signature | None = None
 
 
 class Waiting(OfRequest, frozen=True):

@@ -88,9 +88,12 @@ class Job:
 
     @property
     def complete(self) -> bool:
-        """Whether we hold a receipt of every stage over every request, to deliver it."""
-        return len(self.receipts) == len(self.plan) and all(
-            signed.receipt.requests == self.signed.order.requests for signed in self.receipts
+        """Whether we hold a receipt of every stage over every request, in a ring, to deliver it."""
+        receipts = [signed.receipt for signed in self.receipts]
+        return (
+            len(receipts) == len(self.plan)
+            and all(receipt.requests == self.signed.order.requests for receipt in receipts)
+            and receipts[0].input_root == receipts[-1].output_root
         )
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from core.money.spending import payers
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed, HeadraceError
-from core.protocol.types import Order, SignedReceipt, Stage
+from core.protocol.types import ZERO_HASH, Order, SignedReceipt, Stage
 from matcher.records.jobs import (
     CANCELLED,
     DELIVERED,
@@ -200,7 +200,11 @@ def check_receipt(
         return f"it is about layers {receipt.layer_from}-{receipt.layer_to - 1}"
     if [leaf.request_index for leaf in signed.leaves] != list(requests):
         return "its requests are not those asked for"
-    roots = tuple(commit.to_hex(root) for root in commit.receipt_roots(signed.leaves))
+    try:
+        answers = signed.answers if index == 0 else None
+        roots = tuple(commit.to_hex(root) for root in commit.receipt_roots(signed.leaves, answers))
+    except ValueError as error:
+        return str(error)
     if roots != (receipt.input_root, receipt.output_root, receipt.requests_root):
         return "its roots do not follow from its requests"
     sums = (
@@ -216,7 +220,14 @@ def check_receipt(
 
 
 def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
-    """What does not fit between the stages' receipts; None when each input is the output before."""
+    """What does not fit between the stages' receipts; None when each input is the output before.
+
+    A first stage's is the last one's, or zero for a request that was cut before that had said it.
+    """
+    first, last = receipts[0], receipts[-1]
+    for answer, leaf in zip(first.answers, last.leaves, strict=True):
+        if answer not in (leaf.out_root, ZERO_HASH):
+            return f"stage 0 received another answer to request {leaf.request_index} than was drawn"
     for index, (before, after) in enumerate(pairwise(receipts), start=1):
         if after.receipt.input_root != before.receipt.output_root:
             return f"stage {index} received something else than stage {index - 1} sent"

@@ -20,7 +20,7 @@ from core.protocol import commit, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 #: Columns of a job that are kept as they are.
 _PLAIN_COLUMNS = (
     "stage",
@@ -82,6 +82,8 @@ CREATE TABLE acks (
 """
 #: Since version 3: the root of a last stage's state rows.
 _STATES = "ALTER TABLE leaves ADD COLUMN states_root TEXT NOT NULL DEFAULT ''"
+#: Since version 4: what a last stage said of the whole answer, at a first stage.
+_ANSWERS = f"ALTER TABLE leaves ADD COLUMN answer_root TEXT NOT NULL DEFAULT '{t.ZERO_HASH}'"
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,14 @@ class States:
 
 @dataclass(frozen=True)
 class FinishedLeaf:
-    """One finished request; `states_root` is "" but at a last stage."""
+    """One finished request; `states_root` is "" but at a last stage.
+
+    `answer_root` is what a first stage holds of the last one's word, else zero.
+    """
 
     leaf: t.RequestLeaf
     states_root: str
+    answer_root: str
 
 
 class MinerStore:
@@ -178,7 +184,9 @@ class MinerStore:
                         db.execute(statement)
                 if version < 2:
                     db.execute(_ACKS)
-                db.execute(_STATES)
+                if version < 3:
+                    db.execute(_STATES)
+                db.execute(_ANSWERS)
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -330,12 +338,13 @@ class MinerStore:
         rows_in: BoundaryRows,
         rows_out: BoundaryRows,
         states: States | None = None,
+        answer_root: str = t.ZERO_HASH,
     ) -> None:
         """Write down one finished request, before anything is signed over it.
 
-        A last stage's with its `states`. Writing the same leaf again changes nothing. Raises
-        CheckFailed, and changes nothing, when another leaf of this request is on record: signing
-        both would be equivocation.
+        A last stage's with its `states`, a first stage's with the `answer_root` it was told.
+        Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when
+        another leaf of this request is on record: signing both would be equivocation.
         """
         with self._write() as db:
             known = db.execute(
@@ -352,7 +361,8 @@ class MinerStore:
                 return
             key = (order_hash, plan_hash, leaf.request_index)
             root = commit.to_hex(states.root) if states else ""
-            db.execute("INSERT INTO leaves VALUES (?, ?, ?, ?, ?)", (*key, _pack(leaf), root))
+            row = (*key, _pack(leaf), root, answer_root)
+            db.execute("INSERT INTO leaves VALUES (?, ?, ?, ?, ?, ?)", row)
             sides = [("in", rows_in), ("out", rows_out)]
             sides += [("states", states.rows)] if states else []
             for side, rows in sides:
@@ -366,10 +376,13 @@ class MinerStore:
     ) -> dict[int, FinishedLeaf]:
         """Finished requests of a job by index, ascending; only this one, if it is finished."""
         return {
-            int(index): FinishedLeaf(msgspec.msgpack.decode(leaf, type=t.RequestLeaf), str(root))
-            for index, leaf, root in self._rows(
-                "SELECT request, leaf, states_root FROM leaves WHERE order_hash = ? AND plan_hash "
-                "= ?" + (" ORDER BY request" if request is None else " AND request = ?"),
+            int(index): FinishedLeaf(
+                msgspec.msgpack.decode(leaf, type=t.RequestLeaf), str(root), str(answer)
+            )
+            for index, leaf, root, answer in self._rows(
+                "SELECT request, leaf, states_root, answer_root FROM leaves"
+                " WHERE order_hash = ? AND plan_hash = ?"
+                + (" ORDER BY request" if request is None else " AND request = ?"),
                 order_hash,
                 plan_hash,
                 *([] if request is None else [request]),

@@ -55,9 +55,15 @@ class ReceiptBook:
         return t.SignedAcceptance(acceptance=acceptance, signature=signature)
 
     def checkpoint(
-        self, job: StoredJob, request: int, rows: int, running_root: bytes
+        self,
+        job: StoredJob,
+        request: int,
+        rows: int,
+        running_root: bytes,
+        *,
+        whole: bool = False,
     ) -> tuple[t.HopCheckpoint, str]:
-        """What we say we sent so far for one request."""
+        """What we say we sent so far for one request; `whole` only of what is written down."""
         checkpoint = t.HopCheckpoint(
             order_hash=job.order_hash,
             plan_hash=job.plan_hash,
@@ -65,6 +71,7 @@ class ReceiptBook:
             request_index=request,
             rows=rows,
             running_root=commit.to_hex(running_root),
+            whole=whole,
         )
         return checkpoint, signing.sign(self.signer, self.domain, checkpoint)
 
@@ -75,14 +82,15 @@ class ReceiptBook:
         rows_in: BoundaryRows,
         rows_out: BoundaryRows,
         states: States | None = None,
-    ) -> t.SignedReceipt:
-        """Write down a finished request, at a last stage with its `states`, and sign for it alone.
+        answer_root: str = t.ZERO_HASH,
+    ) -> None:
+        """Write down a finished request, at a last stage with its `states`, at a first stage with
+        the last one's word, before anything is signed over it.
 
-        Raises CheckFailed, and signs nothing, if a different result of it was written down before.
+        Raises CheckFailed if a different result of it was written down before.
         """
         place = job.order_hash, job.plan_hash
-        await self.disk(self.store.put_leaf, *place, leaf, rows_in, rows_out, states)
-        return await self.sign_over(job, [leaf.request_index])
+        await self.disk(self.store.put_leaf, *place, leaf, rows_in, rows_out, states, answer_root)
 
     async def sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
         """One receipt over these requests. Raises CheckFailed unless all are finished here."""
@@ -106,7 +114,9 @@ class ReceiptBook:
                 f"{missing[0]}",
             )
         leaves = [known[index].leaf for index in wanted]
-        input_root, output_root, requests_root = map(commit.to_hex, commit.receipt_roots(leaves))
+        answers = [known[index].answer_root for index in wanted] if job.is_first else []
+        roots = commit.receipt_roots(leaves, answers if job.is_first else None)
+        input_root, output_root, requests_root = map(commit.to_hex, roots)
         signed = self.store.receipt(job.order_hash, job.plan_hash, requests_root)
         if signed is not None:
             return signed
@@ -137,6 +147,7 @@ class ReceiptBook:
             signature=signing.sign(self.signer, self.domain, receipt),
             leaves=leaves,
             states=[known[index].states_root for index in wanted] if job.is_last else [],
+            answers=answers,
         )
         self.store.put_receipt(signed)
         return signed

@@ -54,6 +54,10 @@ GUESS_FREELY = 2
 log = get_logger(__name__)
 
 
+#: A checkpoint as it came, with its signature.
+SignedWord = tuple[t.HopCheckpoint | None, str | None]
+
+
 @dataclass(frozen=True)
 class RunContext:
     """What a run works with: shared by all runs of a stage."""
@@ -154,6 +158,7 @@ class RequestRun:
         self._checked_rows = 0  # rows covered by the newest checkpoint received
         self._signed_rows = 0  # rows covered by the newest checkpoint sent
         self._checkpoint: tuple[t.HopCheckpoint, str] | None = None
+        self._answer = t.ZERO_HASH, 0  # at a first stage: root and tokens of the last one's word
         self._origin: wire.Origin | None = None  # told on to the next stage
         self._has_told_origin = False
         self._span: Span | None = None
@@ -263,9 +268,9 @@ class RequestRun:
         """A token from the last stage, at the first."""
         self._guarded(self._take_token, message)
 
-    def take_end(self, tokens_in: int, tokens_out: int) -> None:
-        """The request is over: commit to it and sign."""
-        self._guarded(self._take_end, tokens_in, tokens_out)
+    def take_end(self, tokens_in: int, tokens_out: int, word: SignedWord) -> None:
+        """The request is over: commit to it and sign, as the stage before gave its word."""
+        self._guarded(self._take_end, tokens_in, tokens_out, word)
 
     def wait(self) -> None:
         """It waits for memory here: its client and peers are told that nothing is lost."""
@@ -319,7 +324,8 @@ class RequestRun:
         after = request_state.cut(self.request, tokens_in, tokens_out, max(self._kept_rows, rows))
         if after is None:
             raise CheckFailed(f"request {self.index} is not cut", f"it is {self.request.phase}")
-        signed = await self._sign(tokens_in, tokens_out)
+        await self._write_down(tokens_in, tokens_out)
+        signed = await self._context.book.sign_over(self.job, [self.index])
         if not self.request.is_over:
             self._leave(after)
         return signed
@@ -343,6 +349,8 @@ class RequestRun:
     def _guarded(self, move: Callable[..., None], *args: object) -> None:
         try:
             move(*args)
+        except _BrokenWord as error:  # nothing is signed over it but what the client still asks
+            self.strand(error, error.by)
         except PeerUnreachable as error:  # the stage before is there, what it sent is not
             self.strand(error)
         except HeadraceError as error:
@@ -403,30 +411,54 @@ class RequestRun:
     def _check_checkpoint(self, message: wire.Activations) -> None:
         rows, checkpoint = len(self._in) - message.guessed, message.checkpoint
         if checkpoint is not None:
-            before = self.job.plan[self.job.stage - 1]
-            said = t.HopCheckpoint(
-                order_hash=self.job.order_hash,
-                plan_hash=self.job.plan_hash,
-                stage=self.job.stage - 1,
-                request_index=self.index,
-                rows=rows,
-                running_root=commit.to_hex(self._in.root(rows)),
-            )
-            signature = message.checkpoint_signature or ""
-            if checkpoint != said or not signing.is_signed_by(
-                self._context.book.domain, said, signature, before.operator
-            ):
-                raise CheckFailed(
-                    f"the checkpoint of stage {said.stage} does not fit",
-                    f"it covers {checkpoint.rows} rows, {rows} arrived, and their root is "
-                    f"{said.running_root}",
-                )
-            self._checked_rows, self._checkpoint = rows, (checkpoint, signature)
+            word = checkpoint, message.checkpoint_signature
+            self._take_word(self.job.stage - 1, rows, self._in.root(rows), word)
+            self._checked_rows = rows
         if rows - self._checked_rows > MAX_UNSIGNED_ROWS or not self._checked_rows:
             raise CheckFailed(
                 f"stage {self.job.stage - 1} signs no checkpoints",
                 f"{rows - self._checked_rows} rows came without one",
             )
+
+    def _take_word(
+        self, stage: int, rows: int, root: bytes, word: SignedWord, *, whole: bool = False
+    ) -> None:
+        """Keep what another stage signed of its rows. CheckFailed unless they are as they came.
+
+        BrokenWord for a last word that is withheld or of other rows: what was done here is kept.
+        """
+        said = t.HopCheckpoint(
+            order_hash=self.job.order_hash,
+            plan_hash=self.job.plan_hash,
+            stage=stage,
+            request_index=self.index,
+            rows=rows,
+            running_root=commit.to_hex(root),
+            whole=whole,
+        )
+        checkpoint, signature = word
+        by = self.job.plan[stage].operator
+        if (
+            checkpoint is None
+            or signature is None
+            or checkpoint != said
+            or not signing.is_signed_by(self._context.book.domain, said, signature, by)
+        ):
+            what = f"the checkpoint of stage {stage} does not fit"
+            signed = "none came" if checkpoint is None else f"it covers {checkpoint.rows} rows"
+            why = f"{signed}, {rows} arrived, and their root is {said.running_root}"
+            raise _BrokenWord(what, why, by) if whole else CheckFailed(what, why)
+        self._checkpoint = checkpoint, signature
+
+    def _take_answer(self, message: wire.Token, prompt_tokens: int, produced: int) -> None:
+        """The last stage's word over the whole answer, at a first stage that is another one."""
+        drawn = bytearray(self._in.data(prompt_tokens, prompt_tokens + produced - 1))
+        drawn += commit.token_bytes((message.token,))
+        states_root = commit.unhex(message.states_root or t.ZERO_HASH)
+        root = commit.answer_root(commit.rows_root(drawn, 4), states_root)
+        word = message.checkpoint, message.checkpoint_signature
+        self._take_word(len(self.job.plan) - 1, produced, root, word, whole=True)
+        self._answer = commit.to_hex(root), produced
 
     def _take_token(self, message: wire.Token) -> None:
         after = request_state.token_arrives(self.request, message.step, message.finish)
@@ -443,12 +475,17 @@ class RequestRun:
         if not message.finish:
             self._go_on(fed_at, message.token)
             return
+        if not self.request.is_last:
+            self._take_answer(message, after.prompt_tokens, after.produced)
         self._take_end(after.prompt_tokens, after.produced)
 
-    def _take_end(self, tokens_in: int, tokens_out: int) -> None:
+    def _take_end(self, tokens_in: int, tokens_out: int, word: SignedWord = (None, None)) -> None:
         if request_state.end(self.request, tokens_in, tokens_out) is None:
             self._context.count("ends_repeated")
             return
+        if not self.request.is_first:
+            rows = tokens_in + tokens_out - 1
+            self._take_word(self.job.stage - 1, rows, self._in.root(rows), word, whole=True)
         self._touch()
         self._has_end = True
         self._inbox.put_nowait(_End(tokens_in, tokens_out))
@@ -590,6 +627,14 @@ class RequestRun:
             self._lost_next,
         )
 
+    def _last_word(self, rows: int, root: bytes) -> tuple[t.HopCheckpoint, str]:
+        """That these are all rows that we sent, once their root is on disk.
+
+        INVARIANT: a request has one leaf here for ever, so there is one last word, and no receipt
+        differs from it, whatever was signed on the way, replaced, or forgotten by a restart.
+        """
+        return self._context.book.checkpoint(self.job, self.index, rows, root, whole=True)
+
     async def _step_of_last(self, item: _Feed) -> None:
         if item.guessed:
             await self._draw_along(item)
@@ -621,7 +666,7 @@ class RequestRun:
         self._done_rows = end
         if self._span is not None and self._sampling_span is None:
             self._sampling_span = tracing.begin("sampling", self._span)
-        self._take_drawn(drawn, item.trace)
+        await self._take_drawn(drawn, item.trace)
 
     async def _draw_along(self, item: _Feed) -> None:
         """A row and guesses after it: as many tokens as were guessed right, and one more."""
@@ -644,12 +689,12 @@ class RequestRun:
         for number, drawn in enumerate(draws):
             if number and not self.request.is_first:
                 self.request = request_state.guess_fits(self.request)
-            self._take_drawn(drawn, item.trace if not number else [])
+            await self._take_drawn(drawn, item.trace if not number else [])
             if self.request.finish:
                 break
         self.request = request_state.guesses_end(self.request)
 
-    def _take_drawn(self, drawn: DrawnToken, trace: list[int]) -> None:
+    async def _take_drawn(self, drawn: DrawnToken, trace: list[int]) -> None:
         """The next token is drawn."""
         assert self._sampler is not None and self._guesser is not None, "a submitted request"
         assert self._ending is not None, "and knows where it ends"
@@ -663,7 +708,7 @@ class RequestRun:
         self._out.append(commit.token_bytes((token,)))
         self._states.append(drawn.state)
         self._touch()
-        self._tell_token(
+        await self._tell_token(
             wire.Token(
                 order_hash=self.job.order_hash,
                 request=self.index,
@@ -676,30 +721,50 @@ class RequestRun:
             trace,
         )
 
-    def _tell_token(self, message: wire.Token, trace: list[int]) -> None:
+    async def _tell_token(self, message: wire.Token, trace: list[int]) -> None:
         self._wires.to_client(message)
         message = msgspec.structs.replace(message, trace=trace or None, logprob=None, top=())
         if self._wires.to_first is not None:
+            if message.finish:
+                tokens, states_root = len(self._out), self._states.root(len(self._out))
+                await self._write_down(self.request.prompt_tokens, tokens)
+                root = commit.answer_root(self._out.root(tokens), states_root)
+                checkpoint, signature = self._last_word(tokens, root)
+                message = msgspec.structs.replace(
+                    message,
+                    states_root=commit.to_hex(states_root),
+                    checkpoint=checkpoint,
+                    checkpoint_signature=signature,
+                )
             self._wires.to_first.put(message, b"", self._lost_first)
         else:
             self._take_token(message)
 
     async def _finish(self, item: _End) -> None:
+        # On disk before any word of it leaves: a machine that comes back says nothing else.
+        await self._write_down(item.tokens_in, item.tokens_out)
         if self._wires.to_next is not None:
+            rows = item.tokens_in + item.tokens_out - 1
+            checkpoint, signature = self._last_word(rows, self._out.root(rows))
             self._wires.to_next.put(
                 wire.FinishRequest(
                     order_hash=self.job.order_hash,
                     request=self.index,
                     tokens_in=item.tokens_in,
                     tokens_out=item.tokens_out,
+                    checkpoint=checkpoint,
+                    checkpoint_signature=signature,
                 )
             )
-        signed = await self._sign(item.tokens_in, item.tokens_out)
+        signed = await self._context.book.sign_over(self.job, [self.index])
         self._wires.to_client(wire.Receipt(signed=signed))
         self._leave(request_state.end(self.request, item.tokens_in, item.tokens_out))
 
-    async def _sign(self, tokens_in: int, tokens_out: int) -> t.SignedReceipt:
-        """The receipt over this request with these tokens; rows beyond them are left out."""
+    async def _write_down(self, tokens_in: int, tokens_out: int) -> None:
+        """What is signed of this request with these tokens; rows beyond them are left out.
+
+        Raises CheckFailed where it was written down otherwise before.
+        """
         last = self.request.is_last
         rows_in = tokens_in + tokens_out - 1
         rows_out = tokens_out if last else rows_in
@@ -707,6 +772,11 @@ class RequestRun:
         if last:
             states = States(self._states.root(tokens_out), _boundary(self._states, tokens_out))
             out_root = commit.answer_root(out_root, states.root)
+        answer_root, answered = self._answer
+        if last:
+            answer_root = commit.to_hex(out_root)
+        elif answered != tokens_out:
+            answer_root = t.ZERO_HASH  # the last stage was lost, or said so of more tokens
         leaf = t.RequestLeaf(
             request_index=self.index,
             in_root=commit.to_hex(self._in.root(rows_in)),
@@ -717,11 +787,15 @@ class RequestRun:
         book = self._context.book
         if self._checkpoint is not None:
             await book.disk(book.store.put_checkpoint, *self._checkpoint)
-        signed = await book.finish(
-            self.job, leaf, _boundary(self._in, rows_in), _boundary(self._out, rows_out), states
+        await book.finish(
+            self.job,
+            leaf,
+            _boundary(self._in, rows_in),
+            _boundary(self._out, rows_out),
+            states,
+            answer_root if self.request.is_first else t.ZERO_HASH,
         )
         self.counts = (tokens_in, tokens_out)
-        return signed
 
     # --- going on with what another order began ---
 
@@ -844,6 +918,14 @@ class RequestRun:
         )
         tracing.end(self._sampling_span, tokens=tokens_out)
         tracing.end(self._span, phase=phase, rows=self._done_rows)
+
+
+class _BrokenWord(PeerUnreachable):
+    """The last word of stage `by` on its rows is withheld, or is of others than came."""
+
+    def __init__(self, what: str, why: str, by: str) -> None:
+        super().__init__(what, why)
+        self.by = by
 
 
 def _sampler(

@@ -186,7 +186,8 @@ class StageService:
                     run.request.phase is RequestPhase.RUNNING
                     and now - run.seen_at > SILENT_REQUEST_S
                 ):
-                    run.fail(
+                    # Kept, so that what was done is paid though a neighbour fell silent.
+                    run.strand(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
                     )
             if self.table.release(job):
@@ -539,7 +540,8 @@ class StageService:
                 run.fail(CheckFailed("the stage before counts too many tokens", refusal.reason))
                 raise
             self._promise(job, message.request, message.tokens_in, message.tokens_out)
-        run.take_end(message.tokens_in, message.tokens_out)
+        word = message.checkpoint, message.checkpoint_signature
+        run.take_end(message.tokens_in, message.tokens_out, word)
         return None
 
     # --- closing and answering ---
@@ -552,6 +554,9 @@ class StageService:
     async def _close_job(self, channel: Channel, message: wire.CloseJob) -> Answer:
         job = await self.table.find(message.order_hash)
         _only(channel, *job.payers, job.order.matcher, *(s.operator for s in job.stored.plan))
+        for index in message.requests:
+            if index in job.runs:  # a last stage's leaf is on disk before its input is whole
+                raise CheckFailed("no receipt is signed", f"request {index} is not over here")
         return wire.Receipt(signed=await self._book.sign_over(job.stored, message.requests))
 
     async def _fetch(self, channel: Channel, message: answers.Fetch) -> Answer:

@@ -663,7 +663,7 @@ class Calls:
         self, order: t.Order, plan: Sequence[t.Stage]
     ) -> tuple[list[tuple[t.StageReceipt, By]], list[bytes]]:
         hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
-        roots = [self.hash() for _ in range(len(plan) + 1)]
+        roots = [self.hash() for _ in range(len(plan))]
         counts = [
             cap if self.odds(0.3) else self.rng.randint(0, cap)
             for cap in (order.max_tokens_in, order.max_tokens_out)
@@ -680,8 +680,8 @@ class Calls:
                 stage.layer_from,
                 stage.layer_to,
                 self.hash(),
+                roots[i - 1],  # the first one's is the last one's
                 roots[i],
-                roots[i + 1],
                 self.hash(),
                 order.requests,
                 counts[0],

@@ -219,16 +219,14 @@ class Model(Accounts):
             need(self.now <= job.deadline, "DeadlinePassed", job.deadline)
             need(hashes[1] == job.plan_hash, "PlanMismatch", hashes[1], job.plan_hash)
             need(len(receipts) == len(plan), "BadPlan")
-            before = None
+            before = receipts[-1][0] if receipts else None
             for i, (stage, (said, by)) in enumerate(zip(plan, receipts, strict=False)):
                 place = (*hashes, i, stage.layer_from, stage.layer_to)
                 given = said.order_hash, said.plan_hash, said.stage, said.layer_from, said.layer_to
                 need(given == place, "ReceiptMismatch", i)
-                before = before or said
-                is_chained = i == 0 or said.input_root == before.output_root
-                need(is_chained, "ReceiptChainBroken", i)
+                need(said.input_root == before.output_root, "ReceiptChainBroken", i)
                 counts = said.tokens_in, said.tokens_out
-                same = counts == (before.tokens_in, before.tokens_out)
+                same = i == 0 or counts == (before.tokens_in, before.tokens_out)
                 need(same, "TokenCountMismatch", i)
                 need(said.requests == order.requests, "RequestCountMismatch", i)
                 self._is_within(need, order, *counts)

@@ -81,8 +81,12 @@ class Keepers(Operators):
             commit.to_hex(self.root(stage, "states", leaf.request_index))
             for leaf in (leaves if stage == len(self.plan) - 1 else ())
         ]
+        last = len(self.plan) - 1
+        answers = [self.leaf(last, leaf.request_index).out_root for leaf in leaves]
         signer = self.operators[stage]
-        return sign_receipt(signer, self.order, self.plan, stage, leaves, states, **changes)
+        return sign_receipt(
+            signer, self.order, self.plan, stage, leaves, states, answers, **changes
+        )
 
     def sign_all(self) -> None:
         """One receipt a stage over all requests."""

@@ -238,7 +238,10 @@ class Work:
         chain, spans = self.world.chain, self.job.plan
         for stage, place in enumerate(spans):
             leaves = [self.leaf(stage, request) for request in range(len(self.batch.prompts))]
-            roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves)]
+            last = len(spans) - 1
+            answers = [self.leaf(last, leaf.request_index).out_root for leaf in leaves]
+            said = answers if stage == 0 else None
+            roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves, said)]
             shard_root = await chain.read(
                 "ModelRegistry", "shardRoot", self.world.model_id, place.layer_from, place.layer_to
             )
@@ -261,7 +264,7 @@ class Work:
             signature = signing.sign(self.world.operators[stage], chain.domain, receipt)
             requests = range(len(leaves)) if len(self.sides(stage)) == 3 else ()
             states = [commit.to_hex(self.states_root(stage, request)) for request in requests]
-            self.receipts.append(t.SignedReceipt(receipt, signature, leaves, states))
+            self.receipts.append(t.SignedReceipt(receipt, signature, leaves, states, said or []))
         await chain.transact(
             self.world.requester,
             "TaskRegistry",

@@ -169,7 +169,8 @@ def make_receipt(
         t.RequestLeaf(i, boundary(stage, i), boundary(stage + 1, i), tokens_in, tokens_out)
         for i in requests
     ]
-    return sign_receipt(signer, order, plan, stage, leaves, [])
+    answers = [boundary(len(plan), i) for i in requests]
+    return sign_receipt(signer, order, plan, stage, leaves, [], answers)
 
 
 def make_ack(

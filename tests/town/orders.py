@@ -121,15 +121,20 @@ def sign_receipt(
     leaves: list[t.RequestLeaf],
     /,
     states: Sequence[str] | None = None,
+    answers: Sequence[str] | None = None,
     **changes: Any,
 ) -> t.SignedReceipt:
     """A stage's receipt over these leaves, a last one's with these roots of `states`.
 
-    `changes` replace fields before it is signed.
+    A first one's with these `answers` of the last one; by default that was lost. `changes` replace fields before it is signed.
     """
     if states is None:
         states = [STATES] * len(leaves) if stage == len(plan) - 1 else []
-    roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves)]
+    if stage:
+        answers = None
+    elif answers is None:
+        answers = [leaf.out_root if len(plan) == 1 else t.ZERO_HASH for leaf in leaves]
+    roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves, answers)]
     receipt = t.StageReceipt(
         order_hash=signing.order_hash(order),
         plan_hash=signing.plan_hash(tuple(plan)),
@@ -147,4 +152,5 @@ def sign_receipt(
         signed_at=NOW_S + 1,
     )
     receipt = msgspec.structs.replace(receipt, **changes)
-    return t.SignedReceipt(receipt, signing.sign(operator, DOMAIN, receipt), leaves, list(states))
+    signature = signing.sign(operator, DOMAIN, receipt)
+    return t.SignedReceipt(receipt, signature, leaves, list(states), list(answers or ()))

@@ -278,7 +278,8 @@ class TwinGame:
         model: bytes,
         order_hash: str = "",
     ) -> TwinGame:
-        """As TaskRegistry opens it. `leaves` are the hashes under the receipt's `requestsRoot`."""
+        """As TaskRegistry opens it. `leaves` are the hashes under the receipt's `requestsRoot`,
+        two for each request."""
         root = commit.root_of_hashes(leaves)
         job = next(_JOBS).to_bytes(32, "big")
         receipt = StageReceipt(
@@ -291,7 +292,7 @@ class TwinGame:
             input_root=commit.to_hex(job),
             output_root=commit.to_hex(job),
             requests_root=commit.to_hex(root),
-            requests=len(leaves),
+            requests=len(leaves) // 2,
             tokens_in=1,
             tokens_out=1,
             started_at=0,

@@ -167,8 +167,8 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
     )
     case = Case(program, tuple(roots), claim)
     model = bench.register(case, tag)
-    hashes = [nothing("request", i) for i in range(64)]
-    hashes[17] = commit.leaf_hash(commit.request_leaf_bytes(claim.leaf))
+    hashes = [nothing("request", i) for i in range(2 * 64)]
+    hashes[2 * 17] = commit.leaf_hash(commit.request_leaf_bytes(claim.leaf))
     bench.gas_used.clear()
     game = TwinGame.open(bench, case, hashes, model)
 
@@ -181,7 +181,7 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         else:
             game.open_chunks(shown, proof)
 
-    below, proof = tree.below(tree.height, 0), commit.merkle_proof(hashes, 17)
+    below, proof = tree.below(tree.height, 0), commit.merkle_proof(hashes, 2 * 17)
     if way.is_pleaded:
         plain = SparseTrace(accused, {TraceRun(Place(1, 0), 1): [1.0]}).commit()
         first = replace(claim, plea=None, trace_root=plain.root)

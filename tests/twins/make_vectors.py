@@ -81,6 +81,7 @@ def _messages(rng: random.Random, signer: VectorSigner) -> list[t.Value]:
         _order(rng, signer.address),
         t.Acceptance(h(), h(), 3, 1_800_000_000),
         t.HopCheckpoint(h(), h(), 1, 7, 64, h()),
+        t.HopCheckpoint(h(), h(), 1, 8, 65, h(), whole=True),
         t.StageReceipt(h(), h(), 2, 9, 14, h(), h(), h(), h(), 8, 310, 512, 1, 2**40),
         t.Ack(h(), h(), h(), 310, 512),
         t.Terms.of(4, [_address(rng), _address(rng)], [_address(rng)], 250),
@@ -137,7 +138,7 @@ def _shard_vector(rng: random.Random, layers: int) -> dict[str, Any]:
 
 def _receipt_roots_vector(rng: random.Random, count: int) -> dict[str, Any]:
     leaves = [
-        t.RequestLeaf(i * 2, _hash(rng), _hash(rng), rng.randrange(2**32), rng.randrange(2**32))
+        t.RequestLeaf(i * 2, _hash(rng), _hash(rng), rng.randrange(2**28), rng.randrange(2**28))
         for i in range(count)
     ]
     inputs, outputs, requests = commit.receipt_roots(leaves)
@@ -146,6 +147,16 @@ def _receipt_roots_vector(rng: random.Random, count: int) -> dict[str, Any]:
         "inputRoot": commit.to_hex(inputs),
         "outputRoot": commit.to_hex(outputs),
         "requestsRoot": commit.to_hex(requests),
+    }
+
+
+def _prompt_vector(rng: random.Random, index: int, count: int) -> dict[str, Any]:
+    salt, ids = rng.randbytes(32), [rng.randrange(2**32) for _ in range(count)]
+    return {
+        "requestIndex": index,
+        "salt": commit.to_hex(salt),
+        "ids": commit.to_hex(commit.token_bytes(ids)),
+        "leaf": commit.to_hex(commit.leaf_hash(commit.prompt_leaf(index, salt, ids))),
     }
 
 
@@ -270,6 +281,7 @@ def build() -> dict[str, Any]:
         "shards": [_shard_vector(rng, 4)],
         "receiptRoots": [_receipt_roots_vector(rng, n) for n in (1, 3, 8)],
         "money": [_money_vector(rng, n) for n in (1, 2, 3, 5, 8)],
+        "prompts": [_prompt_vector(rng, 7 * n, n) for n in (1, 2, 5)],
         "answers": [_answer_vector(rng, n, size) for n, size in ((1, 4), (3, 1024), (5, 3000))],
     }
     return _exact(document)  # type: ignore[no-any-return]

@@ -45,8 +45,8 @@ class Play:
         self.bench, self.accusation = bench, accusation
         case = accusation.case
         self.leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
-        others = [commit.leaf_hash(bytes((i,))) for i in range(3)]
-        self.leaves = [others[0], others[1], self.leaf, others[2]]
+        others = [commit.leaf_hash(bytes((i,))) for i in range(7)]
+        self.leaves = [*others[:4], self.leaf, *others[4:]]  # of four requests and their sums
         self.model = bench.register(case, tag)
         self.game = TwinGame.open(bench, case, self.leaves, self.model)
 
@@ -55,7 +55,7 @@ class Play:
         return self.accusation.case
 
     def accuse(self) -> None:
-        proof = commit.merkle_proof(self.leaves, 2)
+        proof = commit.merkle_proof(self.leaves, 4)
         self.game.accuse(self.case, 2, proof, self.accusation.below_root)
 
     def descend(self, chunk: int) -> None:
@@ -174,7 +174,7 @@ Move = Callable[["Play"], None]
 def every_move(play: Play) -> dict[str, tuple[Phase, Move]]:
     """Each function with arguments that are right in the phase that it is for."""
     a, game = play.accusation, play.game
-    proof = commit.merkle_proof(play.leaves, 2)
+    proof = commit.merkle_proof(play.leaves, 4)
     verdict = Place(len(a.stage.layout.section_types) - 1, 6)
     found = evidence_for(a.trace, a.stage.derivation, a.stage.sources(a.outputs), verdict)
 
@@ -217,7 +217,7 @@ def stages_of_a_game(play: Play) -> Iterator[Phase]:
     sources = a.stage.sources(a.outputs)
     yield Phase.OPENED
     spot = Spot(Boundary.OUT, 1)
-    play.game.ask(blank_rows(play.case), 2, commit.merkle_proof(play.leaves, 2), [spot])
+    play.game.ask(blank_rows(play.case), 2, commit.merkle_proof(play.leaves, 4), [spot])
     yield Phase.ASKED
     play.game.reveal([a.outputs.open(1, 0)])
     play.accuse()
@@ -313,7 +313,7 @@ def test_a_move_at_the_last_second_is_in_time(bench: Bench, lie: Accusation) -> 
 def test_what_was_not_committed_is_refused(bench: Bench, lie: Accusation) -> None:
     play = Play(bench, lie, 0)
     a, tree = lie, lie.trace.tree
-    below, proof = tree.below(tree.height, 0), commit.merkle_proof(play.leaves, 2)
+    below, proof = tree.below(tree.height, 0), commit.merkle_proof(play.leaves, 4)
     other = replace(play.case, claim=replace(play.case.claim, leaf=replace_leaf(play.case)))
     for case, position, siblings, shown, name in (
         (play.case, 1, proof, below, "RequestUnproven"),
@@ -561,7 +561,7 @@ def test_a_descent_leads_to_a_sum_and_its_part(bench: Bench, parted: Accusation)
 
 def test_rows_are_shown_or_refused_alike(bench: Bench, lie: Accusation) -> None:
     play = Play(bench, lie, 0)
-    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 2)
+    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 4)
     spots = [Spot(Boundary.IN, 0), Spot(Boundary.OUT, 1)]
     for wrong in ([], [spots[0]] * 7, [Spot(Boundary.OUT, 99)], [Spot(Boundary.IN, 0, 1)]):
         with pytest.raises(GameError, match="EvidenceWrong"):
@@ -583,7 +583,7 @@ def test_a_window_of_a_last_stage_is_over_rows_that_it_signed(bench: Bench) -> N
     stage = make_stage("last")
     lie = stage.lying_outputs(LIE)
     play = Play(bench, Accusation(stage, lie, stage.evaluate(lie)), 6)
-    tree, proof = play.accusation.trace.tree, commit.merkle_proof(play.leaves, 2)
+    tree, proof = play.accusation.trace.tree, commit.merkle_proof(play.leaves, 4)
     early = replace(play.case, claim=replace(play.case.claim, window_from=0))
     with pytest.raises(GameError, match="ClaimInvalid"):
         play.game.accuse(early, 2, proof, tree.below(tree.height, 0))
@@ -597,7 +597,7 @@ def test_tokens_and_state_rows_are_shown_or_refused_alike(bench: Bench) -> None:
     states = [stage.honest_outputs.rows[0], bad[1], stage.honest_outputs.rows[2]]
     tokens, rows_of_state = answer_rows(ids, states)
     play = Play(bench, Accusation(stage, rows_of_state, stage.evaluate(stage.honest_outputs)), 6)
-    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 2)
+    rows, proof = blank_rows(play.case), commit.merkle_proof(play.leaves, 4)
     spots = [Spot(Boundary.STATES, 2), Spot(Boundary.OUT, 0), Spot(Boundary.IN, 3)]
     for wrong in (Spot(Boundary.STATES, 3), Spot(Boundary.STATES, 0, 1), Spot(Boundary.OUT, 3)):
         with pytest.raises(GameError, match="EvidenceWrong"):
@@ -625,7 +625,7 @@ def test_a_stage_that_is_not_the_last_has_no_state_rows(bench: Bench, lie: Accus
         play.game.ask(
             blank_rows(play.case),
             2,
-            commit.merkle_proof(play.leaves, 2),
+            commit.merkle_proof(play.leaves, 4),
             [Spot(Boundary.STATES, 0)],
         )
 
@@ -639,7 +639,7 @@ def test_a_malformed_row_convicts_on_chain(bench: Bench, bad: bytes) -> None:
     play = Play(bench, Accusation(stage, outputs, stage.evaluate(stage.honest_outputs)), 0)
     spot = Spot(Boundary.OUT, 1)
     play.game.prove_malformed(
-        blank_rows(play.case), 2, commit.merkle_proof(play.leaves, 2), spot, outputs.open(1, 0)
+        blank_rows(play.case), 2, commit.merkle_proof(play.leaves, 4), spot, outputs.open(1, 0)
     )
     assert play.game.game.verdict == Verdict.FAULT
     play.game.execute()

@@ -60,8 +60,7 @@ class Play:
         self.case = self.accusation.case
         self.drawn = drawn or served.drawn(self.accusation)
         self.order = order_of(bench, self.drawn)
-        leaf = commit.leaf_hash(commit.request_leaf_bytes(self.case.claim.leaf))
-        self.leaves = [leaf, commit.leaf_hash(b"another")]
+        self.leaves = commit.request_hashes([self.case.claim.leaf])
         model = bench.register(self.case, 50)
         order_hash = signing.struct_hash(self.order)
         self.game = TwinGame.open(bench, self.case, self.leaves, model, order_hash)

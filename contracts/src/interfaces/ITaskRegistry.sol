@@ -2,16 +2,9 @@
 pragma solidity ^0.8.30;
 
 import {JobId} from "../types/Ids.sol";
-import {
-    Ack,
-    Acceptance,
-    AuditorDelegation,
-    Order,
-    RequestLeaf,
-    Stage,
-    StageReceipt
-} from "../types/Signed.sol";
+import {Ack, Acceptance, AuditorDelegation, Order, Stage, StageReceipt} from "../types/Signed.sol";
 import {IArbitrator} from "./IArbitrator.sol";
+import {IEvidence} from "./IEvidence.sol";
 
 /// A job, from signed order to payment: a batch of requests, or, if both roots of its order are
 /// zero, a session whose requests are opened one by one and paid by cumulative Acks.
@@ -92,8 +85,12 @@ interface ITaskRegistry {
         bool fault
     );
     event NonceRevoked(address indexed requester, uint64 nonce);
-    event EquivocationProven(
-        JobId indexed job, uint16 indexed stage, address indexed owner, uint256 slashed
+    event JobConvicted(
+        JobId indexed job,
+        uint16 indexed stage,
+        address indexed owner,
+        IEvidence.Kind kind,
+        uint256 slashed
     );
     event FeeRecipientChanged(address indexed feeRecipient);
     event ProtocolFeeLowered(uint256 feeBps);
@@ -136,7 +133,6 @@ interface ITaskRegistry {
     error NotBatch();
     error RequestsZero();
     error AccountZero();
-    error NotEquivocation();
     error WiringMismatch();
     error CloseDelayZero();
 
@@ -224,18 +220,16 @@ interface ITaskRegistry {
         bool fault
     ) external;
 
-    /// Two receipts of one stage with different leaves for one request: slashed at once, no bond.
-    /// Anyone may call; the reward goes to the requester of record, so front-running gains nothing:
-    /// 20 % of the slash, at most the least stake, and the victim's share. It waits in
-    /// MinerRegistry for disputes that were opened before.
-    function proveEquivocation(
+    /// Evidence only, which has checked the stage's own signed words: slashed at once, no bond. The
+    /// reward goes to the requester of record, so front-running gains nothing: 20 % and
+    /// 30 % of the slash, each at most what the job locked, so a stolen operator key brings nothing
+    /// in a job that locks nothing. It waits in MinerRegistry for disputes that were opened before.
+    /// Not of a stage found at fault in the job.
+    function convict(
         Order calldata order,
         Stage[] calldata plan,
-        StageReceipt[2] calldata receipts,
-        bytes[2] calldata sigs,
-        RequestLeaf[2] calldata leaves,
-        uint256[2] calldata positions,
-        bytes32[][2] calldata proofs
+        uint16 stage,
+        IEvidence.Kind kind
     ) external;
 
     /// Orders with this nonce can no longer be opened; a job already open is not touched.
@@ -247,6 +241,7 @@ interface ITaskRegistry {
     function lowerProtocolFee(uint16 feeBps) external;
 
     // --- reads ---
+    function evidence() external view returns (IEvidence);
     function jobOf(JobId job) external view returns (Job memory);
 
     /// gross and pay of every stage for these counts, in nano units: docs/protocol.md §4.

@@ -7,6 +7,7 @@ import {
     Acceptance,
     Ack,
     AuditorDelegation,
+    HopCheckpoint,
     Order,
     RequestLeaf,
     RequestOpening,
@@ -43,6 +44,10 @@ library Eip712Types {
         "uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,"
         "bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,"
         "uint64 signedAt)"
+    );
+    bytes32 internal constant HOP_CHECKPOINT_TYPEHASH = keccak256(
+        "HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
+        "uint32 rows,bytes32 runningRoot,bool whole)"
     );
     bytes32 internal constant REQUEST_OPENING_TYPEHASH = keccak256(
         "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,"
@@ -85,6 +90,10 @@ library Eip712Types {
 
     function receiptHash(StageReceipt calldata receipt) internal pure returns (bytes32) {
         return keccak256(abi.encode(STAGE_RECEIPT_TYPEHASH, receipt));
+    }
+
+    function checkpointHash(HopCheckpoint calldata word) internal pure returns (bytes32) {
+        return keccak256(abi.encode(HOP_CHECKPOINT_TYPEHASH, word));
     }
 
     function openingHash(RequestOpening calldata opening) internal pure returns (bytes32) {

@@ -44,8 +44,8 @@ library Receipts {
 
     /// A whole pipeline's receipts: one a stage, each over every request of the order.
     ///
-    /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, so an altered activation is
-    /// one stage's fault; token counts are equal and within the order's caps, so Σ gross ≤
+    /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, and that of the first the last
+    /// one's, so an altered activation or token is one stage's fault; token counts are equal and within the order's caps, so Σ gross ≤
     /// maxAmount. No partial receipt can be delivered and cut off the pay for the rest.
     function checkAll(
         Order calldata order,
@@ -65,7 +65,8 @@ library Receipts {
             if (receipt.tokensIn != first.tokensIn || receipt.tokensOut != first.tokensOut) {
                 revert ITaskRegistry.TokenCountMismatch(i);
             }
-            if (i > 0 && receipt.inputRoot != receipts[i - 1].outputRoot) {
+            uint256 before = i == 0 ? receipts.length - 1 : i - 1;
+            if (receipt.inputRoot != receipts[before].outputRoot) {
                 revert ITaskRegistry.ReceiptChainBroken(i);
             }
         }
@@ -81,25 +82,17 @@ library Receipts {
         }
     }
 
-    /// Two leaves for one request, each under a receipt of the same stage.
-    ///
-    /// INVARIANT: an honest stage signs one leaf for a request of a plan.
-    function checkEquivocation(
-        StageReceipt[2] calldata receipts,
-        RequestLeaf[2] calldata leaves,
-        uint256[2] calldata positions,
-        bytes32[][2] calldata proofs
-    ) internal view {
-        bytes32[2] memory hashes;
-        for (uint256 i; i < 2; ++i) {
-            hashes[i] = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaves[i]));
-            bool included = ShaTree.verify(
-                receipts[i].requestsRoot, receipts[i].requests, positions[i], hashes[i], proofs[i]
-            );
-            if (!included) revert ITaskRegistry.NotEquivocation();
-        }
-        if (leaves[0].requestIndex != leaves[1].requestIndex || hashes[0] == hashes[1]) {
-            revert ITaskRegistry.NotEquivocation();
-        }
+    /// Is `leaf` that of the receipt's request number `position`? Beside it under `requestsRoot`
+    /// stand the sums up to this request, so there are two leaves a request.
+    function isUnder(
+        StageReceipt calldata receipt,
+        RequestLeaf calldata leaf,
+        uint256 position,
+        bytes32[] calldata proof
+    ) internal view returns (bool) {
+        if (position >= receipt.requests) return false;
+        bytes32 hash = ShaTree.leafHash(Eip712Types.requestLeafBytes(leaf));
+        uint256 count = 2 * uint256(receipt.requests);
+        return ShaTree.verify(receipt.requestsRoot, count, 2 * position, hash, proof);
     }
 }

@@ -21,7 +21,7 @@ library ShaTree {
             if (width % 2 == 1) leafHashes[pairs] = leafHashes[width - 1];
             width = pairs + (width % 2);
         }
-        return _seal(leafHashes.length, leafHashes.length == 0 ? bytes32(0) : leafHashes[0]);
+        return seal(leafHashes.length, leafHashes.length == 0 ? bytes32(0) : leafHashes[0]);
     }
 
     /// Is `leaf` the `index`-th of `count` under `treeRoot`? `proof` lists siblings upwards.
@@ -37,7 +37,7 @@ library ShaTree {
     ) internal view returns (bool) {
         if (count > type(uint32).max) return false;
         (bytes32 top, bool proven) = climb(leaf, index, count, proof);
-        return proven && _seal(count, top) == treeRoot;
+        return proven && seal(count, top) == treeRoot;
     }
 
     /// The top over node `index` of `count`; proven if `siblings`, upwards, are exactly its own.
@@ -90,7 +90,8 @@ library ShaTree {
         return sha256(abi.encodePacked(bytes1(0x01), left, right));
     }
 
-    function _seal(uint256 count, bytes32 top) private pure returns (bytes32) {
+    /// A tree's root, by its number of leaves and the top over them.
+    function seal(uint256 count, bytes32 top) internal pure returns (bytes32) {
         return sha256(abi.encodePacked(bytes1(0x02), uint32(count), top));
     }
 }

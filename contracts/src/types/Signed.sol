@@ -63,7 +63,19 @@ struct StageReceipt {
     uint64 signedAt;
 }
 
-/// A leaf under `StageReceipt.requestsRoot`.
+/// What a stage says that it sent of one request: the first `rows` rows, by their root. `whole` is
+/// its last word, that these are all rows, and that it signs for no others.
+struct HopCheckpoint {
+    bytes32 orderHash;
+    bytes32 planHash;
+    uint16 stage;
+    uint32 requestIndex;
+    uint32 rows;
+    bytes32 runningRoot;
+    bool whole;
+}
+
+/// A leaf under `StageReceipt.requestsRoot`; the leaf after it holds the sums up to it.
 struct RequestLeaf {
     uint32 requestIndex;
     bytes32 inRoot;

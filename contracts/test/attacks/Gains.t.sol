@@ -152,7 +152,7 @@ contract Gains is Court {
             }
             if (i == own.length) break;
             if (flip()) {
-                proveEquivocation(own[i], contradiction(own[i], 0));
+                equivocation(own[i], contradiction(own[i], 0));
                 continue;
             }
             Delivery memory mine = deliver(own[i], 900_000, 400_000);

@@ -106,7 +106,7 @@ contract SlashingAttacks is Court {
         Delivery memory delivery = deliver(deal, IN, OUT);
 
         DisputeId honest = openDispute(deal, delivery, 0);
-        proveEquivocation(own, contradiction(own, 0));
+        equivocation(own, contradiction(own, 0));
         rule(honest, IJuryArbitrator.Vote.Fault);
 
         uint256 alone = STAKE / 5 + maxNanoOf(deal.order) / NANO;
@@ -121,6 +121,28 @@ contract SlashingAttacks is Court {
         disputeBy(straw, own, delivery, 0);
         rule(disputeIdOf(own, delivery, 0), IJuryArbitrator.Vote.Fault);
         vm.assertEq(miners.creditOf(straw), STAKE / 5 + maxNanoOf(own.order) / NANO);
+    }
+
+    /// Whoever steals a serving key signs two receipts with it in a job that it orders itself. The
+    /// stake is lost, but not to the thief: it gets what the job locked, here nothing.
+    function test_aStolenOperatorKey_bringsNothingInAFreeJob() public {
+        Order memory order = newOrder();
+        (order.requester, order.auditor) = (straw, straw);
+        (order.priceIn, order.priceOut) = (0, 0);
+        Deal memory own = dealOf(order, evenPlan(1));
+        own.orderSig = sign(strawKey, digest(own.orderHash));
+        openMatched(own);
+        equivocation(own, contradiction(own, 0));
+        vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
+        vm.assertEq(miners.creditOf(straw), 0);
+    }
+
+    /// And twice what it locked in any other: no least stake is added to it.
+    function test_aStolenOperatorKey_bringsNoMoreThanTheJobsLockAShare() public {
+        Deal memory own = strawDeal();
+        equivocation(own, contradiction(own, 0));
+        vm.assertEq(miners.creditOf(straw), evidenceAmends(own));
+        vm.assertLt(evidenceAmends(own), MIN_STAKE);
     }
 
     // --- one dispute a stage ---

@@ -571,11 +571,9 @@ contract SystemHandler is Court {
         stage %= deal.plan.length;
         if (!isCheat(deal, stage)) return;
         Contradiction memory c = contradiction(deal, stage);
-        bytes memory data = abi.encodeCall(
-            tasks.proveEquivocation,
-            (deal.order, deal.plan, c.receipts, c.sigs, c.leaves, c.positions, c.proofs)
-        );
-        act("proveEquivocation", stranger, address(tasks), data);
+        bytes memory data =
+            abi.encodeCall(desk.equivocation, (deal.order, deal.plan, c.one, c.other));
+        act("equivocation", stranger, address(desk), data);
     }
 
     // --- a job as it goes, so that deep states are common ---

@@ -251,7 +251,7 @@ contract SystemInvariants is Test {
             "ruled fault",
             "ruled no fault",
             "no ruling",
-            "proveEquivocation",
+            "equivocation",
             "deposit",
             "requestWithdraw",
             "withdraw",

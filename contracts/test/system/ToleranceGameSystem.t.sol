@@ -58,9 +58,7 @@ contract ToleranceGameSystemTest is Suite {
         deal = dealOf(order, evenPlan(3));
         openMatched(deal);
         delivery = newDelivery(deal, IN, OUT);
-        bytes32[] memory leaves = new bytes32[](1);
-        leaves[0] = Trees.leaf(leaf());
-        delivery.receipts[ACCUSED_STAGE].requestsRoot = Trees.root(leaves);
+        delivery.receipts[ACCUSED_STAGE].requestsRoot = Trees.root(Trees.requests(leaf()));
         signReceipt(deal, delivery, ACCUSED_STAGE);
         deliver(deal, delivery);
     }
@@ -90,15 +88,10 @@ contract ToleranceGameSystemTest is Suite {
         claim.traceRoot = keccak256("root");
         bytes32[] memory below = new bytes32[](1);
         below[0] = claim.traceRoot;
+        bytes32[] memory proof = Trees.proof(Trees.requests(leaf()), 0);
         vm.prank(accuser, accuser);
         game.accuse(
-            id,
-            deal.order.modelId,
-            delivery.receipts[ACCUSED_STAGE],
-            claim,
-            0,
-            new bytes32[](0),
-            below
+            id, deal.order.modelId, delivery.receipts[ACCUSED_STAGE], claim, 0, proof, below
         );
     }
 

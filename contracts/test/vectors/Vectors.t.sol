@@ -12,6 +12,7 @@ import {
     Acceptance,
     Ack,
     AuditorDelegation,
+    HopCheckpoint,
     Order,
     RequestLeaf,
     RequestOpening,
@@ -20,7 +21,8 @@ import {
 } from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
 import {Eip712Harness} from "../fixtures/Eip712Harness.sol";
-import {HopCheckpoint, Messages, Terms} from "../fixtures/Messages.sol";
+import {Messages, Terms} from "../fixtures/Messages.sol";
+import {Trees} from "../fixtures/Trees.sol";
 
 /// Do Solidity and Python mean the same bytes? Python writes tests/twins/vectors.json.
 contract VectorsTest is Test {
@@ -162,6 +164,7 @@ contract VectorsTest is Test {
         h.requestIndex = uint32(num(string.concat(v, ".requestIndex")));
         h.rows = uint32(num(string.concat(v, ".rows")));
         h.runningRoot = word(string.concat(v, ".runningRoot"));
+        h.whole = vm.parseJsonBool(json, string.concat(v, ".whole"));
     }
 
     function receipt(string memory v) private view returns (StageReceipt memory r) {
@@ -261,6 +264,7 @@ contract VectorsTest is Test {
             uint256 count;
             while (has(at(list, count, ""))) ++count;
             bytes32[3][] memory hashes = new bytes32[3][](count);
+            RequestLeaf[] memory requests = new RequestLeaf[](count);
             for (uint256 j; j < count; ++j) {
                 RequestLeaf memory leaf = RequestLeaf({
                     requestIndex: uint32(num(at(list, j, ".requestIndex"))),
@@ -269,18 +273,43 @@ contract VectorsTest is Test {
                     tokensIn: uint32(num(at(list, j, ".tokensIn"))),
                     tokensOut: uint32(num(at(list, j, ".tokensOut")))
                 });
+                requests[j] = leaf;
                 hashes[j][0] = ShaTree.leafHash(types.requestLeaf(leaf));
+                vm.assertEq(hashes[j][0], Trees.leaf(leaf));
                 hashes[j][1] = ShaTree.leafHash(abi.encodePacked(leaf.requestIndex, leaf.inRoot));
                 hashes[j][2] = ShaTree.leafHash(abi.encodePacked(leaf.requestIndex, leaf.outRoot));
             }
             vm.assertEq(
-                ShaTree.root(column(hashes, 0)), word(at(".receiptRoots", i, ".requestsRoot"))
+                ShaTree.root(Trees.requests(requests)),
+                word(at(".receiptRoots", i, ".requestsRoot"))
             );
             vm.assertEq(
                 ShaTree.root(column(hashes, 1)), word(at(".receiptRoots", i, ".inputRoot"))
             );
             vm.assertEq(
                 ShaTree.root(column(hashes, 2)), word(at(".receiptRoots", i, ".outputRoot"))
+            );
+        }
+        vm.assertGt(i, 0);
+    }
+
+    // --- prompts ---
+
+    function test_prompts_areCommittedToAlike() public view {
+        uint256 i;
+        for (; has(at(".prompts", i, "")); ++i) {
+            bytes memory ids = vm.parseJsonBytes(json, at(".prompts", i, ".ids"));
+            bytes32[] memory hashes = new bytes32[](ids.length / 4);
+            for (uint256 j; j < hashes.length; ++j) {
+                bytes memory row = bytes.concat(bytes4(uint32(j)), ids[4 * j]);
+                row = bytes.concat(row, ids[4 * j + 1], ids[4 * j + 2], ids[4 * j + 3]);
+                hashes[j] = ShaTree.leafHash(row);
+            }
+            bytes32 salt = word(at(".prompts", i, ".salt"));
+            bytes32 hidden = sha256(bytes.concat(salt, ShaTree.root(hashes)));
+            bytes4 index = bytes4(uint32(num(at(".prompts", i, ".requestIndex"))));
+            vm.assertEq(
+                ShaTree.leafHash(bytes.concat(index, hidden)), word(at(".prompts", i, ".leaf"))
             );
         }
         vm.assertGt(i, 0);

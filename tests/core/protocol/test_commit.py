@@ -171,10 +171,14 @@ def test_a_request_opens_under_the_requests_root(
     leaves: list[t.RequestLeaf], data: st.DataObject
 ) -> None:
     root = commit.receipt_roots(leaves)[2]
-    hashes = [commit.leaf_hash(commit.request_leaf_bytes(leaf)) for leaf in leaves]
-    for index, leaf in enumerate(hashes):
-        proof = commit.merkle_proof(hashes, index)
-        assert commit.verify_proof(root, len(leaves), index, leaf, proof)
+    sums = [0, 0]
+    for position, leaf in enumerate(leaves):
+        hashed = commit.leaf_hash(commit.request_leaf_bytes(leaf))
+        proof = commit.request_proof(leaves, position)
+        assert commit.verify_proof(root, 2 * len(leaves), 2 * position, hashed, proof)
+        sums = [sums[0] + leaf.tokens_in, sums[1] + leaf.tokens_out]
+        beside = commit.leaf_hash(b"".join(n.to_bytes(4, "big") for n in sums))
+        assert proof[0] == beside, "the sums up to it stand beside it"
 
 
 @pytest.mark.parametrize("indices", [(1, 0), (0, 0), (0, 2, 1)])
@@ -186,7 +190,7 @@ def test_requests_out_of_order_or_twice_have_no_receipt(indices: tuple[int, ...]
 
 def test_a_prompt_s_leaf_hides_it_behind_32_bytes_of_salt() -> None:
     ids, salt = [5, 6, 7], b"s" * 32
-    expected = sha256(salt + commit.token_bytes(ids)).digest()
+    expected = sha256(salt + commit.tokens_root(ids)).digest()
     assert commit.prompt_leaf(3, salt, ids) == b"\x00\x00\x00\x03" + expected
     for wrong in (b"", b"s" * 31, b"s" * 33):
         with pytest.raises(ValueError, match="salt"):

@@ -31,7 +31,7 @@ TYPES = {
     "Acceptance": "Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)",
     "HopCheckpoint": (
         "HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
-        "uint32 rows,bytes32 runningRoot)"
+        "uint32 rows,bytes32 runningRoot,bool whole)"
     ),
     "StageReceipt": (
         "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,"

@@ -398,7 +398,8 @@ class Game:
 
     def _check_request(self, leaf: RequestLeaf, position: int, proof: Sequence[bytes]) -> None:
         hashed = commit.leaf_hash(commit.request_leaf_bytes(leaf))
-        if not commit.verify_proof(self.requests_root, self.requests, position, hashed, proof):
+        count, index = 2 * self.requests, 2 * position  # beside each request stand its sums
+        if not commit.verify_proof(self.requests_root, count, index, hashed, proof):
             raise GameError("RequestUnproven")
 
     def _accuser_turn(self, now: int, caller: str, phase: Phase) -> None:

@@ -71,10 +71,14 @@ class Accusation:
         return Case(toy.program, roots, claim)
 
     def open(self, now: int = 0) -> Game:
-        leaf = commit.leaf_hash(commit.request_leaf_bytes(self.case.claim.leaf))
-        root = commit.root_of_hashes([leaf])
+        root = commit.root_of_hashes(commit.request_hashes([self.case.claim.leaf]))
         accused = frozenset((OWNER, OPERATOR))
         return opened(PARAMETERS, now, ACCUSER, accused, REQUESTER, root, 1)
+
+    @property
+    def proof(self) -> list[bytes]:
+        """Of the request's leaf, alone under its receipt."""
+        return commit.request_proof([self.case.claim.leaf], 0)
 
     @property
     def below_root(self) -> list[bytes]:
@@ -83,7 +87,7 @@ class Accusation:
         return tree.below(tree.height, 0)
 
     def accuse(self, game: Game, now: int) -> Game:
-        return game.accuse(now, ACCUSER, self.case, 0, [], self.below_root)
+        return game.accuse(now, ACCUSER, self.case, 0, self.proof, self.below_root)
 
     def pleaded(self, seed: int) -> Self:
         """The same accusation with the trace that it is restated with."""

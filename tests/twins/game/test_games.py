@@ -174,4 +174,4 @@ def test_whoever_falls_silent_loses_and_clocks_never_overlap(seed: int) -> None:
     over = game.timeout(game.ends_at + 1)
     assert over.verdict == (Verdict.FAULT if silent_accused else Verdict.NO_FAULT)
     with pytest.raises(GameError, match="WrongPhase"):
-        over.accuse(0, ACCUSER, accusation.case, 0, [], [])
+        over.accuse(0, ACCUSER, accusation.case, 0, accusation.proof, [])

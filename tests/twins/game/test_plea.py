@@ -111,7 +111,7 @@ def test_a_plea_has_its_time_and_its_claim() -> None:
 def test_nobody_accuses_with_a_plea_and_a_token_is_not_pleaded_for() -> None:
     accusation = accused_of(1.01, strict=False)
     again = accusation.pleaded(SEED)
-    refused("ClaimInvalid", accusation.open().accuse, 0, ACCUSER, again.case, 0, [], [])
+    refused("ClaimInvalid", accusation.open().accuse, 0, ACCUSER, again.case, 0, again.proof, [])
     stage = toys.Toy.make(toys.FAMILIES["llama"]).last_stage(1, 3, Choice(3, 8, 1, 0, (7, 9)))
     outputs = stage.honest_outputs
     token = Accusation(stage, outputs, stage.evaluate(outputs)).case

@@ -32,6 +32,11 @@ from tests.twins.game.players import (
 BROAD = replace(toys.LLAMA, hidden=264, layers=2, sliding=(0, 0))
 
 
+def proof_of(rows: SignedRows) -> list[bytes]:
+    """Of the request's leaf, alone under its receipt."""
+    return commit.request_proof([rows.leaf], 0)
+
+
 class Withheld:
     """A request through one stage, of which its auditor holds nothing."""
 
@@ -64,7 +69,7 @@ class Withheld:
         return opened(PARAMETERS, 0, ACCUSER, frozenset((OPERATOR,)), REQUESTER, root, 1)
 
     def ask(self, game: Game, *spots: Spot, now: int = 0) -> Game:
-        return game.ask(now, ACCUSER, self.rows, 0, [], spots)
+        return game.ask(now, ACCUSER, self.rows, 0, proof_of(self.rows), spots)
 
     def show(self, spot: Spot) -> RowOpening:
         sides = {
@@ -76,7 +81,9 @@ class Withheld:
 
     def malformed(self, spot: Spot, opening: RowOpening | None = None) -> Game:
         shown = opening or self.show(spot)
-        return self.game().prove_malformed(0, ACCUSER, self.rows, 0, [], spot, shown)
+        return self.game().prove_malformed(
+            0, ACCUSER, self.rows, 0, proof_of(self.rows), spot, shown
+        )
 
 
 SPOTS = [Spot(Boundary.IN, 0), Spot(Boundary.OUT, 3, 1), Spot(Boundary.OUT, 0, 0)]
@@ -166,7 +173,7 @@ def test_an_accusation_after_a_question_goes_on_as_ever() -> None:
     case = accusation.case
     rows = SignedRows(case.program, case.claim.leaf, 1, 2)
     spot = Spot(Boundary.OUT, 1)
-    game = accusation.open().ask(0, ACCUSER, rows, 0, [], [spot])
+    game = accusation.open().ask(0, ACCUSER, rows, 0, proof_of(rows), [spot])
     game = game.reveal(0, OPERATOR, [outputs.open(1, 0)])
     assert accusation.accuse(game, 0).phase == Phase.PICKING
 
@@ -174,7 +181,7 @@ def test_an_accusation_after_a_question_goes_on_as_ever() -> None:
 def test_only_the_accused_shows_and_only_the_accuser_asks() -> None:
     w = Withheld()
     with pytest.raises(GameError, match="NotTurn"):
-        w.game().ask(0, OPERATOR, w.rows, 0, [], SPOTS)
+        w.game().ask(0, OPERATOR, w.rows, 0, proof_of(w.rows), SPOTS)
     with pytest.raises(GameError, match="NotTurn"):
         w.ask(w.game(), *SPOTS).reveal(0, ACCUSER, [])
     with pytest.raises(GameError, match="RequestUnproven"):
@@ -252,9 +259,9 @@ def test_what_a_last_stage_signed_alone_is_under_no_answer() -> None:
     """A root of tokens alone opens nothing: its signer cannot show what it is asked for."""
     w = Withheld(toys.LLAMA, 2)
     alone = replace_leaf(w.rows, commit.to_hex(w.outputs.root))
-    hashed = commit.leaf_hash(commit.request_leaf_bytes(alone.leaf))
-    game = replace(w.game(), requests_root=commit.root_of_hashes([hashed]))
-    game = game.ask(0, ACCUSER, alone, 0, [], [Spot(Boundary.OUT, 1)])
+    hashes = commit.request_hashes([alone.leaf])
+    game = replace(w.game(), requests_root=commit.root_of_hashes(hashes))
+    game = game.ask(0, ACCUSER, alone, 0, proof_of(alone), [Spot(Boundary.OUT, 1)])
     siblings = w.show(Spot(Boundary.OUT, 1)).row_siblings
     for shown in (siblings, siblings[:-1]):
         opening = replace(w.show(Spot(Boundary.OUT, 1)), row_siblings=shown)

@@ -126,7 +126,7 @@ class Served:
             ACCUSER,
             accusation.case,
             0,
-            [],
+            accusation.proof,
             tree.below(tree.height, 0),
             drawn or self.drawn(accusation),
         )
