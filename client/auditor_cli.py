@@ -69,6 +69,14 @@ async def dispute(
 
 
 @app.command()
+async def convict(run: Run, job: JobArgument, delegation: DelegationOption = None) -> None:
+    """Take the stake of stages that their own signed words convict: no bond, no judge, one call."""
+    from client.commands.judge.convict import convict_job
+
+    await convict_job(run, job, delegation)
+
+
+@app.command()
 async def bundle(
     run: Run,
     job: JobArgument,
@@ -319,6 +327,7 @@ def _results() -> Results:
     from client.commands.judge import (
         bundle,
         canaries,
+        convict,
         dispute_results,
         jury_stake,
         replay,
@@ -337,6 +346,7 @@ def _results() -> Results:
         "bundle": (bundle.BundleWritten,),
         "verify": (bundle.BundleVerified,),
         "check": (list[investigation.StageChecked], list[explain.Layer]),
+        "convict": (list[convict.Convicted],),
         "replay": (list[replay.ReplayRow],),
         "dispute": (dispute_results.PlayedDispute, dispute_results.JuryDispute),
         "disputes ls": (list[dispute_results.DisputeRow],),

@@ -31,7 +31,7 @@ CONTRACTS = (
     "JuryArbitrator",
 )
 #: Those of the tolerance game, on networks that have it.
-GAME_CONTRACTS = ("ProgramStore", "TraceJudge", "ToleranceGame")
+GAME_CONTRACTS = ("ProgramStore", "TraceJudge", "ToleranceGame", "Evidence")
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ async def deploy(
 ) -> dict[str, str]:
     """Create every contract from its committed artifact; returns their addresses.
 
-    TaskRegistry comes last and checks in its constructor that all others point back at it.
+    TaskRegistry comes last, checks in its constructor that all others point back at it, and makes
+    Evidence.
     """
     nonce = await chain.nonce(deployer.address)
     at = {name: predict_address(deployer.address, nonce + i) for i, name in enumerate(CONTRACTS)}
@@ -147,6 +148,7 @@ async def deploy(
     for name in CONTRACTS:
         address = await chain.deploy(deployer, name, *arguments[name])
         assert address == at[name], f"{name} landed at {address}, not at {at[name]}"
+    chain.bind("Evidence", await chain.read("TaskRegistry", "evidence"))
     return dict(chain.addresses)
 
 

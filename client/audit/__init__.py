@@ -2,6 +2,7 @@
 
 `investigation`  how an auditor gets to a job, its stages and the registered weights
 `evidence`       the order, plan and receipts from the chain, the rows from the stages
+`contradictions` which of a stage's signed words convict it, by which call of Evidence
 `programs`       the operator program behind a model's numerics profile, compared with ours
 `rerun`          the stage's layers in float64 from the committed inputs, compared once
 `precheck`       whether a float32 re-run clears a stage, so that none in float64 is needed

@@ -24,6 +24,7 @@ from core.protocol.types import (
     Order,
     RequestLeaf,
     SamplingParams,
+    SignedCheckpoint,
     SignedOrder,
     SignedReceipt,
     Stage,
@@ -147,7 +148,15 @@ def leaves_match(
 
 
 @dataclass(frozen=True)
-class _Shown:
+class Told:
+    """What a stage shows: receipts that it signed, and last words of the stage before it."""
+
+    receipts: list[SignedReceipt]
+    words: list[SignedCheckpoint]
+
+
+@dataclass(frozen=True)
+class ShownRows:
     """Rows as they are handed over; `beside` is the other root that a last stage signed."""
 
     data: bytes
@@ -182,6 +191,29 @@ class EvidenceCollector:
         ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
         found, _ = await self._ask(stage, ask, wire.Receipts)
         return [signed for signed in found.signed if self._is_genuine(stage, signed)]
+
+    async def told(self, stage: int) -> Told:
+        """What the stage shows, even where it contradicts itself. Raises as `receipts` does."""
+        ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
+        found, _ = await self._ask(stage, ask, wire.Receipts)
+        before = (stage - 1) % len(self.case.plan)
+        return Told(
+            [signed for signed in found.signed if self.is_told_by(stage, signed)],
+            [word for word in found.words if self._is_word_of(before, word)],
+        )
+
+    def is_told_by(self, stage: int, signed: SignedReceipt) -> bool:
+        """Whether the stage signed this receipt over these leaves, whatever else it says."""
+        try:
+            root = commit.root_of_hashes(commit.request_hashes(signed.leaves))
+        except ValueError:
+            return False
+        receipt = signed.receipt
+        return (
+            receipt.requests_root == commit.to_hex(root)
+            and receipt.requests == len(signed.leaves)
+            and self._is_signed_by(stage, signed)
+        )
 
     async def pipelines(self) -> list[list[SignedReceipt]]:
         """Receipts of all stages over the requests that all of them signed for, no request twice.
@@ -223,6 +255,12 @@ class EvidenceCollector:
 
         Raises RowsWithheld.
         """
+        return (await self.shown_rows(stage, side, leaf, row_bytes)).data
+
+    async def shown_rows(
+        self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int
+    ) -> ShownRows:
+        """As `rows`, with the other root that a last stage signed."""
         holders: list[tuple[int, wire.Side]] = [(stage, side)]
         neighbour = stage - 1 if side == "in" else stage + 1
         if 0 <= neighbour < len(self.case.plan):
@@ -239,7 +277,7 @@ class EvidenceCollector:
                 reasons.append(f"stage {holder}: not all rows in {self._patience_s:g} s")
                 continue
             if self._is_signed(stage, side, leaf, found):
-                return found.data
+                return found
             reasons.append(f"stage {holder}: rows do not match the signed root")
         raise RowsWithheld(
             f"rows of request {leaf.request_index} at stage {stage} ({side}) are missing",
@@ -247,7 +285,7 @@ class EvidenceCollector:
             stage=stage,
         )
 
-    def _is_signed(self, stage: int, side: wire.Side, leaf: RequestLeaf, found: _Shown) -> bool:
+    def _is_signed(self, stage: int, side: wire.Side, leaf: RequestLeaf, found: ShownRows) -> bool:
         """Whether the stage has signed for these rows as those of this request."""
         root = commit.rows_root(found.data, found.row_bytes)
         if side == "in":
@@ -304,14 +342,29 @@ class EvidenceCollector:
         )
 
     def _is_genuine(self, stage: int, signed: SignedReceipt) -> bool:
+        return leaves_match(signed.receipt, signed.leaves, signed.answers) and self._is_signed_by(
+            stage, signed
+        )
+
+    def _is_signed_by(self, stage: int, signed: SignedReceipt) -> bool:
         receipt = signed.receipt
         return (
             receipt.order_hash == self.case.order_hash
             and receipt.plan_hash == self.case.plan_hash
             and receipt.stage == stage
-            and leaves_match(receipt, signed.leaves, signed.answers)
             and signing.is_signed_by(
                 self._domain, receipt, signed.signature, self.case.plan[stage].operator
+            )
+        )
+
+    def _is_word_of(self, stage: int, word: SignedCheckpoint) -> bool:
+        said = word.checkpoint
+        return (
+            said.order_hash == self.case.order_hash
+            and said.plan_hash == self.case.plan_hash
+            and said.stage == stage
+            and signing.is_signed_by(
+                self._domain, said, word.signature, self.case.plan[stage].operator
             )
         )
 
@@ -325,7 +378,7 @@ class EvidenceCollector:
 
     async def _fetch_rows(
         self, stage: int, side: wire.Side, request: int, row_bytes: int
-    ) -> _Shown:
+    ) -> ShownRows:
         count = max(1, _ROW_BYTES_PER_CALL // row_bytes)
         parts: list[bytes] = []
         order = self.case.order
@@ -345,7 +398,7 @@ class EvidenceCollector:
                 raise CheckFailed(f"stage {stage} sent rows of another shape", str(rows))
             parts.append(payload)
             start, total, beside = start + rows.rows, rows.total, rows.beside
-        return _Shown(b"".join(parts), row_bytes, beside)
+        return ShownRows(b"".join(parts), row_bytes, beside)
 
     async def _ask(self, stage: int, message: wire.AnyMessage, kind: type[T]) -> tuple[T, bytes]:
         """A stage's answer and its payload. Raises HeadraceError where it is of another kind."""

@@ -174,6 +174,11 @@ class RpcChain(Chain):
     def domain(self) -> Domain:
         return Domain(self.chain_id, self.addresses["TaskRegistry"])
 
+    def bind(self, name: str, address: str) -> None:
+        """Know a contract that another one made."""
+        self.addresses[name] = to_checksum_address(address)
+        self._bind(name, address)
+
     def _bind(self, name: str, address: str) -> None:
         abi = artifact(name)["abi"]
         contract = self._eth.contract(
@@ -374,8 +379,7 @@ class RpcChain(Chain):
         sent = await self._send(signer, None, creation.data_in_transaction, gas, label)
         receipt = await self._guard(self._eth.get_transaction_receipt(sent.tx_hash))
         address = str(receipt["contractAddress"])
-        self.addresses[name] = to_checksum_address(address)
-        self._bind(name, address)
+        self.bind(name, address)
         return address
 
     async def send_eth(self, signer: DigestSigner, to: str, wei: int) -> Sent:

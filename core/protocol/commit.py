@@ -38,13 +38,24 @@ def _parents(level: Sequence[bytes]) -> list[bytes]:
     return [*pairs, level[-1]] if len(level) % 2 else pairs
 
 
-def root_of_hashes(hashes: Sequence[bytes]) -> bytes:
-    """Root over leaf hashes. Their count is hashed in: trees of two sizes never share a root."""
+def top_of_hashes(hashes: Sequence[bytes]) -> bytes:
+    """The node over all leaf hashes, before their count is hashed in."""
     level = list(hashes)
     while len(level) > 1:
         level = _parents(level)
-    top = level[0] if level else _EMPTY_TOP
-    return sha256(_ROOT + len(hashes).to_bytes(4, "big") + top).digest()
+    return level[0] if level else _EMPTY_TOP
+
+
+def root_of_hashes(hashes: Sequence[bytes]) -> bytes:
+    """Root over leaf hashes. Their count is hashed in: trees of two sizes never share a root."""
+    return sha256(_ROOT + len(hashes).to_bytes(4, "big") + top_of_hashes(hashes)).digest()
+
+
+def row_hashes(rows: bytes | memoryview, row_bytes: int) -> list[bytes]:
+    """Leaf hashes of consecutive rows held in one buffer."""
+    view = memoryview(rows)
+    count = len(view) // row_bytes
+    return [row_hash(i, view[i * row_bytes : (i + 1) * row_bytes]) for i in range(count)]
 
 
 def merkle_root(leaves: Iterable[bytes]) -> bytes:

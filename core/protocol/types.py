@@ -367,6 +367,13 @@ class SignedAcceptance(Value, frozen=True):
     signature: Signature
 
 
+class SignedCheckpoint(Value, frozen=True):
+    """What the stage before said of its rows, as the stage after it keeps it."""
+
+    checkpoint: HopCheckpoint
+    signature: Signature
+
+
 class SignedReceipt(Value, frozen=True):
     """A receipt with the leaves under its `requests_root`, so that one request can be opened.
 

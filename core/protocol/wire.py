@@ -379,7 +379,10 @@ class FetchReceipts(OfJob, frozen=True):
 
 
 class Receipts(Message, frozen=True):
+    """Also the last words of the stage before this one; of the last stage, at the first."""
+
     signed: list[t.SignedReceipt]
+    words: list[t.SignedCheckpoint] = []
 
 
 class ShowNode(Message, frozen=True):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +432,20 @@ class MinerStore:
             request,
         )
         return found and (msgspec.msgpack.decode(found[0], type=t.HopCheckpoint), str(found[1]))
+
+    def last_words(self, order_hash: str, plan_hash: str, most: int) -> list[t.SignedCheckpoint]:
+        """What the stage before said of whole requests, by request, at most so many."""
+        found = self._rows(
+            "SELECT checkpoint, signature FROM checkpoints"
+            " WHERE order_hash = ? AND plan_hash = ? ORDER BY request",
+            order_hash,
+            plan_hash,
+        )
+        words = (
+            t.SignedCheckpoint(msgspec.msgpack.decode(word, type=t.HopCheckpoint), str(signature))
+            for word, signature in found
+        )
+        return list(islice((word for word in words if word.checkpoint.whole), most))
 
     # --- receipts ---
 

@@ -21,6 +21,8 @@ NOT_KEPT = "E-JOB-NOT-KEPT"
 #: A frame of rows stays well below the wire's limit.
 MAX_ROWS_BYTES = 4 * 2**20
 MAX_RECEIPTS_BYTES = 6 * 2**20
+#: Of a neighbour's last words, the first ones: some 600 bytes each.
+MAX_WORDS = 2000
 
 Fetch = wire.FetchOpening | wire.FetchRows | wire.FetchReceipts
 Answer = wire.AnyMessage | tuple[wire.AnyMessage, bytes]
@@ -64,7 +66,9 @@ def is_delegated(
 def answer(store: MinerStore, job: StoredJob, ask: Fetch) -> Answer:
     """What an authorised peer is given. Failed when the content is not kept here."""
     if isinstance(ask, wire.FetchReceipts):
-        return wire.Receipts(signed=_that_fit(store.receipts(job.order_hash, job.plan_hash)))
+        place = job.order_hash, job.plan_hash
+        words = store.last_words(*place, MAX_WORDS)
+        return wire.Receipts(_that_fit(store.receipts(*place)), words)
     if isinstance(ask, wire.FetchOpening):
         opening = store.opening(job.order_hash, ask.request)
         return opening if opening is not None else _not_kept(ask.request)

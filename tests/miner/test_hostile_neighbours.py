@@ -93,6 +93,28 @@ class Puppet:
         )
         return msgspec.structs.replace(message, **changes)
 
+    def end(self, requester: Requester, **changes: Any) -> wire.FinishRequest:
+        """The end of request 0, with the last word of all rows; `changes` are to that word."""
+        row_bytes = 4 * self.shard.hidden
+        word = t.HopCheckpoint(
+            order_hash=requester.order_hash,
+            plan_hash=requester.plan_hash,
+            stage=0,
+            request_index=0,
+            rows=len(self.rows) // row_bytes,
+            running_root=commit.to_hex(commit.rows_root(self.rows, row_bytes)),
+            whole=True,
+        )
+        word = msgspec.structs.replace(word, **changes)
+        return wire.FinishRequest(
+            order_hash=requester.order_hash,
+            request=0,
+            tokens_in=len(PROMPT),
+            tokens_out=len(self.tokens),
+            checkpoint=word,
+            checkpoint_signature=signing.sign(self.signer, DOMAIN, word),
+        )
+
 
 Scene = tuple[Puppet, Requester]
 
@@ -127,6 +149,13 @@ async def scene(start: Start, chain: FakeChain, model_dir: Path) -> AsyncIterato
 
 async def serve_to_the_end(puppet: Puppet, requester: Requester) -> None:
     """Honest stage 0 for request 0, one row per token, from wherever the prompt was sent."""
+    await serve_all_tokens(puppet, requester)
+    await puppet.channel.send(puppet.end(requester))
+    await requester.until(lambda: 0 in requester.receipts)
+
+
+async def serve_all_tokens(puppet: Puppet, requester: Requester) -> None:
+    """The same but for its end."""
     ids = list(PROMPT)
     while True:
         await requester.until(lambda: len(puppet.tokens) > len(ids) - len(PROMPT))
@@ -142,14 +171,6 @@ async def serve_to_the_end(puppet: Puppet, requester: Requester) -> None:
             row = puppet.shard.forward(torch.tensor([fed]), cache)
         data = row.numpy().astype("<f4").tobytes()
         await puppet.channel.send(puppet.frame(requester, len(ids) - 1, data), data)
-    done = wire.FinishRequest(
-        order_hash=requester.order_hash,
-        request=0,
-        tokens_in=len(PROMPT),
-        tokens_out=len(puppet.tokens),
-    )
-    await puppet.channel.send(done)
-    await requester.until(lambda: 0 in requester.receipts)
 
 
 async def test_repeated_and_late_frames_change_nothing(scene: Scene, model_dir: Path) -> None:
@@ -280,6 +301,37 @@ async def test_the_newest_checkpoint_of_the_stage_before_is_kept(scene: Scene) -
     assert signing.is_signed_by(DOMAIN, checkpoint, signature, puppet.signer.address)
     leaf = requester.receipts[0][1].leaves[0]
     assert checkpoint.running_root == leaf.in_root, "it proves what the receipt says came in"
+
+
+@pytest.mark.parametrize("how", ["withheld", "other rows", "not the last", "another's"])
+async def test_a_last_word_that_does_not_fit_leaves_what_was_done_to_be_paid(
+    scene: Scene, how: str
+) -> None:
+    puppet, requester = scene
+    rows = puppet.compute(PROMPT)
+    await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
+    await serve_all_tokens(puppet, requester)
+    changes = {"other rows": {"running_root": "0x" + "77" * 32}, "not the last": {"whole": False}}
+    end = puppet.end(requester, **changes.get(how, {}))
+    if how == "withheld":
+        end = msgspec.structs.replace(end, checkpoint=None, checkpoint_signature=None)
+    if how == "another's":
+        assert end.checkpoint is not None
+        forged = signing.sign(key(91), DOMAIN, end.checkpoint)
+        end = msgspec.structs.replace(end, checkpoint_signature=forged)
+    await puppet.channel.send(end)
+    await requester.until(lambda: bool(requester.failures))
+    assert [failed.lost for failed in requester.failures] == [puppet.signer.address]
+    assert puppet.last.store.receipts(requester.order_hash, requester.plan_hash) == []
+    last = puppet.last
+    channel = await connect(last.endpoint, requester.identity, expected=last.signer.address)
+    unsigned = (await channel.call(wire.CloseJob(requester.order_hash, [0]))).message
+    assert isinstance(unsigned, wire.Failed), "the leaf is on disk, and is not signed for alone"
+    cut = wire.Cut(requester.order_hash, 0, len(PROMPT), len(puppet.tokens))
+    answer = (await channel.call(cut)).message
+    assert isinstance(answer, wire.Receipt), answer
+    assert answer.signed.receipt.tokens_out == len(puppet.tokens)
+    await channel.close()
 
 
 async def test_a_stage_that_stops_signing_checkpoints_is_stopped(

@@ -126,7 +126,8 @@ def sign_receipt(
 ) -> t.SignedReceipt:
     """A stage's receipt over these leaves, a last one's with these roots of `states`.
 
-    A first one's with these `answers` of the last one; by default that was lost. `changes` replace fields before it is signed.
+    A first one's with these `answers` of the last one; by default that was lost. `changes` replace
+    fields before it is signed.
     """
     if states is None:
         states = [STATES] * len(leaves) if stage == len(plan) - 1 else []

@@ -1,6 +1,7 @@
 """What an auditor and a juror do.
 
 `verdicts`          `auditor check` and `auditor dispute`: the table of stages, the accusation
+`convict`           `auditor convict`: stages that their own signed words convict
 `play_dispute`      a dispute in the tolerance game: charge, bond, every move, the verdict
 `move_dispute`      `auditor disputes move`, `resolve` and `claim`: the same step by step, by hand
 `show_dispute`      `auditor disputes show`: a dispute move by move, with the number on trial

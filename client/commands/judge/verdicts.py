@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from client.audit.evidence import Delegation, events_named
+from client.audit.evidence import Delegation, case_of_job, events_named
 from client.audit.explain import Layer, explain_stage, rows_of
 from client.audit.investigation import (
     Investigation,
@@ -18,8 +18,10 @@ from client.audit.investigation import (
     investigate,
     open_evidence,
     read_delegation,
+    resolve_job,
     source_of,
 )
+from client.commands.judge.convict import contradictions
 from client.commands.judge.dispute_results import DisputeRow, JuryDispute
 from client.commands.judge.play_dispute import is_played, play_dispute
 from client.context import Context, open_context
@@ -53,6 +55,7 @@ async def check_job(
     delegation, layers = read_delegation(delegation_file), _layers(options.layers)
     signer = run.unlock()
     async with open_context(run.settings) as context:
+        await _check_words(run, context, signer, typed, delegation)
         found = await _rerun(run, context, signer, typed, delegation, layers, options.tolerance)
         by_layer = await _explained(context, signer, found, delegation) if options.explain else []
     run.emit(
@@ -88,6 +91,28 @@ async def check_job(
         state=f"operator {guilty.operator}; at fault: stage {faulty}",
         next_step=f"auditor dispute {job} --stage {guilty.stage}",
         **who,
+    )
+
+
+async def _check_words(
+    run: Run, context: Context, signer: DigestSigner, typed: str, delegation: Delegation | None
+) -> None:
+    """Raise CheckFailed where a stage's own words convict it: prompts, ids, counts, last words."""
+    job_id = await resolve_job(context, typed)
+    case = await case_of_job(context.chain, job_id, context.settings.network.deploy_block)
+    found, gaps = await contradictions(context, signer, case, delegation)
+    for gap in gaps:
+        run.note(f"not seen: {gap}")
+    if not found:
+        return
+    first = found[0]
+    raise CheckFailed(
+        f"stage {first.stage} is convicted by its own words ({first.call})",
+        f"request {first.request}: {first.why}",
+        state=f"at fault: stage {', '.join(str(one.stage) for one in found)}; nothing was re-run",
+        next_step=f"auditor convict {ids.short(ids.Kind.JOB, job_id)}",
+        stage=first.stage,
+        operator=case.plan[first.stage].operator,
     )
 
 

@@ -21,10 +21,10 @@ request_leaves = st.lists(
         request_index=u32,
         in_root=hashes32,
         out_root=hashes32,
-        tokens_in=u32,
-        tokens_out=u32,
+        tokens_in=st.integers(0, 2**28 - 1),
+        tokens_out=st.integers(0, 2**28 - 1),
     ),
-    max_size=12,
+    max_size=12,  # so that no sum is beyond 32 bits
     unique_by=lambda leaf: leaf.request_index,
 ).map(lambda leaves: sorted(leaves, key=lambda leaf: leaf.request_index))
 

@@ -73,6 +73,8 @@ def value_of(kind: str) -> st.SearchStrategy[Any]:
         )
     if kind == "address":
         return st.binary(min_size=20, max_size=20).map(lambda raw: "0x" + raw.hex())
+    if kind == "bool":
+        return st.booleans()
     return st.integers(0, LIMITS[kind])
 
 

@@ -1,0 +1,111 @@
+"""`auditor convict`: find what convicts a job's stages by their own words, and send it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from client.audit.contradictions import Contradiction, find
+from client.audit.evidence import AuditCase, Delegation, case_of_job
+from client.audit.investigation import open_evidence, read_delegation, resolve_job
+from client.context import Context, open_context, open_store
+from core.chain.chain import Sent
+from core.protocol import ids
+from core.protocol.errors import ConfigError, ContractRefused, UsageError
+from core.protocol.signing import DigestSigner
+from core.runtime.commands.console import Run
+from core.runtime.commands.results import Result
+
+CONTRACT = "Evidence"
+
+
+class Convicted(Result, frozen=True):
+    """`convict`: a stage at fault, by which call and why, and what it lost, in base units."""
+
+    job: str
+    stage: int
+    operator: str
+    evidence: str
+    request: int
+    why: str
+    gas: int
+    slashed: str
+    tx_hash: str
+
+
+async def contradictions(
+    context: Context, signer: DigestSigner, case: AuditCase, delegation: Delegation | None
+) -> tuple[list[Contradiction], list[str]]:
+    """What stages and our own records show against the stages, and what could not be seen."""
+    with closing(open_store(context.settings)) as store:
+        own = [signed for _, signed in store.receipts(case.job_id)]
+    async with open_evidence(context, signer, case, delegation) as evidence:
+        return await find(evidence, own)
+
+
+async def convict_job(run: Run, typed: str, delegation_file: Path | None) -> None:
+    """Convict each stage that its own words convict. Raises UsageError where none are found."""
+    delegation, signer = read_delegation(delegation_file), run.unlock()
+    async with open_context(run.settings) as context:
+        if CONTRACT not in context.chain.addresses:
+            raise ConfigError("this network has no Evidence", "the network file does not name it")
+        job_id = await resolve_job(context, typed)
+        case = await case_of_job(context.chain, job_id, run.settings.network.deploy_block)
+        found, gaps = await contradictions(context, signer, case, delegation)
+        for gap in gaps:
+            run.note(f"not seen: {gap}")
+        due = [one for one in found if not await _is_at_fault(context, case, one.stage)]
+        if not due:
+            why = "no stage contradicts the order or itself by what could be seen"
+            raise UsageError(
+                "there is nothing to convict by" if not found else "all are convicted already",
+                why if not found else f"{len(found)} at fault in this job",
+                next_step=f"auditor check {ids.short(ids.Kind.JOB, job_id)}",
+            )
+        costs = [
+            await context.chain.simulate(signer.address, CONTRACT, one.call, *_call(case, one))
+            for one in due
+        ]
+        lines = [
+            (f"stage {one.stage}", f"{one.call}, request {one.request}: {one.why}; {gas} gas")
+            for one, gas in zip(due, costs, strict=True)
+        ]
+        run.confirm("Convict?", lines)
+        run.emit([await _convict(run, context, signer, case, one) for one in due])
+
+
+async def _is_at_fault(context: Context, case: AuditCase, stage: int) -> bool:
+    job = await context.chain.read("TaskRegistry", "jobOf", case.job_id)
+    return bool(job["faultMask"] >> stage & 1)
+
+
+async def _convict(
+    run: Run, context: Context, signer: DigestSigner, case: AuditCase, one: Contradiction
+) -> Convicted:
+    sent = await context.chain.transact(signer, CONTRACT, one.call, *_call(case, one))
+    return Convicted(
+        job=ids.short(ids.Kind.JOB, case.job_id),
+        stage=one.stage,
+        operator=case.plan[one.stage].operator,
+        evidence=one.call,
+        request=one.request,
+        why=one.why,
+        gas=sent.gas_used,
+        slashed=run.settings.show_token(await _slashed(context, case, one, sent)),
+        tx_hash=sent.tx_hash,
+    )
+
+
+async def _slashed(context: Context, case: AuditCase, one: Contradiction, sent: Sent) -> int:
+    for event in await context.chain.events(sent.block_number, sent.block_number):
+        args = event.args
+        if event.name == "JobConvicted" and (args["job"], args["stage"]) == (
+            case.job_id,
+            one.stage,
+        ):
+            return int(args["slashed"])
+    raise ContractRefused(one.call, error="no conviction was logged")
+
+
+def _call(case: AuditCase, one: Contradiction) -> tuple[object, ...]:
+    return case.order, list(case.plan), *one.arguments
