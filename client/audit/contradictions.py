@@ -15,7 +15,7 @@ from client.audit.evidence import (
     EvidenceCollector,
     PromptOpening,
     ShownRows,
-    Told,
+    Testimony,
     tokens_in,
 )
 from core.protocol import commit, wire
@@ -176,14 +176,14 @@ async def find(
 
     `own` are receipts that we hold, beside those that the stages show.
     """
-    case, told, gaps = evidence.case, dict[int, Told](), list[str]()
+    case, told, gaps = evidence.case, dict[int, Testimony](), list[str]()
     stages = range(len(case.plan))
     for stage in stages:
         try:
             told[stage] = await evidence.told(stage)
         except HeadraceError as error:
             gaps.append(f"stage {stage}: {error.what}")
-            told[stage] = Told([], [])
+            told[stage] = Testimony([], [])
     receipts = {
         stage: [*told[stage].receipts, *(s for s in own if evidence.is_told_by(stage, s))]
         for stage in stages

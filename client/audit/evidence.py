@@ -148,7 +148,7 @@ def leaves_match(
 
 
 @dataclass(frozen=True)
-class Told:
+class Testimony:
     """What a stage shows: receipts that it signed, and last words of the stage before it."""
 
     receipts: list[SignedReceipt]
@@ -192,12 +192,12 @@ class EvidenceCollector:
         found, _ = await self._ask(stage, ask, wire.Receipts)
         return [signed for signed in found.signed if self._is_genuine(stage, signed)]
 
-    async def told(self, stage: int) -> Told:
+    async def told(self, stage: int) -> Testimony:
         """What the stage shows, even where it contradicts itself. Raises as `receipts` does."""
         ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
         found, _ = await self._ask(stage, ask, wire.Receipts)
         before = (stage - 1) % len(self.case.plan)
-        return Told(
+        return Testimony(
             [signed for signed in found.signed if self.is_told_by(stage, signed)],
             [word for word in found.words if self._is_word_of(before, word)],
         )

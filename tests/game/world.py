@@ -99,10 +99,12 @@ class World:
         bend: Bend = lambda stage, request, row, x: x,
         swap: Swap = lambda request, step, token: token,
         sign: Bend = lambda stage, request, row, x: x,
+        served: Sequence[Prompt] = (),
     ) -> Work:
         """A job matched on chain, done by three stages and delivered.
 
-        `sign` makes what a stage signs of what it sends.
+        `sign` makes what a stage signs of what it sends; `served` prompts are computed instead of
+        those ordered.
         """
         self.nonces += 1
         chain, batch = self.chain, PromptBatch.of(list(prompts))
@@ -143,7 +145,7 @@ class World:
             consents,
             signatures,
         )
-        work = Work(self, job, batch)
+        work = Work(self, job, batch, served or batch.prompts)
         work.run(spoil, bend, swap, sign)
         await work.deliver(now)
         return work
@@ -156,6 +158,7 @@ class Work:
     world: World
     job: Job
     batch: PromptBatch
+    served: Sequence[Prompt]
     rows: dict[tuple[int, str, int], bytes] = field(default_factory=dict)
     receipts: list[t.SignedReceipt] = field(default_factory=list)
 
@@ -176,7 +179,7 @@ class Work:
         ]
         out_root = roots[1] if len(roots) == 2 else commit.answer_root(*roots[1:])
         last = len(self.job.plan) - 1
-        counts = len(self.batch.prompts[request].ids), len(self.rows[last, "out", request]) // 4
+        counts = len(self.served[request].ids), len(self.rows[last, "out", request]) // 4
         return t.RequestLeaf(request, commit.to_hex(roots[0]), commit.to_hex(out_root), *counts)
 
     def states_root(self, stage: int, request: int) -> bytes:
@@ -188,7 +191,7 @@ class Work:
         shards = [load_shard(self.world.model_dir, stage.layers) for stage in self.job.plan]
         for stage, shard in enumerate(shards):
             spoil(stage, shard)
-        for request, prompt in enumerate(self.batch.prompts):
+        for request, prompt in enumerate(self.served):
             self._run_request(shards, request, prompt, bend, swap, sign)
 
     def _run_request(

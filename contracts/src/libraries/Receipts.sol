@@ -45,8 +45,9 @@ library Receipts {
     /// A whole pipeline's receipts: one a stage, each over every request of the order.
     ///
     /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, and that of the first the last
-    /// one's, so an altered activation or token is one stage's fault; token counts are equal and within the order's caps, so Σ gross ≤
-    /// maxAmount. No partial receipt can be delivered and cut off the pay for the rest.
+    /// one's, so an altered activation or token is one stage's fault; token counts are equal and
+    /// within the order's caps, so Σ gross ≤ maxAmount. No partial receipt can be delivered and cut
+    /// off the pay for the rest.
     function checkAll(
         Order calldata order,
         Stage[] calldata plan,
