@@ -6,7 +6,7 @@ functions here are the twins of its calls and read only what the accused signed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,11 +170,13 @@ def spoiled(signed: SignedReceipt, words: Sequence[SignedCheckpoint]) -> Contrad
 
 
 async def find(
-    evidence: EvidenceCollector, own: Sequence[SignedReceipt] = ()
+    evidence: EvidenceCollector,
+    own: Sequence[SignedReceipt] = (),
+    asked: Mapping[int, PromptOpening] = {},
 ) -> tuple[list[Contradiction], list[str]]:
     """What convicts each stage, one finding a stage at most, and what could not be looked at.
 
-    `own` are receipts that we hold, beside those that the stages show.
+    `own` are receipts that we hold, and `asked` prompts by request, beside what the stages show.
     """
     case, told, gaps = evidence.case, dict[int, Testimony](), list[str]()
     stages = range(len(case.plan))
@@ -196,7 +198,7 @@ async def find(
             found.setdefault(stage, one)
     for stage in stages:
         if stage not in found:
-            one_of_rows = await _of_rows(evidence, stage, receipts, gaps)
+            one_of_rows = await _of_rows(evidence, stage, receipts, asked, gaps)
             if one_of_rows is not None:
                 found[stage] = one_of_rows
     return [found[stage] for stage in sorted(found)], gaps
@@ -224,6 +226,7 @@ async def _of_rows(
     evidence: EvidenceCollector,
     stage: int,
     receipts: dict[int, list[SignedReceipt]],
+    asked: Mapping[int, PromptOpening],
     gaps: list[str],
 ) -> Contradiction | None:
     """What ids show: a first stage's inputs against order and answer, a last one's number."""
@@ -235,7 +238,7 @@ async def _of_rows(
                 continue
             seen.add(leaf)
             try:
-                found = await _of_request(evidence, signed, position, receipts[last])
+                found = await _of_request(evidence, signed, position, receipts[last], asked)
             except HeadraceError as error:
                 gaps.append(f"stage {stage}, request {leaf.request_index}: {error.what}")
                 continue
@@ -249,6 +252,7 @@ async def _of_request(
     signed: SignedReceipt,
     position: int,
     answers: Sequence[SignedReceipt],
+    asked: Mapping[int, PromptOpening],
 ) -> Contradiction | None:
     case, leaf, stage = evidence.case, signed.leaves[position], signed.receipt.stage
     last = len(case.plan) - 1
@@ -263,7 +267,7 @@ async def _of_request(
         return found
     entered = tokens_in(shown.data)
     if not case.order.is_open:
-        ordered = await evidence.opening(leaf.request_index)
+        ordered = asked.get(leaf.request_index) or await evidence.opening(leaf.request_index)
         if found := prompt(signed, position, ordered, entered):
             return found
     said = signed.answers[position] if position < len(signed.answers) else ZERO_HASH

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
 from client.audit.contradictions import Contradiction, find
-from client.audit.evidence import AuditCase, Delegation, case_of_job
+from client.audit.evidence import AuditCase, Delegation, PromptOpening, case_of_job
 from client.audit.investigation import open_evidence, read_delegation, resolve_job
 from client.context import Context, open_context, open_store
+from client.orders.orders import Prompt, PromptBatch
+from client.records.store import RequestRow
 from core.chain.chain import Sent
-from core.protocol import ids
+from core.protocol import commit, ids, wire
 from core.protocol.errors import ConfigError, ContractRefused, UsageError
 from core.protocol.signing import DigestSigner
+from core.protocol.types import SamplingParams
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
@@ -39,8 +45,32 @@ async def contradictions(
     """What stages and our own records show against the stages, and what could not be seen."""
     with closing(open_store(context.settings)) as store:
         own = [signed for _, signed in store.receipts(case.job_id)]
+        asked = _asked(case, store.requests(case.job_id))
     async with open_evidence(context, signer, case, delegation) as evidence:
-        return await find(evidence, own)
+        return await find(evidence, own, asked)
+
+
+def _asked(case: AuditCase, rows: Sequence[RequestRow]) -> dict[int, PromptOpening]:
+    """The prompts of a batch of ours, as its order commits to them."""
+    if case.order.is_open or len(rows) != case.order.requests:
+        return {}
+    batch = PromptBatch.of(
+        [
+            Prompt(
+                row.custom_id,
+                tuple(msgspec.json.decode(row.prompt_ids, type=list[int])),
+                msgspec.json.decode(row.sampling, type=SamplingParams),
+                commit.unhex(row.salt),
+            )
+            for row in rows
+        ]
+    )
+    found = {}
+    for index, prompt in enumerate(batch.prompts):
+        proof, salt = batch.opening(index), commit.to_hex(prompt.salt)
+        shown = wire.Opening(salt, proof.prompt_proof, prompt.sampling, proof.sampling_proof)
+        found[index] = PromptOpening(prompt.ids, prompt.sampling, shown)
+    return found
 
 
 async def convict_job(run: Run, typed: str, delegation_file: Path | None) -> None:
