@@ -1,6 +1,7 @@
 """Attacks by strangers, and calls that somebody might make, held against what is promised.
 
 `crafted_rows.json`  rows that the layers of a tiny model cancel, by family
+`test_evidence`      lies that a stage's own signed words show, and honest stages that none shows
 `test_crafted_rows`  rows chosen so that honest rounding looks like a lie convict nobody
 `model`              jobs and their money in Python, written from `docs/protocol.md` alone
 `accounts`           the same of balances, stakes and who can work

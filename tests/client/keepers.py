@@ -40,6 +40,7 @@ class Keepers(Operators):
         self.shard_roots = list(shard_roots)
         self.rows: dict[tuple[int, str, int], Rows] = {}
         self.receipts: dict[int, list[t.SignedReceipt]] = {}
+        self.words: dict[int, list[t.SignedCheckpoint]] = {}  # by the stage that keeps them
         self.answers: dict[int, Callable[[wire.AnyMessage], Answer]] = {}
         self.stalling: set[int] = set()
         self.most_rows = 10**6
@@ -112,7 +113,7 @@ class Keepers(Operators):
     def _honest(self, stage: int, message: wire.AnyMessage) -> Answer:
         match message:
             case wire.FetchReceipts():
-                return wire.Receipts(self.receipts.get(stage, []))
+                return wire.Receipts(self.receipts.get(stage, []), self.words.get(stage, []))
             case wire.FetchRows():
                 found = self.rows.get((stage, message.side, message.request))
                 if found is None:

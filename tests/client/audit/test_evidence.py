@@ -250,15 +250,23 @@ async def test_leaves_of_an_end_come_from_nobody_else(keepers: Keepers) -> None:
 
 def test_leaves_match_only_their_own_receipt() -> None:
     leaf = t.RequestLeaf(0, "0x" + "01" * 32, "0x" + "02" * 32, 3, 4)
-    roots = [commit.to_hex(root) for root in commit.receipt_roots([leaf])]
-    receipt = t.StageReceipt(t.ZERO_HASH, t.ZERO_HASH, 0, 0, 1, t.ZERO_HASH, *roots, 1, 3, 4, 0, 0)
-    assert leaves_match(receipt, [leaf])
-    assert not leaves_match(receipt, [])
-    assert not leaves_match(receipt, [leaf, leaf])
-    for field in ("input_root", "output_root", "requests_root"):
-        assert not leaves_match(msgspec.structs.replace(receipt, **{field: t.ZERO_HASH}), [leaf])
-    for field in ("requests", "tokens_in", "tokens_out"):
-        assert not leaves_match(msgspec.structs.replace(receipt, **{field: 9}), [leaf])
+    for stage, answers in ((0, ["0x" + "03" * 32]), (1, [])):
+        made = commit.receipt_roots([leaf], answers or None)
+        roots = [commit.to_hex(root) for root in made]
+        place = t.ZERO_HASH, t.ZERO_HASH, stage, 0, 1, t.ZERO_HASH
+        receipt = t.StageReceipt(*place, *roots, 1, 3, 4, 0, 0)
+        assert leaves_match(receipt, [leaf], answers)
+        assert not leaves_match(receipt, [], [])
+        assert not leaves_match(receipt, [leaf, leaf], answers * 2)
+        for field in ("input_root", "output_root", "requests_root"):
+            other = msgspec.structs.replace(receipt, **{field: t.ZERO_HASH})
+            assert not leaves_match(other, [leaf], answers)
+        for field in ("requests", "tokens_in", "tokens_out"):
+            other = msgspec.structs.replace(receipt, **{field: 9})
+            assert not leaves_match(other, [leaf], answers)
+        if not stage:
+            assert not leaves_match(receipt, [leaf], [t.ZERO_HASH])
+            assert not leaves_match(receipt, [leaf], [])
 
 
 # --- openings ---
