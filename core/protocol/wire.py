@@ -222,11 +222,11 @@ class Token(OfRequest, frozen=True, omit_defaults=True):
     token: t.U32
     finish: Finish = ""
     trace: Trace | None = None
+    logprob: Logprob | None = None
+    top: Annotated[tuple[tuple[t.U32, Logprob], ...], msgspec.Meta(max_length=t.MAX_LOGPROBS)] = ()
     states_root: t.Hash32 | None = None
     checkpoint: t.HopCheckpoint | None = None
     checkpoint_signature: t.Signature | None = None
-    logprob: Logprob | None = None
-    top: Annotated[tuple[tuple[t.U32, Logprob], ...], msgspec.Meta(max_length=t.MAX_LOGPROBS)] = ()
 
 
 class FinishRequest(OfRequest, frozen=True):

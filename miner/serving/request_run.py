@@ -313,6 +313,7 @@ class RequestRun:
         if error is None:
             return
         self._context.count("request_stranded")
+        self._log.warning("request stranded", error=str(error), lost=lost)
         self.stranding = failed(self.job, self.index, error.code, str(error), lost)
         self._wires.to_client(self.stranding)
 
@@ -452,7 +453,7 @@ class RequestRun:
 
     def _take_answer(self, message: wire.Token, prompt_tokens: int, produced: int) -> None:
         """The last stage's word over the whole answer, at a first stage that is another one."""
-        drawn = bytearray(self._in.data(prompt_tokens, prompt_tokens + produced - 1))
+        drawn = bytes(self._in.data(prompt_tokens, prompt_tokens + produced - 1))
         drawn += commit.token_bytes((message.token,))
         states_root = commit.unhex(message.states_root or t.ZERO_HASH)
         root = commit.answer_root(commit.rows_root(drawn, 4), states_root)

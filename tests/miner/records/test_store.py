@@ -78,7 +78,8 @@ def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
     )
     assert job.is_last
     assert not job.is_first
-    kept = {0: FinishedLeaf(leaf(0), "0x" + "5a" * 32), 1: FinishedLeaf(leaf(1), "")}
+    zero, root = t.ZERO_HASH, "0x" + "5a" * 32
+    kept = {0: FinishedLeaf(leaf(0), root, zero), 1: FinishedLeaf(leaf(1), "", zero)}
     assert store.leaves(ORDER_HASH, PLAN_HASH) == kept
     assert store.leaves(ORDER_HASH, PLAN_HASH, 1) == {1: kept[1]}
     assert store.leaves(ORDER_HASH, PLAN_HASH, 2) == {}
@@ -114,6 +115,7 @@ def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None
     store.close()
     db = sqlite3.connect(path)
     db.execute("ALTER TABLE leaves DROP COLUMN states_root")
+    db.execute("ALTER TABLE leaves DROP COLUMN answer_root")
     db.execute("PRAGMA user_version = 2")
     db.commit()
     db.close()
@@ -130,7 +132,7 @@ def test_another_leaf_for_the_same_request_is_never_written(tmp_path: Path) -> N
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0), ROWS_IN, ROWS_OUT)
     with pytest.raises(CheckFailed, match="not signed again"):
         store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(0, salt=9), ROWS_OUT, ROWS_IN)
-    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: FinishedLeaf(leaf(0), "")}
+    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: FinishedLeaf(leaf(0), "", t.ZERO_HASH)}
     assert store.rows(ORDER_HASH, PLAN_HASH, 0, "in", 0, 9) == (ROWS_IN.data, 8, 5)
     store.close()
 
@@ -175,7 +177,8 @@ def test_rows_are_purged_only_when_nobody_can_dispute_and_leaves_never(tmp_path:
     assert store.purge(late) == 0
     for side in ("in", "out", "states"):
         assert store.rows(ORDER_HASH, PLAN_HASH, 0, side, 0, 9) is None
-    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: FinishedLeaf(leaf(0), "0x" + "5a" * 32)}
+    known = FinishedLeaf(leaf(0), "0x" + "5a" * 32, t.ZERO_HASH)
+    assert store.leaves(ORDER_HASH, PLAN_HASH) == {0: known}
     store.close()
 
 
@@ -210,11 +213,10 @@ def test_two_signatures_never_disagree_about_a_request(
             assert job is not None
             try:
                 if what == "finish":
-                    signed.append(
-                        await book.finish(
-                            job, leaf(int(first), int(second)), ROWS_IN, ROWS_OUT, STATES
-                        )  # type: ignore[call-overload]
-                    )
+                    index = int(first)  # type: ignore[call-overload]
+                    made = leaf(index, int(second))  # type: ignore[call-overload]
+                    await book.finish(job, made, ROWS_IN, ROWS_OUT, STATES)
+                    signed.append(await book.sign_over(job, [index]))
                 elif what == "close":
                     requests = sorted(first)  # type: ignore[call-overload]
                     signed.append(await book.sign_over(job, requests))
