@@ -51,14 +51,14 @@ class Table:
     def __init__(self, accuser: Accuser, accused: Accused, answer: Answer | None = None) -> None:
         self.accuser, self.answer = accuser, answer or accused.answer
         case = accuser.case
-        leaf = commit.leaf_hash(commit.request_leaf_bytes(case.claim.leaf))
-        root = commit.root_of_hashes([leaf])
+        root = commit.root_of_hashes(commit.request_hashes([case.claim.leaf]))
+        proof = commit.request_proof([case.claim.leaf], 0)
         fresh = opened(PARAMETERS, 0, "accuser", frozenset(("owner",)), "requester", root, 1)
         self.below = accuser.below_root
         self.chunks: tuple[bytes, ...] = ()
         self.moves: list[str] = ["accuse"]
         # A token's sampling bytes are another test's: here its claim is taken as given.
-        posted = fresh._accuse(0, case, 0, [], self.below)
+        posted = fresh._accuse(0, case, 0, proof, self.below)
         self.game: Game = replace(posted, may_plead=case.claim.choice is None)
 
     def play(self) -> Verdict:

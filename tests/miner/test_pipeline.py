@@ -13,7 +13,7 @@ from client.pipeline.verify import Bought, RequestAnswer, check_answers, check_p
 from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.weights import model_manifest
-from core.protocol import commit, signing, wire
+from core.protocol import commit, hashing, signing, wire
 from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime.network.channel import Peers, StreamIdentity, connect
@@ -66,6 +66,21 @@ async def test_answers_equal_the_whole_models_and_receipts_chain(
         assert requester.tokens[index] == expected
         assert requester.finish[index] == ("stop" if expected[-1] == 258 else "length")
     check_receipts(model_dir, requester, list(range(5)))
+    await requester.close()
+
+
+async def test_stages_that_hash_in_c_sign_the_same(
+    start: Start, chain: FakeChain, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "in_c", hashing.in_c)
+    if not hashing.hash_in_c():
+        pytest.skip("no compiler has made the hashing in C")
+    machines = await start((0, 2), (2, 4))
+    requester = requester_of(chain, machines)
+    requester.order([(PROMPTS[0], greedy(6))])
+    await requester.run_all(MATCHER)
+    monkeypatch.setattr(hashing, "in_c", None)
+    check_receipts(model_dir, requester, [0])
     await requester.close()
 
 

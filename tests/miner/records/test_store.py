@@ -93,6 +93,22 @@ def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
+def test_last_words_alone_are_handed_out_and_survive_a_restart(tmp_path: Path) -> None:
+    path, place = tmp_path / "miner.sqlite", (ORDER_HASH, PLAN_HASH)
+    store = MinerStore(path)
+    words = [
+        t.HopCheckpoint(*place, 0, index, 5, t.ZERO_HASH, whole=index != 1) for index in range(4)
+    ]
+    for word in reversed(words):
+        store.put_checkpoint(word, "0x" + "22" * 65)
+    store.close()
+    store = MinerStore(path)
+    assert [one.checkpoint for one in store.last_words(*place, 9)] == [words[0], *words[2:]]
+    assert [one.checkpoint for one in store.last_words(*place, 1)] == words[:1]
+    assert store.last_words(PLAN_HASH, ORDER_HASH, 9) == []
+    store.close()
+
+
 def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     MinerStore(tmp_path / "private" / "miner.sqlite").close()
     assert stat.S_IMODE((tmp_path / "private" / "miner.sqlite").stat().st_mode) == 0o600

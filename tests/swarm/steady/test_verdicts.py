@@ -9,11 +9,18 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest_asyncio
 
+from client.context import open_store
 from client.jury.jury import Phase, VoteKind
+from core.keys.keystore import Keystore
+from core.keys.signer import DEVNET_PASSWORD
+from core.protocol import ids, signing
+from core.protocol.errors import CheckFailed, UsageError
 from core.protocol.types import JobState
 from core.protocol.units import NANO
 from devnet.deploy import USD
@@ -28,6 +35,7 @@ pytestmark = MARKS
 JURORS = ("juror-1", "juror-2", "juror-3")
 LINES = [prompt(f"q{i}", text, 8) for i, text in enumerate(("Why is the sky blue?", "Count."))]
 DRAWN_WITHIN_S = 300.0
+HONEST: list[str] = []  # the job that both sides of the file are about
 JURY = ("--arbitrator", "jury")
 
 
@@ -78,6 +86,12 @@ async def test_an_honest_job_passes_the_check_and_a_false_accusation_costs_the_b
     job = await world.ended(job.job_id, JobState.SETTLED)
     checked = await world.run("requester-1", "auditor", "check", name, "--json")
     assert [row["verdict"] for row in checked.result] == ["ok"] * 3, checked.result
+    refused = await world.run(
+        "requester-1", "auditor", "convict", name, "--yes", expect=UsageError.exit_code
+    )
+    HONEST.append(job.job_id)
+    assert "nothing to convict by" in refused.err
+    assert "not seen" not in refused.err
 
     accused = await world.run(
         "requester-1",
@@ -198,3 +212,27 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
         for party in world.profiles
     ]
     assert sorted(stakes) == sorted([500 * USD - taken // NANO, 500 * USD, 500 * USD])
+
+
+async def test_totals_that_no_requests_make_convict_by_one_command(world: World) -> None:
+    """Without bond and jury: a receipt of the honest job again, with a token more in its totals."""
+    (job_id,) = HONEST
+    name = ids.short(ids.Kind.JOB, job_id)
+    job = next(job for job in await world.jobs() if job.job_id == job_id)
+    party = await world.party_of(job.plan[0].operator)
+    keys, domain = Keystore(world.net.layout.keystores), world.chain.domain
+    signer = keys.unlock(f"{party}-operator", DEVNET_PASSWORD, chain_id=domain.chain_id)
+    with closing(open_store(world.settings_of("requester-1"))) as store:
+        honest = next(s for _, s in store.receipts(job_id) if s.receipt.stage == 0)
+        tokens_out = honest.receipt.tokens_out + 1
+        receipt = msgspec.structs.replace(honest.receipt, tokens_out=tokens_out)
+        signature = signing.sign(signer, domain, receipt)
+        lie = msgspec.structs.replace(honest, receipt=receipt, signature=signature)
+        store.add_receipts(job_id, [lie])
+    checked = await world.run("requester-1", "auditor", "check", name, expect=CheckFailed.exit_code)
+    assert "auditor convict" in checked.err
+    done = await world.run("requester-1", "auditor", "convict", name, "--yes", "--json")
+    assert [(one["stage"], one["evidence"]) for one in done.result] == [(0, "counts")]
+    assert (await world.chain.read("TaskRegistry", "jobOf", job_id))["faultMask"] == 1
+    owner = world.net.addresses[party]
+    assert (await world.chain.read("MinerRegistry", "minerOf", owner))["stake"] == 0
