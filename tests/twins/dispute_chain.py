@@ -331,7 +331,7 @@ class TwinGame:
             accused,
             bench.requester,
             root,
-            len(leaves),
+            len(leaves) // 2,
             order_hash,
         )
         return cls(bench, game, identity, receipt, model, job)

@@ -64,8 +64,7 @@ class Withheld:
         return SignedRows(self.toy.program, leaf, self.layer_from, self.layer_from + 1)
 
     def game(self) -> Game:
-        hashed = commit.leaf_hash(commit.request_leaf_bytes(self.rows.leaf))
-        root = commit.root_of_hashes([hashed])
+        root = commit.root_of_hashes(commit.request_hashes([self.rows.leaf]))
         return opened(PARAMETERS, 0, ACCUSER, frozenset((OPERATOR,)), REQUESTER, root, 1)
 
     def ask(self, game: Game, *spots: Spot, now: int = 0) -> Game:
