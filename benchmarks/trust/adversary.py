@@ -28,10 +28,10 @@ from core.dispute.play.model import TraceModel
 from core.dispute.play.plea import SAMPLED, Conditioning, most_noise
 from core.dispute.play.program import model_program
 from core.dispute.trace.families import (
-    BF16_DELTA_MICRO,
+    BF16_PLEA,
     BF16_TOLERANCES,
     FAMILIES,
-    FP32_DELTA_MICRO,
+    FP32_PLEA,
     FP32_TOLERANCES,
 )
 from core.dispute.trace.layout import TraceLayout
@@ -53,8 +53,8 @@ QUICK: dict[str, Any] = {
 }
 PROFILES = ("fp32", "bf16")
 PROMISES = {
-    "fp32": (FP32_TOLERANCES, FP32_DELTA_MICRO),
-    "bf16": (BF16_TOLERANCES, BF16_DELTA_MICRO),
+    "fp32": (FP32_TOLERANCES, FP32_PLEA),
+    "bf16": (BF16_TOLERANCES, BF16_PLEA),
 }
 FORMS = {"fp32": ("float32", torch.float32), "bf16": ("bfloat16", torch.bfloat16)}
 LAYERS, FIRST, DEPTHS, WINDOWS = 4, 1, (1, 2), (1, 16, 64)
@@ -73,7 +73,7 @@ class Stage:
     depth: int
 
     def layout(self, rows: int) -> TraceLayout:
-        return TraceLayout(self.program, FIRST, FIRST + self.depth, rows, 0, True)
+        return TraceLayout(self.program, FIRST, FIRST + self.depth, rows, 0)
 
     def load(self) -> ModelShard:
         span = LayerRange(FIRST, FIRST + self.depth)
@@ -120,7 +120,8 @@ def searched(folder: Path, family: str, profile: str, seconds: float) -> Found:
     path = folder / f"{family}-{profile}"
     name = {"gemma3_text": "gemma3"}.get(family, family)
     write_tiny_model(path, name, layers=LAYERS, dtype=FORMS[profile][0])
-    ours = model_program(path, *PROMISES[profile])
+    tolerances, plea = PROMISES[profile]
+    ours = model_program(path, tolerances, plea=plea)
     found, model = Found(), ours.trace_model(path)
     for depth in DEPTHS:
         stage = Stage(path, ours.program, model, profile, depth)

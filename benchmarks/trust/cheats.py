@@ -28,7 +28,7 @@ from benchmarks.trust.town import (
     town,
 )
 from core.dispute.play.plea import SAMPLED as SAMPLED_SEEDS
-from core.engine.model.blocks import ModelShard
+from core.engine.model.blocks import ModelShard, output_of
 from core.engine.sampling.sampling import Sampler, sample_batch
 
 REQUESTS, PROMPT_TOKENS = 3, 80
@@ -85,7 +85,7 @@ def rows() -> list[Row]:
         found.append(_activations(model, profile))
         if model == "smollm":
             with town(model, profile) as here:
-                found.append(_tokens(here, profile))
+                found.append(tokens(here, profile))
                 if profile == "fp32":
                     found.append(_at_the_end(here))
     return found
@@ -183,12 +183,17 @@ def _tell(here: Town, chosen: Sequence[Lie]) -> dict[str, Caught]:
 def _signed(here: Town, request: int, prompt: Sequence[int], first: Tensor, sent: Tensor) -> Served:
     """The request with its one token, drawn by an honest last stage from what it was sent."""
     tokens: tuple[int, ...] = (0,)
+    states = None
     if request == 0 and 2 in here.audited:
-        logits = honest(here.shards[2], request)(sent)
+        last = here.shards[2]
+        with output_of(last.decoder_layers[-1]) as left:
+            logits = honest(last, request)(sent)
+        states = left[-1].reshape(-1, last.hidden)[-1:].float().numpy()
         sampler = Sampler(SAMPLED, request, prompt, frozenset())
         (choice,) = sample_batch(logits[-1:], [sampler])
         tokens = (int(choice.token),)
-    return Served(request, tuple(prompt), tokens, (first.float().numpy(), sent.float().numpy()))
+    rows = first.float().numpy(), sent.float().numpy()
+    return Served(request, tuple(prompt), tokens, rows, states)
 
 
 # --- activations of the last stage ---
@@ -235,7 +240,7 @@ def _at_the_end(here: Town) -> Row:
 # --- tokens ---
 
 
-def _tokens(here: Town, profile: str) -> Row:
+def tokens(here: Town, profile: str) -> Row:
     """The last stage computes everything, and emits other tokens."""
     counts: dict[str, tuple[int, int]] = {}
     clean = 0
@@ -262,7 +267,7 @@ def _tokens(here: Town, profile: str) -> Row:
 def _wrong_seed(here: Town, request: int, prompt: Sequence[int]) -> Served:
     """Drawn with the noise of another request."""
     drawn = here.serve(request + 1000, prompt, TOKEN_STEPS)
-    return Served(request, drawn.prompt, drawn.tokens, drawn.rows)
+    return replace(drawn, request=request)
 
 
 def _one_wrong(here: Town, request: int, prompt: Sequence[int]) -> Served:

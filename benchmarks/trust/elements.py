@@ -55,7 +55,7 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
     served = honest(here.load(LayerRange(start, start + _LAYERS)), 0)(x)
     inputs, outputs = (t.float().numpy().astype("<f4").tobytes() for t in (x, served))
 
-    layout = TraceLayout(program.program, start, start + _LAYERS, _POSITIONS, 0, True)
+    layout = TraceLayout(program.program, start, start + _LAYERS, _POSITIONS, 0)
     boundaries = boundaries_of(layout, inputs, outputs)
     trace = build_trace(layout, model, boundaries)
     plain = Builder(layout, model, boundaries, Plain(program.program.part_terms))
@@ -69,7 +69,8 @@ def _rows(here: Town, sampled: int) -> Iterator[Row]:
         faults == 0 and judged >= WHOLE,
     )
     derivation = Derivation(layout, FP32_TOLERANCES[1].parts_per_trillion, None)
-    checker = Checker(derivation, sources_of(layout, model, inputs, outputs))
+    span = start, start + _LAYERS
+    checker = Checker(derivation, sources_of(program.program, span, model, inputs, outputs))
     places = _drawn(trace, sampled, random.Random(7))
     wrong = sum(checker.ruling(trace, place) != Ruling.HOLDS for place in places)
     yield Row(

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, honest
 from core.dispute.judging.numerics import (
@@ -18,6 +19,7 @@ from core.dispute.judging.numerics import (
     studentised,
     whitened_relative_l2,
 )
+from core.engine.batch.whole import head_logits
 from core.protocol.types import LayerRange
 from tests.core.engine.draws import judge_tokens
 
@@ -82,23 +84,23 @@ class Judge:
         return Judged(stage, finding, verdict.ratio / verdict.limit, q)
 
     def _ends(self, served: Served, stage: int, key: tuple[LayerRange, bytes]) -> Judged:
-        """The last stage: its tokens, and its state rows where there are some."""
+        """The last stage: its state rows and, by norm and head of these, its tokens. Where there
+        are none, its tokens by the rows that our own layers make.
+        """
         town, span, count = self._town, self._town.spans[stage], len(served.tokens)
-        first = len(served.prompt) - 1
+        exact, first = town.auditing(span), len(served.prompt) - 1
         if key not in self._references:
             wanted = range(first, len(served.entering(stage)))
-            exact = town.auditing(span)
             made = reexecute(exact, served.entering(stage), logit_rows=wanted, states=True)
-            self._references[key] = tuple(part.numpy() for part in made)
-        rows, logits = (part[:count] for part in self._references[key])
-        verdicts = [
-            judge_tokens(
-                town.profile, logits, served.tokens, SAMPLED, served.request, prompt=served.prompt
-            )
-        ]
+            self._references[key] = made.rows.numpy()
+        rows, verdicts = self._references[key][:count], []
+        states = rows
         if served.states is not None:
-            sigma = town.sigma[span.end]
-            verdicts.append(judge_rows(town.profile, len(span), served.states[:count], rows, sigma))
+            states, sigma = served.states[:count], town.sigma[span.end]
+            verdicts.append(judge_rows(town.profile, len(span), states, rows, sigma))
+        logits = head_logits(exact, torch.from_numpy(states).double())
+        of = served.tokens, SAMPLED, served.request
+        verdicts.append(judge_tokens(town.profile, logits, *of, prompt=served.prompt))
         at_fault = any(verdict.at_fault for verdict in verdicts)
         excess = max(verdict.ratio / verdict.limit for verdict in verdicts)
         return Judged(stage, Finding.SLASHED if at_fault else Finding.CLEAN, excess)

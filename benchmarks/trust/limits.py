@@ -23,7 +23,7 @@ class Limits:
     def __init__(self, here: Town, stage: int, rows: Tensor, seeds: Sequence[int]) -> None:
         self._program, span = here.ours.program, here.spans[stage]
         self._depth = span.end - span.start
-        layout = TraceLayout(self._program, span.start, span.end, len(rows), 0, True)
+        layout = TraceLayout(self._program, span.start, span.end, len(rows), 0)
         self._of = Conditioning(layout, here.traced, Boundaries(rows.float().numpy()))
         self._changes = [self._of.change(seed) for seed in seeds]
 

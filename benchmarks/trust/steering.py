@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.town import Served, Town, honest, town
-from core.dispute.judging.numerics import judge_rows, reexecute
+from core.dispute.judging.numerics import TokenMargins, judge_rows, reexecute
+from core.engine.batch.whole import head_logits
 from core.engine.model.attention import attending
-from core.engine.model.blocks import ModelShard
+from core.engine.model.blocks import ModelShard, output_of
 from core.protocol.types import SamplingParams
-from tests.core.engine.draws import judge_tokens
 
 MODEL = "smollm"
 PROMPTS, PROMPT_TOKENS, RANKS, TURNS = 2, 80, (1, 19), 1
@@ -248,11 +247,14 @@ def _bf16(here: Town) -> Row:
     served, tried, won = _steered(here, prompt)
     judge = Judge(here)
     stages = [judge.stage(served, stage, student=False).finding for stage in (0, 1)]
-    tokens = _greedy_verdict(here, served.rows[-1], here.spans[-1:], served)
-    replay = _greedy_verdict(here, served.fed, here.spans, served)
-    honest_replay = _greedy_verdict(here, None, here.spans, _honest_answer(here, prompt))
+    last = here.exact(here.spans[-1])
+    tokens = _margins(served, head_logits(last, torch.from_numpy(served.states).double()))
+    replay, honest_replay = (
+        _margins(of, _from_ids(here, of)).replayed(here.profile)
+        for of in (served, _honest_answer(here, prompt))
+    )
     caught = [f"stage {i}" for i, f in enumerate(stages) if f == Finding.SLASHED]
-    caught += ["the last stage's tokens"] if tokens.at_fault else []
+    caught += ["the last stage's tokens"] if tokens.verdict(here.profile).at_fault else []
     by_itself = (
         f"at fault by itself: {', '.join(caught)}" if caught else "each stage clean by itself"
     )
@@ -310,6 +312,7 @@ def _generate(here: Town, prompt: Sequence[int], bend: Any) -> tuple[Served, lis
     works = [honest(shard, 0) for shard in here.shards]
     probe = here.shards[2]
     rows: list[list[Tensor]] = [[], []]
+    states: list[Tensor] = []
     tokens: list[int] = []
     unbent: list[int] = []
     fed = torch.tensor(list(prompt))
@@ -318,7 +321,9 @@ def _generate(here: Town, prompt: Sequence[int], bend: Any) -> tuple[Served, lis
         second = works[1](first)
         before = torch.cat(rows[1]) if rows[1] else second[:0]
         sent = bend(step, before, second)
-        logits = works[2](sent)[-1]
+        with output_of(probe.decoder_layers[-1]) as left:
+            logits = works[2](sent)[-1]
+        states.append(left[-1].reshape(-1, probe.hidden)[-1:])
         if torch.equal(sent, second):
             unbent.append(int(logits.argmax()))
         else:
@@ -329,21 +334,20 @@ def _generate(here: Town, prompt: Sequence[int], bend: Any) -> tuple[Served, lis
         rows[1].append(sent)
         tokens.append(int(logits.argmax()))
         fed = torch.tensor(tokens[-1:])
-    made = tuple(torch.cat(r).float().numpy() for r in rows)
-    return Served(0, tuple(prompt), tuple(tokens), made), unbent
+    *made, ends = (torch.cat(r).float().numpy() for r in (*rows, states))
+    return Served(0, tuple(prompt), tuple(tokens), tuple(made), ends), unbent
 
 
-def _greedy_verdict(here: Town, entering: Any, spans: Sequence[Any], served: Served) -> Any:
-    """Every token against the reference, from the rows that enter these stages, or from the ids."""
-    x = (
-        served.fed
-        if entering is None or isinstance(entering, Tensor)
-        else torch.from_numpy(entering).double()
-    )
-    first = len(served.prompt) - 1
-    for span in spans:
+def _from_ids(here: Town, served: Served) -> Any:
+    """The reference's logits of every token, [T, V]."""
+    x, first = served.fed, len(served.prompt) - 1
+    for span in here.spans:
         wanted = range(first, first + len(served.tokens)) if span == here.spans[-1] else None
         x = reexecute(here.exact(span), x, logit_rows=wanted)
-    return judge_tokens(
-        here.profile, np.asarray(x), served.tokens, _GREEDY, 0, prompt=served.prompt
-    )
+    return x
+
+
+def _margins(served: Served, logits: Any) -> TokenMargins:
+    found = TokenMargins(served.tokens, _GREEDY, 0, prompt=served.prompt)
+    found(logits)
+    return found

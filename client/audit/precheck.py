@@ -22,6 +22,7 @@ def scaled(profile: NumericsProfile, factor: float) -> NumericsProfile:
         short_by_depth=tuple((depth, t * factor) for depth, t in profile.short_by_depth),
         single_row=profile.single_row * factor,
         token_margin=profile.token_margin * factor,
+        replay_margin=profile.replay_margin * factor,
         mean_margin=profile.mean_margin * factor,
     )
 
@@ -51,14 +52,15 @@ def ends_clear(
     sigma: Any,
     margins: TokenMargins,
 ) -> tuple[NumericsVerdict, Any, NumericsVerdict] | None:
-    """The same of a last stage's state rows [T, D], and the verdict on its T tokens by `margins`.
+    """The same of a last stage's state rows [T, D], and the verdict on its T tokens by `margins`:
+    by norm and head of these very rows, whatever we make of the layers.
 
     `inputs` are of all N positions: ids [N] or activations [N, D].
     """
     import torch
 
     wanted = torch.arange(len(inputs) - len(margins.tokens), len(inputs))
-    made = _forward(shard, inputs, wanted, margins)
+    made = _forward(shard, inputs, wanted, margins, torch.from_numpy(served))
     if made is None or not margins.are_all_finite:
         return None
     rows = _rows_clear(profile, shard, made.rows.numpy(), served, sigma)
@@ -75,8 +77,10 @@ def _rows_clear(
     return None if verdict.at_fault or verdict.ratio > verdict.limit else (verdict, ours)
 
 
-def _forward(shard: ModelShard, inputs: Any, rows: Any, draw: Any = None) -> Any:
-    """Rows of all positions, or of a last stage these `rows`, their logits given to `draw`.
+def _forward(
+    shard: ModelShard, inputs: Any, rows: Any, draw: Any = None, served: Any = None
+) -> Any:
+    """Rows of all positions, or of a last stage these `rows`; logits of `served` given to `draw`.
 
     None for inputs that no stage may be fed: judging them is for the exact re-run.
     """
@@ -86,7 +90,7 @@ def _forward(shard: ModelShard, inputs: Any, rows: Any, draw: Any = None) -> Any
 
     x = inputs if shard.is_first else inputs.to(shard.dtype)
     try:
-        found = run_whole(shard, x, rows, states=True, draw=draw)
+        found = run_whole(shard, x, rows, states=True, draw=draw, served=served)
     except ValueError:
         return None
     made = found.rows if isinstance(found, tuple) else found

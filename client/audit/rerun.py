@@ -235,7 +235,7 @@ class _StageJudge:
         )
 
     def judge_ends(self, leaf: RequestLeaf, inputs: bytes, ends: _Ends) -> RequestFinding:
-        """A last stage: its state rows as any other's, and its tokens by the head on ours."""
+        """A last stage: its state rows as any other's, and its tokens by the head on them."""
         from core.dispute.judging.numerics import TokenMargins, judge_rows, reexecute
 
         source, profile, shard, sigma = self._source, self._source.profile, self.shard, self._sigma
@@ -262,7 +262,8 @@ class _StageJudge:
         self._in_float64 += 1
         exact, drawn, first = self._exact, margins(), leaf.tokens_in - 1
         wanted = range(first, first + len(tokens))
-        made = reexecute(exact, inputs_of(exact, inputs), logit_rows=wanted, draw=drawn)
+        entered = inputs_of(exact, inputs)
+        made = reexecute(exact, entered, logit_rows=wanted, draw=drawn, served=served)
         reference = made.rows.numpy()
         rows = judge_rows(profile, len(exact.layers), served, reference, sigma)
         by_token = drawn.verdict(profile)

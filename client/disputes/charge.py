@@ -167,18 +167,20 @@ def _token(
     opening: PromptOpening,
 ) -> tuple[Claim, bytes]:
     """The claim, and the tokens that it lists."""
-    from core.dispute.judging.numerics import reexecute
+    import torch
+
     from core.dispute.play.claims import token_claim, token_due
     from core.dispute.trace.answer import likeliest, to_tokens
     from core.dispute.trace.derive import How
     from core.dispute.trace.draw import DrawError
+    from core.engine.batch.whole import head_logits
 
     produced = worst.first_divergent_step
     if produced is None:
         raise _unjudged("no single token of this answer is wrong")
     shard, leaf = source.load(work.place), work.leaf
-    row = leaf.tokens_in - 1 + produced
-    logits = reexecute(shard, inputs_of(shard, work.inputs), logit_rows=[row]).numpy()[0]
+    state = torch.from_numpy(served_rows(shard, work.states)[produced]).double()
+    logits = head_logits(shard, state[None]).numpy()[0]
     tokens = tokens_in(work.outputs)
     sampling, prompt = opening.sampling, opening.prompt_ids
     request, said, eos = leaf.request_index, tokens[:produced], source.eos_ids

@@ -339,7 +339,8 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     function plead(DisputeId id, uint8 seed) external {
         (Dispute storage g, uint256 turn) = _accusedTurn(id, Phase.Picking);
         // At the root, which is then still at the node.
-        if (!g.mayPlead || turn.level() != Chunks.height(g.chunks)) revert PleaOver();
+        if (!g.mayPlead) revert NoPlea();
+        if (turn.level() != Chunks.height(g.chunks)) revert PleaOver();
         emit Pleaded(id, seed, _turn(g, turn, Phase.Pleaded, seed));
     }
 

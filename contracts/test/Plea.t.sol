@@ -13,6 +13,7 @@ import {GameFixture, ScriptedRowJudge} from "./fixtures/GameFixture.sol";
 /// player and clock is in ToleranceGame.t.sol.
 contract PleaTest is GameFixture {
     bytes4 private constant OVER = IToleranceGame.PleaOver.selector;
+    bytes4 private constant NONE = IToleranceGame.NoPlea.selector;
     bytes4 private constant OTHER = IToleranceGame.ClaimMismatch.selector;
 
     function restated() private returns (IArbitrator.DisputeRef memory r, DisputeId id) {
@@ -20,8 +21,8 @@ contract PleaTest is GameFixture {
         act(challenger, restateCall(id));
     }
 
-    function refusePlea(DisputeId id) private {
-        expectRefused(operator, pleadCall(id), abi.encodeWithSelector(OVER));
+    function refusePlea(DisputeId id, bytes4 why) private {
+        expectRefused(operator, pleadCall(id), abi.encodeWithSelector(why));
     }
 
     // --- pleading ---
@@ -57,21 +58,21 @@ contract PleaTest is GameFixture {
     function test_plead_afterAnOpening_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opening);
         act(challenger, openNodeCall(id));
-        refusePlea(id);
+        refusePlea(id, OVER);
         act(operator, abi.encodeCall(game.pick, (id, 0)));
         act(challenger, openChunksCall(id));
-        refusePlea(id);
+        refusePlea(id, OVER);
     }
 
     function test_plead_twice_isRefused() public {
         (, DisputeId id) = restated();
-        refusePlea(id);
+        refusePlea(id, NONE);
     }
 
     function test_plead_ofAToken_isRefused() public {
         DisputeId id = openGame();
         act(challenger, accuseTokenCall(id));
-        refusePlea(id);
+        refusePlea(id, NONE);
     }
 
     // --- restating ---

@@ -64,7 +64,7 @@ def charged(tiny: Tiny, rows: np.ndarray, made: bytes) -> tuple[Accuser, Accused
     sources = ShardSources.over(model, entered, left)
     roots = (commit.to_hex(side.root) for side in (sources.inputs, sources.outputs))
     leaf = RequestLeaf(0, *roots, len(rows), 1)
-    layout = TraceLayout(program, *SPAN, len(rows), 0, True)
+    layout = TraceLayout(program, *SPAN, len(rows), 0)
     exact = Conditioning(layout, model, signed_rows(layout, sources)).exact
     sigma = tiny.ours.tables["sigma"][SPAN[1]]
     out = np.frombuffer(made, "<f4").reshape(len(rows), -1)

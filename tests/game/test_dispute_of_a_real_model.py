@@ -289,15 +289,15 @@ async def test_a_wrong_token_costs_the_stake(
 async def accuse_token(work: Work, request: int, produced: int) -> tuple[Accusation, Any]:
     import torch
 
-    from core.dispute.judging.numerics import reexecute
+    from core.engine.batch.whole import head_logits
     from core.engine.weights.load_shard import load_shard
 
     ours, place = await operators(work), work.job.plan[2]
-    raw = np.frombuffer(work.rows[2, "in", request], "<f4").reshape(-1, ours.program.hidden)
+    raw = np.frombuffer(work.rows[2, "states", request], "<f4").reshape(-1, ours.program.hidden)
     shard = load_shard(work.world.model_dir, place.layers, dtype=torch.float64)
     leaf, prompt = work.leaf(2, request), work.batch.prompts[request]
-    row = leaf.tokens_in - 1 + produced
-    logits = reexecute(shard, torch.from_numpy(raw.astype(np.float64)), logit_rows=[row]).numpy()
+    state = torch.from_numpy(raw[produced : produced + 1].astype(np.float64))
+    logits = head_logits(shard, state).numpy()
     out = work.rows[2, "out", request]
     tokens = [int.from_bytes(out[at : at + 4], "little") for at in range(0, len(out), 4)]
     due = token_due(logits[0], prompt.sampling, request, tokens[:produced], prompt=prompt.ids)

@@ -124,9 +124,8 @@ def play(bench: Bench, shape: Shape, tag: int, way: Way) -> list[tuple[str, int,
         "head": ["model.embed_tokens.weight", "model.norm.weight"],
     }
     program = compile_program(traits, names, nothing("tables"))
-    accused = TraceLayout(
-        program, shape.layer_from, shape.layer_to, POSITIONS, POSITIONS - WINDOW_ROWS, True
-    )
+    spans = shape.layer_from, shape.layer_to, POSITIONS, POSITIONS - WINDOW_ROWS
+    accused = TraceLayout(program, *spans)
     layout = replace(accused, plea=SEED) if way.is_pleaded else accused
     section = layout.depth + (layout.once if way.is_pleaded else 0)
     ops = layout.section(section).ops

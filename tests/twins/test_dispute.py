@@ -17,6 +17,7 @@ from core.dispute.trace.evidence import Evidence, RunOpening, WeightOpening, sho
 from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
 from core.dispute.trace.operands import evidence_for
+from core.dispute.trace.program import Form
 from core.dispute.trace.rows import Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows
 from core.protocol import commit
@@ -136,7 +137,7 @@ def test_an_honest_accuser_wins_wherever_the_accused_points(
     for number, place in enumerate(sampled(stage, rng)):
         play = Play(bench, accusation, tag)
         play.accuse()
-        if number % 8 == 0 and stage.layout.op(place.section, place.op).form != 15:
+        if number % 8 == 0 and stage.layout.op(place.section, place.op).form != Form.VERDICT:
             play.descend(stage.layout.first_chunk(place) + place.item // 8)
         play.judge(place, rng)
         assert play.game.game.verdict == Verdict.FAULT, place
@@ -152,7 +153,7 @@ def test_a_forged_number_loses_wherever_it_is(bench: Bench, tag: int, name: str)
     outputs = stage.honest_outputs
     honest = stage.evaluate(outputs)
     for place in sampled(stage, rng):
-        if stage.layout.op(place.section, place.op).form == 15 or honest[place] in (
+        if stage.layout.op(place.section, place.op).form == Form.VERDICT or honest[place] in (
             0.0,
             float("-inf"),
         ):
@@ -420,7 +421,9 @@ def test_an_accused_that_was_shown_nothing_descends_to_the_lie_on_chain(
     stage = make_stage(name)
     outputs = stage.honest_outputs
     blind = Blind.of(stage, outputs)
-    summed = [p for p in sampled(stage, rng) if stage.layout.op(p.section, p.op).form != 15]
+    summed = [
+        p for p in sampled(stage, rng) if stage.layout.op(p.section, p.op).form != Form.VERDICT
+    ]
     for place in rng.sample(summed, 6):
         if not math.isfinite(blind.own[place]):
             continue

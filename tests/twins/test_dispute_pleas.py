@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from core.dispute.game.dispute import Phase, Verdict
-from core.dispute.trace.program import Tolerance
+from core.dispute.trace.program import Form, Tolerance
 from tests.twins.dispute_chain import TURN_S, Bench
 from tests.twins.game import toy as toys
 from tests.twins.game.game import GameError
@@ -43,7 +43,7 @@ def test_a_liar_that_pleads_loses_wherever_it_points(bench: Bench, tag: int, nam
     places = [place for place in sampled(again.stage, rng) if place.section >= once]
     for number, place in enumerate(places):
         play = pleaded(bench, accusation, tag, again)
-        is_verdict = again.stage.layout.op(place.section, place.op).form == 15
+        is_verdict = again.stage.layout.op(place.section, place.op).form == Form.VERDICT
         if number % 8 == 0 and not is_verdict:
             play.descend(again.stage.layout.first_chunk(place) + place.item // 8)
         play.judge(place, rng)
@@ -116,7 +116,7 @@ def test_a_plea_has_its_time_its_side_and_its_claim_on_chain(bench: Bench, lie: 
     with pytest.raises(GameError, match="OpeningWrong"):
         play.game.restate(again.case, again.below_root[:-1])
     play.game.restate(again.case, again.below_root)
-    with pytest.raises(GameError, match="PleaOver"):
+    with pytest.raises(GameError, match="NoPlea"):
         play.game.plead(SEED)
 
 

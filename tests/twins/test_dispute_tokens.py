@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from dataclasses import replace
 
 import msgspec
@@ -11,7 +13,9 @@ from eth_utils.crypto import keccak
 from core.dispute.game.dispute import Verdict
 from core.dispute.trace import answer
 from core.dispute.trace.derive import How
+from core.dispute.trace.layout import Place
 from core.dispute.trace.operands import evidence_for
+from core.dispute.trace.sources import CommittedRows
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol.types import ZERO_HASH, Order, RequestOpening, SamplingParams
@@ -54,9 +58,15 @@ def order_of(bench: Bench, drawn: Drawn) -> Order:
 class Play:
     """One accusation of a token on both twins."""
 
-    def __init__(self, bench: Bench, served: Served, drawn: Drawn | None = None) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        served: Served,
+        drawn: Drawn | None = None,
+        accusation: Accusation | None = None,
+    ) -> None:
         self.bench, self.served = bench, served
-        self.accusation: Accusation = served.accusation
+        self.accusation: Accusation = accusation or served.accusation
         self.case = self.accusation.case
         self.drawn = drawn or served.drawn(self.accusation)
         self.order = order_of(bench, self.drawn)
@@ -76,6 +86,16 @@ class Play:
             self.order,
             signature,
         )
+
+    def point(self, place: Place) -> Verdict:
+        """The accused points at a value, and the accuser opens it."""
+        a = self.accusation
+        derivation, sources = a.stage.derivation, a.stage.sources(a.outputs)
+        self.game.point(place)
+        if derivation.trial(place).parts:
+            raise ValueError(f"{place} is of partial sums")
+        self.game.prove(evidence_for(a.trace, derivation, sources, place))
+        return self.game.game.verdict
 
     def finish(self, tokens: bytes | None = None) -> Verdict:
         """The best that both can do, or with a list that the accused makes up."""
@@ -99,6 +119,53 @@ def test_tokens_are_judged_alike(bench: Bench, kind: str) -> None:
         play = Play(bench, Served(params, ordered(params, preferred, served), 1))
         play.accuse()
         assert play.finish() == (Verdict.FAULT if served == lowest else Verdict.NO_FAULT)
+
+
+def test_a_token_is_judged_by_the_state_row_that_was_signed_alike(bench: Bench) -> None:
+    """Every kind of value in its trace, right ones and one that is another row's."""
+    params = KINDS["greedy"]
+    served = Served(params, ordered(params, 3, 4), 1)
+    honest = served.accusation
+    places = [Place(0, 0, 0, 0, 5), Place(1, 0), Place(1, 1), Place(1, 2, 0, 0, 7), Place(1, 3)]
+    for place in places:
+        for trace, due in (
+            (honest.trace, Verdict.FAULT),
+            (honest.trace.replaced(place, honest.trace[place] + 0.5), Verdict.NO_FAULT),
+        ):
+            play = Play(bench, served, accusation=replace(honest, trace=trace))
+            play.accuse()
+            assert play.point(place) == due, place
+    states = honest.stage.states
+    assert states is not None
+    first = struct.unpack("<8f", states.rows[0])  # the signed row of another token
+    trace = honest.trace
+    for channel, value in enumerate(first):
+        trace = trace.replaced(Place(0, 0, 0, 0, channel), value)
+    play = Play(bench, served, accusation=replace(honest, trace=trace))
+    play.accuse()
+    assert play.point(Place(0, 0, 0, 0, 2)) == Verdict.NO_FAULT
+
+
+def test_a_state_row_that_is_no_number_is_the_accuseds_fault_alike(bench: Bench) -> None:
+    params = KINDS["greedy"]
+    served = Served(params, ordered(params, 3, 4), 1)
+    honest = served.accusation
+    states = honest.stage.states
+    assert states is not None
+    broken = [states.rows[0], struct.pack("<f", math.nan) + states.rows[1][4:]]
+    stage = replace(honest.stage, states=CommittedRows(broken))
+    accusation = replace(honest, stage=stage, outputs=stage.ids(1, 4))
+    play = Play(bench, served, accusation=accusation)
+    play.accuse()
+    assert play.point(Place(0, 0)) == Verdict.FAULT
+
+
+def test_a_token_has_no_plea_alike(bench: Bench) -> None:
+    params = KINDS["greedy"]
+    play = Play(bench, Served(params, ordered(params, 3, 4), 1))
+    play.accuse()
+    with pytest.raises(GameError, match="NoPlea"):
+        play.game.plead(7)
 
 
 def test_tokens_outside_filters_are_judged_alike(bench: Bench) -> None:

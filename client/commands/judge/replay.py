@@ -140,7 +140,7 @@ def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> ReplayedRe
     first = len(job.opening.prompt_ids) - 1
     wanted = range(first, first + len(job.tokens))
     reexecute(shard, _entering(job, rows), logit_rows=wanted, draw=margins)
-    verdict: NumericsVerdict = margins.verdict(source.profile)
+    verdict: NumericsVerdict = margins.replayed(source.profile)
     return ReplayedRequest(
         job.leaf.request_index,
         len(job.tokens),

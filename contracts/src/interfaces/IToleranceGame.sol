@@ -111,6 +111,9 @@ interface IToleranceGame is IArbitrator {
     error AskedEnough();
     error AskMismatch();
     error RowSound();
+    /// No deviation is accused, or one that was pleaded already. A token is judged by norm and head
+    /// of a signed row, where rounding does not grow.
+    error NoPlea();
     error PleaOver();
     error ListInvalid();
     error ListMismatch();
@@ -216,7 +219,7 @@ interface IToleranceGame is IArbitrator {
 
     /// Have a deviation measured against the rounding of these very rows: the accuser must state
     /// its trace again with a second pass, shaken by this seed. Once, while nothing but the root
-    /// was opened.
+    /// was opened; against a token there is none.
     function plead(DisputeId id, uint8 seed) external;
 
     /// Name any element of the trace, or its verdict. One that there is not loses.

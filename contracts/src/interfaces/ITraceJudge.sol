@@ -12,7 +12,7 @@ struct Claim {
     RequestLeaf leaf;
     uint16 layerFrom;
     uint16 layerTo;
-    uint32 positions; //   rows that the trace covers, from the first
+    uint32 positions; //   rows that the trace covers, from the first; up to an accused token's
     uint32 windowFrom; //  the deviation is over rows [windowFrom, positions)
     uint8 tolerance; //    which of the program's
     uint8 how; //          0: a deviation is accused; or a token, or pleaded: see Derive

@@ -98,11 +98,14 @@ library Derive {
         bool exists; // else nothing of the rest is set
     }
 
-    /// The layout of a claim's trace into `l`, which has its program.
+    /// The layout of a claim's trace into `l`, which has its program. That of a token has no
+    /// layers and one position: a signed state row enters, and the head follows.
     function lay(Layouts.Layout memory l, Claim calldata claim) internal pure {
         uint256 how = claim.how;
-        uint256 ending =
-            how == 0 ? Programs.LEAVE : how == PLEADED ? Programs.PLEADED : Programs.HEAD;
+        if (how != 0 && how != PLEADED) {
+            return l.make(claim.layerTo, claim.layerTo, 1, 0, Programs.HEAD);
+        }
+        uint256 ending = how == 0 ? Programs.LEAVE : Programs.PLEADED;
         l.make(claim.layerFrom, claim.layerTo, claim.positions, claim.windowFrom, ending);
     }
 
@@ -124,8 +127,6 @@ library Derive {
             s.position = l.windowFrom + place.row;
         } else if (form == Layouts.WINDOW_SCALAR) {
             s.position = l.windowFrom + place.index;
-        } else if (form == Layouts.LAST || form == Layouts.LAST_SCALAR || form == Layouts.LOGITS) {
-            s.position = l.positions - 1;
         } else {
             s.position = place.row;
         }
@@ -199,10 +200,9 @@ library Derive {
 
     /// Numbers that a position has in this form.
     function _length(Scene memory s, uint256 form) private pure returns (uint256) {
-        if (
-            form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR || form == Layouts.LAST_SCALAR
-                || form == Layouts.TOTAL
-        ) return 1;
+        if (form == Layouts.SCALAR || form == Layouts.WINDOW_SCALAR || form == Layouts.TOTAL) {
+            return 1;
+        }
         return s.frame.shapeOf(form).length;
     }
 
@@ -242,7 +242,7 @@ library Derive {
         if (form == Layouts.SCALAR) (row, start) = (0, position);
         else if (form == Layouts.WINDOW_SCALAR) (row, start) = (0, position - s.frame.windowFrom);
         else if (form == Layouts.WINDOW) row = position - s.frame.windowFrom;
-        else if (form == Layouts.TOTAL || form >= Layouts.LAST) row = 0;
+        else if (form == Layouts.TOTAL || form == Layouts.LOGITS) row = 0;
         r = _segment(s, source, row, 0);
         r.start = start;
         r.count = count;
@@ -294,6 +294,7 @@ library Derive {
         }
         leaf.row = RowElement(true, false, s.position, s.column);
         if (leaf.kind == IReferee.Kind.Input) {
+            leaf.row.isOut = s.frame.ending == Programs.HEAD;
             leaf.params = abi.encode(s.frame.program.rowFormat);
             return;
         }

@@ -66,11 +66,9 @@ library Layouts {
     uint256 internal constant WINDOW = 9;
     uint256 internal constant WINDOW_SCALAR = 10;
     uint256 internal constant TOTAL = 11;
-    uint256 internal constant LAST = 12;
-    uint256 internal constant LAST_SCALAR = 13;
-    uint256 internal constant LOGITS = 14;
-    uint256 internal constant VERDICT = 15;
-    uint256 private constant FORMS = 16;
+    uint256 internal constant LOGITS = 12;
+    uint256 internal constant VERDICT = 13;
+    uint256 private constant FORMS = 16; // of which the last two are none
     /// Where a word of four operators may have no bits: the upper halves of their forms.
     uint256 private constant NO_FORMS =
         0xf000000000000000f000000000000000f000000000000000f000000000000000;
@@ -135,8 +133,6 @@ library Layouts {
             each[WINDOW] = window * segmentChunks(p.hidden);
             each[WINDOW_SCALAR] = segmentChunks(window);
             each[TOTAL] = 1;
-            each[LAST] = segmentChunks(p.hidden);
-            each[LAST_SCALAR] = 1;
             each[LOGITS] = segmentChunks(p.vocab);
         }
     }
@@ -181,10 +177,9 @@ library Layouts {
         if (form == TURNED) return Shape(1, l.program.keys, n);
         if (form == WINDOW) return Shape(n - l.windowFrom, 1, l.program.hidden);
         if (form == WINDOW_SCALAR) return Shape(1, 1, n - l.windowFrom);
-        if (form == LAST) return Shape(1, 1, l.program.hidden);
         if (form == LOGITS) return Shape(1, 1, l.program.vocab);
         if (form == VERDICT) return Shape(0, 0, 0);
-        if (form != TOTAL && form != LAST_SCALAR) revert ITraceJudge.ProgramInvalid();
+        if (form != TOTAL) revert ITraceJudge.ProgramInvalid();
         return Shape(1, 1, 1);
     }
 

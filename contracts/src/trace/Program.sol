@@ -57,7 +57,7 @@ library Programs {
     uint256 internal constant PLEADED = 4;
     uint256 internal constant FIRST_LAYER_TYPE = 5;
 
-    uint256 private constant VERSION = 2;
+    uint256 private constant VERSION = 3;
     uint256 private constant PLEA_AT = 74;
     uint256 private constant OWN_BITS_AT = 82;
     uint256 private constant HEADER_BYTES = 83;

@@ -230,6 +230,7 @@ contract TraceJudge is ITraceJudge {
         if (leaf.row.isOut && claim.layerTo == s.frame.program.layers) {
             // Its state rows: one for each token, the first of the prompt's last position.
             spot.rows = claim.leaf.tokensOut;
+            if (s.choice.how != 0) spot.row = uint256(claim.positions) - 1; // an accused token's
             spot.row = spot.row + 1 - claim.leaf.tokensIn;
             spot.half = Openings.Half.States;
         }

@@ -253,14 +253,14 @@ contract JudgesTest is Test {
     }
 
     /// A program of another version, or cut before its tolerances, makes no sense.
-    function test_programs_areOfVersionTwo() public {
+    function test_programs_areOfVersionThree() public {
         bytes memory program = ToyProgram.bytesOf(ToyProgram.toy());
-        program[0] = 0x01;
+        program[0] = 0x02;
         profiles.set(programs.store(program));
         vm.expectRevert(ITraceJudge.ProgramInvalid.selector);
         rowJudge.checkClaim(MODEL, claim(0));
         program = new bytes(83);
-        program[0] = 0x02;
+        program[0] = 0x03;
         profiles.set(programs.store(program));
         vm.expectRevert(ITraceJudge.ProgramInvalid.selector);
         rowJudge.checkClaim(MODEL, claim(0));

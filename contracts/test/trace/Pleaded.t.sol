@@ -49,10 +49,47 @@ contract PleadedTraceTest is Test {
         (sections, chunks) = lens.layoutOf(accused);
         vm.assertEq(sections, 4);
         vm.assertEq(chunks, PASS + 20);
-        accused.how = 1;
-        (sections, chunks) = lens.layoutOf(accused);
-        vm.assertEq(sections, 4);
-        vm.assertEq(chunks, PASS + 2);
+    }
+
+    /// Whatever layers and positions the stage has: one row of 16 and the logits of nine tokens.
+    function test_aTokensTrace_isAStateRowAndTheHead() public view {
+        Claim memory c = tokenClaim();
+        for (uint32 positions = 10; positions < 13; ++positions) {
+            c.positions = positions;
+            c.layerFrom = uint16(positions - 10);
+            (uint256 sections, uint256 chunks) = lens.layoutOf(c);
+            vm.assertEq(sections, 2);
+            vm.assertEq(chunks, 2 + 2);
+        }
+        (uint256 first,) = lens.sectionOf(c, 0, 0);
+        (uint256 second, uint256 base) = lens.sectionOf(c, 1, 0);
+        vm.assertEq(first, Programs.FROM_ROWS);
+        vm.assertEq(second, Programs.HEAD);
+        vm.assertEq(base, 2);
+        vm.assertFalse(lens.contains(c, Place(0, 0, 1, 0, 0)));
+        vm.assertFalse(lens.contains(c, Place(2, 0, 0, 0, 0)));
+    }
+
+    function test_whatEntersATokensTrace_isARowThatTheStageSigned() public view {
+        (, Derive.Leaf memory leaf) = lens.wholeOf(tokenClaim(), Place(0, 0, 0, 0, 5));
+        vm.assertTrue(leaf.row.used && leaf.row.isOut);
+        vm.assertEq(leaf.row.column, 5);
+        (, leaf) = lens.wholeOf(claim(), Place(0, 0, 7, 0, 5));
+        vm.assertTrue(leaf.row.used && !leaf.row.isOut);
+    }
+
+    function test_aLogit_readsTheRowAndTheHead() public view {
+        (uint256 parts,) = lens.wholeOf(tokenClaim(), Place(1, 0, 0, 0, 8));
+        vm.assertEq(parts, 2);
+        Derive.Leaf memory leaf = lens.partOf(tokenClaim(), Place(1, 0, 0, 0, 8), 1);
+        assertRun(leaf.runs[0], 0, 16, 8, 8);
+        vm.assertEq(leaf.weights.part, 5); // behind embedding and four layers
+        vm.assertEq(leaf.weights.row, 8);
+    }
+
+    function tokenClaim() private pure returns (Claim memory c) {
+        c = claim();
+        (c.layerTo, c.how, c.key0) = (4, 1, 0);
     }
 
     function test_eachSection_hasItsTypeAndPlace() public view {
@@ -101,8 +138,7 @@ contract PleadedTraceTest is Test {
             vm.assertEq(lens.contains(c, Place(6, 10, 0, 0, index)), index == 0);
             c.how = 0;
             vm.assertEq(lens.contains(c, Place(3, 6, 0, 0, index)), index == 0);
-            c.how = 1;
-            vm.assertEq(lens.contains(c, Place(3, 1, 0, 0, index)), index < 9);
+            vm.assertEq(lens.contains(tokenClaim(), Place(1, 1, 0, 0, index)), index < 9);
         }
     }
 

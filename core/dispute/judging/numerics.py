@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from core.dispute.judging.margin import gain, margin_of
-from core.dispute.trace.families import BF16_DELTA_MICRO
+from core.dispute.trace.families import BF16_PLEA
 from core.dispute.trace.program import Program
 from core.engine.batch.whole import run_whole
 from core.engine.model.blocks import MAX_ACTIVATION, Draw, Final, ModelShard
@@ -40,8 +40,11 @@ class NumericsProfile:
     #: One row alone is a fault above this, for shards of at most `single_row_depth` layers.
     single_row: float
     single_row_depth: int
-    #: A produced token is a fault above this margin in nats.
+    #: A produced token is a fault above this margin in nats, by norm and head of its state row.
     token_margin: float
+    #: What an answer does not follow from the model above, replayed from its ids: one token's
+    #: margin in nats.
+    replay_margin: float
     window_rows: int
     least_rows: int
     #: Studentised deviations up to the first are clean, beyond the second suspicious
@@ -50,8 +53,8 @@ class NumericsProfile:
     suspicious_q: float = 10.0
     #: T for windows of fewer than `window_rows` rows; empty: the same.
     short_by_depth: tuple[tuple[int, float], ...] = ()
-    #: Largest mean of min(margin, 1 nat) over `mean_tokens` tokens or more: what an answer may owe
-    #: to near ties.
+    #: Largest mean of min(margin, 1 nat) over `mean_tokens` replayed tokens or more: what an answer
+    #: may owe to near ties.
     mean_margin: float = math.inf
     mean_tokens: int = 64
 
@@ -86,18 +89,20 @@ FP32 = NumericsProfile(
     single_row=1e-4,
     single_row_depth=10,
     token_margin=0.01,
+    replay_margin=0.01,
     window_rows=64,
     least_rows=16,
 )
-#: bfloat16 weights, activations and wire, float32 accumulation; the published table, see
-#: `families.BF16_TOLERANCES`.
+#: bfloat16 weights, activations and wire, float32 accumulation, norm and head in float32; the
+#: published table, see `families.BF16_TOLERANCES`.
 BF16 = NumericsProfile(
     name="bf16",
     tolerance_by_depth=((1, 1.5e-2), (6, 3.3e-2), (18, 6.5e-2)),
     short_by_depth=((1, 3e-2), (6, 6.6e-2), (18, 1.3e-1)),
     single_row=0.25,
     single_row_depth=10,
-    token_margin=1.0,
+    token_margin=0.01,
+    replay_margin=1.0,
     window_rows=64,
     least_rows=16,
     clean_q=1.6,
@@ -111,10 +116,10 @@ _PARTS = 10**12
 def profile_of(program: Program) -> NumericsProfile:
     """What a model's operator program promises, as an auditor tests it.
 
-    Without tolerances: a shadow profile. A program that lets tokens be a nat off is of bfloat16
-    machines, whose own noise is what coarser weights are told by.
+    Without tolerances: a shadow profile. A program whose shakes are bfloat16's is of such machines,
+    whose own noise is what coarser weights are told by.
     """
-    kind = BF16 if program.delta_micro >= BF16_DELTA_MICRO else FP32
+    kind = BF16 if program.plea.own_bits == BF16_PLEA.own_bits else FP32
     entries = sorted(program.tolerances, key=lambda t: t.max_depth)
     rows = {entry.min_rows for entry in entries}
     single = [entry for entry in entries if entry.min_rows == 1]
@@ -135,6 +140,7 @@ def profile_of(program: Program) -> NumericsProfile:
         single_row=single[-1].parts_per_trillion / _PARTS if single else math.inf,
         single_row_depth=single[-1].max_depth if single else 0,
         token_margin=program.delta_micro / MICRO,
+        replay_margin=kind.replay_margin,
         window_rows=window,
         least_rows=least,
         clean_q=kind.clean_q,
@@ -338,25 +344,35 @@ class TokenMargins:
         return self.margins[first:] + [0.0] * (len(rows) - judged)
 
     def verdict(self, profile: NumericsProfile) -> NumericsVerdict:
-        """Whether the tokens follow from the logits; `ratio` and `limit` are in nats.
+        """Whether the tokens follow from the logits of their state rows; `ratio` and `limit` are
+        in nats.
 
         The limit is the profile's margin times what the parameters make of an error of a logit
         (`core.dispute.judging.margin.gain`).
         """
+        return self._verdict(profile.token_margin)
+
+    def replayed(self, profile: NumericsProfile) -> NumericsVerdict:
+        """The same of logits that the whole model makes of the ids: one token, and their mean."""
+        found, margins = self._verdict(profile.replay_margin), self.margins
+        many = len(margins) >= profile.mean_tokens
+        mean = float(np.minimum(margins, 1.0).mean()) if many else 0.0
+        if mean <= profile.mean_margin * gain(self._params):
+            return found
+        reason = f"{len(margins)} tokens are {mean:.3g} nat behind on average"
+        return replace(found, at_fault=True, reasons=(*found.reasons, reason))
+
+    def _verdict(self, most: float) -> NumericsVerdict:
         margins = self.margins
         worst = int(np.argmax(margins)) if margins else 0
         largest = margins[worst] if margins else 0.0
-        limit = profile.token_margin * gain(self._params)
+        limit = most * gain(self._params)
         reasons = []
         if largest > limit:
             reasons.append(
                 f"token {worst} ({self.tokens[worst]}) is {largest:.3g} nat behind the best, more "
                 f"than {limit:.3g}"
             )
-        many = len(margins) >= profile.mean_tokens
-        mean = float(np.minimum(margins, 1.0).mean()) if many else 0.0
-        if mean > profile.mean_margin * gain(self._params):
-            reasons.append(f"{len(margins)} tokens are {mean:.3g} nat behind on average")
         behind = sum(m > 0 for m in margins)
         return NumericsVerdict(bool(reasons), tuple(reasons), largest, limit, worst, behind)
 
@@ -368,6 +384,7 @@ def reexecute(
     logit_rows: Sequence[int] | None = None,
     states: bool = False,
     draw: Draw | None = None,
+    served: Tensor | None = None,
 ) -> Tensor | Final:
     """The float64 answer to a request's committed inputs, all positions at once (teacher forcing).
 
@@ -376,8 +393,9 @@ def reexecute(
     [T, V] on the last stage, with `states` the rows that they are made of beside them. There
     `logit_rows` picks positions: request positions nIn−1 … nIn+nOut−2 give the produced tokens.
     With `draw` a last stage gives what that makes of logits, as `run_whole` does, and says nothing
-    of rows without an answer. From the first input row on that a stage would refuse (NaN, beyond
-    `MAX_ACTIVATION`) the answer is NaN.
+    of rows without an answer. With `served` [T, D], state rows that were signed, logits are those
+    of these rows by norm and head alone. From the first input row on that a stage would refuse
+    (NaN, beyond `MAX_ACTIVATION`) the answer is NaN.
     """
     if shard.dtype != torch.float64:
         raise ValueError(f"an audit runs in float64, not {shard.dtype}")
@@ -392,7 +410,10 @@ def reexecute(
         sound = len(x) if bool(usable.all()) else int(usable.int().argmin())
     places = [i for i, row in enumerate(wanted) if row < sound]
     known = torch.tensor([wanted[i] for i in places], dtype=torch.int64)
-    made: Any = run_whole(shard, x[:sound], known, states=True, draw=draw) if places else None
+    judged = None if served is None else torch.as_tensor(served)[places]
+    made: Any = None
+    if places:
+        made = run_whole(shard, x[:sound], known, states=True, draw=draw, served=judged)
     if not shard.is_last:
         return _filled(made, places, len(wanted), shard.hidden)
     rows, logits = (None, [] if draw else None) if made is None else made

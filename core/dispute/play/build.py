@@ -87,10 +87,10 @@ class Builder:
                 out[:, 0] = do.scale(table[ids].astype(np.float64), self._number(op))
             case LeafKind.LINEAR:
                 bias = None if op.bias == NONE else self._tensor(section, op.bias)[0]
-                x = self._positions(section, op, op.a, array)
+                x = self._positions(section, op.a, array)
                 _put(out, do.linear(x, self._tensor(section, op.tensor), bias))
             case LeafKind.SQUARES:
-                x = self._positions(section, op, op.a, array)
+                x = self._positions(section, op.a, array)
                 _put(out, do.squares(self._grouped(section, op, x)))
             case LeafKind.SUM:
                 found = do.total(array(section, op.a))
@@ -152,11 +152,9 @@ class Builder:
     def _window(self, section: int, source: int, array: Array) -> Floats:
         return self._of(section, source, array)[self._at.window_from :, 0]
 
-    def _positions(self, section: int, op: Op, source: int, array: Array) -> Floats:
-        """The operand's numbers, a row for each position that the operator's form has."""
-        found = self._of(section, source, array)[:, 0]
-        single = op.form in (Form.LAST, Form.LAST_SCALAR, Form.LOGITS)
-        return found[-1:] if single else found
+    def _positions(self, section: int, source: int, array: Array) -> Floats:
+        """The operand's numbers, a row for each position."""
+        return self._of(section, source, array)[:, 0]
 
     def _grouped(self, section: int, op: Op, x: Floats) -> Floats:
         n = self._at.group(section, op)
@@ -176,7 +174,7 @@ class Builder:
     # --- operators over heads ---
 
     def _norm(self, section: int, op: Op, array: Array, out: Floats) -> None:
-        x = self._positions(section, op, op.a, array)
+        x = self._positions(section, op.a, array)
         r = array(section, op.b)
         gain = self._tensor(section, op.tensor)[0].astype(np.float64)
         scalars = r.reshape(len(x), -1)  # [N, 1] or [N, heads]

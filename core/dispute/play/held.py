@@ -18,6 +18,7 @@ from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Boundary, TraceRun, Weights
 from core.dispute.trace.evidence import RowOpening, RunOpening, WeightOpening, run_chunks
 from core.dispute.trace.layout import Place, TraceLayout
+from core.dispute.trace.program import Program
 from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 
 VALUES_FILE, NODES_FILE = "values.f64", "nodes.sha256"
@@ -112,16 +113,17 @@ def boundaries_of(
 ) -> Boundaries:
     """Rows as they were signed, read as the numbers or token ids that they are.
 
-    `states` of a last stage.
+    `states` of a last stage; of them the one row that enters a token's trace.
     """
     width = layout.program.hidden
     entered: np.ndarray[Any, Any]
+    if layout.state_row is not None:
+        rows = np.frombuffer(states, dtype="<f4").reshape(-1, width)
+        return Boundaries(rows[layout.state_row :][:1])
     if layout.layer_from == 0:
         entered = np.frombuffer(inputs, dtype="<u4")
     else:
         entered = np.frombuffer(inputs, dtype="<f4").reshape(-1, width)
-    if not layout.deviation:
-        return Boundaries(entered)
     made = states if layout.program.ends_at(layout.layer_to) else outputs
     left = np.frombuffer(made, dtype="<f4").reshape(-1, width)
     # State rows are those of the last positions, other stages' of all.
@@ -129,14 +131,20 @@ def boundaries_of(
 
 
 def sources_of(
-    layout: TraceLayout, model: TraceModel, inputs: bytes, outputs: bytes, states: bytes = b""
+    program: Program,
+    layers: tuple[int, int],
+    model: TraceModel,
+    inputs: bytes,
+    outputs: bytes,
+    states: bytes = b"",
 ) -> ShardSources:
-    """Sources over rows as they were signed; `states` of a last stage."""
-    width = 4 * layout.program.hidden
-    ends = layout.program.ends_at(layout.layer_to)
+    """Sources over rows as a stage of these layers signed them; `states` of a last stage."""
+    width = 4 * program.hidden
+    start, end = layers
+    ends = program.ends_at(end)
     return ShardSources.over(
         model,
-        cut_rows(inputs, 4 if layout.layer_from == 0 else width),
+        cut_rows(inputs, 4 if start == 0 else width),
         cut_rows(outputs, 4 if ends else width),
         cut_rows(states, width),
     )

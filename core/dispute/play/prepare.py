@@ -35,9 +35,10 @@ def traced(
     request. With a `folder` the trace is kept there and taken up again. Raises CheckFailed when the
     rows are not those that the claim's request leaf commits to.
     """
-    layout = case.layout
-    sources = sources_of(layout, model, inputs, outputs, states)
-    check_rows(case.claim.leaf, sources)
+    layout, claim = case.layout, case.claim
+    layers = claim.layer_from, claim.layer_to
+    sources = sources_of(case.program, layers, model, inputs, outputs, states)
+    check_rows(claim.leaf, sources)
     trace = build_trace(
         layout,
         model,

@@ -24,21 +24,23 @@ from core.dispute.play import tables
 from core.dispute.play.build import Boundaries, Builder, run_section
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Plain
+from core.dispute.referee import LeafKind
+from core.dispute.trace.calibration import delta_for
 from core.dispute.trace.families import (
-    FP32_DELTA_MICRO,
+    FP32_PLEA,
     SIGMA,
     Traits,
     compile_program,
     traits_of,
 )
 from core.dispute.trace.layout import TraceLayout
-from core.dispute.trace.program import Plea, Program, Tolerance
+from core.dispute.trace.program import HEAD, Plea, Program, Tolerance
 from core.engine.weights.shape import read_config
 from core.engine.weights.weights import Manifest, model_manifest
 from core.protocol.errors import ModelUnsupported
 
 PROGRAM_FILE = "headrace-program.npz"
-_VERSION = 1
+_VERSION = 2
 _CORPUS_TOKENS = 64  # of each text at most
 _log = logging.getLogger(__name__)
 
@@ -63,34 +65,61 @@ class ModelProgram:
 def model_program(
     model_dir: Path,
     tolerances: Sequence[Tolerance] = (),
-    delta_micro: int = FP32_DELTA_MICRO,
-    plea: Plea | None = None,
+    delta_micro: int | None = None,
+    plea: Plea = FP32_PLEA,
 ) -> ModelProgram:
     """The program of a model folder with these tolerances, δ and noise.
 
-    Without tolerances no machine is accused of deviating. Measures σ the first time (one float64
-    execution over some hundred tokens) and keeps it beside the model. Raises ModelUnsupported for a
-    model that no program describes.
+    Without tolerances no machine is accused of deviating; without δ it is the least that the head's
+    weights allow. Measures σ the first time (one float64 execution over some hundred tokens) and
+    keeps it beside the model. Raises ModelUnsupported for a model that no program describes, and
+    for a smaller δ: honest tokens could be convicted by it.
     """
     model_dir = Path(model_dir)
-    traits, manifest = traits_of(read_config(model_dir)), model_manifest(model_dir)
-    made = _read(model_dir, manifest) or _make(model_dir, traits, manifest)
-    found = tables.tables_of(made.angles, traits.context, made.sigma)
-    names = manifest.tensors
-    root = TraceModel.open(model_dir, found).tables_root
-    program = compile_program(traits, names, root, tuple(tolerances), delta_micro, plea)
-    return ModelProgram(program, found)
+    traits, manifest, made = _made_of(model_dir)
+    least = delta_for(traits.hidden, made.head_gain)
+    if delta_micro is not None and delta_micro < least:
+        raise ModelUnsupported(
+            f"δ is {delta_micro / 10**6:g} nat, and this model's head needs {least / 10**6:g}",
+            why="honest rounding in norm and head may be larger on rows chosen for it",
+            next_step=f"register it with a δ of {least / 10**6:g} nat or more",
+        )
+    promised = tuple(tolerances), least if delta_micro is None else delta_micro, plea
+    return _program(model_dir, traits, manifest, made, *promised)
 
 
 def program_like(model_dir: Path, registered: Program) -> ModelProgram:
     """What the folder's own program is with the tolerances, δ and noise of a registered one."""
-    return model_program(model_dir, registered.tolerances, registered.delta_micro, registered.plea)
+    promised = registered.tolerances, registered.delta_micro, registered.plea
+    return _program(model_dir, *_made_of(model_dir), *promised)
+
+
+def _program(
+    model_dir: Path,
+    traits: Traits,
+    manifest: Manifest,
+    made: _Made,
+    tolerances: tuple[Tolerance, ...],
+    delta_micro: int,
+    plea: Plea,
+) -> ModelProgram:
+    found = tables.tables_of(made.angles, traits.context, made.sigma)
+    root = TraceModel.open(model_dir, found).tables_root
+    program = compile_program(traits, manifest.tensors, root, tolerances, delta_micro, plea)
+    return ModelProgram(program, found)
+
+
+def _made_of(model_dir: Path) -> tuple[Traits, Manifest, _Made]:
+    """Read from beside the model, or made."""
+    traits, manifest = traits_of(read_config(model_dir)), model_manifest(model_dir)
+    return traits, manifest, _read(model_dir, manifest) or _make(model_dir, traits, manifest)
 
 
 @dataclass(frozen=True)
 class _Made:
     angles: dict[str, tuple[tables.Float32s, float]]
     sigma: tables.Float32s
+    head_gain: float  # largest |g·w|, see `delta_for`
 
 
 def _make(model_dir: Path, traits: Traits, manifest: Manifest) -> _Made:
@@ -101,9 +130,20 @@ def _make(model_dir: Path, traits: Traits, manifest: Manifest) -> _Made:
     drafts = tables.tables_of(angles, short.context, blank)
     model = TraceModel.open(model_dir, drafts)
     program = compile_program(short, manifest.tensors, model.tables_root)
-    made = _Made(angles, tables.sigma_table(_sizes(program, model, _corpus(model_dir, traits))))
+    sigma = tables.sigma_table(_sizes(program, model, _corpus(model_dir, traits)))
+    made = _Made(angles, sigma, _head_gain(program, model))
     _keep(model_dir, manifest, made)
     return made
+
+
+def _head_gain(program: Program, model: TraceModel) -> float:
+    """Largest |g·w| of a factor of the final norm and a weight of its channel in the head."""
+    ops, part = program.sections[HEAD].ops, len(program.layer_types)
+    norm = next(op for op in ops if op.kind == LeafKind.NORM)
+    matrix = model.tensor(part, next(op.tensor for op in ops if op.kind == LeafKind.LINEAR))
+    factors = np.abs(model.tensor(part, norm.tensor)[0].astype(np.float64) + norm.flag)
+    columns = np.maximum(matrix.max(axis=0), -matrix.min(axis=0)).astype(np.float64)
+    return float((factors * columns).max())
 
 
 def _corpus(model_dir: Path, traits: Traits) -> list[list[int]]:
@@ -123,7 +163,7 @@ def _sizes(
     First positions are left out: a decoder's first row is a giant.
     """
     layers = len(program.layer_types)
-    layouts = [TraceLayout(program, 0, layers, len(ids), 0, True) for ids in corpus]
+    layouts = [TraceLayout(program, 0, layers, len(ids), 0) for ids in corpus]
     builders = [
         Builder(
             layout, model, Boundaries(np.array(ids, dtype=np.uint32)), Plain(program.part_terms)
@@ -154,7 +194,7 @@ def _read(model_dir: Path, manifest: Manifest) -> _Made | None:
                 return None
             factors = dict(zip(kept["names"].tolist(), kept["factors"].tolist(), strict=True))
             angles = {name: (kept[f"angles.{name}"], float(factors[name])) for name in factors}
-            return _Made(angles, kept[SIGMA])
+            return _Made(angles, kept[SIGMA], float(kept["head_gain"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:
@@ -169,6 +209,7 @@ def _keep(model_dir: Path, manifest: Manifest, made: _Made) -> None:
         "names": np.array(names),
         "factors": np.array([made.angles[name][1] for name in names]),
         SIGMA: made.sigma,
+        "head_gain": np.array(made.head_gain),
     } | {f"angles.{name}": made.angles[name][0] for name in names}
     draft = model_dir / f".{PROGRAM_FILE}.{os.getpid()}.{threading.get_ident()}"
     try:

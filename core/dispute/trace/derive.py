@@ -222,8 +222,6 @@ class Derivation:
             return self._at.window_from + place.row
         if form == Form.WINDOW_SCALAR:
             return self._at.window_from + place.item
-        if form in (Form.LAST, Form.LAST_SCALAR, Form.LOGITS):
-            return self._at.positions - 1
         return place.row
 
     def _run(
@@ -238,7 +236,7 @@ class Derivation:
             return TraceRun(Place(where, op, 0, 0, position - self._at.window_from), count)
         if form == Form.WINDOW:
             return TraceRun(Place(where, op, position - self._at.window_from, 0, column), count)
-        if form in (Form.TOTAL, Form.LAST, Form.LAST_SCALAR, Form.LOGITS):
+        if form in (Form.TOTAL, Form.LOGITS):
             return TraceRun(Place(where, op, 0, 0, column), count)
         return TraceRun(Place(where, op, position, 0, column), count)
 
@@ -269,7 +267,10 @@ class Derivation:
 
         match kind:
             case LeafKind.INPUT:
+                state = self._at.state_row
                 element = RowElement(Boundary.IN, position, column)
+                if state is not None:
+                    element = RowElement(Boundary.STATES, state, column)
                 return DerivedLeaf(kind, (self._p.row_format,), row=element)
             case LeafKind.EMBED:
                 size = self._p.vocab, self._p.hidden

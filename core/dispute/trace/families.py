@@ -36,7 +36,8 @@ FP32_TOLERANCES = (
     Tolerance(10, 1, 100 * 10**6),
     Tolerance(30, 16, 200 * 10**6),
 )
-FP32_DELTA_MICRO = 10_000
+#: δ in 10^-6 nat, at least: no norm and head in float32 is further off on natural rows.
+LEAST_DELTA_MICRO = 10_000
 FP32_PLEA = Plea(16 * 10**12, 24)
 #: The same for bfloat16 weights and activations with sums in float32. No model may be deeper a
 #: stage: honest noise reaches what coarser weights do.
@@ -49,7 +50,6 @@ BF16_TOLERANCES = (
     Tolerance(10, 1, 250 * 10**9),
     Tolerance(18, 16, 130 * 10**9),
 )
-BF16_DELTA_MICRO = 1_000_000
 BF16_PLEA = Plea(4 * 10**12, 9)
 #: Tensors under the tables' root, in order of name.
 ROPE_FULL, ROPE_SLIDING, SIGMA = "rope.0", "rope.1", "sigma"
@@ -129,12 +129,11 @@ def compile_program(
     tensors: Mapping[str, Sequence[str]],
     tables_root: bytes,
     tolerances: Sequence[Tolerance] = FP32_TOLERANCES,
-    delta_micro: int = FP32_DELTA_MICRO,
-    plea: Plea | None = None,
+    delta_micro: int = LEAST_DELTA_MICRO,
+    plea: Plea = FP32_PLEA,
 ) -> Program:
     """The program of a model.
 
-    Without `plea` that of its profile: one that lets tokens be a nat off is of bfloat16 machines.
     `tensors` names its tensors under `embed`, `layer i` and `head` as its manifest does.
 
     Raises ModelUnsupported where a tensor is missing, or one is there that no operator reads.
@@ -169,7 +168,7 @@ def compile_program(
         tables_root=tables_root,
         tables=3 if two else 2,
         sigma=2 if two else 1,
-        plea=plea or (BF16_PLEA if delta_micro >= BF16_DELTA_MICRO else FP32_PLEA),
+        plea=plea,
         tolerances=tuple(tolerances),
         sections=(
             Section(0, (Op(LeafKind.INPUT, Form.HIDDEN),)),
@@ -322,7 +321,7 @@ def _layer(
 def _head(traits: Traits, tensors: Sequence[str], book: _Constants) -> Section:
     names = _Names(tensors)
     ops = _Ops(names, traits, book)
-    x = ops.norm(Form.LAST, Form.LAST_SCALAR, INPUT, "norm")
+    x = ops.norm(Form.HIDDEN, Form.SCALAR, INPUT, "norm")
     weight = names.get("lm_head.weight")
     if weight == NONE:
         weight = names["embed_tokens.weight"]

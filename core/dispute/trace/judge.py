@@ -78,9 +78,11 @@ class Case:
 
     @cached_property
     def layout(self) -> TraceLayout:
-        c, deviates = self.claim, self.claim.choice is None
+        c = self.claim
+        if c.choice is not None:
+            return TraceLayout.of_token(self.program, c.positions - c.leaf.tokens_in)
         spans = c.layer_from, c.layer_to, c.positions, c.window_from
-        return TraceLayout(self.program, *spans, deviates, c.plea)
+        return TraceLayout(self.program, *spans, c.plea)
 
     @cached_property
     def derivation(self) -> Derivation:

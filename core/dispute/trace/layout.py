@@ -69,6 +69,7 @@ class TraceLayout:
     """What a stage's layers, a number of positions and a window make of a program.
 
     A pleaded trace has every section but the last twice: once as ever, once shaken (`shake.py`).
+    That of a token has no layers: a signed state row enters, and the head follows.
     """
 
     program: Program
@@ -76,8 +77,14 @@ class TraceLayout:
     layer_to: int
     positions: int
     window_from: int
-    deviation: bool  # the trace ends in a deviation, else in logits
     plea: int | None = None  # the seed that the accused named
+    state_row: int | None = None  # of a token: the row of its position among the state rows
+
+    @classmethod
+    def of_token(cls, program: Program, state_row: int) -> TraceLayout:
+        """The trace that a served token is judged by: one row through final norm and head."""
+        end = len(program.layer_types)
+        return cls(program, end, end, 1, 0, state_row=state_row)
 
     @property
     def depth(self) -> int:
@@ -100,7 +107,7 @@ class TraceLayout:
         once = (first, *(FIRST_LAYER_TYPE + kind for kind in layers))
         if self.plea is not None:
             return (*once, *once, PLEADED)
-        return (*once, LEAVE if self.deviation else HEAD)
+        return (*once, LEAVE if self.state_row is None else HEAD)
 
     def section(self, number: int) -> Section:
         return self.program.sections[self.section_types[number]]
@@ -140,7 +147,7 @@ class TraceLayout:
 
     def length(self, form: Form) -> int:
         """Numbers a position has in this form."""
-        if form in (Form.SCALAR, Form.WINDOW_SCALAR, Form.LAST_SCALAR, Form.TOTAL):
+        if form in (Form.SCALAR, Form.WINDOW_SCALAR, Form.TOTAL):
             return 1
         return self.shape(form).length
 
@@ -163,8 +170,6 @@ class TraceLayout:
             Form.WINDOW: Shape(w, 1, p.hidden),
             Form.WINDOW_SCALAR: Shape(1, 1, w),
             Form.TOTAL: Shape(1, 1, 1),
-            Form.LAST: Shape(1, 1, p.hidden),
-            Form.LAST_SCALAR: Shape(1, 1, 1),
             Form.LOGITS: Shape(1, 1, p.vocab),
             Form.VERDICT: Shape(0, 0, 0),
         }[form]
@@ -196,7 +201,8 @@ class TraceLayout:
         form = self.op(section, op).form
         if form == Form.VERDICT:
             # Of a token, `item` is what the accused holds against it: see Derivation.
-            return row == segment == 0 and item < (1 if self.deviation else self.program.vocab)
+            items = 1 if self.state_row is None else self.program.vocab
+            return row == segment == 0 and item < items
         shape = self.shape(form)
         return row < shape.rows and segment < shape.segments and item < shape.length
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.dispute.referee import Format, LeafKind
 
-VERSION = 2
+VERSION = 3
 #: Operands that are what the last layer made in the first pass, and the section's input; no
 #: operand, tensor or constant.
 EXACT, INPUT, NONE = 253, 254, 255
@@ -54,10 +54,8 @@ class Form(IntEnum):
     WINDOW = 9  # w × 1 × D
     WINDOW_SCALAR = 10  # 1 × 1 × w
     TOTAL = 11  # 1 × 1 × 1
-    LAST = 12  # 1 × 1 × D, of the last position
-    LAST_SCALAR = 13  # 1 × 1 × 1
-    LOGITS = 14  # 1 × 1 × V
-    VERDICT = 15  # nothing: a comparison of what was made
+    LOGITS = 12  # 1 × 1 × V
+    VERDICT = 13  # nothing: a comparison of what was made
 
 
 @dataclass(frozen=True)

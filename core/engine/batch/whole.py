@@ -52,18 +52,20 @@ def run_whole(
     *,
     states: bool = False,
     draw: Draw | None = None,
+    served: Tensor | None = None,
 ) -> Tensor | Final:
     """A request from its first position, with nothing before it and nothing kept.
 
     `x` is ids [T] or activations [T, D], `rows` [n] says which rows are wanted, all where it is
     None. Returns activations [n, D], or of a last stage logits [n, V]. With `states` a last stage
     gives what its logits were made of beside them, and with `draw` what that makes of them, a few
-    rows at a time where the shard is prepared. Raises as `ModelShard.forward` does.
+    rows at a time where the shard is prepared. Logits are those of `served` [n, D] where it is
+    given, rows that another machine says left the last layer. Raises as `ModelShard.forward` does.
     """
     if rows is None:
         rows = torch.arange(len(x))
     if shard.whole is None:
-        with output_of(shard.decoder_layers[-1]) as left:
+        with output_of(shard.decoder_layers[-1], rows, served) as left:
             found = shard.forward_rows(x, shard.new_cache(), rows)
         if not shard.is_last:
             return found[rows]
@@ -71,11 +73,24 @@ def run_whole(
         made = Final(last, found if draw is None else draw(found))
     else:
         shard.check(x, 0)
-        out = shard.whole.run(x if shard.is_first else aligned(x.to(shard.dtype)), rows, draw)
+        entering = x if shard.is_first else aligned(x.to(shard.dtype))
+        out = shard.whole.run(entering, rows, draw, served)
         if not isinstance(out, Final):
             return out
         made = out
     return made if states or draw is not None else made.logits
+
+
+def head_logits(shard: ModelShard, states: Tensor) -> Tensor:
+    """Logits [n, V] of rows [n, D] that left the model's last layer, by final norm and head alone.
+
+    The layers of the shard run on zeros beside it, for the library has no other way in.
+    """
+    width = () if shard.is_first else (shard.hidden,)
+    dtype = torch.int64 if shard.is_first else shard.dtype
+    made = run_whole(shard, torch.zeros(len(states), *width, dtype=dtype), served=states)
+    assert isinstance(made, Tensor), "no rows were asked for"
+    return made
 
 
 class WholeRequests:
@@ -93,7 +108,13 @@ class WholeRequests:
             self._gates.remove()
             raise
 
-    def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
+    def run(
+        self,
+        x: Tensor,
+        rows: Tensor,
+        draw: Draw | None = None,
+        served: Tensor | None = None,
+    ) -> Tensor | Final:
         """ids [T] or [T, D] → [len(rows), D], at the end with logits or what `draw` makes."""
         shard, plan = self._shard, _Rows(len(x), self._shard.windows, self._gates)
         positions = torch.arange(len(x))
@@ -102,9 +123,13 @@ class WholeRequests:
             if self._plain is not None:
                 entering = model.get_input_embeddings()(x) if shard.is_first else x
                 hidden = self._plain.run(plan, entering, positions, 0, layers)[rows]
-                return ended(model, hidden, draw) if shard.is_last else hidden
+                if not shard.is_last:
+                    return hidden
+                judged = hidden if served is None else aligned(served.to(hidden))
+                return Final(hidden, ended(model, judged, draw).logits)
             keep = rows if shard.is_last else None
-            found = run_library(shard, self._gates, plan, x, positions, (0, layers), keep)
+            with output_of(shard.decoder_layers[-1], rows, served):
+                found = run_library(shard, self._gates, plan, x, positions, (0, layers), keep)
             return final(*found, draw) if isinstance(found, Final) else found[rows]
 
 

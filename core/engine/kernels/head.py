@@ -59,7 +59,7 @@ def _lent(head: Any, size_bytes: int) -> Iterator[Tensor | None]:
     if size_bytes <= REUSED_BYTES or not fills:
         yield None
         return
-    dtype = head.packed.dtype
+    dtype = head.layout.dtype
     # A caller on another thread is lent other memory meanwhile.
     space = head.spaces.pop() if head.spaces else aligned(SPACE_BYTES // dtype.itemsize, dtype)
     try:

@@ -52,13 +52,14 @@ class Panels:
         if dtype not in PANELLED:
             raise NoKernels(f"there are no panels of {dtype}")
         library = library or kernels(8 * dtype.itemsize)
-        self.dtype, self._multiply = dtype, library.multiply
+        self.dtype = self.held = dtype
+        self._multiply = library.multiply
         self._width: int = library.panel_width()
 
     def lay(self, weight: Tensor) -> Tensor:
         """[out, in] → [panels, in, width]."""
-        if weight.dtype != self.dtype:
-            raise NoKernels(f"these are panels of {self.dtype}, not {weight.dtype}")
+        if weight.dtype != self.held:
+            raise NoKernels(f"these are panels of {self.held}, not {weight.dtype}")
         out, depth = weight.shape
         panels = -(-out // self._width)
         size = panels * depth * self._width
@@ -104,6 +105,18 @@ class Panels:
         return out
 
 
+class HalfPanels(Panels):
+    """The same of weights in bfloat16 that are multiplied as float32: rows of float32."""
+
+    name = "half panels"
+
+    def __init__(self, library: ctypes.CDLL | None = None) -> None:
+        """Raises NoKernels where they cannot be had."""
+        library = library or kernels()
+        super().__init__(torch.float32, library)
+        self.held, self._multiply = torch.bfloat16, library.multiply_half
+
+
 class OneDnn:
     """oneDNN's blocks: a row's bits depend on no other row from two rows on."""
 
@@ -120,16 +133,22 @@ class OneDnn:
         return out
 
 
-def layouts_of(dtype: torch.dtype) -> tuple[list[WeightLayout], str]:
-    """What may be tried for weights of this dtype, the best first; why one is missing, or ""."""
+def layouts_of(
+    dtype: torch.dtype, multiplied: torch.dtype | None = None
+) -> tuple[list[WeightLayout], str]:
+    """What may be tried for weights of this dtype, the best first; why one is missing, or "".
+
+    `multiplied` is what rows are in and products are computed in, `dtype` where it is None.
+    """
     found: list[WeightLayout] = []
     missing = ""
-    if dtype in PANELLED:
+    is_wide = multiplied not in (None, dtype)
+    if dtype in PANELLED or is_wide:
         try:
-            found.append(Panels(dtype))
+            found.append(HalfPanels() if is_wide else Panels(dtype))
         except NoKernels as error:
             missing = str(error)
-    if dtype == torch.float64:  # oneDNN has none of it
+    if dtype == torch.float64 or is_wide:  # oneDNN has none of it
         return found, missing
     if torch.backends.mkldnn.is_available():
         found.append(OneDnn())

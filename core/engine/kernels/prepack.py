@@ -20,6 +20,7 @@ from core.engine.kernels.layouts import WeightLayout, layouts_of
 from core.engine.kernels.lookup import map_embedding
 from core.engine.memory.heap import return_freed_memory
 from core.engine.model.blocks import ModelShard
+from core.engine.model.wide_end import WideHead
 
 _CHECK_ROWS = (1, 2, 3, 16, 61, 128)
 _CHECK_COLUMNS = 4096
@@ -124,9 +125,10 @@ def prepack(shard: ModelShard, *, head: bool = True, model_dir: Path | None = No
             held = [weight for weight in weights if weight is not None]
             if len(held) < len(names) or (id(modules[0]) == output and not head):
                 continue
-            key = sum(len(weight) for weight in held), held[0].shape[1], held[0].dtype
+            multiplied = torch.float32 if isinstance(modules[0], WideHead) else held[0].dtype
+            key = sum(map(len, held)), held[0].shape[1], held[0].dtype, multiplied
             if key not in verdicts:
-                verdicts[key] = _verdict(held)
+                verdicts[key] = _verdict(held, multiplied)
             layout = verdicts[key].layout
             if layout is None:
                 plain += len(names)
@@ -173,7 +175,7 @@ def _joins(children: dict[str, nn.Module], name: str, first: str) -> bool:
 
 def _plain_weight(module: nn.Module) -> Tensor | None:
     """[out, in] of a module that multiplies by an ordinary matrix held here; None for others."""
-    if type(module) is nn.Linear:
+    if type(module) in (nn.Linear, WideHead):
         weight: Tensor = module.weight
     elif type(module) is Conv1D:
         weight = module.weight.t()
@@ -183,28 +185,34 @@ def _plain_weight(module: nn.Module) -> Tensor | None:
     return weight.detach() if ordinary and not weight.is_meta else None
 
 
-def _verdict(weights: list[Tensor]) -> _Verdict:
-    """The first layout whose product of this shape is right, or what is wrong with each."""
+def _verdict(weights: list[Tensor], multiplied: torch.dtype) -> _Verdict:
+    """The first layout whose product of this shape is right, or what is wrong with each.
+
+    Products are those of rows in `multiplied`.
+    """
     weight = torch.cat([part[:_CHECK_COLUMNS] for part in weights])
     if weight.dtype not in _TOLERANCES:
         return _Verdict(None, f"{weight.dtype} is not packed", 2)
-    layouts, missing = layouts_of(weight.dtype)
+    layouts, missing = layouts_of(weight.dtype, multiplied)
     reasons = [missing] if missing else []
     for layout in layouts:
-        reason, least_rows = _try(layout, weight)
+        reason, least_rows = _try(layout, weight.to(multiplied), weight)
         if not reason:
             return _Verdict(layout, "", least_rows)
         reasons.append(f"{layout.name}: {reason}")
     return _Verdict(None, "; ".join(reasons), 2)
 
 
-def _try(layout: WeightLayout, weight: Tensor) -> tuple[str, int]:
-    """What is wrong with products of this shape (or ""), and from how many rows bits stay."""
+def _try(layout: WeightLayout, weight: Tensor, held: Tensor) -> tuple[str, int]:
+    """What is wrong with products of this shape (or ""), and from how many rows bits stay.
+
+    `held` is what is laid out of the weight [out, in].
+    """
     made = torch.Generator().manual_seed(0)
     x = torch.randn(max(_CHECK_ROWS), weight.shape[1], generator=made).to(weight.dtype)
     columns = len(weight)
     try:
-        laid = layout.lay(weight)
+        laid = layout.lay(held)
         whole = layout.multiply(x, laid, None, columns)
         parts = {n: layout.multiply(x[:n].contiguous(), laid, None, columns) for n in _CHECK_ROWS}
     except (RuntimeError, AttributeError) as error:

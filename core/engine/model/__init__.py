@@ -10,6 +10,7 @@
 `library`       transformers, loaded without what no shard asks of it
 `conversion`    stored tensors to the library's parameters
 `boundary`      activations into and out of a model that was cut
+`wide_end`      final norm and head in float32 behind layers of bfloat16
 `blocks`        the loaded layers, run on one request
 `gates`         rows that enter and leave at any of the owned layers
 `library_pass`  rows of a pass through a run of the library's layers

@@ -44,8 +44,16 @@ Float32, or float64 where that is judged in. Called with some rows after the oth
 class WholePass(Protocol):
     """Runs whole requests through a shard, faster than `forward` (`batch.whole`)."""
 
-    def run(self, x: Tensor, rows: Tensor, draw: Draw | None = None) -> Tensor | Final:
-        """x [T] or [T, D] → activations [n, D] of `rows` [n], a `Final` at the model's end."""
+    def run(
+        self,
+        x: Tensor,
+        rows: Tensor,
+        draw: Draw | None = None,
+        served: Tensor | None = None,
+    ) -> Tensor | Final:
+        """x [T] or [T, D] → activations [n, D] of `rows` [n], a `Final` at the model's end: with
+        the logits of `served` [n, D] instead where that is given.
+        """
 
 
 def without_states(outs: Sequence[Any]) -> list[Tensor]:
@@ -175,12 +183,24 @@ class ModelShard:
 
 
 @contextmanager
-def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Within, what the layer gives is kept."""
+def output_of(
+    layer: nn.Module, rows: Tensor | None = None, instead: Tensor | None = None
+) -> Iterator[list[Tensor]]:
+    """Within, what the layer gives is kept. With `instead` [n, D] the model goes on with that at
+    the positions `rows` [n].
+    """
     kept: list[Tensor] = []
 
-    def keep(_: Any, __: Any, output: Any) -> None:
-        kept.append(output[0] if isinstance(output, tuple | list) else output)
+    def keep(_: Any, __: Any, output: Any) -> Any:
+        is_many = isinstance(output, tuple | list)
+        own = output[0] if is_many else output
+        kept.append(own)
+        if instead is None:
+            return None
+        other = own.reshape(-1, own.shape[-1]).clone()
+        other[rows] = instead.to(other)
+        other = other.view(own.shape)
+        return (other, *output[1:]) if is_many else other
 
     handle = layer.register_forward_hook(keep)
     try:

@@ -66,6 +66,9 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
         threads,
     ]
     library.multiply.restype = None
+    if bits == 32:
+        library.multiply_half.argtypes = library.multiply.argtypes
+        library.multiply_half.restype = None
     library.attend.argtypes = [
         pointer,
         number,

@@ -6,7 +6,9 @@
 
    Every output is one chain of fused multiply-adds in the order of the depth, then the bias. So its
    bits depend neither on other rows, nor on threads, nor on how wide the processor's vectors
-   are. */
+   are.
+
+   A weight may lie there in bfloat16, half as wide; it is multiplied as the float32 that it is. */
 
 #include <stdint.h>
 #include <string.h>
@@ -42,14 +44,18 @@
 #define SHARED 8   /* panels that a thread takes at once */
 
 typedef REAL lanes __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t halves __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef uint32_t words __attribute__((vector_size(VECTOR_BYTES)));
 typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
 
 typedef struct {
-  const REAL *x, *weight, *bias;
+  const REAL *x, *bias;
+  const char *weight;
   REAL *out;
   int64_t x_stride, out_stride, rows, depth, columns, panel_depth, panels;
   int64_t taken;
   int streams;  /* out is written past the caches */
+  int is_half;  /* the weight is in bfloat16 */
 } Product;
 
 static parallel_fn run_parallel;
@@ -114,9 +120,22 @@ static void some_rows(int n, int fresh, const REAL *x, int64_t x_stride, const R
   }
 }
 
+/* `depth` lines of a panel in bfloat16, as float32. */
+static const float *widened(const char *lines, int64_t depth, float *into) {
+  for (int64_t at = 0; at < depth * WIDTH; at += VECTOR_BYTES / 4) {
+    halves narrow;
+    memcpy(&narrow, lines + 2 * at, sizeof narrow);
+    const words wide = __builtin_convertvector(narrow, words) << 16;
+    memcpy(into + at, &wide, sizeof wide);
+  }
+  return into;
+}
+
 static void one_panel(const Product *p, int64_t number) {
   REAL sums[BLOCK * WIDTH] __attribute__((aligned(64)));
-  const REAL *panel = p->weight + number * p->panel_depth * WIDTH;
+  float space[CHUNK * WIDTH] __attribute__((aligned(64)));
+  const int64_t line = WIDTH * (p->is_half ? 2 : (int64_t)sizeof(REAL)); /* bytes */
+  const char *panel = p->weight + number * p->panel_depth * line;
   const int64_t first = number * WIDTH, left = p->columns - first;
   const int64_t wide = left < WIDTH ? left : WIDTH;
   const int64_t chunks = (p->depth + CHUNK - 1) / CHUNK, step = (p->depth + chunks - 1) / chunks;
@@ -124,11 +143,12 @@ static void one_panel(const Product *p, int64_t number) {
     const int count = p->rows - row < BLOCK ? (int)(p->rows - row) : BLOCK;
     const int groups = (count + MOST_ROWS - 1) / MOST_ROWS;
     /* bytes that a group fetches for each line it multiplies */
-    const int64_t share = (int64_t)sizeof(REAL) * WIDTH / groups;
+    const int64_t share = line / groups;
     for (int64_t k = 0; k < p->depth; k += step) {
       const int64_t depth = p->depth - k < step ? p->depth - k : step;
-      const REAL *here = panel + k * WIDTH;
-      const char *next = (const char *)(here + depth * WIDTH);
+      const char *held = panel + k * line, *next = held + depth * line;
+      const REAL *here =
+          (const REAL *)(p->is_half ? (const char *)widened(held, depth, space) : held);
       for (int g = 0, at = 0; g < groups; g++) {
         const int n = (count - at + groups - g - 1) / (groups - g);
         some_rows(n, k == 0, p->x + (row + at) * p->x_stride + k, p->x_stride, here, depth,
@@ -167,24 +187,39 @@ int panel_width(void) { return WIDTH; }
 /* GOMP_parallel of the library that torch's threads belong to; without it one thread does all. */
 void share_threads(void *parallel) { run_parallel = (parallel_fn)parallel; }
 
-/* out [rows, columns] = x [rows, depth] · weight + bias (which may be null). */
-void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
-              int64_t rows, int64_t depth, int64_t columns, int threads) {
-  const int64_t panels = (columns + WIDTH - 1) / WIDTH, bytes = depth * columns * sizeof(REAL);
+static void product(const REAL *x, int64_t x_stride, const char *weight, int is_half,
+                    const REAL *bias, REAL *out, int64_t rows, int64_t depth, int64_t columns,
+                    int threads) {
+  const int64_t size = is_half ? 2 : sizeof(REAL);
+  const int64_t panels = (columns + WIDTH - 1) / WIDTH, bytes = depth * columns * size;
   const int streams = WIDTH * sizeof(REAL) % LINE == 0 && bytes >= LARGE;
-  Product p = {x,     weight, bias,    out,   x_stride, columns, rows,
-               depth, columns, depth, panels, 0,        streams};
+  Product p = {x,     bias,    weight, out,    x_stride, columns, rows,
+               depth, columns, depth,  panels, 0,        streams, is_half};
   if (threads > 1 && run_parallel)
     run_parallel(work, &p, (unsigned)threads, 0);
   else
     work(&p);
 }
 
+/* out [rows, columns] = x [rows, depth] · weight + bias (which may be null). */
+void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
+              int64_t rows, int64_t depth, int64_t columns, int threads) {
+  product(x, x_stride, (const char *)weight, 0, bias, out, rows, depth, columns, threads);
+}
+
+#if REAL_BITS == 32
+/* The same with a weight in bfloat16. */
+void multiply_half(const float *x, int64_t x_stride, const uint16_t *weight, const float *bias,
+                   float *out, int64_t rows, int64_t depth, int64_t columns, int threads) {
+  product(x, x_stride, (const char *)weight, 1, bias, out, rows, depth, columns, threads);
+}
+#endif
+
 /* The same without a bias, in this thread, with the first `depth` lines of panels that have
    `panel_depth`; `out_stride` between rows. */
 void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth,
                    REAL *out, int64_t out_stride, int64_t rows, int64_t depth, int64_t columns) {
-  Product p = {x,     weight,  0,           out, x_stride, out_stride, rows,
-               depth, columns, panel_depth, (columns + WIDTH - 1) / WIDTH, 0, 0};
+  Product p = {x,     0,       (const char *)weight, out, x_stride, out_stride, rows,
+               depth, columns, panel_depth, (columns + WIDTH - 1) / WIDTH, 0, 0, 0};
   work(&p);
 }

@@ -22,6 +22,7 @@ from core.engine.model.dryrun import windows_of
 from core.engine.model.library import AutoModelForCausalLM
 from core.engine.model.naming import Family
 from core.engine.model.refusal import attention_of, unsupported
+from core.engine.model.wide_end import widen_end
 from core.engine.weights.formats import NumberFormat
 from core.engine.weights.loading import Filling, Source, fill_model
 from core.engine.weights.quantise import quantise_layer, refuse_unquantisable, round_to
@@ -56,6 +57,8 @@ def build_shard(
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=compute, **options)
     model.eval()
     owned = _cut(model, family, layers, total)
+    if compute is torch.bfloat16 and layers.end == total:
+        widen_end(model, family)
     _compute_buffers(model, device)
     if form.bits:
         refuse_unquantisable(config, owned, form)
@@ -65,7 +68,7 @@ def build_shard(
 
     fill_model(Filling(model, family, layers, total, device, finish), needed, source)
     if reference:
-        round_to(model, form)
+        round_to(model, family, form)
     if layers.start > 0:
         take_activations(model, owned[0])
     if layers.end < total:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from core.engine.memory.heap import own_pages
 from core.engine.model.conversion import Renaming, TensorGroup
 from core.engine.model.naming import Family
+from core.engine.model.wide_end import WideHead
 from core.engine.weights.tensors import TensorFolder
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange
@@ -33,6 +34,8 @@ class Source(Protocol):
     """Where stored tensors come from."""
 
     def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def dtype(self, name: str) -> torch.dtype: ...
 
     def fill(self, name: str, target: Tensor) -> None:
         """Copy a tensor into `target` of the same shape [...], of any dtype and on any device."""
@@ -53,6 +56,9 @@ class FolderSource:
                 why="weights must be float64, float32, float16 or bfloat16",
             )
         return entry.shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        return _TORCH_DTYPES[self._folder.entry(name).dtype]
 
     def fill(self, name: str, target: Tensor) -> None:
         entry = self._folder.entry(name)
@@ -75,6 +81,9 @@ class TensorSource:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._tensors[name].shape)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._tensors[name].dtype
 
     def fill(self, name: str, target: Tensor) -> None:
         target.copy_(self._tensors[name])
@@ -122,11 +131,12 @@ def _fill_group(
     if group.converter is None:
         (name,) = group.names
         stored = needed[name]
-        wanted = _wanted(filling, group.target, needed)
-        parameter = _new(filling, wanted[0], source.shape(stored), stored)
-        source.fill(stored, parameter.data)
-        for path in wanted:
-            _place(filling.model, path, parameter)
+        read_as: dict[torch.dtype, nn.Parameter] = {}
+        for path in _wanted(filling, group.target, needed):
+            parameter = _new(filling, path, source.shape(stored), stored, source.dtype(stored))
+            if parameter.dtype not in read_as:
+                source.fill(stored, parameter.data)
+            _place(filling.model, path, read_as.setdefault(parameter.dtype, parameter))
         return
     target = _local(group.target, filling)
 
@@ -178,13 +188,23 @@ def _local(target: str, filling: Filling) -> str:
     return f"{prefix}{number}.{target.removeprefix(prefix).partition('.')[2]}"
 
 
-def _new(filling: Filling, path: str, shape: tuple[int, ...], stored: str) -> nn.Parameter:
-    """An empty parameter of the shape and dtype that the model expects at a path."""
+def _new(
+    filling: Filling,
+    path: str,
+    shape: tuple[int, ...],
+    stored: str,
+    stored_in: torch.dtype | None = None,
+) -> nn.Parameter:
+    """An empty parameter of the shape and dtype that the model expects at a path.
+
+    A head whose products are float32's is held as exactly as it is stored.
+    """
     module, _, leaf = path.rpartition(".")
     try:
-        expected = getattr(filling.model.get_submodule(module), leaf)
+        owner = filling.model.get_submodule(module)
+        expected = getattr(owner, leaf)
     except AttributeError:
-        expected = None
+        owner = expected = None
     if not isinstance(expected, Tensor):
         raise ModelUnsupported(
             f"this checkpoint is not a plain {filling.family.model_type}",
@@ -194,7 +214,9 @@ def _new(filling: Filling, path: str, shape: tuple[int, ...], stored: str) -> nn
         raise ModelUnsupported(
             f"{path} has shape {list(shape)}", why=f"the configuration says {list(expected.shape)}"
         )
-    empty = torch.empty(shape, dtype=expected.dtype, device=filling.device)
+    is_wide = isinstance(owner, WideHead) and stored_in != torch.bfloat16
+    dtype = torch.float32 if is_wide else expected.dtype
+    empty = torch.empty(shape, dtype=dtype, device=filling.device)
     return nn.Parameter(empty, requires_grad=False)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from core.engine.memory.heap import return_freed_memory
+from core.engine.model.naming import Family
 from core.engine.weights.formats import NumberFormat
 from core.protocol.errors import ModelUnsupported
 
@@ -56,17 +57,25 @@ def quantise_layer(layer: nn.Module, form: NumberFormat, *, reference: bool = Fa
             return_freed_memory()
 
 
-def round_to(model: nn.Module, form: NumberFormat) -> None:
-    """Give what a float64 reference does not quantise the values of a machine of this format."""
-    compute = getattr(torch, form.compute)
-    quantised = set()
-    if form.bits:
-        quantised = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
-        quantised -= {id(getattr(model.get_output_embeddings(), "weight", None))}
+def round_to(model: nn.Module, family: Family, form: NumberFormat) -> None:
+    """Give what a float64 reference does not quantise the values of a machine of this format.
+
+    What is behind the layers has float32's (`core.engine.model.wide_end`); a table that the head
+    shares with the embedding becomes two where these differ.
+    """
+    compute, quantised = getattr(torch, form.compute), set()
+    head, table = model.get_submodule(family.head), model.get_submodule(family.before[0])
     with torch.no_grad():
+        shared = head.weight is table.weight and not head.weight.is_meta
+        if shared and not torch.equal(head.weight.float(), head.weight.to(compute).float()):
+            head.weight = nn.Parameter(head.weight.clone(), requires_grad=False)
+        ends = [model.get_submodule(path) for path in (*family.after, family.head)]
+        wide = {id(p) for end in ends for p in end.parameters()} - {id(table.weight)}
+        if form.bits:
+            quantised = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)} - wide
         for parameter in model.parameters():
             if not parameter.is_meta and id(parameter) not in quantised:
-                parameter.copy_(parameter.to(compute))
+                parameter.copy_(parameter.to(torch.float32 if id(parameter) in wide else compute))
 
 
 @cache

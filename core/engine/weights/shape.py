@@ -10,7 +10,7 @@ from typing import Any
 from core.engine.model import config_facts
 from core.engine.model.families import WRITTEN_DOWN, family_of
 from core.engine.model.naming import Family, Parts, sort_parts
-from core.engine.weights.formats import NumberFormat, format_of
+from core.engine.weights.formats import ITEM_BYTES, NumberFormat, format_of
 from core.engine.weights.tensors import STORED, TensorEntry, TensorFolder
 from core.protocol.errors import ModelMissing, ModelUnsupported
 
@@ -51,6 +51,7 @@ class ModelSizes:
     experts_per_token: int = 0
     expert_bytes: int = 0
     layers_bytes: tuple[int, ...] = ()  # of every layer
+    is_head_wide: bool = False  # its matrix is held in float32 behind layers of bfloat16
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -66,7 +67,8 @@ class ModelSizes:
         """Weights that a machine with layers [start, end) holds."""
         first, last = start == 0, end == self.layers
         held = sum(self.layers_bytes[start:end]) + first * self.embed_bytes + last * self.head_bytes
-        shared = self.vocab * self.hidden * self.item_bytes if self.tied else 0
+        is_shared = self.tied and not self.is_head_wide
+        shared = self.vocab * self.hidden * self.item_bytes if is_shared else 0
         return held - (shared if first and last else 0)
 
 
@@ -135,6 +137,12 @@ def describe_model(model_dir: Path, dtype: str = "float32") -> ModelSizes:
     largest = layers[layer_bytes.index(max(layer_bytes))]
     embed = sum(entry.elements for entry in entries(parts.embed))
     head = sum(entry.elements for entry in entries(parts.head))
+    matrix = _head_matrix(parts, family, folder)
+    wide = form.compute == "bfloat16"  # as `core.engine.model.wide_end` holds what is behind layers
+    is_head_wide = wide and matrix.dtype != "BF16"
+    head_bytes = head * (ITEM_BYTES["float32"] if wide else form.item_bytes)
+    if wide and not is_head_wide:
+        head_bytes -= matrix.elements * (ITEM_BYTES["float32"] - form.item_bytes)
     table = _embedding_table(parts, family, folder)
     if table.shape[1] != hidden and len(family.before) == 1:
         raise ModelUnsupported(
@@ -159,7 +167,7 @@ def describe_model(model_dir: Path, dtype: str = "float32") -> ModelSizes:
         item_bytes=form.item_bytes,
         layer_bytes=max(layer_bytes),
         embed_bytes=embed * form.item_bytes,
-        head_bytes=head * form.item_bytes,
+        head_bytes=head_bytes,
         parameters=sum(e.elements for layer in layers for e in layer)
         + embed
         + head
@@ -171,6 +179,7 @@ def describe_model(model_dir: Path, dtype: str = "float32") -> ModelSizes:
         experts_per_token=config_facts.experts_per_token(known) if experts else 0,
         expert_bytes=expert_bytes,
         layers_bytes=tuple(layer_bytes),
+        is_head_wide=is_head_wide,
     )
 
 
@@ -184,6 +193,12 @@ def _embedding_table(parts: Parts, family: Family, folder: TensorFolder) -> Tens
     targets = family.targets(parts.embed)
     name = next(name for name, target in targets.items() if target == family.embedding_weight)
     return folder.entry(parts.embed[name])
+
+
+def _head_matrix(parts: Parts, family: Family, folder: TensorFolder) -> TensorEntry:
+    """The output matrix, which is the embedding's where there is no other."""
+    named = {target: name for name, target in family.targets(parts.head).items()}
+    return folder.entry(parts.head[named.get(family.head_weight) or named[family.embedding_weight]])
 
 
 def _attention(

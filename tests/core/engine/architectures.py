@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from core.engine.model.clone import tiny_clone
+from core.engine.model.naming import Family
 from core.engine.model.refusal import attention_of
 
 #: Model type → fields without which the library's own default configuration does not run.
@@ -170,6 +171,19 @@ def whole_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     model.set_attn_implementation(attention_of(model.config))
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
+    return model
+
+
+def with_wide_end(model: Any, family: Family) -> Any:
+    """The same model, its norm and head in float32 behind its own layers."""
+
+    def wide(_: Any, args: Any) -> Any:
+        return tuple(x.float() if torch.is_floating_point(x) else x for x in args)
+
+    head = model.get_submodule(family.head)
+    head.weight = torch.nn.Parameter(head.weight.detach().float())  # not the embedding's any more
+    for path in (*family.after, family.head):
+        model.get_submodule(path).float().register_forward_pre_hook(wide)
     return model
 
 

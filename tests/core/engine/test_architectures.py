@@ -37,6 +37,7 @@ from tests.core.engine.architectures import (
     answers,
     config_of,
     whole_model,
+    with_wide_end,
     write_model,
 )
 
@@ -121,11 +122,23 @@ def test_the_description_is_what_planners_need(name: str, folder_of: Callable) -
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_bfloat16_gives_the_whole_bfloat16_models_bits(name: str, folder_of: Callable) -> None:
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+def test_bfloat16_is_the_whole_models_layers_and_a_float32_head(
+    name: str, stored: torch.dtype, folder_of: Callable, tmp_path: Path
+) -> None:
+    """The head's weights are those of the files: rounded nowhere on their way."""
     folder = folder_of(name)
-    expected = answers(whole_model(folder, torch.bfloat16))
-    for got, want in zip(run(folder, (0, 2, 4), dtype=torch.bfloat16), expected, strict=True):
-        assert torch.equal(got, want.float())
+    family = family_of(json.loads((folder / "config.json").read_text()))
+    if stored == torch.bfloat16:
+        whole_model(folder, torch.bfloat16).save_pretrained(tmp_path)
+        folder = tmp_path
+    model = with_wide_end(whole_model(folder, torch.bfloat16), family)
+    exact = whole_model(folder)
+    for path in (*family.after, family.head):
+        model.get_submodule(path).load_state_dict(exact.get_submodule(path).state_dict())
+    for got, want in zip(run(folder, (0, 2, 4), dtype=torch.bfloat16), answers(model), strict=True):
+        assert got.dtype == want.dtype == torch.float32
+        assert float((got - want).abs().max()) < 1e-6 * max(1.0, float(want.abs().max()))
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -20,13 +20,13 @@ from core.dispute.judging.numerics import (
     studentised,
 )
 from core.dispute.trace.families import (
-    BF16_DELTA_MICRO,
+    BF16_PLEA,
     BF16_TOLERANCES,
-    FP32_DELTA_MICRO,
     FP32_PLEA,
     FP32_TOLERANCES,
+    LEAST_DELTA_MICRO,
 )
-from core.dispute.trace.program import Program
+from core.dispute.trace.program import Plea, Program
 
 RNG = np.random.default_rng(0)
 
@@ -38,7 +38,7 @@ def heavy_tailed(rows: int) -> np.ndarray:
     return 1e-2 * np.exp(RNG.normal(size=rows) * 0.6)
 
 
-def program(tolerances: tuple = FP32_TOLERANCES, delta: int = FP32_DELTA_MICRO) -> Program:
+def program(tolerances: tuple = FP32_TOLERANCES, plea: Plea = FP32_PLEA) -> Program:
     return Program(
         64,
         64,
@@ -50,11 +50,11 @@ def program(tolerances: tuple = FP32_TOLERANCES, delta: int = FP32_DELTA_MICRO) 
         2,
         16,
         128,
-        delta,
+        LEAST_DELTA_MICRO,
         bytes(32),
         2,
         1,
-        FP32_PLEA,
+        plea,
         tolerances,
         (),
         (),
@@ -106,9 +106,9 @@ def test_a_programs_profile_is_what_its_tolerances_say() -> None:
 
 
 def test_a_program_of_bfloat16_machines_has_their_published_table() -> None:
-    profile = profile_of(program(BF16_TOLERANCES, BF16_DELTA_MICRO))
+    profile = profile_of(program(BF16_TOLERANCES, BF16_PLEA))
     assert profile == BF16
-    shadow = profile_of(program((), BF16_DELTA_MICRO))
+    shadow = profile_of(program((), BF16_PLEA))
     assert shadow.is_shadow and shadow.suspicious_q == BF16.suspicious_q
 
 

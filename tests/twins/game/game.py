@@ -287,7 +287,9 @@ class Game:
         self._accused_turn(now, caller, Phase.PICKING)
         assert self.node is not None
         at_root = self.node.level == chunks.height(self._case().layout.chunks)
-        if not self.may_plead or not at_root:
+        if not self.may_plead:
+            raise GameError("NoPlea")
+        if not at_root:
             raise GameError("PleaOver")
         return replace(self._turn(now, Phase.PLEADED), seed=seed)
 
@@ -474,8 +476,9 @@ class Game:
 
     def _ruled(self, now: int, ruling: Ruling) -> Game:
         place = self._place()
-        kind = self._case().layout.op(place.section, place.op).kind
-        fault = judge.at_fault(ruling, kind)
+        case = self._case()
+        kind = case.layout.op(place.section, place.op).kind
+        fault = judge.at_fault(ruling, kind, case.claim.choice is not None)
         if fault is None:
             return self._verdict(now, Verdict.NO_RULING)
         return self._verdict(now, Verdict.FAULT if fault else Verdict.NO_FAULT)

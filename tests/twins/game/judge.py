@@ -82,13 +82,14 @@ def token_of(case: Case, place: Place, evidence: Evidence) -> int | None:
     raise EvidenceError(f"token {number} of a list of {len(ids)}")
 
 
-def at_fault(ruling: Ruling, kind: LeafKind) -> bool | None:
-    """Whether the accused is at fault.
+def at_fault(ruling: Ruling, kind: LeafKind, of_token: bool) -> bool | None:
+    """Whether the accused is at fault; `of_token` where a token is accused.
 
-    None where nobody is: the model, or what it was sent, is no number.
+    None where nobody is: the model, or what it was sent, is no number. What enters a token's trace
+    is a row that the accused signed itself.
     """
     if ruling == Ruling.ROW_MALFORMED:
-        return True if kind == LeafKind.WHITEN_DIFFERENCE else None
+        return True if of_token or kind == LeafKind.WHITEN_DIFFERENCE else None
     return {Ruling.HOLDS: True, Ruling.FAILS: False, Ruling.MODEL_MALFORMED: None}[ruling]
 
 

@@ -58,10 +58,7 @@ class Accusation:
         toy, layout = self.stage.toy, self.stage.layout
         claim = Claim(
             request_leaf(self.stage.inputs, self.outputs, half=self.stage.half),
-            layout.layer_from,
-            layout.layer_to,
-            layout.positions,
-            layout.window_from,
+            *self.stage.span,
             self.stage.entry,
             self.trace.tree.root,
             self.stage.choice,

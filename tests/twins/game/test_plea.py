@@ -102,7 +102,7 @@ def test_a_plea_has_its_time_and_its_claim() -> None:
     refused("ClaimMismatch", waiting.restate, 2, ACCUSER, narrower, again.below_root)
     refused("OpeningWrong", waiting.restate, 2, ACCUSER, again.case, again.below_root[1:])
     restated = waiting.restate(2, ACCUSER, again.case, again.below_root)
-    refused("PleaOver", restated.plead, 3, OPERATOR, SEED)
+    refused("NoPlea", restated.plead, 3, OPERATOR, SEED)
     refused("WrongPhase", restated.restate, 3, ACCUSER, again.case, again.below_root)
     silent = waiting.timeout(waiting.ends_at + 1)
     assert silent.verdict == Verdict.NO_FAULT

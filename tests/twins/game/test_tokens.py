@@ -58,7 +58,7 @@ def toy() -> toys.Toy:
 def trace_at(seed: int) -> HeldTrace:
     """Up to the verdict it is the same whatever was served and is preferred."""
     stage = toy().last_stage(2, POSITIONS, Choice(0, 1, 0, 0, (0, 0)), seed)
-    return stage.evaluate(CommittedRows([b"\0\0\0\0"] * 2))
+    return stage.evaluate(stage.ids(0, 0))
 
 
 @lru_cache
@@ -102,8 +102,7 @@ class Served:
     @property
     def accusation(self) -> Accusation:
         stage = toy().last_stage(2, POSITIONS, self.choice, self.seed)
-        ids = [b"\1\0\0\0", self.choice.served.to_bytes(4, "little")]
-        outputs = CommittedRows(ids, toys.BESIDE)
+        outputs = stage.ids(1, self.choice.served)
         return Accusation(stage, outputs, trace_at(self.seed), self.tokens)
 
     def drawn(self, accusation: Accusation) -> Drawn:

@@ -12,7 +12,7 @@ from core.dispute.trace.derive import Choice, Derivation
 from core.dispute.trace.families import SIGMA, Traits, compile_program
 from core.dispute.trace.layout import Place, TraceLayout
 from core.dispute.trace.program import Program
-from core.dispute.trace.sources import CommittedRows
+from core.dispute.trace.sources import CommittedRows, answer_rows
 from core.protocol.commit import Half
 from tests.twins.game.sources import CommittedTensors, HeldSources
 from tests.twins.game.traces import Evaluator, HeldTrace, Tamper
@@ -151,12 +151,15 @@ class Toy:
     def stage(
         self, layer_from: int, layer_to: int, positions: int, window_from: int = 0, seed: int = 1
     ) -> Stage:
-        layout = TraceLayout(self.program, layer_from, layer_to, positions, window_from, True)
+        layout = TraceLayout(self.program, layer_from, layer_to, positions, window_from)
         return Stage(self, layout, self.inputs(layer_from, positions, seed))
 
     def last_stage(self, layer_from: int, positions: int, choice: Choice, seed: int = 1) -> Stage:
-        layout = TraceLayout(self.program, layer_from, self.traits.layers, positions, 0, False)
-        return Stage(self, layout, self.inputs(layer_from, positions, seed), choice)
+        """A last stage whose token of the last position is accused, with state rows at random."""
+        layout = TraceLayout.of_token(self.program, positions - TOKENS_IN)
+        states = self.inputs(1, positions - TOKENS_IN + 1, seed + 1)
+        inputs = self.inputs(layer_from, positions, seed)
+        return Stage(self, layout, inputs, choice, states, layer_from)
 
 
 #: Of every request here: so the first row that a last stage signs is of position 1.
@@ -173,6 +176,21 @@ class Stage:
     layout: TraceLayout
     inputs: CommittedRows
     choice: Choice | None = None
+    states: CommittedRows | None = None  # of an accused token
+    token_from: int = 0  # first layer of a stage whose token is accused
+
+    @property
+    def span(self) -> tuple[int, int, int, int]:
+        """First layer, last one's end, positions and window as a claim says them."""
+        at = self.layout
+        if self.choice is None:
+            return at.layer_from, at.layer_to, at.positions, at.window_from
+        return self.token_from, at.layer_to, len(self.inputs.rows), 0
+
+    def ids(self, *tokens: int) -> CommittedRows:
+        """These tokens as a last stage signs them, beside its state rows."""
+        assert self.states is not None
+        return answer_rows([i.to_bytes(4, "little") for i in tokens], self.states.rows)[0]
 
     @property
     def half(self) -> Half:
@@ -206,6 +224,8 @@ class Stage:
 
     def sources(self, outputs: CommittedRows) -> HeldSources:
         states = outputs if self.half == Half.STATES else None
+        if self.states is not None:
+            states = replace(self.states, beside=outputs.root)
         return HeldSources(self.toy.parts, self.inputs, outputs, states)
 
     @cached_property

@@ -35,7 +35,8 @@ FAMILIES = {
 }
 #: Of a plea, in a trace of two passes.
 SEED = 77
-#: (layer_from, layer_to, positions, whether it ends in a deviation)
+#: (layer_from, layer_to, positions, whether it ends in a deviation, or in the token drawn at the
+#: last position)
 SHARDS = ((0, 2, 40, True), (1, 2, 150, True), (2, 3, 133, False))
 CHOICE = Choice(3, 5, 0, 0, (0, 0))
 
@@ -54,25 +55,24 @@ class Tiny:
 
     def rows(self, shard: tuple[int, int, int, bool], seed: int = 0) -> tuple[bytes, bytes]:
         """What went in and what came out, at random."""
-        start, _, positions, deviates = shard
+        start, _, positions, _ = shard
         rng = np.random.default_rng(seed)
         ids = rng.integers(0, 256, positions).astype("<u4").tobytes()
         sizes = rng.normal(size=(2, positions, self.hidden)).astype("<f4")
-        return ids if start == 0 else sizes[0].tobytes(), (
-            sizes[1].tobytes() if deviates else ids[:16]
-        )
+        return ids if start == 0 else sizes[0].tobytes(), sizes[1].tobytes()
 
     def layout(self, shard: tuple[int, int, int, bool], plea: int | None = None) -> TraceLayout:
         start, end, positions, deviates = shard
-        window = max(0, positions - 20) if deviates else 0
-        return TraceLayout(self.ours.program, start, end, positions, window, deviates, plea)
+        if not deviates:
+            return TraceLayout.of_token(self.ours.program, positions - 1)
+        return TraceLayout(self.ours.program, start, end, positions, max(0, positions - 20), plea)
 
     def signed(self, shard: tuple[int, int, int, bool]) -> tuple[bytes, ...]:
         """The shard's rows; what comes out of a last one are state rows, here of every position."""
-        layout, rows = self.layout(shard), self.rows(shard)
-        if layout.deviation and layout.program.ends_at(layout.layer_to):
-            return rows[0], b"", rows[1]
-        return rows
+        inputs, left = self.rows(shard)
+        if not self.ours.program.ends_at(shard[1]):
+            return inputs, left
+        return inputs, bytes(4 * shard[2]), left
 
     def values(self, shard: tuple[int, int, int, bool], arithmetic: Plain) -> TraceValues:
         """What this arithmetic makes of the shard."""
@@ -91,8 +91,8 @@ class Tiny:
         layout, rows = self.layout(shard, plea), self.signed(shard)
         model = self.ours.trace_model(self.folder)
         trace = build_trace(layout, model, boundaries_of(layout, *rows), folder=folder)
-        derivation = Derivation(layout, 3 * 10**7, None if layout.deviation else CHOICE)
-        return trace, sources_of(layout, model, *rows), derivation
+        derivation = Derivation(layout, 3 * 10**7, None if shard[3] else CHOICE)
+        return trace, sources_of(layout.program, shard[:2], model, *rows), derivation
 
 
 def with_value(trace: ShardTrace, place: Place, value: float) -> ShardTrace:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from core.dispute.play import tables
-from core.dispute.play.program import PROGRAM_FILE, has_program, model_program
-from core.dispute.trace.families import FP32_TOLERANCES, SIGMA
+from core.dispute.play.program import (
+    PROGRAM_FILE,
+    has_program,
+    model_program,
+    program_like,
+)
+from core.dispute.trace.families import FP32_TOLERANCES, LEAST_DELTA_MICRO, SIGMA
 from core.dispute.trace.program import Program
 from core.protocol.errors import ModelUnsupported
 from devnet.models.tiny_models import write_tiny_model
@@ -36,6 +43,25 @@ def test_tolerances_are_part_of_the_profile(tmp_path: Path) -> None:
     assert in_shadow.program.tolerances == ()
     assert in_shadow.numerics_profile != tiny.ours.numerics_profile
     assert in_shadow.program.tables_root == tiny.ours.program.tables_root
+
+
+def test_a_tokens_room_follows_from_the_head_and_less_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "tiny", "gemma3", layers=1, hidden=64)
+    least = model_program(folder).program.delta_micro
+    assert least == LEAST_DELTA_MICRO
+    with pytest.raises(ModelUnsupported, match="head needs"):
+        model_program(folder, delta_micro=least - 1)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][7] = 2e4
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    largest = float(tensors["model.embed_tokens.weight"][:, 7].abs().max()) * (1 + 2e4)
+    ours = model_program(folder).program
+    assert ours.delta_micro == math.ceil(64**1.5 * largest * 2.0**-25 * 1e6) > 2 * least
+    assert model_program(folder, delta_micro=10**6).program.delta_micro == 10**6
+    with pytest.raises(ModelUnsupported, match="head needs"):
+        model_program(folder, delta_micro=ours.delta_micro - 1)
+    registered = replace(ours, delta_micro=least)
+    assert program_like(folder, registered).program == registered, "a game about it is played"
 
 
 def test_other_weights_have_other_scales(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.dispute.trace.calibration import LEAST_ROOM, tolerance_for
+from core.dispute.trace.calibration import LEAST_ROOM, delta_for, tolerance_for
+from core.dispute.trace.families import LEAST_DELTA_MICRO
 from tests.core.dispute.trace.shadow import (
     LEAST_MACHINES,
     LEAST_WINDOWS,
@@ -33,6 +34,13 @@ def test_enough_of_everything_leaves_shadow() -> None:
 def test_each_lack_alone_keeps_in_shadow(measured: Measured, says: str) -> None:
     (why,) = in_shadow_because(measured, 10**7)
     assert says in why
+
+
+def test_a_tokens_room_grows_with_what_a_head_can_round() -> None:
+    assert delta_for(64, 1.0) == LEAST_DELTA_MICRO
+    assert delta_for(640, 1e-3) == LEAST_DELTA_MICRO
+    assert delta_for(640, 107.3) == 51_775  # 640^1.5 · 107.3 · 2^-25 nat
+    assert delta_for(8192, 1.0) == 22_098
 
 
 @given(st.floats(1e-9, 1e-1), st.integers(1, 10**11))

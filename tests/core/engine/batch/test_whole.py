@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from core.dispute.judging.numerics import FP32, TokenMargins, reexecute
-from core.engine.batch.whole import attend_whole, prepare, run_whole
+from core.engine.batch.whole import attend_whole, head_logits, prepare, run_whole
 from core.engine.kernels import head
 from core.engine.native import native
 from core.engine.native.native import NoKernels, kernels
@@ -122,6 +122,30 @@ def test_an_answer_is_judged_without_all_its_logits_at_once(
     assert margins.verdict(FP32) == expected
     with pytest.raises(ValueError, match="rows of logits"):
         margins(whole.logits)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gemma3", "gpt2", "gpt_oss"])
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_logits_of_served_rows_are_theirs_and_states_are_our_own(
+    architecture: str, is_ready: bool, tiny: Callable
+) -> None:
+    """What norm and head make of rows that another stage signed, at the positions asked for; what
+    the layers make of the inputs is judged beside it, and nothing of the served rows is in it.
+    """
+    folder = tiny(architecture, layers=LAYERS)
+    shard = load_shard(folder, LayerRange(1, LAYERS), dtype=torch.float64)
+    made = torch.Generator().manual_seed(1)
+    x, other = torch.randn(2, 30, shard.hidden, generator=made).double()
+    wanted = [4, 21, 29]
+    own = reexecute(shard, x, logit_rows=wanted, states=True)
+    foreign = reexecute(shard, other, logit_rows=wanted, states=True)
+    if is_ready:
+        prepare(shard)
+    got = reexecute(shard, x, logit_rows=wanted, states=True, served=foreign.rows)
+    assert _off(got.rows, own.rows) < 1e-12
+    assert _off(got.logits, foreign.logits) < 1e-12
+    assert _off(got.logits, own.logits) > 1e-3
+    assert _off(head_logits(shard, foreign.rows), foreign.logits) < 1e-12
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

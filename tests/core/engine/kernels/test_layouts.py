@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.engine.kernels.layouts import Panels
+from core.engine.kernels.layouts import HalfPanels, Panels
 from core.engine.native import native
 from core.engine.native.native import NoKernels, compile_kernels, kernels, open_kernels
 
@@ -157,3 +157,23 @@ def test_kernels_that_cannot_be_had_are_looked_for_once(
         assert [record.levelname for record in caplog.records] == ["WARNING"]
     finally:
         native._made_once.cache_clear()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_in_bfloat16_give_the_bits_of_the_same_in_float32(
+    width: str, shape: tuple[int, int], tmp_path: Path
+) -> None:
+    library = None
+    if width != "native":
+        options = ["-DVECTOR_BYTES=16", "-DMOST_ROWS=8"] if width == "narrow" else ["-DLARGE=1"]
+        library = open_kernels(compile_kernels(tmp_path, *options, "-DREAL_BITS=32"))
+    half, whole = HalfPanels(library), Panels()
+    weight, bias = _made(*shape).bfloat16(), _made(shape[0], seed=1)
+    laid, wide = half.lay(weight), whole.lay(weight.float())
+    assert laid.nbytes == half._width * -(-shape[0] // half._width) * shape[1] * 2
+    for rows in ROWS:
+        x = _made(rows, shape[1], seed=rows)
+        got = half.multiply(x, laid, bias, shape[0])
+        assert torch.equal(got, whole.multiply(x, wide, bias, shape[0]))
+    with pytest.raises(NoKernels, match=r"not torch\.float32"):
+        half.lay(weight.float())
