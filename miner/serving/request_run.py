@@ -350,8 +350,8 @@ class RequestRun:
     def _guarded(self, move: Callable[..., None], *args: object) -> None:
         try:
             move(*args)
-        except _BrokenWord as error:  # nothing is signed over it but what the client still asks
-            self.strand(error, error.by)
+        except _BrokenWord as broken:  # nothing is signed over it but what the client still asks
+            self.strand(broken.reason, broken.by)
         except PeerUnreachable as error:  # the stage before is there, what it sent is not
             self.strand(error)
         except HeadraceError as error:
@@ -426,7 +426,7 @@ class RequestRun:
     ) -> None:
         """Keep what another stage signed of its rows. CheckFailed unless they are as they came.
 
-        BrokenWord for a last word that is withheld or of other rows: what was done here is kept.
+        _BrokenWord for a last word that is withheld or of other rows: what was done here is kept.
         """
         said = t.HopCheckpoint(
             order_hash=self.job.order_hash,
@@ -448,7 +448,9 @@ class RequestRun:
             what = f"the checkpoint of stage {stage} does not fit"
             signed = "none came" if checkpoint is None else f"it covers {checkpoint.rows} rows"
             why = f"{signed}, {rows} arrived, and their root is {said.running_root}"
-            raise _BrokenWord(what, why, by) if whole else CheckFailed(what, why)
+            if whole:
+                raise _BrokenWord(PeerUnreachable(what, why), by)
+            raise CheckFailed(what, why)
         self._checkpoint = checkpoint, signature
 
     def _take_answer(self, message: wire.Token, prompt_tokens: int, produced: int) -> None:
@@ -921,12 +923,12 @@ class RequestRun:
         tracing.end(self._span, phase=phase, rows=self._done_rows)
 
 
-class _BrokenWord(PeerUnreachable):
+class _BrokenWord(Exception):
     """The last word of stage `by` on its rows is withheld, or is of others than came."""
 
-    def __init__(self, what: str, why: str, by: str) -> None:
-        super().__init__(what, why)
-        self.by = by
+    def __init__(self, reason: PeerUnreachable, by: str) -> None:
+        super().__init__(str(reason))
+        self.reason, self.by = reason, by
 
 
 def _sampler(
