@@ -249,7 +249,7 @@ async def disputes_claim(run: Run, dispute: DisputeArgument) -> None:
 
 @app.command()
 async def withdraw(run: Run) -> None:
-    """Take what disputes owe this wallet: bonds, rewards, fees."""
+    """Take what disputes and jobs owe this wallet: bonds, rewards, fees, its miner's pay."""
     from client.commands.wallet.credit import withdraw_credits
 
     run.emit(await withdraw_credits(run))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from core.chain.chain import Chain
 from core.protocol.errors import DepositShort, TokenShort
 from core.protocol.signing import DigestSigner
+from core.protocol.types import ZERO_ADDRESS
 from core.protocol.units import format_token
 from core.runtime.commands.results import Result
 
@@ -30,6 +33,31 @@ class Balances:
     credit: int
 
 
+@dataclass(frozen=True)
+class Dues:
+    """What jobs paid an account and it has not collected, in whole units of the token."""
+
+    operator: str  # of the account's miner; the zero address without one
+    pay: int
+    fees: int
+
+    @property
+    def total(self) -> int:
+        return self.pay + self.fees
+
+
+async def dues(read: Callable[..., Awaitable[Any]], account: str) -> Dues:
+    """The pay of the account's miner's operator and its fees as a matcher, by `Chain.read`.
+
+    Raises ChainUnreachable.
+    """
+    operator = str((await read("MinerRegistry", "minerOf", account))["operator"])
+    has_miner = operator != ZERO_ADDRESS
+    pay = int(await read("Escrow", "earnedOf", operator)) if has_miner else 0
+    fees = await read("Escrow", "feesOf", account)
+    return Dues(operator, pay, int(fees["ofMatcher"]))
+
+
 async def balances(chain: Chain, account: str) -> Balances:
     """What an account owns, read from the chain now. Raises ChainUnreachable."""
     thaw = await chain.read("Escrow", "thawOf", account)
@@ -39,7 +67,7 @@ async def balances(chain: Chain, account: str) -> Balances:
         deposited=await chain.read("Escrow", "balanceOf", account),
         thawing=thaw["amount"],
         thaw_ready_at=thaw["readyAt"],
-        credit=await chain.read("Escrow", "creditOf", account),
+        credit=(await dues(chain.read, account)).total,
     )
 
 

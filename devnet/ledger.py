@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from core.chain.chain import Chain
+from core.protocol.types import ZERO_ADDRESS
 from core.protocol.units import NANO
 
 #: Burned money stays where it was staked, as the credit of this account, which has no key.
@@ -18,7 +19,7 @@ class Holdings:
 
     wallet: int = 0
     prepaid: int = 0  # in the escrow, spendable or on its way out
-    credit: int = 0  # earned, to be pulled from escrow, registry, jury or game
+    credit: int = 0  # earned, to be collected from escrow, registry, jury or game
     stake: int = 0  # as a miner or juror, leaving or not
 
     @property
@@ -30,11 +31,15 @@ class Holdings:
 
 
 async def holdings(chain: Chain, account: str) -> Holdings:
-    """Read one account from every contract that may owe it something."""
+    """Read one account from every contract that may owe it something.
+
+    Of pay, that of its miner's present operator; the protocol's fees are not among it.
+    """
     thaw = await chain.read("Escrow", "thawOf", account)
     miner = await chain.read("MinerRegistry", "minerOf", account)
     juror = await chain.read("JuryArbitrator", "jurorOf", account)
     escrow = await chain.read("Escrow", "nanoOf", account)
+    pay = await chain.read("Escrow", "nanoOf", miner["operator"])
     credits_ = [
         await chain.read(contract, "creditOf", account)
         for contract in ("MinerRegistry", "JuryArbitrator", "ToleranceGame")
@@ -44,14 +49,21 @@ async def holdings(chain: Chain, account: str) -> Holdings:
     return Holdings(
         wallet=await chain.read("TestUSD", "balanceOf", account) * NANO,
         prepaid=escrow["balance"] + thaw["amount"] * NANO,
-        credit=escrow["credit"] + sum(credits_) * NANO,
+        credit=pay["earned"] + escrow["matcherFees"] + sum(credits_) * NANO,
         stake=stakes * NANO,
     )
 
 
 async def snapshot(chain: Chain, accounts: Mapping[str, str]) -> dict[str, Holdings]:
-    """Holdings by account, and what was burned."""
-    return {name: await holdings(chain, a) for name, a in {**accounts, "burned": BURNED}.items()}
+    """Holdings by account, with what was burned, and the protocol's fees with their recipient's."""
+    found = {name: await holdings(chain, a) for name, a in {**accounts, "burned": BURNED}.items()}
+    recipient = (await chain.read("TaskRegistry", "params"))["feeRecipient"]
+    matchers = {*accounts.values(), ZERO_ADDRESS}
+    fees = [(await chain.read("Escrow", "nanoOf", m))["protocolFees"] for m in matchers]
+    for name, account in accounts.items():
+        if account.lower() == recipient.lower():
+            found[name] = replace(found[name], credit=found[name].credit + sum(fees))
+    return found
 
 
 def changes(before: Mapping[str, Holdings], after: Mapping[str, Holdings]) -> dict[str, int]:

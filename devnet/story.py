@@ -205,8 +205,8 @@ class Story:
         over = (JobState.SETTLED, JobState.EXPIRED)
 
         async def ended() -> bool:
-            jobs = [event.args["job"] for event in await self._events("JobOpened")]
-            states = [await self._chain.read("TaskRegistry", "jobOf", job) for job in jobs]
+            jobs = [event.args["job"] for event in await self._events("JobMatched")]
+            states = [await self._job(job) for job in jobs]
             self._facts.jobs = len(jobs)
             if all(JobState(state["state"]) in over for state in states):
                 return True
@@ -403,12 +403,18 @@ class Story:
 
     async def _pass_window(self, job_id: str) -> None:
         """The auditor is done, so the chain's clock may jump over the rest of the window."""
-        job = await self._chain.read("TaskRegistry", "jobOf", job_id)
+        job = await self._job(job_id)
         rest_s = job["finalAt"] - await self._chain.now() + 1
         if rest_s > 0:
             await self._chain.rpc("evm_increaseTime", rest_s)
             await self._chain.rpc("evm_mine")
             self._say(f"clock     moved {rest_s} s forward, over the rest of the dispute window")
+
+    async def _job(self, job_id: str) -> Any:
+        """What the chain says of a job that was matched."""
+        matched = await self._events("JobMatched")
+        plan_hash = next(e.args["planHash"] for e in matched if e.args["job"] == job_id)
+        return await self._chain.read("TaskRegistry", "jobOf", job_id, plan_hash)
 
     async def _delivered_job(self) -> str:
         running = self._net.processes.get("matcher-1")
@@ -434,7 +440,7 @@ class Story:
         call = await self._chain.call_of(event.tx_hash)
         if call is None or call.function != function:
             raise CheckFailed(f"the job was not settled by {function}", str(call and call.function))
-        on_chain = await self._chain.read("TaskRegistry", "jobOf", event.args["job"])
+        on_chain = await self._job(event.args["job"])
         counts = call.args.get("ack") or on_chain
         return SettledJob(
             event.args["job"],
@@ -449,7 +455,7 @@ class Story:
         self._facts.tokens += job.tokens_out
 
     async def _guilty_stage(self, job: SettledJob) -> int:
-        mask = (await self._chain.read("TaskRegistry", "jobOf", job.job_id))["faultMask"]
+        mask = (await self._job(job.job_id))["faultMask"]
         guilty = [i for i in range(len(job.plan)) if mask >> i & 1]
         if len(guilty) != 1:
             raise CheckFailed("exactly one stage must be at fault", f"the chain says {guilty}")

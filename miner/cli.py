@@ -465,8 +465,9 @@ def _earnings(found: Earnings) -> Any:
     for row in found.rows:
         table.add_row(row.key, *(str(getattr(row, name)) for name in columns))
     total = (
-        f"paid {found.paid}, pending {found.pending}, disputed {found.disputed}, "
-        f"slashed {found.slashed}; {found.to_claim} to claim with `miner claim`"
+        f"paid {found.paid}, collected {found.collected}, pending {found.pending}, "
+        f"disputed {found.disputed}, slashed {found.slashed}; {found.to_claim} to claim with "
+        "`miner claim`"
     )
     return Group(table if found.rows else "no job yet", "", total)
 

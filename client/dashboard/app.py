@@ -381,7 +381,7 @@ class Dashboard:
         found = []
         for _ in range(EXPORT_PAGES):
             payer = self.gateway.payer
-            events = await chain_log.about(payer, names=tuple(MOVES), before=before, limit=200)
+            events = await chain_log.movements(payer, tuple(MOVES), before=before, limit=200)
             found += [movement(event) for event in events]
             if len(events) < 200:
                 break

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from dataclasses import dataclass
 from itertools import islice
@@ -32,7 +31,7 @@ from client.dashboard.views import (
 from client.dashboard.views.activity import activity
 from client.dashboard.views.common import RequestLine, request_line
 from client.records.store import ClientStore, JobRow, match_of
-from client.wallet import Balances
+from client.wallet import Balances, dues
 from core.money import pricing
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid
@@ -77,19 +76,14 @@ async def model_names(sources: PageSources) -> tuple[str, ...]:
 
 
 async def locks_of(sources: PageSources) -> list[wallet.Lock]:
-    """What unfinished jobs hold, by the log, less what the chain says was paid out of it since."""
+    """What unfinished jobs hold, by the log."""
     if sources.log is None:
         return []
-    found = []
-    for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE):
-        amount = covering_units(event.args["nano"])
-        with contextlib.suppress(HeadraceError):  # the log's amount is the most that it can be
-            amount = covering_units(
-                (await sources.read("Escrow", "lockOf", event.args["job"]))["nano"]
-            )
-        if amount:
-            found.append(wallet.Lock(str(event.args["job"]), amount, event.block, event.at_s))
-    return found
+    return [
+        wallet.Lock(str(event.args["job"]), covering_units(nano), event.block, event.at_s)
+        for event, nano in await sources.log.open_locks(sources.gateway.payer, limit=PAGE)
+        if nano
+    ]
 
 
 def _job_line(sources: PageSources, store: ClientStore, row: JobRow) -> jobs.OrderLine:
@@ -336,9 +330,9 @@ async def _job_page(sources: PageSources, typed: str, asked: PageRequest) -> job
     match, order = match_of(row), match_of(row).signed.order
     on_chain, locked, spec_units = "unknown", 0, 1
     if sources.chain is not None:
-        state = await sources.read("TaskRegistry", "jobOf", row.job_id)
+        state = await sources.read("TaskRegistry", "jobOf", row.job_id, match.plan_hash)
         on_chain = jobs.state_name(int(state["state"]))
-        locked = covering_units((await sources.read("Escrow", "lockOf", row.job_id))["nano"])
+        locked = covering_units(pricing.locked_nano(order, state))
         spec_units = await _layer_units(sources, order.model_id)
     read = await sources.reader(sources.name_of(order.model_id)) if asked.has_session else None
     events = await sources.log.about(row.job_id, limit=PAGE) if sources.log else []
@@ -430,8 +424,8 @@ async def load_wallet(sources: PageSources, asked: PageRequest) -> wallet.Wallet
     payer, progress = sources.gateway.payer, await _progress(sources)
     events: list[LoggedEvent] = []
     if sources.log is not None:
-        events = await sources.log.about(
-            payer, names=tuple(wallet.MOVES), before=asked.before, limit=PAGE
+        events = await sources.log.movements(
+            payer, tuple(wallet.MOVES), before=asked.before, limit=PAGE
         )
     held, locks = await sources.balances.get(), await locks_of(sources)
     found = held.value
@@ -473,12 +467,15 @@ async def load_earnings(sources: PageSources, asked: PageRequest) -> earnings.Ea
     matched = await log.about(operator, names=("JobMatched",), before=asked.before, limit=PAGE)
     mine = [event for event in matched if operator != ZERO_ADDRESS]
     states = await asyncio.gather(
-        *(sources.read("TaskRegistry", "jobOf", event.args["job"]) for event in mine)
+        *(
+            sources.read("TaskRegistry", "jobOf", event.args["job"], event.args["planHash"])
+            for event in mine
+        )
     )
-    credited = await log.credits_of(owner, [str(event.args["job"]) for event in mine])
-    paid, per_day = await log.credited(owner)
+    income = await log.income_of_jobs(owner, [str(event.args["job"]) for event in mine])
+    paid, per_day = await log.income(owner)
     payouts = tuple(
-        earnings.payout(event, int(state["state"]), credited)
+        earnings.payout(event, int(state["state"]), income)
         for event, state in zip(mine, states, strict=True)
     )
     slashes = await log.about(owner, names=("Slashed",), limit=PAGE)
@@ -486,7 +483,7 @@ async def load_earnings(sources: PageSources, asked: PageRequest) -> earnings.Ea
     return earnings.EarningsPage(
         owner=owner,
         operator=operator,
-        credit_units=int(await sources.read("Escrow", "creditOf", owner)),
+        credit_units=(await dues(sources.read, owner)).total,
         stake_units=int(standing["stake"]),
         leaving_units=int(standing["leaving"]),
         paid_units=paid,
@@ -587,7 +584,7 @@ async def load_explorer(sources: PageSources, asked: PageRequest) -> explorer.Ex
 async def load_address(sources: PageSources, asked: PageRequest) -> explorer.Explorer:
     address = ids.address(asked.path["address"])
     events = await sources.require_log().about(address, before=asked.before, limit=PAGE)
-    facts = [("address", address)]
+    facts: list[tuple[str, str]] = [("address", address)]
     names = {where.lower(): name for name, where in sources.require_chain().addresses.items()}
     if address.lower() in names:
         facts.append(("contract", names[address.lower()]))
@@ -595,7 +592,11 @@ async def load_address(sources: PageSources, asked: PageRequest) -> explorer.Exp
         show = sources.settings.show_token
         for label, contract in (("in the wallet", "TestUSD"), ("prepaid", "Escrow")):
             facts.append((label, show(await sources.read(contract, "balanceOf", address))))
-        facts.append(("credit", show(await sources.read("Escrow", "creditOf", address))))
+        fees = (await sources.read("Escrow", "feesOf", address))["ofMatcher"]
+        facts.append(
+            ("pay as an operator", show(await sources.read("Escrow", "earnedOf", address)))
+        )
+        facts.append(("fees as a matcher", show(fees)))
     about = {"subject": address, "subject_kind": "address", "facts": tuple(facts)}
     return await _explorer(sources, events, "Events with this address", **about)
 

@@ -18,6 +18,7 @@ from client.jobs.job_run import JobRun
 from client.orders.matcher_api import Goes, MatcherApi
 from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from client.orders.shard_roots import shard_roots
+from client.pipeline.on_chain import is_nonce_used, job_with_plan
 from client.pipeline.pipeline import Match, PipelineOutcome, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
 from client.pipeline.verify import RequestAnswer, ack_of_answers
@@ -26,7 +27,15 @@ from client.wallet import ensure_deposit
 from core.chain.chain import Chain
 from core.money import pricing
 from core.protocol import signing, wire
-from core.protocol.errors import CheckFailed, DepositShort, HeadraceError, MatcherUnreachable
+from core.protocol.errors import (
+    ChainUnreachable,
+    CheckFailed,
+    ContractRefused,
+    DepositShort,
+    HeadraceError,
+    MatcherUnreachable,
+    UsageError,
+)
 from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage, Terms
 from core.protocol.units import whole_units
 from core.runtime import origin
@@ -232,7 +241,8 @@ class _Submission:
         batch = PromptBatch.of([answer.next_prompt(os.urandom) for answer in answers])
         terms = policy.terms_of(await self._chain_now())
         model, account = (requester.model_id, requester.model), requester.signer.address
-        order = make_order(batch, *model, terms, account, self._next_nonce())
+        nonce = requester.store.next_nonce(account)
+        order = make_order(batch, *model, terms, account, nonce)
         locked = pricing.max_amount(order, requester.model)
         await self._provide(locked)
         signature = signing.sign(requester.signer, requester.chain.domain, order)
@@ -257,11 +267,6 @@ class _Submission:
         if self._chain_ahead_s is None:
             self._chain_ahead_s = await self._requester.chain.now() - clock.monotonic()
         return int(self._chain_ahead_s + clock.monotonic())
-
-    def _next_nonce(self) -> int:
-        now_ms = int(self._requester.clock.now() * 1000)
-        known = [match.signed.order.nonce for match in self._matches]
-        return max([now_ms, *(nonce + 1 for nonce in known)])
 
     async def _provide(self, locked: int) -> None:
         """Have so much prepaid; at first twice that, so that going on needs no deposit."""
@@ -371,13 +376,41 @@ def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
 
 
 async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:
-    """Hand in the order, again if the matcher is unreachable: the same order gives the same job."""
-    for attempt in range(OPEN_TRIES - 1):
+    """Hand in the order, again if the matcher is unreachable: the same order gives the same job.
+
+    Raises ContractRefused for a nonce that is used already; those of later orders are new ones.
+    """
+    failures = 0
+    while True:
         try:
             return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
         except MatcherUnreachable:
-            await requester.clock.sleep(pause_s(attempt))
-    return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
+            failures += 1
+            if failures == OPEN_TRIES:
+                raise
+            await requester.clock.sleep(pause_s(failures - 1))
+        except (UsageError, ContractRefused):
+            await _check_nonce(requester, signed.order)
+            raise
+
+
+async def _check_nonce(requester: Requester, order: Order) -> None:
+    """After a refusal: raise ContractRefused where the chain knows the order's nonce already."""
+    try:
+        if not await is_nonce_used(requester.chain, order):
+            return
+    except ChainUnreachable:
+        return
+    requester.store.renew_nonces(order.requester)
+    raise ContractRefused(
+        f"nonce {order.nonce} of {order.requester} is used already, so the order opens nothing",
+        error="NonceUsedAlready",
+        args={"nonce": order.nonce},
+        state="no prompt was sent; the records here are older than the wallet's orders, as after "
+        "a backup was restored, or a copy of them is in use, or the matcher lost the job: then "
+        "what it locked returns after the order's deadline",
+        next_step="ask again: orders take their nonces from another range now, which no copy has",
+    )
 
 
 def check_plan(plan: Sequence[Stage], demands: Terms | None) -> None:
@@ -395,14 +428,17 @@ async def check_on_chain(requester: Requester, match: Match) -> None:
     """Raise CheckFailed unless the chain shows the job matched with the plan the matcher told."""
     give_up = requester.clock.monotonic() + MATCHED_WITHIN_S
     while True:
-        job = await requester.chain.read("TaskRegistry", "jobOf", match.job_id)
-        state = JobState(job["state"])
-        if state is JobState.MATCHED and job["planHash"] == match.plan_hash:
+        state = (await job_with_plan(requester.chain, match)).state
+        if state is JobState.MATCHED:
             return
-        if state >= JobState.MATCHED or requester.clock.monotonic() >= give_up:
+        if state > JobState.MATCHED or requester.clock.monotonic() >= give_up:
+            why = f"{state.name} with plan {match.plan_hash}, not MATCHED"
+            if state is JobState.NONE:
+                is_used = await is_nonce_used(requester.chain, match.signed.order)
+                why += "; its nonce is used, so another plan has it" if is_used else "; not opened"
             raise CheckFailed(
                 "the job on chain is not the one the matcher described",
-                f"{state.name} with plan {job['planHash']}, not MATCHED with {match.plan_hash}",
+                why,
                 state="no prompt was sent; what is locked returns after the order's deadline",
             )
         await requester.clock.sleep(LOOK_AGAIN_S)

@@ -5,13 +5,14 @@ Prompts and salts are kept because a dispute needs them. What is written survive
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import bindparam, event, update
+from sqlalchemy import BigInteger, bindparam, event, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
 
@@ -72,6 +73,14 @@ class SessionRow(SQLModel, table=True):
     keeper: str = Field(index=True)
 
 
+class NonceRow(SQLModel, table=True):
+    """The newest nonce that an account's orders took from these records."""
+
+    __tablename__ = "client_nonce"
+    account: str = Field(primary_key=True)
+    last: int = Field(sa_type=BigInteger)
+
+
 class SubmissionRow(SQLModel, table=True):
     """One `client submit`: what its owner calls it, and which running program sees to it."""
 
@@ -81,6 +90,8 @@ class SubmissionRow(SQLModel, table=True):
     keeper: str
 
 
+#: So many consecutive nonces share a storage word on chain, and the first of a word costs more.
+NONCES_A_WORD = 256
 _REQUESTS, _RECEIPTS = (SQLModel.metadata.tables[f"client_{n}"] for n in ("request", "receipt"))
 _NEW_REQUEST = Statement(insert(_REQUESTS))
 _END_REQUEST = Statement(
@@ -103,7 +114,7 @@ class ClientStore:
         make_private_file(path)
         self._engine = create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _prepare)
-        names = ("job", "request", "receipt", "session", "submission")
+        names = ("job", "request", "receipt", "session", "submission", "nonce")
         tables = [SQLModel.metadata.tables[f"client_{name}"] for name in names]
         SQLModel.metadata.create_all(self._engine, tables=tables)
 
@@ -134,6 +145,26 @@ class ClientStore:
         """What is known of one; None for those without a name, such as a gateway's batches."""
         with Session(self._engine) as session:
             return session.get(SubmissionRow, submission)
+
+    def next_nonce(self, account: str, random_bytes: Callable[[int], bytes] = os.urandom) -> int:
+        """A nonce for an account's next order, which nobody else gets from these records.
+
+        The first is a random multiple of `NONCES_A_WORD` below 2⁶², so that other records of the
+        account's do not meet it; each later one is the next number.
+        """
+        first, key = _first_nonce(random_bytes), account.lower()
+        take = insert(NonceRow).values(account=key, last=first)
+        following = {"last": col(NonceRow.last) + 1}
+        take = take.on_conflict_do_update(index_elements=["account"], set_=following)
+        with self._engine.begin() as connection:
+            return int(connection.execute(take.returning(col(NonceRow.last))).scalar_one())
+
+    def renew_nonces(self, account: str, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+        """Let the account's next nonce be a first one again: one of those that follow was used."""
+        before = {"last": _first_nonce(random_bytes) - 1}
+        put = insert(NonceRow).values(account=account.lower(), **before)
+        with self._engine.begin() as connection:
+            connection.execute(put.on_conflict_do_update(index_elements=["account"], set_=before))
 
     def add_request(self, job_id: str, index: int, prompt: Prompt) -> None:
         """Record a request of an open order before its first token."""
@@ -225,6 +256,11 @@ def _prepare(connection: Connection, record: object) -> None:
     """A commit is safe against our own crash and waits for no disk, which would hold tokens up."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _first_nonce(random_bytes: Callable[[int], bytes]) -> int:
+    number = int.from_bytes(random_bytes(8), "big") >> 2
+    return number - number % NONCES_A_WORD
 
 
 def _keep(transaction: Transaction, job_id: str, receipts: Sequence[SignedReceipt]) -> None:

@@ -148,7 +148,6 @@ class SessionPool:
         self._roots: dict[tuple[str, int, int], str] = {}
         self._deposit_lock = asyncio.Lock()
         self._chain_ahead_s: float | None = None
-        self._last_nonce = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: asyncio.Task[None] | None = None
         #: Hears why an answer goes on in another session: lost, distrusted or other.
@@ -348,7 +347,8 @@ class SessionPool:
             wishes = replace(wishes, deadline_s=min(self._sizes.length_s, wishes.deadline_s))
             terms = replace(terms_for(wishes, quote, now_s), demands=pool.demands)
             of_model = model.model_id, model.spec
-            order = make_open_order(allowed, *of_model, terms, self._account, self._nonce())
+            nonce = self._store.next_nonce(self._account)
+            order = make_open_order(allowed, *of_model, terms, self._account, nonce)
             signature = signing.sign(self._signer, chain.domain, order)
             signed = SignedOrder(order, signature, pool.demands)
             with origin.within(need.origin, "open a session"):
@@ -437,10 +437,6 @@ class SessionPool:
     def _chain_now(self) -> float:
         assert self._chain_ahead_s is not None, "asked before the first session is opened"
         return self._chain_ahead_s + self._clock.monotonic()
-
-    def _nonce(self) -> int:
-        self._last_nonce = max(int(self._clock.now() * 1000), self._last_nonce + 1)
-        return self._last_nonce
 
     # --- time ---
 

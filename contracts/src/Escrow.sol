@@ -9,6 +9,8 @@ import {
 } from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
 import {IEscrow} from "./interfaces/IEscrow.sol";
+import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Split} from "./libraries/Split.sol";
 import {JobId} from "./types/Ids.sol";
 
@@ -17,10 +19,10 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     using SafeERC20 for IERC20;
     using SafeCast for uint256;
 
-    struct JobLock {
-        address requester;
-        uint88 nano; //          3·10¹⁷ units at most
-        bool isSpenders; //      its spender is in _jobSpenders
+    /// What one matcher's jobs brought, so that both fees of a job are a write.
+    struct Fees {
+        uint128 matcherNano;
+        uint128 protocolNano;
     }
 
     uint256 private constant NANO = Split.NANO;
@@ -30,9 +32,9 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
     uint256 public immutable withdrawDelaySeconds;
 
     mapping(address account => uint256 nano) private _balances;
-    mapping(address account => uint256 nano) private _credits;
+    mapping(address operator => uint256 nano) private _earned;
+    mapping(address matcher => Fees) private _fees;
     mapping(address account => Thaw) private _thaws;
-    mapping(JobId job => JobLock) private _locks;
     mapping(JobId job => address) private _jobSpenders;
     mapping(address account => mapping(address spender => Spender)) private _spenders;
 
@@ -86,59 +88,81 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         emit SpenderSet(msg.sender, spender, limit, expiry);
     }
 
-    // --- anyone with a credit ---
+    // --- what jobs paid: anyone may call, the money goes where it belongs ---
 
-    function withdrawCredit() external nonReentrant returns (uint256 amount) {
-        uint256 nano = _credits[msg.sender];
-        amount = nano / NANO;
-        if (amount == 0) revert NoCredit();
-        _credits[msg.sender] = nano % NANO;
-        emit CreditWithdrawn(msg.sender, amount);
-        IERC20(token).safeTransfer(msg.sender, amount);
+    function collect(address[] calldata operators) external nonReentrant {
+        IMinerRegistry miners = ITaskRegistry(taskRegistry).minerRegistry();
+        for (uint256 i; i < operators.length; ++i) {
+            address operator = operators[i];
+            uint256 nano = _earned[operator];
+            _earned[operator] = nano % NANO;
+            address owner = miners.ownerOf(operator);
+            uint256 kept = _payOut(Payee.Operator, operator, owner, nano / NANO);
+            if (kept != 0) _earned[operator] += kept;
+        }
+    }
+
+    function collectFees(address[] calldata matchers) external nonReentrant {
+        address recipient = ITaskRegistry(taskRegistry).params().feeRecipient;
+        for (uint256 i; i < matchers.length; ++i) {
+            address matcher = matchers[i];
+            Fees memory fees = _fees[matcher];
+            _fees[matcher] =
+                Fees(fees.matcherNano % uint128(NANO), fees.protocolNano % uint128(NANO));
+            uint256 kept = _payOut(Payee.Matcher, matcher, matcher, fees.matcherNano / NANO);
+            if (kept != 0) _fees[matcher].matcherNano += kept.toUint128();
+            kept = _payOut(Payee.Protocol, matcher, recipient, fees.protocolNano / NANO);
+            if (kept != 0) _fees[matcher].protocolNano += kept.toUint128();
+        }
     }
 
     // --- TaskRegistry only ---
 
-    function lockForJob(JobId job, address requester, address spender, uint256 nano)
+    function lock(JobId job, address requester, address spender, uint256 nano)
         external
         onlyTaskRegistry
     {
-        _lock(job, requester, spender, nano);
+        if (spender != address(0)) _use(job, requester, spender, nano);
         _debit(requester, nano);
     }
 
-    function pullForJob(JobId job, address requester, uint256 nano)
-        external
-        onlyTaskRegistry
-        nonReentrant
-    {
-        _lock(job, requester, address(0), nano);
+    function pull(address requester, uint256 nano) external onlyTaskRegistry nonReentrant {
         uint256 units = (nano + NANO - 1) / NANO;
         _balances[requester] += units * NANO - nano;
         _pull(requester, units);
     }
 
-    function payJob(JobId job, Payout[] calldata payouts) external onlyTaskRegistry {
-        JobLock memory lock = _lockOf(job);
-        _locks[job].nano = (lock.nano - _payOut(job, lock.nano, payouts)).toUint88();
-    }
-
-    function releaseJob(JobId job, Payout[] calldata payouts)
+    function pay(Bill calldata bill, address[] calldata operators, uint256[] calldata payNano)
         external
         onlyTaskRegistry
-        returns (uint256 refunded)
     {
-        JobLock memory lock = _lockOf(job);
-        delete _locks[job];
-        uint256 paid = _payOut(job, lock.nano, payouts);
-        refunded = lock.nano - paid;
-        if (refunded > 0) _balances[lock.requester] += refunded;
-        // INVARIANT: `usedNano` is what was paid and is locked for a spender's jobs; this part its
-        // lock counted.
-        if (lock.isSpenders) {
-            _spenders[lock.requester][_jobSpenders[job]].usedNano -= refunded.toUint96();
+        emit Paid(
+            bill.job,
+            bill.requester,
+            bill.matcher,
+            operators,
+            payNano,
+            bill.matcherNano,
+            bill.protocolNano,
+            bill.refundNano
+        );
+        for (uint256 i; i < operators.length; ++i) {
+            if (payNano[i] != 0) _earned[operators[i]] += payNano[i];
         }
-        emit JobReleased(job, lock.requester, refunded, paid);
+        if (bill.matcherNano != 0 || bill.protocolNano != 0) {
+            Fees memory fees = _fees[bill.matcher];
+            fees.matcherNano += bill.matcherNano.toUint128();
+            fees.protocolNano += bill.protocolNano.toUint128();
+            _fees[bill.matcher] = fees;
+        }
+        _refund(bill.job, bill.requester, bill.refundNano, bill.isSpenders);
+    }
+
+    function refund(JobId job, address requester, uint256 nano, bool isSpenders)
+        external
+        onlyTaskRegistry
+    {
+        _refund(job, requester, nano, isSpenders);
     }
 
     // --- reads ---
@@ -147,21 +171,26 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         return _balances[account] / NANO;
     }
 
-    function creditOf(address account) external view returns (uint256) {
-        return _credits[account] / NANO;
+    function earnedOf(address operator) external view returns (uint256) {
+        return _earned[operator] / NANO;
     }
 
-    function nanoOf(address account) external view returns (uint256 balance, uint256 credit) {
-        return (_balances[account], _credits[account]);
+    function feesOf(address matcher)
+        external
+        view
+        returns (uint256 ofMatcher, uint256 ofProtocol)
+    {
+        Fees storage fees = _fees[matcher];
+        return (fees.matcherNano / NANO, fees.protocolNano / NANO);
+    }
+
+    function nanoOf(address account) external view returns (Holdings memory) {
+        Fees storage fees = _fees[account];
+        return Holdings(_balances[account], _earned[account], fees.matcherNano, fees.protocolNano);
     }
 
     function thawOf(address account) external view returns (Thaw memory) {
         return _thaws[account];
-    }
-
-    function lockOf(JobId job) external view returns (address requester, uint256 nano) {
-        JobLock memory lock = _locks[job];
-        return (lock.requester, lock.nano);
     }
 
     function jobSpenderOf(JobId job) external view returns (address) {
@@ -194,17 +223,15 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         _balances[account] = balance - nano;
     }
 
-    function _credit(address account, uint256 nano, bytes32 source) private {
-        if (nano == 0) return;
-        _credits[account] += nano;
-        emit Credited(account, nano, source);
-    }
-
-    function _lock(JobId job, address requester, address spender, uint256 nano) private {
-        if (_locks[job].requester != address(0)) revert JobLockExists(job);
-        _locks[job] = JobLock(requester, nano.toUint88(), spender != address(0));
-        emit JobLocked(job, requester, nano);
-        if (spender != address(0)) _use(job, requester, spender, nano);
+    /// INVARIANT: whom the token refuses keeps nobody else from their money, a matcher the protocol
+    /// or the fee recipient a matcher: what was not sent is back in the books.
+    function _payOut(Payee payee, address account, address to, uint256 amount)
+        private
+        returns (uint256 keptNano)
+    {
+        if (amount == 0) return 0;
+        if (!IERC20(token).trySafeTransfer(to, amount)) return amount * NANO;
+        emit Collected(to, account, payee, amount);
     }
 
     /// INVARIANT: what this spender's jobs were paid, and may be, is at most the limit at their
@@ -220,20 +247,11 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         emit SpenderLocked(account, spender, job, nano);
     }
 
-    function _lockOf(JobId job) private view returns (JobLock memory lock) {
-        lock = _locks[job];
-        if (lock.requester == address(0)) revert JobLockMissing(job);
-    }
-
-    /// INVARIANT: no job pays out more than was locked for it, in whatever number of steps.
-    function _payOut(JobId job, uint256 locked, Payout[] calldata payouts)
-        private
-        returns (uint256 paid)
-    {
-        for (uint256 i; i < payouts.length; ++i) {
-            paid += payouts[i].nano;
-            _credit(payouts[i].account, payouts[i].nano, JobId.unwrap(job));
-        }
-        if (paid > locked) revert PayoutsExceedLock(paid, locked);
+    /// INVARIANT: `usedNano` is what was paid and is locked for a spender's jobs; this part its
+    /// lock counted.
+    function _refund(JobId job, address requester, uint256 nano, bool isSpenders) private {
+        if (nano == 0) return;
+        _balances[requester] += nano;
+        if (isSpenders) _spenders[requester][_jobSpenders[job]].usedNano -= nano.toUint96();
     }
 }

@@ -11,8 +11,10 @@ import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {EntryPause} from "./EntryPause.sol";
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
+import {Stage} from "./types/Signed.sol";
 
 /// Who may work, with what at stake, and who may take it? One staked account an owner key.
 ///
@@ -39,6 +41,12 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         address guardian;
     }
 
+    /// What an operator key is, so that a plan of many is checked by a read each.
+    struct Operator {
+        address owner; //   whom its work is paid to; for ever, also when the key is rotated away
+        uint96 canStake; // at stake while it may work, else zero
+    }
+
     uint256 private constant BPS = 10_000;
     uint256 private constant CHALLENGER_SHARE_BPS = 2_000;
     uint256 private constant VICTIM_SHARE_BPS = 3_000;
@@ -61,7 +69,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     mapping(address owner => Pool) private _pools;
     CreditBook.Book private _credits;
 
-    mapping(address operator => address owner) public ownerOf;
+    mapping(address operator => Operator) private _operators;
     mapping(address account => bool) public isArbitrator;
     /// When a proposed arbitrator may be added; zero: not proposed.
     mapping(address account => uint256 time) public arbitratorReadyAt;
@@ -106,6 +114,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         miner.operator = operator;
         miner.stake = SafeCast.toUint96(amount);
         miner.state = State.Active;
+        _rank(miner);
         emit MinerRegistered(msg.sender, operator, amount);
         _pull(amount);
     }
@@ -114,6 +123,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         Miner storage miner = _in(State.Active);
         if (amount == 0) revert AmountZero();
         miner.stake += SafeCast.toUint96(amount);
+        _rank(miner);
         emit StakeAdded(msg.sender, amount, miner.stake);
         _pull(amount);
     }
@@ -156,7 +166,9 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         Miner storage miner = _in(State.Active);
         _claimOperator(newOperator, operatorProof);
         emit OperatorRotated(msg.sender, miner.operator, newOperator);
+        _operators[miner.operator].canStake = 0;
         miner.operator = newOperator;
+        _rank(miner);
     }
 
     // --- owner: out. Never pausable, and nobody else can touch the clock ---
@@ -173,6 +185,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         miner.leaving += uint96(amount);
         miner.stake = uint96(rest);
         if (rest == 0) miner.state = State.Cooldown;
+        _rank(miner);
         emit ExitRequested(msg.sender, amount, miner.leaveAt);
     }
 
@@ -191,6 +204,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         miner.leaving = 0;
         miner.leaveAt = 0;
         miner.state = State.Active;
+        _rank(miner);
         emit ExitCancelled(msg.sender, amount);
     }
 
@@ -222,6 +236,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
             revert StakeTooLow(miner.stake, minStake);
         }
         miner.jailUntil = 0;
+        _rank(miner);
         emit Unjailed(msg.sender);
     }
 
@@ -237,6 +252,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         if (msg.sender != taskRegistry) revert NotTaskRegistry(msg.sender);
         Miner storage miner = _miners[owner_];
         ++miner.openDisputes;
+        _rank(miner);
         number = _pools[owner_].opened++;
         _disputes[owner_][number] = Dispute({
             arbitrator: arbitrator,
@@ -256,7 +272,8 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         Dispute memory d = _disputes[owner_][number];
         // INVARIANT: nobody is punished but whom TaskRegistry named to this arbitrator, and once.
         if (msg.sender != d.arbitrator) revert NotArbitrator(msg.sender);
-        --_miners[owner_].openDisputes;
+        Miner storage miner = _miners[owner_];
+        --miner.openDisputes;
         Pool memory pool = _pools[owner_];
         if (bps == 0) {
             delete d;
@@ -269,6 +286,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
             d.toVictim = _capped(_least(base * VICTIM_SHARE_BPS / BPS, d.toVictim));
             slashed = _slash(owner_, number, share, pool);
         }
+        _rank(miner);
         if (number == pool.served) {
             delete _disputes[owner_][number];
             _pay(owner_, d, pool);
@@ -319,10 +337,20 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         return _machines[owner_][index];
     }
 
-    function canWork(address operator, uint256 minStake_) external view returns (bool) {
-        Miner storage miner = _miners[ownerOf[operator]];
-        return miner.state == State.Active && miner.operator == operator && miner.jailUntil == 0
-            && miner.openDisputes == 0 && miner.stake >= minStake && miner.stake >= minStake_;
+    function ownerOf(address operator) external view returns (address) {
+        return _operators[operator].owner;
+    }
+
+    function canWork(address operator, uint256 minStake_) public view returns (bool) {
+        uint256 canStake = _operators[operator].canStake;
+        return canStake != 0 && canStake >= minStake_;
+    }
+
+    function requireWorkers(Stage[] calldata plan, uint256 minStake_) external view {
+        for (uint256 i; i < plan.length; ++i) {
+            address operator = plan[i].operator;
+            if (!canWork(operator, minStake_)) revert ITaskRegistry.MinerCannotWork(operator);
+        }
     }
 
     function disputeOf(address owner_, uint32 number) external view returns (Dispute memory) {
@@ -409,7 +437,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// The operator key signs for this owner; else anyone could take a stranger's key.
     function _claimOperator(address operator, bytes calldata operatorProof) private {
-        address owner_ = ownerOf[operator];
+        address owner_ = _operators[operator].owner;
         if (owner_ != address(0) && owner_ != msg.sender) revert OperatorTaken(operator, owner_);
         bytes32 digest = Eip712Types.toDigest(
             Eip712Types.domainSeparator(taskRegistry),
@@ -418,7 +446,15 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         if (operator == address(0) || Eip712Types.recover(digest, operatorProof) != operator) {
             revert OperatorProofInvalid(operator);
         }
-        ownerOf[operator] = msg.sender;
+        _operators[operator].owner = msg.sender;
+    }
+
+    /// INVARIANT: an operator's `canStake` is that of its miner after every change of state, stake,
+    /// jail or open disputes; an operator that was rotated away has none.
+    function _rank(Miner storage miner) private {
+        bool can = miner.state == State.Active && miner.jailUntil == 0 && miner.openDisputes == 0
+            && miner.stake >= minStake;
+        _operators[miner.operator].canStake = can ? miner.stake : 0;
     }
 
     function _in(State need) private view returns (Miner storage miner) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {
     ReentrancyGuardTransient
@@ -20,23 +21,25 @@ import {Receipts} from "./libraries/Receipts.sol";
 import {Split} from "./libraries/Split.sol";
 import {Proofs} from "./Proofs.sol";
 import {JobId, ModelId} from "./types/Ids.sol";
-import {Acceptance, Ack, AuditorDelegation, Order, Stage, StageReceipt} from "./types/Signed.sol";
+import {Ack, AuditorDelegation, Order, Stage, StageReceipt} from "./types/Signed.sol";
 
 /// What is the life of a job, from signed order to payment? See ITaskRegistry.
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     using Address for address;
 
-    /// Of a dispute, by `_trialKey`.
-    enum Trial {
-        None,
-        Open,
-        Over
+    /// A job that is there, and what every message about it carries.
+    struct Bound {
+        JobId id;
+        bytes32 key;
+        Plans.Binding binding;
     }
 
     uint256 private constant MAX_MATCHER_FEE_BPS = 500;
     uint256 private constant MAX_PROTOCOL_FEE_BPS = 100;
     /// Signed words that contradict each other are no accident.
     uint16 private constant SLASH_ALL_BPS = 10_000;
+    /// In place of the job's key, of a dispute that was resolved.
+    bytes32 private constant OVER = bytes32(uint256(1));
 
     IEscrow public immutable escrow;
     IMinerRegistry public immutable minerRegistry;
@@ -44,10 +47,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     IEvidence public immutable evidence;
     Proofs private immutable _proofs;
 
-    Params private _params;
-    mapping(JobId job => Job) private _jobs;
-    mapping(bytes32 key => Trial) private _trials;
-    mapping(address requester => mapping(uint256 word => uint256 bits)) private _revokedNonces;
+    uint32 private immutable _maxJobSeconds;
+    uint32 private immutable _maxWindowSeconds;
+    uint32 private immutable _closeDelaySeconds;
+    /// What the owner may lower or redirect, in one word.
+    uint16 private _protocolFeeBps;
+    address private _feeRecipient;
+    mapping(bytes32 key => Job) private _jobs;
+    /// The job's key, of an open dispute.
+    mapping(bytes32 trial => bytes32 key) private _trials;
+    mapping(address requester => mapping(uint256 word => uint256 bits)) private _usedNonces;
 
     constructor(
         IEscrow escrow_,
@@ -73,45 +82,55 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         escrow = escrow_;
         minerRegistry = minerRegistry_;
         modelRegistry = modelRegistry_;
-        _proofs = new Proofs(minerRegistry_, modelRegistry_);
+        _proofs = new Proofs();
         evidence = new Evidence();
-        _params = params_;
+        _maxJobSeconds = params_.maxJobSeconds;
+        _maxWindowSeconds = params_.maxWindowSeconds;
+        _closeDelaySeconds = params_.closeDelaySeconds;
+        _protocolFeeBps = params_.protocolFeeBps;
+        _feeRecipient = params_.feeRecipient;
     }
 
     // --- a job begins ---
 
     function open(Order calldata order) external whenEntriesOpen nonReentrant returns (JobId id) {
         if (msg.sender != order.requester) revert NotParty(msg.sender);
-        (id,) = _ids(order);
-        uint256 amount = _create(id, order);
-        _jobs[id].state = State.Open;
-        escrow.pullForJob(id, order.requester, amount);
+        id = _idOf(order);
+        (Job memory job, uint256 maxNano) = _create(id, order);
+        job.state = State.Open;
+        _save(_keyOf(id, 0), job);
+        escrow.pull(order.requester, maxNano);
     }
 
-    function openMatched(
-        Order calldata order,
-        bytes calldata requesterSig,
-        Stage[] calldata plan,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata acceptanceSigs
-    ) external whenEntriesOpen nonReentrant returns (JobId id) {
-        (acceptances, acceptanceSigs); // read by _check
-        id = _createSigned(order, requesterSig);
-        _match(id, order, plan);
+    function openMatched(Order calldata order, bytes calldata requesterSig, Stage[] calldata plan)
+        external
+        whenEntriesOpen
+        nonReentrant
+        returns (JobId id)
+    {
+        id = _idOf(order);
+        (Job memory job, uint256 maxNano) = _create(id, order);
+        address spender;
+        if (!_isRequesters(order, JobId.unwrap(id), requesterSig)) {
+            spender = Eip712Types.recover(JobId.unwrap(id), requesterSig);
+            if (!escrow.isSpender(order.requester, spender)) revert BadSignature(order.requester);
+            job.isSpenders = true;
+        }
+        _match(id, job, order, plan);
+        escrow.lock(id, order.requester, spender, maxNano);
     }
 
-    function matchJob(
-        Order calldata order,
-        Stage[] calldata plan,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata acceptanceSigs
-    ) external whenEntriesOpen nonReentrant {
-        (JobId id,) = _ids(order);
-        Job storage job = _jobs[id];
+    function matchJob(Order calldata order, Stage[] calldata plan)
+        external
+        whenEntriesOpen
+        nonReentrant
+    {
+        JobId id = _idOf(order);
+        Job memory job = _load(_keyOf(id, 0));
         if (job.state != State.Open) _rejectState(job.state);
         if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
-        (acceptances, acceptanceSigs); // read by _check
-        _match(id, order, plan);
+        delete _jobs[_keyOf(id, 0)];
+        _match(id, job, order, plan);
     }
 
     // --- a job ends well ---
@@ -122,15 +141,14 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes calldata requesterSig,
         Stage[] calldata plan
     ) external nonReentrant {
-        (JobId id, Plans.Binding memory binding) = _bind(order, plan);
-        Job storage job = _jobs[id];
+        (Bound memory bound, Job memory job) = _bind(order, plan);
         State state = job.state;
         if (state != State.Matched && state != State.Delivered) _rejectState(state);
-        if (ack.orderHash != binding.orderHash || ack.planHash != binding.planHash) {
+        if (ack.orderHash != bound.binding.orderHash || ack.planHash != bound.binding.planHash) {
             revert AckMismatch();
         }
-        bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.ackHash(ack));
-        _requireSigner(id, order, digest, requesterSig);
+        bytes32 digest = Eip712Types.toDigest(bound.binding.separator, Eip712Types.ackHash(ack));
+        _requireSigner(bound.id, order, digest, requesterSig);
 
         if (state == State.Delivered) {
             // INVARIANT: the stages have shown their work; an Ack ends the wait for pay, and
@@ -138,16 +156,15 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) {
                 revert TokenCountMismatch(0);
             }
-            if (ack.resultRoot != job.resultRoot) revert AckMismatch();
-            _settle(id, order, plan);
+            _settle(bound, job, order, plan);
             return;
         }
         Receipts.checkCounts(order, ack.tokensIn, ack.tokensOut);
         // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts.
         uint256 from = block.timestamp < job.deadline ? block.timestamp : job.deadline;
-        job.finalAt = uint40(from + job.window);
-        if (job.isSession) {
-            _payStep(id, order, plan, ack);
+        job.finalAt = uint32(from + order.window);
+        if (_isSession(order)) {
+            _payStep(bound, job, order, plan, ack);
             return;
         }
         // SAFETY: else a requester could Ack nothing after the work and take its money back.
@@ -156,7 +173,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         }
         job.tokensIn = ack.tokensIn;
         job.tokensOut = ack.tokensOut;
-        _settle(id, order, plan);
+        _settle(bound, job, order, plan);
     }
 
     function deliver(
@@ -165,64 +182,68 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         StageReceipt[] calldata receipts,
         bytes[] calldata sigs
     ) external {
-        (JobId id,) = _bind(order, plan);
-        Job storage job = _jobs[id];
+        (Bound memory bound, Job memory job) = _bind(order, plan);
         if (job.state != State.Matched) _rejectState(job.state);
-        if (job.isSession) revert NotBatch();
+        if (_isSession(order)) revert NotBatch();
         if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
         sigs; // read by _check
         _check();
 
         StageReceipt calldata last = receipts[receipts.length - 1];
-        uint256 finalAt = block.timestamp + job.window;
+        uint256 finalAt = block.timestamp + order.window;
         job.state = State.Delivered;
-        job.finalAt = uint40(finalAt);
+        job.finalAt = uint32(finalAt);
         job.tokensIn = last.tokensIn;
         job.tokensOut = last.tokensOut;
-        job.resultRoot = last.outputRoot;
-        emit JobDelivered(id, last.outputRoot, last.tokensIn, last.tokensOut, finalAt);
+        _save(bound.key, job);
+        emit JobDelivered(bound.id, last.outputRoot, last.tokensIn, last.tokensOut, finalAt);
     }
 
     function finalize(Order calldata order, Stage[] calldata plan) external nonReentrant {
-        (JobId id,) = _bind(order, plan);
-        Job storage job = _jobs[id];
+        (Bound memory bound, Job memory job) = _bind(order, plan);
         if (job.state != State.Delivered) _rejectState(job.state);
         if (block.timestamp <= job.finalAt) revert WindowOpen(job.finalAt);
-        _settle(id, order, plan);
+        _settle(bound, job, order, plan);
     }
 
     // --- a job ends without work ---
 
-    function cancel(JobId id) external nonReentrant {
-        Job storage job = _jobs[id];
+    function cancel(Order calldata order) external nonReentrant {
+        JobId id = _idOf(order);
+        bytes32 key = _keyOf(id, 0);
+        Job memory job = _load(key);
         if (job.state != State.Open) _rejectState(job.state);
-        (address requester,) = escrow.lockOf(id);
-        if (msg.sender != requester) revert NotParty(msg.sender);
+        if (msg.sender != order.requester) revert NotParty(msg.sender);
         job.state = State.Cancelled;
-        emit JobCancelled(id, _refundAll(id));
+        _save(key, job);
+        emit JobCancelled(id, order.requester, _refundRest(id, job, order));
     }
 
-    function expire(JobId id) external nonReentrant {
-        Job storage job = _jobs[id];
+    function expire(Order calldata order, bytes32 planHash) external nonReentrant {
+        JobId id = _idOf(order);
+        bytes32 key = _keyOf(id, planHash);
+        Job memory job = _load(key);
         State state = job.state;
         if (state != State.Open && state != State.Matched) _rejectState(state);
         uint256 until = job.deadline;
         // INVARIANT: after the deadline of work comes a time in which only an Ack counts.
-        if (state == State.Matched) until += _params.closeDelaySeconds;
+        if (state == State.Matched) until += _closeDelaySeconds;
         if (block.timestamp <= until) revert DeadlineNotPassed(until);
         // Not final yet and still Matched: a session that has paid.
         bool paid = job.finalAt != 0;
         job.state = paid ? State.Settled : State.Expired;
-        uint256 refunded = _refundAll(id);
-        if (paid) emit JobSettled(id, 0, refunded, 0);
-        else emit JobExpired(id, refunded);
+        _save(key, job);
+        uint256 refunded = _refundRest(id, job, order);
+        if (paid) emit JobSettled(id, order.requester, 0, refunded, 0);
+        else emit JobExpired(id, order.requester, refunded);
     }
 
-    function requestClose(Order calldata order) external {
-        (JobId id,) = _ids(order);
-        Job storage job = _jobs[id];
+    function requestClose(Order calldata order, bytes32 planHash) external {
+        JobId id = _idOf(order);
+        bytes32 key = _keyOf(id, planHash);
+        Job memory job = _load(key);
         if (job.state != State.Matched) _rejectState(job.state);
-        if (!job.isSession) revert NotSession();
+        if (!_isSession(order)) revert NotSession();
         if (
             msg.sender != order.requester && msg.sender != order.matcher
                 && msg.sender != escrow.jobSpenderOf(id)
@@ -231,8 +252,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         }
         // INVARIANT: a session's deadline only moves to an earlier second that has come.
         if (block.timestamp >= job.deadline) revert DeadlinePassed(job.deadline);
-        job.deadline = uint40(block.timestamp);
-        emit JobClosing(id, block.timestamp + _params.closeDelaySeconds);
+        job.deadline = uint32(block.timestamp);
+        _save(key, job);
+        emit JobClosing(id, block.timestamp + _closeDelaySeconds);
     }
 
     // --- guilt ---
@@ -245,16 +267,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         AuditorDelegation calldata delegation,
         bytes calldata delegationSig
     ) external nonReentrant {
-        (JobId id, Plans.Binding memory binding) = _bind(order, plan);
-        _requireDisputable(_jobs[id]);
+        (Bound memory bound, Job memory job) = _bind(order, plan);
+        _requireDisputable(job);
         receiptSig; // read by _check
         IArbitrator.DisputeRef memory ref;
-        ref.right = _rightOf(id, order, delegation, delegationSig, binding);
+        ref.right = _rightOf(bound, order, delegation, delegationSig);
         ref.receiptHash = abi.decode(_check(), (bytes32));
-        ref.job = id;
+        ref.job = bound.id;
         ref.stage = receipt.stage;
         ref.requestsRoot = receipt.requestsRoot;
-        _openDispute(order, plan, ref);
+        _openDispute(bound.key, job, order, plan, ref);
     }
 
     function resolve(
@@ -264,16 +286,15 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         IArbitrator.Right right,
         bool fault
     ) external {
-        Job storage job = _jobs[id];
-        if (job.arbitrator == address(0) || msg.sender != job.arbitrator) {
-            revert NotArbitrator(msg.sender, job.arbitrator);
-        }
-        bytes32 key = _trialKey(id, stage, receiptHash, right);
-        if (_trials[key] != Trial.Open) revert NoOpenDispute(stage);
-        _trials[key] = Trial.Over;
+        bytes32 trial = _trialOf(id, stage, receiptHash, right, msg.sender);
+        bytes32 key = _trials[trial];
+        if (key == 0 || key == OVER) revert NoOpenDispute(stage);
+        _trials[trial] = OVER;
+        Job memory job = _load(key);
         job.openDisputes -= 1;
         if (fault) job.faultMask |= uint64(1) << stage;
         if (job.state == State.Disputed && job.openDisputes == 0) job.state = State.Delivered;
+        _save(key, job);
         emit JobResolved(id, stage, right, receiptHash, fault);
     }
 
@@ -284,23 +305,18 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         IEvidence.Kind kind
     ) external nonReentrant {
         if (msg.sender != address(evidence)) revert NotParty(msg.sender);
-        (JobId id,) = _bind(order, plan);
-        Job storage job = _jobs[id];
+        (Bound memory bound, Job memory job) = _bind(order, plan);
         _requireFaultless(job, stage);
         job.faultMask |= uint64(1) << stage;
+        _save(bound.key, job);
         address owner = _ownerOf(plan[stage]);
-        uint32 number = _accuse(order, owner, address(this), order.requester);
-        // INVARIANT: a stolen operator key is worth what its thief locks. Nobody risked a bond for
-        // this, so neither share is more than the job's own lock.
-        uint256 slashed = minerRegistry.closeDispute(owner, number, SLASH_ALL_BPS, _locked(order));
-        emit JobConvicted(id, stage, owner, kind, slashed);
+        emit JobConvicted(bound.id, stage, owner, kind, _slashAll(job, order, owner));
     }
 
     // --- nonces ---
 
     function revokeNonce(uint64 nonce) external {
-        if (isNonceRevoked(msg.sender, nonce)) revert NonceRevokedAlready(nonce);
-        _revokedNonces[msg.sender][nonce >> 8] |= 1 << (nonce & 0xff);
+        _useNonce(msg.sender, nonce);
         emit NonceRevoked(msg.sender, nonce);
     }
 
@@ -308,21 +324,21 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     function setFeeRecipient(address feeRecipient) external onlyOwner {
         if (feeRecipient == address(0)) revert AccountZero();
-        _params.feeRecipient = feeRecipient;
+        _feeRecipient = feeRecipient;
         emit FeeRecipientChanged(feeRecipient);
     }
 
     function lowerProtocolFee(uint16 feeBps) external onlyOwner {
         // INVARIANT: fees only fall, so a stage is never paid less than when it accepted.
-        if (feeBps >= _params.protocolFeeBps) revert FeeTooHigh(feeBps, _params.protocolFeeBps);
-        _params.protocolFeeBps = feeBps;
+        if (feeBps >= _protocolFeeBps) revert FeeTooHigh(feeBps, _protocolFeeBps);
+        _protocolFeeBps = feeBps;
         emit ProtocolFeeLowered(feeBps);
     }
 
     // --- reads ---
 
-    function jobOf(JobId id) external view returns (Job memory) {
-        return _jobs[id];
+    function jobOf(JobId id, bytes32 planHash) external view returns (Job memory) {
+        return _load(_keyOf(id, planHash));
     }
 
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
@@ -335,59 +351,118 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             uint256 protocolFee
         )
     {
-        (uint16 layers,,) = _shapeOf(order);
-        Plans.checkTiling(plan, layers);
-        Split.Shares memory shares = _shares(order, plan, 0, 0, tokensIn, tokensOut, 0);
+        Job memory job;
+        _shape(job, order);
+        (job.tokensIn, job.tokensOut) = (tokensIn, tokensOut);
+        Plans.checkTiling(plan, job.layers);
+        Split.Shares memory shares = _shares(job, order, plan, 0, 0);
         return (shares.gross, shares.pay, shares.matcherFee, shares.protocolFee);
     }
 
-    function isNonceRevoked(address requester, uint64 nonce) public view returns (bool) {
-        return _revokedNonces[requester][nonce >> 8] >> (nonce & 0xff) & 1 == 1;
+    function isNonceUsed(address requester, uint64 nonce) public view returns (bool) {
+        return _usedNonces[requester][nonce >> 8] >> (nonce & 0xff) & 1 == 1;
     }
 
     function params() external view returns (Params memory) {
-        return _params;
+        return Params({
+            protocolFeeBps: _protocolFeeBps,
+            feeRecipient: _feeRecipient,
+            maxJobSeconds: _maxJobSeconds,
+            maxWindowSeconds: _maxWindowSeconds,
+            closeDelaySeconds: _closeDelaySeconds
+        });
     }
 
     // --- internals ---
 
-    /// A job's id and what every message about it carries; the plan's hash once a plan is bound.
-    function _ids(Order calldata order)
-        private
-        view
-        returns (JobId id, Plans.Binding memory binding)
-    {
-        binding.orderHash = Eip712Types.orderHash(order);
-        binding.separator = Eip712Types.domainSeparator(address(this));
-        id = JobId.wrap(Eip712Types.toDigest(binding.separator, binding.orderHash));
+    function _idOf(Order calldata order) private view returns (JobId) {
+        return JobId.wrap(
+            Eip712Types.toDigest(
+                Eip712Types.domainSeparator(address(this)), Eip712Types.orderHash(order)
+            )
+        );
     }
 
-    function _maxNano(Order calldata order) private view returns (uint256) {
-        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
-        uint256 units = uint256(layers) + embedUnits + headUnits;
-        return
-            Split.cost(units, order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+    /// INVARIANT: a job is found by its plan alone, so all that is paid or punished in it is by the
+    /// plan that it was matched with. `planHash` is zero before.
+    function _keyOf(JobId id, bytes32 planHash) private pure returns (bytes32) {
+        return keccak256(abi.encode(id, planHash));
+    }
+
+    /// INVARIANT: from here on `plan` is the one that the job was matched with.
+    function _bind(Order calldata order, Stage[] calldata plan)
+        private
+        view
+        returns (Bound memory bound, Job memory job)
+    {
+        bound.binding = Plans.Binding({
+            orderHash: Eip712Types.orderHash(order),
+            planHash: Eip712Types.planHash(plan),
+            separator: Eip712Types.domainSeparator(address(this))
+        });
+        bound.id =
+            JobId.wrap(Eip712Types.toDigest(bound.binding.separator, bound.binding.orderHash));
+        bound.key = _keyOf(bound.id, bound.binding.planHash);
+        job = _load(bound.key);
+        if (job.state == State.None) _rejectState(State.None);
+    }
+
+    function _load(bytes32 key) private view returns (Job memory) {
+        return _jobs[key];
+    }
+
+    function _save(bytes32 key, Job memory job) private {
+        _jobs[key] = job;
+    }
+
+    function _shape(Job memory job, Order calldata order) private view {
+        (job.layers, job.embedUnits, job.headUnits) = modelRegistry.shapeOf(order.modelId);
+    }
+
+    /// What `tokensIn` and `tokensOut` cost over all layer units.
+    function _costOf(Job memory job, Order calldata order, uint256 tokensIn, uint256 tokensOut)
+        private
+        pure
+        returns (uint256 nano)
+    {
+        uint256 units = uint256(job.layers) + job.embedUnits + job.headUnits;
+        return Split.cost(units, tokensIn, tokensOut, order.priceIn, order.priceOut);
+    }
+
+    function _maxNano(Job memory job, Order calldata order) private pure returns (uint256) {
+        return _costOf(job, order, order.maxTokensIn, order.maxTokensOut);
     }
 
     /// What the order locks, in base units: the most that its requester gets of a slash's share.
-    function _locked(Order calldata order) private view returns (uint256) {
-        return _maxNano(order) / Split.NANO;
+    function _maxUnits(Job memory job, Order calldata order) private pure returns (uint256) {
+        return _maxNano(job, order) / Split.NANO;
     }
 
-    /// Check an order by itself and enter it; the caller sets the state and locks `amount`.
-    function _create(JobId id, Order calldata order) private returns (uint256 amount) {
-        Job storage job = _jobs[id];
-        // INVARIANT: a job's id is its order's digest and its end is kept, so no order opens twice.
-        if (job.state != State.None) _rejectState(job.state);
-        if (isNonceRevoked(order.requester, order.nonce)) revert NonceRevokedAlready(order.nonce);
+    /// What of the lock no count has reached.
+    function _unreached(Job memory job, Order calldata order) private pure returns (uint256) {
+        return _costOf(
+            job,
+            order,
+            uint256(order.maxTokensIn) - job.tokensIn,
+            uint256(order.maxTokensOut) - job.tokensOut
+        );
+    }
+
+    /// Check an order by itself and use its nonce; the caller sets the state and locks `maxNano`.
+    function _create(JobId id, Order calldata order)
+        private
+        returns (Job memory job, uint256 maxNano)
+    {
+        // INVARIANT: a nonce opens one job, so no order opens twice.
+        _useNonce(order.requester, order.nonce);
         if (block.timestamp > order.deadline) revert DeadlinePassed(order.deadline);
         // INVARIANT: receipts can be disputed for maxJob + maxWindow at most; unbonding is longer.
-        uint256 lastDeadline = block.timestamp + _params.maxJobSeconds;
+        uint256 lastDeadline = block.timestamp + _maxJobSeconds;
         if (order.deadline > lastDeadline) {
             revert DeadlineOutOfRange(order.deadline, lastDeadline);
         }
-        if (order.window > _params.maxWindowSeconds) {
-            revert WindowOutOfRange(order.window, _params.maxWindowSeconds);
+        if (order.window > _maxWindowSeconds) {
+            revert WindowOutOfRange(order.window, _maxWindowSeconds);
         }
         if (order.requests == 0) revert RequestsZero();
         // INVARIANT: both fees are under 6 % together, so pay = gross − fees never underflows.
@@ -401,60 +476,34 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (order.numericsProfile != profile) {
             revert NumericsProfileMismatch(order.numericsProfile, profile);
         }
-        amount = _maxNano(order);
-
-        job.deadline = uint40(order.deadline);
-        job.window = order.window;
-        job.matcherFeeBps = order.matcherFeeBps;
-        job.isSession = _isSession(order);
-        emit JobOpened(id, order.requester, ModelId.unwrap(order.modelId), amount);
+        _shape(job, order);
+        job.deadline = SafeCast.toUint32(order.deadline);
+        maxNano = _maxNano(job, order);
+        emit JobOpened(id, order.requester, ModelId.unwrap(order.modelId), maxNano);
     }
 
-    function _match(JobId id, Order calldata order, Stage[] calldata plan) private {
-        if (order.matcher != address(0) && msg.sender != order.matcher) {
-            revert NotMatcher(msg.sender, order.matcher);
-        }
-        _check(); // that plan covers the model, that its miners may work, and that each accepted
-        bytes32 planHash = Eip712Types.planHash(plan);
-        Job storage job = _jobs[id];
-        job.planHash = planHash;
-        job.stages = uint8(plan.length);
-        job.state = State.Matched;
-        emit JobMatched(id, msg.sender, planHash, plan);
+    function _useNonce(address requester, uint64 nonce) private {
+        if (isNonceUsed(requester, nonce)) revert NonceUsedAlready(nonce);
+        _usedNonces[requester][nonce >> 8] |= 1 << (nonce & 0xff);
     }
 
-    /// INVARIANT: from here on `plan` is the one that was accepted when the job was matched.
-    function _bind(Order calldata order, Stage[] calldata plan)
+    /// Whom the order names to match it gives the job its pipeline; without a name its requester.
+    function _match(JobId id, Job memory job, Order calldata order, Stage[] calldata plan)
         private
-        view
-        returns (JobId id, Plans.Binding memory binding)
     {
-        (id, binding) = _ids(order);
-        Job storage job = _jobs[id];
-        bytes32 need = job.planHash;
-        if (need == 0) _rejectState(job.state);
-        binding.planHash = Eip712Types.planHash(plan);
-        if (binding.planHash != need) revert PlanMismatch(binding.planHash, need);
+        address matcher = order.matcher == address(0) ? order.requester : order.matcher;
+        if (msg.sender != matcher) revert NotMatcher(msg.sender, matcher);
+        Plans.checkTiling(plan, job.layers);
+        minerRegistry.requireWorkers(plan, order.minStake);
+        bytes32 planHash = Eip712Types.planHash(plan);
+        job.state = State.Matched;
+        _save(_keyOf(id, planHash), job);
+        emit JobMatched(id, msg.sender, planHash, plan);
     }
 
     /// Once here and not at each caller: the contract stays under the size limit of EIP-170.
     function _rejectState(State have) private pure {
         revert WrongState(have);
-    }
-
-    /// As `_create`, and lock the requester's balance, on its word or a spender's.
-    function _createSigned(Order calldata order, bytes calldata signature)
-        private
-        returns (JobId id)
-    {
-        (id,) = _ids(order);
-        uint256 amount = _create(id, order);
-        address spender;
-        if (!_isRequesters(order, JobId.unwrap(id), signature)) {
-            spender = Eip712Types.recover(JobId.unwrap(id), signature);
-            if (!escrow.isSpender(order.requester, spender)) revert BadSignature(order.requester);
-        }
-        escrow.lockForJob(id, order.requester, spender, amount);
     }
 
     /// INVARIANT: a job obeys its requester and the key that opened it, and no other spender: each
@@ -498,33 +547,30 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return minerRegistry.ownerOf(stage.operator);
     }
 
-    function _shapeOf(Order calldata order)
+    function _refundRest(JobId id, Job memory job, Order calldata order)
         private
-        view
-        returns (uint16 layers, uint8 embedUnits, uint8 headUnits)
+        returns (uint256 refunded)
     {
-        return modelRegistry.shapeOf(order.modelId);
-    }
-
-    function _refundAll(JobId id) private returns (uint256 refunded) {
-        return escrow.releaseJob(id, new IEscrow.Payout[](0));
+        refunded = _unreached(job, order);
+        escrow.refund(id, order.requester, refunded, job.isSpenders);
     }
 
     /// The rest of `ref`, and what follows from it.
     function _openDispute(
+        bytes32 key,
+        Job memory job,
         Order calldata order,
         Stage[] calldata plan,
         IArbitrator.DisputeRef memory ref
     ) private {
-        Job storage job = _jobs[ref.job];
         _requireFaultless(job, ref.stage);
         // INVARIANT: a right is used once for a receipt, so share and stake are frozen once for it.
-        bytes32 key = _trialKey(ref.job, ref.stage, ref.receiptHash, ref.right);
-        if (_trials[key] != Trial.None) revert StageAlreadyDisputed(ref.stage);
-        _trials[key] = Trial.Open;
+        bytes32 trial = _trialOf(ref.job, ref.stage, ref.receiptHash, ref.right, order.arbitrator);
+        if (_trials[trial] != 0) revert StageAlreadyDisputed(ref.stage);
+        _trials[trial] = key;
         job.openDisputes += 1;
-        job.arbitrator = order.arbitrator;
         if (job.state == State.Delivered) job.state = State.Disputed;
+        _save(key, job);
         emit JobDisputed(
             ref.job, ref.stage, msg.sender, ref.right, ref.receiptHash, order.arbitrator
         );
@@ -536,35 +582,50 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         ref.modelId = order.modelId;
         ref.operators = _operators(plan);
         ref.parties = _parties(order, ref.job);
-        ref.number = _accuse(order, ref.accused, order.arbitrator, msg.sender);
+        ref.number = _accuse(job, order, ref.accused, order.arbitrator, msg.sender);
         IArbitrator(order.arbitrator).open(ref);
     }
 
     /// INVARIANT: the victim of record is the requester, for what the job locked.
-    function _accuse(Order calldata order, address owner, address arbitrator, address challenger)
-        private
-        returns (uint32 number)
-    {
-        return
-            minerRegistry.openDispute(
-                owner, arbitrator, challenger, order.requester, _locked(order)
-            );
+    function _accuse(
+        Job memory job,
+        Order calldata order,
+        address owner,
+        address arbitrator,
+        address challenger
+    ) private returns (uint32 number) {
+        return minerRegistry.openDispute(
+            owner, arbitrator, challenger, order.requester, _maxUnits(job, order)
+        );
     }
 
-    function _trialKey(JobId id, uint16 stage, bytes32 receiptHash, IArbitrator.Right right)
+    /// INVARIANT: a stolen operator key is worth what its thief locks. Nobody risked a bond for
+    /// this, so neither share is more than the job's own lock.
+    function _slashAll(Job memory job, Order calldata order, address owner)
         private
-        pure
-        returns (bytes32)
+        returns (uint256 slashed)
     {
-        return keccak256(abi.encode(id, stage, receiptHash, right));
+        uint32 number = _accuse(job, order, owner, address(this), order.requester);
+        return minerRegistry.closeDispute(owner, number, SLASH_ALL_BPS, _maxUnits(job, order));
+    }
+
+    /// A dispute, as the arbitrator that decides it calls it.
+    function _trialOf(
+        JobId id,
+        uint16 stage,
+        bytes32 receiptHash,
+        IArbitrator.Right right,
+        address arbitrator
+    ) private pure returns (bytes32) {
+        return keccak256(abi.encode(id, stage, receiptHash, right, arbitrator));
     }
 
     /// INVARIANT: a stage is found at fault once for a job, but for disputes that were open then.
-    function _requireFaultless(Job storage job, uint16 stage) private view {
+    function _requireFaultless(Job memory job, uint16 stage) private pure {
         if (job.faultMask >> stage & 1 != 0) revert StageAlreadyAtFault(stage);
     }
 
-    function _requireDisputable(Job storage job) private view {
+    function _requireDisputable(Job memory job) private view {
         State state = job.state;
         // A session is disputed while it goes on, once it has paid: finalAt is set.
         bool paid = state == State.Settled || (state == State.Matched && job.finalAt != 0);
@@ -574,26 +635,25 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// The requester's, or that of the order's auditor and of a delegate by signature.
     function _rightOf(
-        JobId id,
+        Bound memory bound,
         Order calldata order,
         AuditorDelegation calldata delegation,
-        bytes calldata signature,
-        Plans.Binding memory binding
+        bytes calldata signature
     ) private view returns (IArbitrator.Right) {
         if (msg.sender == order.requester) {
             return IArbitrator.Right.Requester;
         }
         if (msg.sender == order.auditor) return IArbitrator.Right.Auditor;
         if (
-            delegation.auditor != msg.sender || delegation.orderHash != binding.orderHash
+            delegation.auditor != msg.sender || delegation.orderHash != bound.binding.orderHash
                 || block.timestamp > delegation.expiry
         ) {
             revert NotParty(msg.sender);
         }
         _requireSigner(
-            id,
+            bound.id,
             order,
-            Eip712Types.toDigest(binding.separator, Eip712Types.delegationHash(delegation)),
+            Eip712Types.toDigest(bound.binding.separator, Eip712Types.delegationHash(delegation)),
             signature
         );
         return IArbitrator.Right.Auditor;
@@ -625,76 +685,91 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return false;
     }
 
-    /// Pay by a batch's counts and close. INVARIANT: paid + refunded == maxAmount.
-    function _settle(JobId id, Order calldata order, Stage[] calldata plan) private {
-        Job storage job = _jobs[id];
+    /// Pay by a batch's counts and close. INVARIANT: paid + refunded == maxNano.
+    function _settle(
+        Bound memory bound,
+        Job memory job,
+        Order calldata order,
+        Stage[] calldata plan
+    ) private {
         job.state = State.Settled;
-        Split.Shares memory shares =
-            _shares(order, plan, 0, 0, job.tokensIn, job.tokensOut, job.faultMask);
-        (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
-        emit JobSettled(id, paid, escrow.releaseJob(id, payouts), shares.withheld);
+        _save(bound.key, job);
+        uint256 rest = _unreached(job, order);
+        (uint256 paid, uint256 withheld) = _pay(bound.id, job, order, plan, 0, 0, rest);
+        emit JobSettled(bound.id, order.requester, paid, withheld + rest, withheld);
     }
 
     /// Pay what a session has come to since its last Ack; it goes on.
     ///
     /// INVARIANT: an Ack is worth its face whatever was paid before: each count is the most that
     /// any Ack said. So counts never fall, and an Ack that raises neither changes nothing, not even
-    /// the window. A stage found at fault is paid no more; its gross stays with the requester.
-    function _payStep(JobId id, Order calldata order, Stage[] calldata plan, Ack calldata ack)
-        private
-    {
-        Job storage job = _jobs[id];
+    /// the window. A stage found at fault is paid no more; its gross goes back at once, so that
+    /// what a session has locked follows from its counts alone.
+    function _payStep(
+        Bound memory bound,
+        Job memory job,
+        Order calldata order,
+        Stage[] calldata plan,
+        Ack calldata ack
+    ) private {
         (uint32 paidIn, uint32 paidOut) = (job.tokensIn, job.tokensOut);
-        uint32 tokensIn = ack.tokensIn > paidIn ? ack.tokensIn : paidIn;
-        uint32 tokensOut = ack.tokensOut > paidOut ? ack.tokensOut : paidOut;
-        if (tokensIn == paidIn && tokensOut == paidOut) revert AckStale(paidIn, paidOut);
-        job.tokensIn = tokensIn;
-        job.tokensOut = tokensOut;
-        Split.Shares memory shares =
-            _shares(order, plan, paidIn, paidOut, tokensIn, tokensOut, job.faultMask);
-        (IEscrow.Payout[] memory payouts, uint256 paid) = _payouts(order, plan, shares);
-        emit JobPaid(id, tokensIn, tokensOut, paid);
-        escrow.payJob(id, payouts);
+        if (ack.tokensIn > paidIn) job.tokensIn = ack.tokensIn;
+        if (ack.tokensOut > paidOut) job.tokensOut = ack.tokensOut;
+        if (job.tokensIn == paidIn && job.tokensOut == paidOut) revert AckStale(paidIn, paidOut);
+        _save(bound.key, job);
+        (uint256 paid, uint256 withheld) = _pay(bound.id, job, order, plan, paidIn, paidOut, 0);
+        emit JobPaid(bound.id, order.requester, job.tokensIn, job.tokensOut, paid, withheld);
     }
 
-    function _payouts(Order calldata order, Stage[] calldata plan, Split.Shares memory shares)
-        private
-        view
-        returns (IEscrow.Payout[] memory payouts, uint256 paid)
-    {
-        payouts = new IEscrow.Payout[](plan.length + 2);
-        paid = shares.matcherFee + shares.protocolFee;
-        for (uint256 i; i < plan.length; ++i) {
-            paid += shares.pay[i];
-            payouts[i] = IEscrow.Payout(_ownerOf(plan[i]), shares.pay[i]);
-        }
-        payouts[plan.length] = IEscrow.Payout(order.matcher, shares.matcherFee);
-        payouts[plan.length + 1] = IEscrow.Payout(_params.feeRecipient, shares.protocolFee);
-    }
-
-    function _shares(
+    /// Pay from (`paidIn`, `paidOut`) to the job's counts, and give back `rest` and what the stages
+    /// at fault are not paid.
+    function _pay(
+        JobId id,
+        Job memory job,
         Order calldata order,
         Stage[] calldata plan,
         uint256 paidIn,
         uint256 paidOut,
-        uint256 tokensIn,
-        uint256 tokensOut,
-        uint256 faultMask
+        uint256 rest
+    ) private returns (uint256 paid, uint256 withheld) {
+        Split.Shares memory shares = _shares(job, order, plan, paidIn, paidOut);
+        withheld = shares.withheld;
+        paid = _costOf(job, order, job.tokensIn - paidIn, job.tokensOut - paidOut) - withheld;
+        escrow.pay(
+            IEscrow.Bill({
+                job: id,
+                requester: order.requester,
+                isSpenders: job.isSpenders,
+                matcher: order.matcher,
+                matcherNano: shares.matcherFee,
+                protocolNano: shares.protocolFee,
+                refundNano: rest + withheld
+            }),
+            _operators(plan),
+            shares.pay
+        );
+    }
+
+    function _shares(
+        Job memory job,
+        Order calldata order,
+        Stage[] calldata plan,
+        uint256 paidIn,
+        uint256 paidOut
     ) private view returns (Split.Shares memory) {
-        (uint16 layers, uint8 embedUnits, uint8 headUnits) = _shapeOf(order);
         return Split.shares(
-            Plans.unitsOf(plan, layers, embedUnits, headUnits),
+            Plans.unitsOf(plan, job.embedUnits, job.headUnits),
             Split.Terms({
                 paidIn: paidIn,
                 paidOut: paidOut,
-                tokensIn: tokensIn,
-                tokensOut: tokensOut,
+                tokensIn: job.tokensIn,
+                tokensOut: job.tokensOut,
                 priceIn: order.priceIn,
                 priceOut: order.priceOut,
                 matcherFeeBps: order.matcherFeeBps,
-                protocolFeeBps: _params.protocolFeeBps
+                protocolFeeBps: _protocolFeeBps
             }),
-            faultMask
+            job.faultMask
         );
     }
 }

@@ -4,29 +4,86 @@ pragma solidity ^0.8.30;
 import {IERC20Errors} from "@openzeppelin/contracts/interfaces/draft-IERC6093.sol";
 
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
 import {JobId} from "../src/types/Ids.sol";
+import {Order} from "../src/types/Signed.sol";
+import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {CutToken} from "./fixtures/Tokens.sol";
 
-/// Balances, thaws, credits and job locks. Spenders: EscrowSpenders.t.sol.
+/// Balances, thaws, locks, pay and fees. Spenders: EscrowSpenders.t.sol.
 contract EscrowTest is Suite {
     JobId private constant JOB = JobId.wrap(keccak256("job"));
     address private payer = makeAddr("payer");
 
-    function lock(uint256 amount) private {
+    function lock(uint256 nano) private {
         vm.prank(address(tasks));
-        escrow.lockForJob(JOB, requester, address(0), amount * NANO);
+        escrow.lock(JOB, requester, address(0), nano);
     }
 
-    function payouts(uint256 one, uint256 two) private returns (IEscrow.Payout[] memory list) {
-        list = new IEscrow.Payout[](2);
-        list[0] = IEscrow.Payout(makeAddr("one"), one * NANO);
-        list[1] = IEscrow.Payout(makeAddr("two"), two * NANO);
+    function refund(uint256 nano) private {
+        vm.prank(address(tasks));
+        escrow.refund(JOB, requester, nano, false);
     }
 
-    function release(IEscrow.Payout[] memory list) private returns (uint256) {
+    function operatorAt(uint256 i) private view returns (address) {
+        return vm.addr(operatorKeys[i]);
+    }
+
+    function bill(uint256 matcherNano, uint256 protocolNano, uint256 refundNano)
+        private
+        view
+        returns (IEscrow.Bill memory)
+    {
+        return IEscrow.Bill({
+            job: JOB,
+            requester: requester,
+            isSpenders: false,
+            matcher: matcher,
+            matcherNano: matcherNano,
+            protocolNano: protocolNano,
+            refundNano: refundNano
+        });
+    }
+
+    /// To the first two operators.
+    function shares(uint256 one, uint256 two)
+        private
+        view
+        returns (address[] memory operators, uint256[] memory payNano)
+    {
+        (operators, payNano) = (new address[](2), new uint256[](2));
+        (operators[0], operators[1]) = (operatorAt(0), operatorAt(1));
+        (payNano[0], payNano[1]) = (one, two);
+    }
+
+    function pay(IEscrow.Bill memory bill_, uint256 one, uint256 two) private {
+        (address[] memory operators, uint256[] memory payNano) = shares(one, two);
         vm.prank(address(tasks));
-        return escrow.releaseJob(JOB, list) / NANO;
+        escrow.pay(bill_, operators, payNano);
+    }
+
+    function pay(uint256 one, uint256 two) private {
+        pay(bill(0, 0, 0), one, two);
+    }
+
+    function listOf(address one) private pure returns (address[] memory list) {
+        list = new address[](1);
+        list[0] = one;
+    }
+
+    function collect(address operator) private {
+        vm.prank(stranger);
+        escrow.collect(listOf(operator));
+    }
+
+    function collectFees(address matcher_) private {
+        vm.prank(stranger);
+        escrow.collectFees(listOf(matcher_));
+    }
+
+    function earnedNano(address operator) private view returns (uint256) {
+        return escrow.nanoOf(operator).earned;
     }
 
     // --- wiring ---
@@ -150,214 +207,403 @@ contract EscrowTest is Suite {
         escrow.withdraw();
     }
 
-    // --- job locks ---
+    // --- what jobs lock ---
 
-    function test_lockForJob_takesFromBalance() public {
-        vm.expectEmit(address(escrow));
-        emit IEscrow.JobLocked(JOB, requester, 40 * USD * NANO);
-        lock(40 * USD);
-        vm.assertEq(escrow.balanceOf(requester), 60 * USD);
-        (address who, uint256 amount) = escrow.lockOf(JOB);
-        vm.assertEq(who, requester);
-        vm.assertEq(amount, 40 * USD * NANO);
+    function test_lock_takesFromBalance() public {
+        lock(40 * USD * NANO + 1);
+        vm.assertEq(balanceNano(requester), 60 * USD * NANO - 1);
+        vm.assertEq(escrow.balanceOf(requester), 60 * USD - 1);
+        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
+        vm.assertEq(escrow.jobSpenderOf(JOB), address(0));
     }
 
-    function test_lockForJob_withoutBalance_reverts() public {
+    function test_lock_withoutBalance_reverts() public {
+        uint256 all = 100 * USD * NANO;
         vm.prank(address(tasks));
         vm.expectRevert(
-            abi.encodeWithSelector(
-                IEscrow.InsufficientBalance.selector,
-                requester,
-                100 * USD * NANO,
-                100 * USD * NANO + 1
-            )
+            abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, requester, all, all + 1)
         );
-        escrow.lockForJob(JOB, requester, address(0), 100 * USD * NANO + 1);
+        escrow.lock(JOB, requester, address(0), all + 1);
+        lock(all);
+        vm.assertEq(balanceNano(requester), 0);
     }
 
-    function test_lock_twice_reverts() public {
-        lock(1);
-        vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockExists.selector, JOB));
-        escrow.lockForJob(JOB, requester, address(0), 1);
-        vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockExists.selector, JOB));
-        escrow.pullForJob(JOB, requester, 1);
-    }
-
-    function test_pullForJob_takesFromTheRequestersTokens() public {
+    function test_pull_takesFromTheRequestersTokens() public {
         fund(payer, address(escrow), USD);
         vm.prank(address(tasks));
-        escrow.pullForJob(JOB, payer, USD * NANO);
-        (address who, uint256 amount) = escrow.lockOf(JOB);
-        vm.assertEq(who, payer);
-        vm.assertEq(amount, USD * NANO);
+        escrow.pull(payer, USD * NANO);
         vm.assertEq(token.balanceOf(payer), 0);
-    }
-
-    function test_jobLocks_areTaskRegistrysAlone() public {
-        IEscrow.Payout[] memory none;
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
-        escrow.lockForJob(JOB, requester, address(0), 1);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
-        escrow.pullForJob(JOB, requester, 1);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
-        escrow.releaseJob(JOB, none);
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, address(this)));
-        escrow.payJob(JOB, none);
-    }
-
-    function test_releaseJob_creditsAndRefunds() public {
-        lock(40 * USD);
-        IEscrow.Payout[] memory list = payouts(10 * USD, 5 * USD);
-        vm.expectEmit(address(escrow));
-        emit IEscrow.Credited(list[0].account, 10 * USD * NANO, JobId.unwrap(JOB));
-        vm.expectEmit(address(escrow));
-        emit IEscrow.JobReleased(JOB, requester, 25 * USD * NANO, 15 * USD * NANO);
-        vm.assertEq(release(list), 25 * USD);
-        vm.assertEq(escrow.creditOf(list[0].account), 10 * USD);
-        vm.assertEq(escrow.creditOf(list[1].account), 5 * USD);
-        vm.assertEq(escrow.balanceOf(requester), 85 * USD);
-        (address who, uint256 amount) = escrow.lockOf(JOB);
-        vm.assertEq(who, address(0));
-        vm.assertEq(amount, 0);
-    }
-
-    function test_releaseJob_ofMoreThanTheLock_reverts() public {
-        lock(40 * USD);
-        IEscrow.Payout[] memory list = payouts(40 * USD, 1);
-        vm.prank(address(tasks));
-        vm.expectRevert(
-            abi.encodeWithSelector(
-                IEscrow.PayoutsExceedLock.selector, (40 * USD + 1) * NANO, 40 * USD * NANO
-            )
-        );
-        escrow.releaseJob(JOB, list);
-    }
-
-    // --- paying in steps ---
-
-    function pay(IEscrow.Payout[] memory list) private {
-        vm.prank(address(tasks));
-        escrow.payJob(JOB, list);
-    }
-
-    function test_payJob_creditsAndKeepsTheRestLocked() public {
-        lock(40 * USD);
-        IEscrow.Payout[] memory list = payouts(10 * USD, 5 * USD);
-        vm.expectEmit(address(escrow));
-        emit IEscrow.Credited(list[0].account, 10 * USD * NANO, JobId.unwrap(JOB));
-        pay(list);
-        (address who, uint256 amount) = escrow.lockOf(JOB);
-        vm.assertEq(who, requester);
-        vm.assertEq(amount, 25 * USD * NANO);
-        vm.assertEq(escrow.balanceOf(requester), 60 * USD);
-        vm.assertEq(release(payouts(1 * USD, 0)), 24 * USD);
-        vm.assertEq(escrow.creditOf(list[0].account), 11 * USD);
-        vm.assertEq(escrow.balanceOf(requester), 84 * USD);
-    }
-
-    function test_payJob_ofMoreThanIsLeft_reverts() public {
-        lock(40 * USD);
-        pay(payouts(40 * USD, 0));
-        IEscrow.Payout[] memory list = payouts(1, 0);
-        vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.PayoutsExceedLock.selector, NANO, 0));
-        escrow.payJob(JOB, list);
-        IEscrow.Payout[] memory none;
-        vm.assertEq(release(none), 0);
-        vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockMissing.selector, JOB));
-        escrow.payJob(JOB, none);
-    }
-
-    function testFuzz_payJob_inSteps_conserves(uint96 locked, uint96[6] memory steps) public {
-        uint256 left = bound(locked, 0, 100 * USD);
-        lock(left);
-        uint256 paid;
-        for (uint256 i; i < steps.length; ++i) {
-            uint256 step = bound(steps[i], 0, left);
-            pay(payouts(step / 3, step - step / 3));
-            left -= step;
-            paid += step;
-            (, uint256 amount) = escrow.lockOf(JOB);
-            vm.assertEq(amount, left * NANO);
-        }
-        IEscrow.Payout[] memory none;
-        vm.assertEq(release(none), left);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD - paid);
-    }
-
-    /// A share below a unit is a share: it adds up with others to what can be withdrawn.
-    function test_credits_belowAUnit_addUp() public {
-        lock(40 * USD);
-        IEscrow.Payout[] memory list = payouts(0, 0);
-        list[0].nano = NANO - 1;
-        list[1].nano = 1;
-        pay(list);
-        vm.assertEq(escrow.creditOf(list[0].account), 0);
-        vm.prank(list[0].account);
-        vm.expectRevert(IEscrow.NoCredit.selector);
-        escrow.withdrawCredit();
-        pay(list);
-        vm.prank(list[0].account);
-        vm.assertEq(escrow.withdrawCredit(), 1);
-        (, uint256 nano) = escrow.nanoOf(list[0].account);
-        vm.assertEq(nano, NANO - 2);
-        (, nano) = escrow.nanoOf(list[1].account);
-        vm.assertEq(nano, 2);
-        IEscrow.Payout[] memory none;
-        vm.prank(address(tasks));
-        vm.assertEq(escrow.releaseJob(JOB, none), 40 * USD * NANO - 2 * NANO);
+        vm.assertEq(balanceNano(payer), 0);
+        vm.assertEq(token.balanceOf(address(escrow)), 101 * USD);
     }
 
     /// Tokens are pulled in whole units; what they are more than the lock is the requester's.
-    function test_pullForJob_ofLessThanAUnit_leavesTheRestInTheBalance() public {
-        fund(payer, address(escrow), 1);
+    function test_pull_ofLessThanAUnit_leavesTheRestInTheBalance() public {
+        fund(payer, address(escrow), 2);
+        vm.startPrank(address(tasks));
+        escrow.pull(payer, 3);
+        vm.assertEq(balanceNano(payer), NANO - 3);
+        escrow.pull(payer, 0);
+        vm.assertEq(balanceNano(payer), NANO - 3);
+        escrow.pull(payer, NANO);
+        vm.assertEq(balanceNano(payer), NANO - 3);
+        vm.stopPrank();
+        vm.assertEq(token.balanceOf(payer), 0);
         vm.prank(address(tasks));
-        escrow.pullForJob(JOB, payer, 3);
-        (uint256 balance,) = escrow.nanoOf(payer);
-        vm.assertEq(balance, NANO - 3);
-        IEscrow.Payout[] memory none;
-        release(none);
-        vm.assertEq(escrow.balanceOf(payer), 1);
+        escrow.refund(JOB, payer, NANO + 3, false);
+        vm.assertEq(escrow.balanceOf(payer), 2);
     }
 
-    function test_releaseJob_twice_reverts() public {
-        lock(1);
-        IEscrow.Payout[] memory none;
-        release(none);
+    function test_pull_withoutAllowance_reverts() public {
+        token.mint(payer, USD);
         vm.prank(address(tasks));
-        vm.expectRevert(abi.encodeWithSelector(IEscrow.JobLockMissing.selector, JOB));
-        escrow.releaseJob(JOB, none);
+        vm.expectRevert(
+            abi.encodeWithSelector(
+                IERC20Errors.ERC20InsufficientAllowance.selector, address(escrow), 0, 1
+            )
+        );
+        escrow.pull(payer, 1);
     }
 
-    function testFuzz_releaseJob_conserves(uint96 locked, uint96 one, uint96 two) public {
-        uint256 amount = bound(locked, 0, 100 * USD);
-        uint256 first = bound(one, 0, amount);
-        uint256 second = bound(two, 0, amount - first);
-        lock(amount);
-        uint256 refunded = release(payouts(first, second));
-        vm.assertEq(refunded + first + second, amount);
-        vm.assertEq(escrow.balanceOf(requester), 100 * USD - first - second);
+    function test_pull_ofTokenThatTakesACut_reverts() public {
+        deploy(new CutToken(address(this)));
+        fund(payer, address(escrow), 100 * USD);
+        vm.prank(address(tasks));
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.TokenShortfall.selector, 99 * USD, 100 * USD)
+        );
+        escrow.pull(payer, 100 * USD * NANO);
     }
 
-    // --- credits ---
+    function test_moneyOfJobs_isTaskRegistrysAlone() public {
+        address[6] memory others =
+            [address(this), requester, matcher, governor, address(miners), address(jury)];
+        (address[] memory operators, uint256[] memory payNano) = shares(1, 1);
+        for (uint256 i; i < others.length; ++i) {
+            bytes memory reason =
+                abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, others[i]);
+            vm.startPrank(others[i]);
+            vm.expectRevert(reason);
+            escrow.lock(JOB, requester, address(0), 1);
+            vm.expectRevert(reason);
+            escrow.pull(requester, 1);
+            vm.expectRevert(reason);
+            escrow.pay(bill(0, 0, 0), operators, payNano);
+            vm.expectRevert(reason);
+            escrow.refund(JOB, requester, 1, false);
+            vm.stopPrank();
+        }
+    }
 
-    function test_withdrawCredit_paysOnce() public {
-        lock(40 * USD);
-        IEscrow.Payout[] memory list = payouts(10 * USD, 0);
-        release(list);
+    // --- what jobs pay ---
+
+    function test_pay_addsToEveryBook() public {
+        lock(40 * USD * NANO);
+        (address[] memory operators, uint256[] memory payNano) =
+            shares(10 * USD * NANO + 1, 5 * USD * NANO);
         vm.expectEmit(address(escrow));
-        emit IEscrow.CreditWithdrawn(list[0].account, 10 * USD);
-        vm.prank(list[0].account);
-        vm.assertEq(escrow.withdrawCredit(), 10 * USD);
-        vm.assertEq(token.balanceOf(list[0].account), 10 * USD);
-        vm.prank(list[0].account);
-        vm.expectRevert(IEscrow.NoCredit.selector);
-        escrow.withdrawCredit();
-        vm.prank(list[1].account);
-        vm.expectRevert(IEscrow.NoCredit.selector);
-        escrow.withdrawCredit();
+        emit IEscrow.Paid(JOB, requester, matcher, operators, payNano, 2 * USD * NANO, 7, 9);
+        pay(bill(2 * USD * NANO, 7, 9), payNano[0], payNano[1]);
+        vm.assertEq(earnedNano(operators[0]), 10 * USD * NANO + 1);
+        vm.assertEq(escrow.earnedOf(operators[0]), 10 * USD);
+        vm.assertEq(escrow.earnedOf(operators[1]), 5 * USD);
+        (uint256 ofMatcher, uint256 ofProtocol) = escrow.feesOf(matcher);
+        vm.assertEq(ofMatcher, 2 * USD);
+        vm.assertEq(ofProtocol, 0);
+        IEscrow.Holdings memory held = escrow.nanoOf(matcher);
+        vm.assertEq(held.balance, 0);
+        vm.assertEq(held.earned, 0);
+        vm.assertEq(held.matcherFees, 2 * USD * NANO);
+        vm.assertEq(held.protocolFees, 7);
+        vm.assertEq(balanceNano(requester), 60 * USD * NANO + 9);
+        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
+    }
+
+    /// An operator may have several stages of a job.
+    function test_pay_toOneOperatorTwice_addsUp() public {
+        lock(3);
+        address[] memory operators = new address[](2);
+        (operators[0], operators[1]) = (operatorAt(0), operatorAt(0));
+        (, uint256[] memory payNano) = shares(1, 2);
+        vm.prank(address(tasks));
+        escrow.pay(bill(0, 0, 0), operators, payNano);
+        vm.assertEq(earnedNano(operatorAt(0)), 3);
+    }
+
+    function test_pay_ofNothing_changesNoBook() public {
+        pay(0, 0);
+        refund(0);
+        vm.assertEq(earnedNano(operatorAt(0)), 0);
+        vm.assertEq(escrow.nanoOf(matcher).matcherFees, 0);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
+    }
+
+    function test_refund_goesToTheBalance() public {
+        lock(40 * USD * NANO);
+        refund(40 * USD * NANO - 1);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - 1);
+        refund(1);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
+    }
+
+    /// In any steps: tokens = balances + earned + fees + what is still locked.
+    function testFuzz_pay_inSteps_conserves(uint96 locked, uint96[6] memory steps) public {
+        uint256 left = bound(locked, 0, 100 * USD * NANO);
+        lock(left);
+        for (uint256 i; i < steps.length; ++i) {
+            uint256 step = bound(steps[i], 0, left);
+            uint256 part = step / 7;
+            pay(bill(part, part / 3, part), 2 * part, step - 4 * part - part / 3);
+            left -= step;
+            assertBooks(left);
+            if (steps[i] % 2 == 0) collect(operatorAt(0));
+            else collectFees(matcher);
+            assertBooks(left);
+        }
+        refund(left);
+        assertBooks(0);
+    }
+
+    function assertBooks(uint256 locked) private view {
+        uint256 books = balanceNano(requester) + creditNano(matcher)
+            + escrow.nanoOf(matcher).protocolFees + earnedNano(operatorAt(0))
+            + earnedNano(operatorAt(1)) + locked;
+        vm.assertEq(books, token.balanceOf(address(escrow)) * NANO);
+    }
+
+    // --- collect ---
+
+    function test_collect_paysTheOwner_whoeverCalls() public {
+        lock(40 * USD * NANO);
+        pay(10 * USD * NANO, 5 * USD * NANO);
+        address[3] memory callers = [stranger, minerOwners[0], operatorAt(0)];
+        uint256 state = vm.snapshotState();
+        for (uint256 i; i < callers.length; ++i) {
+            vm.expectEmit(address(escrow));
+            emit IEscrow.Collected(minerOwners[0], operatorAt(0), IEscrow.Payee.Operator, 10 * USD);
+            vm.prank(callers[i]);
+            escrow.collect(listOf(operatorAt(0)));
+            vm.assertEq(token.balanceOf(minerOwners[0]), 10 * USD);
+            vm.assertEq(token.balanceOf(stranger), 0);
+            vm.assertEq(token.balanceOf(operatorAt(0)), 0);
+            vm.assertEq(earnedNano(operatorAt(0)), 0);
+            vm.assertEq(escrow.earnedOf(operatorAt(1)), 5 * USD);
+            vm.assertEq(token.balanceOf(address(escrow)), 90 * USD);
+            vm.revertToState(state);
+            state = vm.snapshotState();
+        }
+    }
+
+    /// A share below a unit is a share: it adds up with others to what can be sent.
+    function test_collect_keepsTheRestBelowAUnit() public {
+        lock(2 * NANO);
+        pay(NANO - 1, 1);
+        vm.assertEq(escrow.earnedOf(operatorAt(0)), 0);
+        collect(operatorAt(0));
+        vm.assertEq(earnedNano(operatorAt(0)), NANO - 1);
+        vm.assertEq(token.balanceOf(minerOwners[0]), 0);
+        pay(NANO - 1, 1);
+        vm.assertEq(escrow.earnedOf(operatorAt(0)), 1);
+        collect(operatorAt(0));
+        vm.assertEq(token.balanceOf(minerOwners[0]), 1);
+        vm.assertEq(earnedNano(operatorAt(0)), NANO - 2);
+        collect(operatorAt(0));
+        vm.assertEq(token.balanceOf(minerOwners[0]), 1);
+        vm.assertEq(earnedNano(operatorAt(0)), NANO - 2);
+    }
+
+    /// The owner of a key never changes, so what it earned is never stranded.
+    function test_collect_ofAKeyRotatedAway_paysItsOwner() public {
+        lock(40 * USD * NANO);
+        pay(10 * USD * NANO, 0);
+        address old = operatorAt(0);
+        (address fresh, uint256 freshKey) = makeKey("fresh operator");
+        bytes memory proof =
+            sign(freshKey, digest(Messages.hashOperatorProof(minerOwners[0], fresh)));
+        vm.prank(minerOwners[0]);
+        miners.rotateOperator(fresh, proof);
+        collect(fresh);
+        vm.assertEq(token.balanceOf(minerOwners[0]), 0);
+        collect(old);
+        vm.assertEq(token.balanceOf(minerOwners[0]), 10 * USD);
+    }
+
+    function test_collect_ofAMinerThatLeft_paysItsOwner() public {
+        lock(40 * USD * NANO);
+        pay(10 * USD * NANO, 0);
+        vm.startPrank(minerOwners[0]);
+        miners.requestExit(STAKE);
+        skipTime(UNBOND_SECONDS);
+        miners.withdraw();
+        vm.stopPrank();
+        collect(operatorAt(0));
+        vm.assertEq(token.balanceOf(minerOwners[0]), STAKE + 10 * USD);
+    }
+
+    function test_collect_whereThereIsNothing_doesNothing() public {
+        address[] memory list = new address[](5);
+        (list[0], list[1], list[2]) = (address(0), stranger, operatorAt(3));
+        (list[3], list[4]) = (minerOwners[3], requester);
+        vm.recordLogs();
+        escrow.collect(list);
+        escrow.collect(new address[](0));
+        vm.assertEq(vm.getRecordedLogs().length, 0);
+        vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
+    }
+
+    /// Whom the list names twice is paid once, and between others that have nothing.
+    function test_collect_ofAListWithRepeats_paysOnce() public {
+        lock(40 * USD * NANO);
+        pay(10 * USD * NANO + 5, 5 * USD * NANO);
+        address[] memory list = new address[](6);
+        (list[0], list[1], list[2]) = (operatorAt(0), operatorAt(0), stranger);
+        (list[3], list[4], list[5]) = (operatorAt(1), operatorAt(0), operatorAt(1));
+        escrow.collect(list);
+        vm.assertEq(token.balanceOf(minerOwners[0]), 10 * USD);
+        vm.assertEq(token.balanceOf(minerOwners[1]), 5 * USD);
+        vm.assertEq(earnedNano(operatorAt(0)), 5);
+        vm.assertEq(token.balanceOf(address(escrow)), 85 * USD);
+    }
+
+    // --- collectFees ---
+
+    function test_collectFees_paysMatcherAndFeeRecipient_whoeverCalls() public {
+        lock(40 * USD * NANO);
+        pay(bill(3 * USD * NANO + 1, 2 * USD * NANO + 2, 0), 0, 0);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.Collected(matcher, matcher, IEscrow.Payee.Matcher, 3 * USD);
+        vm.expectEmit(address(escrow));
+        emit IEscrow.Collected(treasury, matcher, IEscrow.Payee.Protocol, 2 * USD);
+        collectFees(matcher);
+        vm.assertEq(token.balanceOf(matcher), 3 * USD);
+        vm.assertEq(token.balanceOf(treasury), 2 * USD);
+        vm.assertEq(escrow.nanoOf(matcher).matcherFees, 1);
+        vm.assertEq(escrow.nanoOf(matcher).protocolFees, 2);
+        vm.assertEq(token.balanceOf(address(escrow)), 95 * USD);
+    }
+
+    /// The protocol's part goes to whom TaskRegistry names at the time.
+    function test_collectFees_followsTheFeeRecipient() public {
+        lock(40 * USD * NANO);
+        pay(bill(0, 2 * USD * NANO, 0), 0, 0);
+        vm.prank(governor);
+        tasks.setFeeRecipient(payer);
+        collectFees(matcher);
+        vm.assertEq(token.balanceOf(payer), 2 * USD);
+        vm.assertEq(token.balanceOf(treasury), 0);
+    }
+
+    /// A job without a matcher owes the protocol alone.
+    function test_collectFees_ofJobsWithoutAMatcher_paysTheProtocol() public {
+        lock(40 * USD * NANO);
+        IEscrow.Bill memory b = bill(0, 2 * USD * NANO, 0);
+        b.matcher = address(0);
+        pay(b, 0, 0);
+        collectFees(address(0));
+        vm.assertEq(token.balanceOf(treasury), 2 * USD);
+        vm.assertEq(token.balanceOf(address(0)), 0);
+    }
+
+    function test_collectFees_ofAListWithRepeatsAndStrangers_paysOnce() public {
+        lock(40 * USD * NANO);
+        pay(bill(3 * USD * NANO, 2 * USD * NANO, 0), 10 * USD * NANO, 0);
+        address[] memory list = new address[](5);
+        (list[0], list[1], list[2]) = (matcher, matcher, address(0));
+        (list[3], list[4]) = (requester, operatorAt(0));
+        escrow.collectFees(list);
+        escrow.collectFees(new address[](0));
+        vm.assertEq(token.balanceOf(matcher), 3 * USD);
+        vm.assertEq(token.balanceOf(treasury), 2 * USD);
+        vm.assertEq(earnedNano(operatorAt(0)), 10 * USD * NANO);
+        vm.assertEq(token.balanceOf(address(escrow)), 95 * USD);
+    }
+}
+
+/// All books together, whatever jobs do.
+contract EscrowBooksTest is Suite {
+    bytes[] private deals; // encoded: storage takes no copy of a plan
+
+    function dealAt(uint256 i) private view returns (Deal memory) {
+        return abi.decode(deals[i], (Deal));
+    }
+
+    /// INVARIANT of IEscrow: tokens less thaws = balances + earned + fees + open locks.
+    function assertBooks() private view {
+        uint256 books = balanceNano(requester) + creditNano(matcher) + creditNano(treasury);
+        for (uint256 i; i < minerOwners.length; ++i) {
+            books += creditNano(minerOwners[i]);
+        }
+        for (uint256 i; i < deals.length; ++i) {
+            books += lockedNano(dealAt(i));
+        }
+        uint256 held = token.balanceOf(address(escrow)) - escrow.thawOf(requester).amount;
+        vm.assertEq(books, held * NANO);
+    }
+
+    function testFuzz_books_areTheTokens(uint256 seed) public {
+        for (uint256 i; i < 6; ++i) {
+            begin(random(seed, i, "begin"));
+            assertBooks();
+            for (uint256 j; j < deals.length; ++j) {
+                goOn(dealAt(j), random(seed, i * 8 + j, "go on"));
+                assertBooks();
+            }
+            collect(random(seed, i, "collect"));
+            assertBooks();
+        }
+    }
+
+    function random(uint256 seed, uint256 i, string memory what) private pure returns (uint256) {
+        return uint256(keccak256(abi.encode(seed, i, what)));
+    }
+
+    function begin(uint256 seed) private {
+        Order memory order = seed % 2 == 0 ? sessionOrder() : newOrder();
+        if (seed >> 8 & 3 == 0) (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        Deal memory deal = dealOf(order, evenPlan(1 + (seed >> 16) % 3));
+        if (seed >> 24 & 1 == 0) openUnmatched(deal);
+        else try this.tryOpenMatched(deal) {} catch {} // a stage's miner may be in jail
+        deals.push(abi.encode(deal));
+    }
+
+    function tryOpenMatched(Deal memory deal) external {
+        openMatched(deal);
+    }
+
+    /// One move that the job's state may allow, or none.
+    function goOn(Deal memory deal, uint256 seed) private {
+        try this.move(deal, seed) {} catch {}
+    }
+
+    function move(Deal memory deal, uint256 seed) external {
+        uint32 tokensIn = uint32((seed >> 16) % (uint256(deal.order.maxTokensIn) + 1));
+        uint32 tokensOut = uint32((seed >> 64) % (uint256(deal.order.maxTokensOut) + 1));
+        uint256 which = seed % 8;
+        if (which == 0) matchJob(deal);
+        if (which == 1 || which == 2) settleAck(deal, tokensIn, tokensOut);
+        if (which == 3) deliver(deal, tokensIn, tokensOut);
+        if (which == 4) equivocation(deal, contradiction(deal, deal.plan.length - 1));
+        if (which == 5) {
+            vm.prank(requester);
+            tasks.cancel(deal.order);
+        }
+        if (which == 6) {
+            vm.warp(uint256(deal.order.deadline) + deal.order.window + 1);
+            finalize(deal);
+        }
+        if (which == 7) {
+            vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+            bool waits = tasks.jobOf(deal.id, 0).state == ITaskRegistry.State.Open;
+            tasks.expire(deal.order, waits ? bytes32(0) : deal.planHash);
+        }
+    }
+
+    function collect(uint256 seed) private {
+        address[] memory list = new address[](4);
+        (list[0], list[1]) = (vm.addr(operatorKeys[seed % 3]), vm.addr(operatorKeys[seed % 2]));
+        (list[2], list[3]) = (matcher, address(0));
+        if (seed >> 8 & 1 == 0) escrow.collect(list);
+        else escrow.collectFees(list);
     }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
@@ -55,9 +57,7 @@ contract EscrowSpendersTest is Suite {
     function expectRevertOnOpen(Deal memory deal, bytes memory reason) private {
         vm.prank(matcher);
         vm.expectRevert(reason);
-        tasks.openMatched(
-            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
-        );
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan);
     }
 
     // --- setting ---
@@ -111,9 +111,8 @@ contract EscrowSpendersTest is Suite {
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - amount);
         vm.assertEq(used(spender), amount);
         vm.assertEq(escrow.jobSpenderOf(deal.id), spender);
-        (address owner, uint256 locked) = escrow.lockOf(deal.id);
-        vm.assertEq(owner, requester);
-        vm.assertEq(locked, amount);
+        vm.assertEq(lockedNano(deal), amount);
+        vm.assertTrue(jobOf(deal).isSpenders);
         vm.assertEq(escrow.jobSpenderOf(matchedDeal(2).id), address(0));
     }
 
@@ -163,9 +162,55 @@ contract EscrowSpendersTest is Suite {
         uint256 spent = gross[0] + gross[1];
         vm.assertEq(used(spender), spent + amount);
         vm.warp(uint256(next.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(next.id);
+        tasks.expire(next.order, next.planHash);
         vm.assertEq(used(spender), spent);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
+    }
+
+    /// What a stage at fault is not paid comes back with the Ack that would have paid it.
+    function test_limit_countsNoWithheldShare() public {
+        Deal memory deal = signedBy(spenderKey, sessionOrder());
+        openMatched(deal);
+        ackBy(spenderKey, deal, 1000, 500);
+        equivocation(deal, contradiction(deal, 1));
+        uint256 before = used(spender);
+        uint256 balance = balanceNano(requester);
+        ackBy(spenderKey, deal, IN, OUT);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        (uint256[] memory had,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
+        uint256 withheld = gross[1] - had[1];
+        vm.assertGt(withheld, 0);
+        vm.assertEq(used(spender), before - withheld);
+        vm.assertEq(balanceNano(requester), balance + withheld);
+        vm.assertEq(used(spender), gross[0] + had[1] + lockedNano(deal));
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        tasks.expire(deal.order, deal.planHash);
+        vm.assertEq(used(spender), gross[0] + had[1]);
+    }
+
+    /// The share that a batch withholds comes back with its end.
+    function test_limit_countsNoWithheldShareOfABatch() public {
+        Deal memory deal = signedBy(spenderKey, newOrder());
+        openMatched(deal);
+        equivocation(deal, contradiction(deal, 1));
+        ackBy(spenderKey, deal, IN, OUT);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        vm.assertEq(used(spender), gross[0]);
+    }
+
+    /// What a key uses is counted in 96 bits of nano units; an order that takes more is refused.
+    function test_limit_ofMoreThanItsWordHolds_reverts() public {
+        Order memory order = newOrder();
+        (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, type(uint32).max);
+        (order.priceIn, order.priceOut) = (type(uint64).max, type(uint64).max);
+        uint256 nano = maxNanoOf(order);
+        depositFor(requester, unitsOf(nano));
+        allow(spender, unitsOf(nano), NEVER);
+        Deal memory deal = signedBy(spenderKey, order);
+        expectRevertOnOpen(
+            deal,
+            abi.encodeWithSelector(SafeCast.SafeCastOverflowedUintDowncast.selector, 96, nano)
+        );
     }
 
     /// Lowering a limit while an order is on its way lets no more be spent than the new limit says.
@@ -181,6 +226,42 @@ contract EscrowSpendersTest is Suite {
             )
         );
         vm.assertEq(used(spender), had);
+    }
+
+    /// Escrow asks by itself, whatever TaskRegistry asked before.
+    function test_lock_byAKeyThatIsNotAllowed_reverts() public {
+        JobId id = JobId.wrap("job");
+        vm.startPrank(address(tasks));
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.SpenderNotAllowed.selector, requester, other)
+        );
+        escrow.lock(id, requester, other, 0);
+        vm.expectRevert(
+            abi.encodeWithSelector(IEscrow.SpenderNotAllowed.selector, stranger, spender)
+        );
+        escrow.lock(id, stranger, spender, 0);
+        escrow.lock(id, requester, spender, 7);
+        vm.stopPrank();
+        vm.assertEq(used(spender), 7);
+        vm.assertEq(escrow.jobSpenderOf(id), spender);
+    }
+
+    /// A refund or a payment's rest frees the spender's limit only of a job that it opened.
+    function test_refund_freesTheLimitOfItsOwnJobAlone() public {
+        JobId id = JobId.wrap("job");
+        JobId own = JobId.wrap("own");
+        vm.startPrank(address(tasks));
+        escrow.lock(id, requester, spender, 7);
+        escrow.lock(own, requester, address(0), 9);
+        escrow.refund(own, requester, 9, false);
+        vm.assertEq(used(spender), 7);
+        escrow.refund(id, requester, 3, true);
+        vm.assertEq(used(spender), 4);
+        IEscrow.Bill memory bill = IEscrow.Bill(id, requester, true, matcher, 1, 0, 2);
+        escrow.pay(bill, new address[](0), new uint256[](0));
+        vm.assertEq(used(spender), 2);
+        vm.stopPrank();
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - 2);
     }
 
     function test_limit_isNoMoney() public {
@@ -205,8 +286,12 @@ contract EscrowSpendersTest is Suite {
             abi.encodeWithSelector(IEscrow.InsufficientBalance.selector, spender, 0, NANO)
         );
         escrow.requestWithdraw(1);
-        vm.expectRevert(IEscrow.NoCredit.selector);
-        escrow.withdrawCredit();
+        vm.expectRevert(IEscrow.NothingThawing.selector);
+        escrow.withdraw();
+        address[] memory list = new address[](2);
+        (list[0], list[1]) = (spender, requester);
+        escrow.collect(list);
+        escrow.collectFees(list);
         escrow.setSpender(other, uint96(100 * USD), NEVER); // for the spender's own, empty account
         vm.stopPrank();
         vm.assertFalse(escrow.isSpender(requester, other));
@@ -220,10 +305,10 @@ contract EscrowSpendersTest is Suite {
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, spender));
         tasks.open(order);
         vm.prank(requester);
-        JobId id = tasks.open(order);
+        tasks.open(order);
         vm.prank(spender);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, spender));
-        tasks.cancel(id);
+        tasks.cancel(order);
     }
 
     // --- Acks and delegations ---
@@ -232,13 +317,13 @@ contract EscrowSpendersTest is Suite {
         Deal memory batch = signedBy(spenderKey, newOrder());
         openMatched(batch);
         ackBy(spenderKey, batch, IN, OUT);
-        assertState(batch.id, ITaskRegistry.State.Settled);
+        assertState(batch, ITaskRegistry.State.Settled);
         Deal memory session = signedBy(spenderKey, sessionOrder());
         openMatched(session);
         ackBy(spenderKey, session, 1000, 500);
         ackBy(requesterKey, session, 2000, 500); // the requester itself, at any time
         ackBy(spenderKey, session, IN, OUT);
-        vm.assertEq(tasks.jobOf(session.id).tokensIn, IN);
+        vm.assertEq(jobOf(session).tokensIn, IN);
     }
 
     /// A spender does not say what another's jobs, or the requester's own, are due.
@@ -266,7 +351,8 @@ contract EscrowSpendersTest is Suite {
             late, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
         );
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.id); // frees what it used, though its limit is zero by now
+        // Frees what it used, though its limit is zero by now.
+        tasks.expire(deal.order, deal.planHash);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         vm.assertEq(used(spender), gross[0] + gross[1]);
     }
@@ -276,9 +362,9 @@ contract EscrowSpendersTest is Suite {
         openMatched(deal);
         vm.prank(other);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, other));
-        tasks.requestClose(deal.order);
+        tasks.requestClose(deal.order, deal.planHash);
         vm.prank(spender);
-        tasks.requestClose(deal.order);
+        tasks.requestClose(deal.order, deal.planHash);
     }
 
     /// Also when the job has ended and its lock is gone.
@@ -369,8 +455,7 @@ contract EscrowSpendersTest is Suite {
             if (seed >> 8 & 1 == 1) {
                 ackBy(spenderKey, deal, uint32(seed % IN) + 1, uint32(seed % OUT));
             }
-            (, uint256 left) = escrow.lockOf(deal.id);
-            locked += left;
+            locked += lockedNano(deal);
             if (seed >> 8 & 1 == 1) {
                 (uint256[] memory gross,,,) =
                     tasks.split(deal.order, deal.plan, uint32(seed % IN) + 1, uint32(seed % OUT));

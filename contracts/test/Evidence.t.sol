@@ -136,7 +136,7 @@ contract EvidenceTest is Suite {
     }
 
     function assertConvicted(Deal memory deal, uint256 stage) private view {
-        vm.assertEq(tasks.jobOf(deal.id).faultMask, uint256(1) << stage);
+        vm.assertEq(jobOf(deal).faultMask, uint256(1) << stage);
         vm.assertEq(miners.minerOf(minerOwners[stage]).stake, 0);
         for (uint256 i; i < STAGES; ++i) {
             if (i != stage) vm.assertEq(miners.minerOf(minerOwners[i]).stake, STAKE);
@@ -181,10 +181,10 @@ contract EvidenceTest is Suite {
     function test_equivocation_ofAnExpiredJob_stillSlashes() public {
         Deal memory deal = matchedDeal(2);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         equivocation(deal, contradiction(deal, 0));
         vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
-        assertState(deal.id, ITaskRegistry.State.Expired);
+        assertState(deal, ITaskRegistry.State.Expired);
     }
 
     /// A request's sums depend on what else its receipt is over; its own leaf does not.

@@ -6,6 +6,8 @@ import {Ownable} from "@openzeppelin/contracts/access/Ownable.sol";
 import {EntryPause} from "../src/EntryPause.sol";
 import {MinerRegistry} from "../src/MinerRegistry.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
+import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {Stage} from "../src/types/Signed.sol";
 import {StakeFixture} from "./fixtures/StakeFixture.sol";
 import {BlacklistToken, CallbackToken, CutToken} from "./fixtures/Tokens.sol";
 
@@ -283,6 +285,206 @@ contract MinerRegistryTest is StakeFixture {
         vm.assertFalse(miners.canWork(stranger, 0));
         vm.assertFalse(miners.canWork(owner, 0));
         vm.assertFalse(miners.canWork(address(0), 0));
+    }
+
+    // --- who may work, after every change ---
+
+    /// `canWork` by its definition, from what `minerOf` says.
+    function mayWork(address operator_, uint256 minStake) private view returns (bool) {
+        IMinerRegistry.Miner memory miner = miners.minerOf(miners.ownerOf(operator_));
+        return miner.state == IMinerRegistry.State.Active && miner.operator == operator_
+            && miner.jailUntil == 0 && miner.openDisputes == 0 && miner.stake >= MIN_STAKE
+            && miner.stake >= minStake;
+    }
+
+    /// The operator may work with all that its miner has, and no more.
+    function assertStakes(address operator_, uint256 stake) private view {
+        vm.assertEq(uint256(miners.minerOf(owner).stake), stake);
+        vm.assertTrue(miners.canWork(operator_, 0));
+        vm.assertTrue(miners.canWork(operator_, stake));
+        vm.assertFalse(miners.canWork(operator_, stake + 1));
+    }
+
+    function assertCannotWork(address operator_) private view {
+        vm.assertFalse(miners.canWork(operator_, 0));
+        vm.assertFalse(miners.canWork(operator_, 1));
+    }
+
+    function test_canWork_followsTheStake() public {
+        registerMiner(3 * MIN_STAKE);
+        assertStakes(operator, 3 * MIN_STAKE);
+        fund(owner, address(miners), 5);
+        vm.prank(owner);
+        miners.addStake(5);
+        assertStakes(operator, 3 * MIN_STAKE + 5);
+        requestExit(MIN_STAKE + 5);
+        assertStakes(operator, 2 * MIN_STAKE);
+        vm.prank(owner);
+        miners.cancelExit();
+        assertStakes(operator, 3 * MIN_STAKE + 5);
+        requestExit(2 * MIN_STAKE + 5);
+        assertStakes(operator, MIN_STAKE);
+        skipTime(UNBOND_SECONDS);
+        vm.prank(owner);
+        miners.withdraw();
+        assertStakes(operator, MIN_STAKE);
+        requestExit(MIN_STAKE);
+        assertCannotWork(operator);
+        vm.prank(owner);
+        miners.cancelExit();
+        assertStakes(operator, MIN_STAKE);
+        leaveCompletely();
+        assertCannotWork(operator);
+        registerMiner(4 * MIN_STAKE);
+        assertStakes(operator, 4 * MIN_STAKE);
+    }
+
+    function test_canWork_followsDisputesAndJail() public {
+        registerMiner(2 * MIN_STAKE);
+        uint32 first = accuse();
+        assertCannotWork(operator);
+        uint32 second = accuse();
+        close(first, 0);
+        assertCannotWork(operator);
+        close(second, 0);
+        assertStakes(operator, 2 * MIN_STAKE);
+        slash(1000);
+        assertCannotWork(operator);
+        skipTime(JAIL_SECONDS);
+        assertCannotWork(operator);
+        first = accuse();
+        vm.prank(owner);
+        miners.unjail();
+        assertCannotWork(operator); // out of jail, but accused
+        close(first, 0);
+        assertStakes(operator, 2 * MIN_STAKE * 9 / 10);
+        slash(10_000);
+        skipTime(JAIL_SECONDS);
+        fund(owner, address(miners), MIN_STAKE);
+        vm.startPrank(owner);
+        miners.addStake(MIN_STAKE - 1);
+        assertCannotWork(operator);
+        vm.expectRevert(
+            abi.encodeWithSelector(IMinerRegistry.StakeTooLow.selector, MIN_STAKE - 1, MIN_STAKE)
+        );
+        miners.unjail();
+        miners.addStake(1);
+        assertCannotWork(operator); // still in jail
+        miners.unjail();
+        vm.stopPrank();
+        assertStakes(operator, MIN_STAKE);
+    }
+
+    /// A key that was rotated away stays so, whatever its miner does; the new one has its place.
+    function test_canWork_isOfTheCurrentKey() public {
+        registerMiner(2 * MIN_STAKE);
+        (address second, uint256 secondKey) = makeKey("second");
+        bytes memory proof = operatorProof(secondKey, owner);
+        uint32 number = accuse();
+        vm.prank(owner);
+        miners.rotateOperator(second, proof);
+        assertCannotWork(operator);
+        assertCannotWork(second); // a new key is no way out of a dispute
+        close(number, 0);
+        assertCannotWork(operator);
+        assertStakes(second, 2 * MIN_STAKE);
+        fund(owner, address(miners), 1);
+        vm.prank(owner);
+        miners.addStake(1);
+        assertCannotWork(operator);
+        assertStakes(second, 2 * MIN_STAKE + 1);
+        proof = operatorProof(secondKey, owner);
+        vm.prank(owner);
+        miners.rotateOperator(second, proof); // to itself
+        assertStakes(second, 2 * MIN_STAKE + 1);
+        bytes memory back = operatorProof(operatorKey, owner);
+        vm.startPrank(owner);
+        miners.rotateOperator(operator, back);
+        assertCannotWork(second);
+        assertStakes(operator, 2 * MIN_STAKE + 1);
+        miners.rotateOperator(second, proof);
+        vm.stopPrank();
+        assertCannotWork(operator);
+        assertStakes(second, 2 * MIN_STAKE + 1);
+        leaveCompletely();
+        registerMiner(MIN_STAKE);
+        assertStakes(operator, MIN_STAKE);
+        assertCannotWork(second);
+    }
+
+    function planOf(address one, address two) private pure returns (Stage[] memory plan) {
+        plan = new Stage[](2);
+        (plan[0].operator, plan[1].operator) = (one, two);
+    }
+
+    function test_requireWorkers_namesTheFirstThatCannot() public {
+        registerMiner(MIN_STAKE);
+        (address second, uint256 secondKey) = makeKey("second");
+        registerMiner(stranger, secondKey, 2 * MIN_STAKE);
+        miners.requireWorkers(planOf(operator, second), MIN_STAKE);
+        miners.requireWorkers(new Stage[](0), MIN_STAKE);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, operator));
+        miners.requireWorkers(planOf(second, operator), MIN_STAKE + 1);
+        accuse();
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, operator));
+        miners.requireWorkers(planOf(operator, second), 0);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, address(0)));
+        miners.requireWorkers(planOf(second, address(0)), 0);
+    }
+
+    uint256[3] private keys;
+    uint32[] private accusations;
+
+    /// Whatever a miner does and is done to, its three keys may work exactly by the definition.
+    function testFuzz_canWork_isItsDefinition(uint256 seed) public {
+        for (uint256 i; i < 3; ++i) {
+            (, keys[i]) = makeKey(string.concat("key ", vm.toString(i)));
+        }
+        fund(owner, address(miners), 1000 * MIN_STAKE);
+        for (uint256 i; i < 40; ++i) {
+            seed = uint256(keccak256(abi.encode(seed)));
+            try this.act(seed) {} catch {}
+            checkDefinition(seed >> 128);
+        }
+    }
+
+    function checkDefinition(uint256 minStake) private view {
+        uint256 stake = miners.minerOf(owner).stake;
+        uint256[6] memory asks = [0, 1, MIN_STAKE, stake, stake + 1, minStake % (4 * MIN_STAKE)];
+        for (uint256 k; k < 3; ++k) {
+            address one = vm.addr(keys[k]);
+            for (uint256 i; i < asks.length; ++i) {
+                vm.assertEq(miners.canWork(one, asks[i]), mayWork(one, asks[i]));
+            }
+        }
+    }
+
+    /// One move of the owner or of an arbitrator, which may revert.
+    function act(uint256 seed) external {
+        uint256 move = seed % 11;
+        uint256 amount = 1 + (seed >> 16) % (2 * MIN_STAKE);
+        uint256 key = keys[(seed >> 8) % 3];
+        if (seed >> 64 & 3 == 0) skipTime((seed >> 72) % UNBOND_SECONDS);
+        if (move == 6) {
+            accusations.push(accuse());
+            return;
+        }
+        if (move == 7 || move == 8) {
+            uint32 number = accusations[(seed >> 24) % accusations.length];
+            close(number, move == 7 ? 0 : uint16(1 + (seed >> 40) % 10_000));
+            return;
+        }
+        bytes memory proof = operatorProof(key, owner);
+        uint256 stake = miners.minerOf(owner).stake;
+        vm.startPrank(owner);
+        if (move == 0) miners.register(MIN_STAKE + amount, vm.addr(key), proof);
+        if (move == 1) miners.addStake(amount);
+        if (move == 2) miners.requestExit(seed >> 80 & 1 == 0 ? stake : amount);
+        if (move == 3) miners.cancelExit();
+        if (move == 4) miners.withdraw();
+        if (move == 5) miners.unjail();
+        if (move == 9 || move == 10) miners.rotateOperator(vm.addr(key), proof);
+        vm.stopPrank();
     }
 
     // --- exit ---

@@ -5,7 +5,6 @@ import {
     ReentrancyGuardTransient
 } from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 
-import {JobId} from "../src/types/Ids.sol";
 import {Ack} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
@@ -52,10 +51,13 @@ contract ReentrancyTest is Suite {
 
     /// All of Escrow that moves tokens or pays out.
     function guardedOfEscrow() private view returns (bytes[] memory calls) {
-        calls = new bytes[](3);
+        address[] memory list = new address[](2);
+        (list[0], list[1]) = (vm.addr(operatorKeys[0]), matcher);
+        calls = new bytes[](4);
         calls[0] = abi.encodeCall(escrow.deposit, (1));
         calls[1] = abi.encodeCall(escrow.withdraw, ());
-        calls[2] = abi.encodeCall(escrow.withdrawCredit, ());
+        calls[2] = abi.encodeCall(escrow.collect, (list));
+        calls[3] = abi.encodeCall(escrow.collectFees, (list));
     }
 
     /// All of TaskRegistry that moves money.
@@ -64,17 +66,12 @@ contract ReentrancyTest is Suite {
         Delivery memory delivery = newDelivery(deal, 1, 1);
         (Ack memory ack, bytes memory sig) = newAck(deal, 1, 1);
         calls[0] = abi.encodeCall(tasks.open, (deal.order));
-        calls[1] = abi.encodeCall(
-            tasks.openMatched,
-            (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs)
-        );
-        calls[2] = abi.encodeCall(
-            tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs)
-        );
+        calls[1] = abi.encodeCall(tasks.openMatched, (deal.order, deal.orderSig, deal.plan));
+        calls[2] = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan));
         calls[3] = abi.encodeCall(tasks.settleAck, (deal.order, ack, sig, deal.plan));
         calls[4] = abi.encodeCall(tasks.finalize, (deal.order, deal.plan));
-        calls[5] = abi.encodeCall(tasks.cancel, (deal.id));
-        calls[6] = abi.encodeCall(tasks.expire, (deal.id));
+        calls[5] = abi.encodeCall(tasks.cancel, (deal.order));
+        calls[6] = abi.encodeCall(tasks.expire, (deal.order, deal.planHash));
         calls[7] = abi.encodeCall(
             tasks.dispute,
             (deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), "")
@@ -82,17 +79,14 @@ contract ReentrancyTest is Suite {
     }
 
     function assertBooksBalance() private view {
-        (, uint256 locked) = escrow.lockOf(lastJob);
         uint256 books = balanceNano(requester) + escrow.thawOf(requester).amount * NANO
             + creditNano(matcher) + creditNano(treasury) + balanceNano(address(hook))
-            + escrow.thawOf(address(hook)).amount * NANO + locked;
+            + escrow.thawOf(address(hook)).amount * NANO;
         for (uint256 i; i < minerOwners.length; ++i) {
             books += creditNano(minerOwners[i]);
         }
         vm.assertEq(token.balanceOf(address(escrow)) * NANO, books);
     }
-
-    JobId private lastJob;
 
     function test_reenterEscrow_fromDeposit() public {
         bytes[] memory calls = guardedOfEscrow();
@@ -120,16 +114,64 @@ contract ReentrancyTest is Suite {
         assertBooksBalance();
     }
 
-    function test_reenterEscrow_fromWithdrawCredit() public {
+    function test_reenterEscrow_fromCollect() public {
         bytes[] memory calls = guardedOfEscrow();
         for (uint256 i; i < calls.length; ++i) {
             settleAck(matchedDeal(1), 1000, 1000);
             arm(address(escrow), calls[i]);
-            vm.prank(minerOwners[0]);
-            escrow.withdrawCredit();
-            assertGuarded("withdrawCredit");
+            collect(0);
+            assertGuarded("collect");
         }
         assertBooksBalance();
+    }
+
+    function test_reenterEscrow_fromCollectFees() public {
+        bytes[] memory calls = guardedOfEscrow();
+        for (uint256 i; i < calls.length; ++i) {
+            settleAck(matchedDeal(1), 100_000, 100_000);
+            arm(address(escrow), calls[i]);
+            collectFees();
+            assertGuarded("collectFees");
+        }
+        assertBooksBalance();
+    }
+
+    function collect(uint256 miner) private {
+        address[] memory list = new address[](1);
+        list[0] = vm.addr(operatorKeys[miner]);
+        escrow.collect(list);
+    }
+
+    function collectFees() private {
+        address[] memory list = new address[](1);
+        list[0] = matcher;
+        escrow.collectFees(list);
+    }
+
+    /// A job may be paid in the middle of a collection, and nothing of it is lost.
+    function test_pay_insideCollect_keepsTheBooks() public {
+        settleAck(matchedDeal(1), 100_000, 100_000);
+        Deal memory deal = matchedSession(1);
+        (Ack memory ack, bytes memory sig) = newAck(deal, 100_000, 100_000);
+        bytes memory call = abi.encodeCall(tasks.settleAck, (deal.order, ack, sig, deal.plan));
+        uint256 state = vm.snapshotState();
+        for (uint256 i; i < 2; ++i) {
+            arm(address(tasks), call);
+            if (i == 0) collect(0);
+            else collectFees();
+            vm.assertTrue(hook.succeeded());
+            vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+            tasks.expire(deal.order, deal.planHash);
+            assertBooksBalance();
+            (, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
+                tasks.split(deal.order, deal.plan, 100_000, 100_000);
+            uint256 owed = i == 0 ? pay[0] : matcherFee;
+            uint256 left = creditNano(i == 0 ? minerOwners[0] : matcher);
+            vm.assertEq(left, owed + owed % NANO);
+            if (i == 1) vm.assertEq(creditNano(treasury), protocolFee + protocolFee % NANO);
+            vm.revertToState(state);
+            state = vm.snapshotState();
+        }
     }
 
     function test_reenterBoth_fromOpen() public {
@@ -200,11 +242,52 @@ contract ReentrancyTest is Suite {
         Deal memory deal = matchedDeal(3);
         refusing.refuse(minerOwners[1]);
         settleAck(deal, 1000, 1000);
-        vm.prank(minerOwners[1]);
-        vm.expectRevert("refused");
-        escrow.withdrawCredit();
-        vm.prank(minerOwners[0]);
-        escrow.withdrawCredit();
+        address[] memory list = new address[](3);
+        uint256[] memory owed = new uint256[](3);
+        for (uint256 i; i < 3; ++i) {
+            list[i] = vm.addr(operatorKeys[i]);
+            owed[i] = creditNano(minerOwners[i]);
+            vm.assertGe(owed[i], NANO);
+        }
+        escrow.collect(list);
+        vm.assertEq(creditNano(minerOwners[0]), owed[0] % NANO);
+        vm.assertEq(creditNano(minerOwners[1]), owed[1]);
+        vm.assertEq(creditNano(minerOwners[2]), owed[2] % NANO);
+        vm.assertEq(token.balanceOf(minerOwners[2]), owed[2] / NANO);
+        vm.assertEq(token.balanceOf(minerOwners[1]), 0);
+        assertBooksBalance();
+    }
+
+    /// A refused matcher keeps no fee from the protocol.
+    function test_refusedMatcher_stopsNotTheProtocolsFees() public {
+        BlacklistToken refusing = blacklisted();
+        settleAck(matchedDeal(1), 100_000, 100_000);
+        refusing.refuse(matcher);
+        (uint256 ofMatcher, uint256 ofProtocol) = escrow.feesOf(matcher);
+        uint256 owed = creditNano(matcher);
+        collectFees();
+        vm.assertGt(ofMatcher, 0);
+        vm.assertEq(creditNano(matcher), owed);
+        vm.assertEq(token.balanceOf(treasury), ofProtocol);
+        assertBooksBalance();
+    }
+
+    /// Nor does a refused fee recipient keep a matcher from its own; the next one gets what waits.
+    function test_refusedFeeRecipient_stopsNoMatchersFees() public {
+        BlacklistToken refusing = blacklisted();
+        settleAck(matchedDeal(1), 100_000, 100_000);
+        refusing.refuse(treasury);
+        (uint256 ofMatcher, uint256 ofProtocol) = escrow.feesOf(matcher);
+        collectFees();
+        vm.assertEq(token.balanceOf(matcher), ofMatcher);
+        vm.assertGt(ofProtocol, 0);
+        assertBooksBalance();
+        vm.prank(governor);
+        tasks.setFeeRecipient(stranger);
+        collectFees();
+        vm.assertEq(token.balanceOf(stranger), ofProtocol);
+        vm.assertEq(token.balanceOf(matcher), ofMatcher);
+        assertBooksBalance();
     }
 
     /// #46: a refused requester or miner makes no slash, expiry or refund revert.
@@ -219,7 +302,7 @@ contract ReentrancyTest is Suite {
         vm.assertEq(miners.creditOf(requester), evidenceAmends(deal));
         settleAck(deal, 1000, 1000);
         vm.warp(uint256(other.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(other.id);
+        tasks.expire(other.order, other.planHash);
         vm.startPrank(requester);
         escrow.requestWithdraw(escrow.balanceOf(requester));
         skipTime(WITHDRAW_DELAY_SECONDS);

@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
+import {IEvidence} from "../src/interfaces/IEvidence.sol";
 import {Ack, Order, Stage} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
@@ -53,7 +54,7 @@ contract TaskRegistryFinishTest is Suite {
         vm.assertEq(creditNano(matcher) + creditNano(treasury), fees);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
-        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertState(deal, ITaskRegistry.State.Settled);
     }
 
     // --- settleAck in Matched ---
@@ -66,7 +67,7 @@ contract TaskRegistryFinishTest is Suite {
         tokensOut = uint32(bound(tokensOut, 0, deal.order.maxTokensOut));
         settleAck(deal, tokensIn, tokensOut);
         assertPaid(deal, tokensIn, tokensOut, 0);
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertEq(job.tokensIn, tokensIn);
         vm.assertEq(job.tokensOut, tokensOut);
         vm.assertEq(job.finalAt, vm.getBlockTimestamp() + deal.order.window);
@@ -79,10 +80,33 @@ contract TaskRegistryFinishTest is Suite {
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobSettled(
-            deal.id, gross[0] + gross[1], amount - gross[0] - gross[1], 0
+            deal.id, requester, gross[0] + gross[1], amount - gross[0] - gross[1], 0
         );
+        expectPaid(deal, IN, OUT, amount - gross[0] - gross[1]);
         vm.prank(matcher);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
+    }
+
+    /// Escrow is told once, and all, of what a job pays.
+    function expectPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut, uint256 refund)
+        private
+    {
+        (, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
+            tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
+        address[] memory operators = new address[](deal.plan.length);
+        for (uint256 i; i < operators.length; ++i) {
+            operators[i] = deal.plan[i].operator;
+        }
+        IEscrow.Bill memory bill = IEscrow.Bill({
+            job: deal.id,
+            requester: requester,
+            isSpenders: false,
+            matcher: matcher,
+            matcherNano: matcherFee,
+            protocolNano: protocolFee,
+            refundNano: refund
+        });
+        vm.expectCall(address(escrow), abi.encodeCall(escrow.pay, (bill, operators, pay)));
     }
 
     /// Who brings an Ack in Matched: the matcher, or any stage by owner or operator.
@@ -167,11 +191,13 @@ contract TaskRegistryFinishTest is Suite {
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         Stage[] memory other = evenPlan(3);
         vm.prank(matcher);
-        vm.expectRevert(
-            abi.encodeWithSelector(
-                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
-            )
-        );
+        expectNoJob();
+        tasks.settleAck(deal.order, ack, sig, other);
+        // Not with an Ack of that plan either.
+        Deal memory wrong = dealOf(deal.order, other);
+        (ack, sig) = newAck(wrong, IN, OUT);
+        vm.prank(matcher);
+        expectNoJob();
         tasks.settleAck(deal.order, ack, sig, other);
     }
 
@@ -217,7 +243,7 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         vm.warp(uint256(deal.order.deadline) + 30 days);
         settleAck(deal, IN, OUT);
-        vm.assertEq(tasks.jobOf(deal.id).finalAt, uint256(deal.order.deadline) + deal.order.window);
+        vm.assertEq(jobOf(deal).finalAt, uint256(deal.order.deadline) + deal.order.window);
     }
 
     // --- settleAck in Delivered ---
@@ -225,16 +251,16 @@ contract TaskRegistryFinishTest is Suite {
     function test_settleAck_inDelivered_cutsTheWindowShort() public {
         Deal memory deal = matchedDeal(3);
         deliver(deal, IN, OUT);
-        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        uint256 finalAt = jobOf(deal).finalAt;
         skipTime(1 hours);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.prank(stranger);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
         assertPaid(deal, IN, OUT, 0);
-        vm.assertEq(tasks.jobOf(deal.id).finalAt, finalAt);
+        vm.assertEq(jobOf(deal).finalAt, finalAt);
     }
 
-    function test_settleAck_inDelivered_needsTheDeliveredCountsAndResult() public {
+    function test_settleAck_inDelivered_needsTheDeliveredCountsAlone() public {
         Deal memory deal = matchedDeal(3);
         deliver(deal, IN, OUT);
         bytes memory mismatch =
@@ -246,9 +272,8 @@ contract TaskRegistryFinishTest is Suite {
         (ack,) = newAck(deal, IN, OUT);
         ack.resultRoot = "other";
         sig = sign(requesterKey, digest(ack.hash()));
-        expectRevertOnAck(
-            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.AckMismatch.selector)
-        );
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        assertPaid(deal, IN, OUT, 0);
     }
 
     // --- deliver ---
@@ -261,12 +286,13 @@ contract TaskRegistryFinishTest is Suite {
         emit ITaskRegistry.JobDelivered(deal.id, boundaryRoot(deal.id, 3), IN, OUT, finalAt);
         vm.prank(stranger);
         tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Delivered));
         vm.assertEq(job.finalAt, finalAt);
         vm.assertEq(job.tokensIn, IN);
         vm.assertEq(job.tokensOut, OUT);
-        vm.assertEq(job.resultRoot, boundaryRoot(deal.id, 3));
+        vm.assertEq(lockedNano(deal), maxNanoOf(deal.order)); // counts are not paid yet
+        vm.assertEq(balanceNano(requester) + lockedNano(deal), 100 * USD * NANO);
     }
 
     function test_deliver_aroundTheDeadline() public {
@@ -280,7 +306,7 @@ contract TaskRegistryFinishTest is Suite {
         );
         vm.warp(deal.order.deadline);
         deliver(deal, delivery);
-        vm.assertEq(tasks.jobOf(deal.id).finalAt, uint256(deal.order.deadline) + deal.order.window);
+        vm.assertEq(jobOf(deal).finalAt, uint256(deal.order.deadline) + deal.order.window);
     }
 
     function expectReceiptFault(
@@ -405,11 +431,7 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(3);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         Stage[] memory other = evenPlan(2);
-        vm.expectRevert(
-            abi.encodeWithSelector(
-                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
-            )
-        );
+        expectNoJob();
         tasks.deliver(deal.order, other, delivery.receipts, delivery.sigs);
     }
 
@@ -418,7 +440,7 @@ contract TaskRegistryFinishTest is Suite {
     function test_finalize_waitsForTheWindow() public {
         Deal memory deal = matchedDeal(3);
         deliver(deal, IN, OUT);
-        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        uint256 finalAt = jobOf(deal).finalAt;
         vm.warp(finalAt);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.WindowOpen.selector, finalAt));
         finalize(deal);
@@ -439,8 +461,19 @@ contract TaskRegistryFinishTest is Suite {
             resolve(deal, delivery, uint16(i), true);
         }
         skipTime(1 days + 1);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        uint256 withheld;
+        uint256 paid;
+        for (uint256 i; i < stages; ++i) {
+            if (mask >> i & 1 == 1) withheld += gross[i];
+            else paid += gross[i];
+        }
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobSettled(
+            deal.id, requester, paid, maxNanoOf(deal.order) - paid, withheld
+        );
         finalize(deal);
-        vm.assertEq(tasks.jobOf(deal.id).faultMask, mask);
+        vm.assertEq(jobOf(deal).faultMask, mask);
         assertPaid(deal, IN, OUT, mask);
     }
 
@@ -449,11 +482,7 @@ contract TaskRegistryFinishTest is Suite {
         deliver(deal, IN, OUT);
         skipTime(1 days + 1);
         Stage[] memory other = evenPlan(2);
-        vm.expectRevert(
-            abi.encodeWithSelector(
-                ITaskRegistry.PlanMismatch.selector, other.hash(), deal.planHash
-            )
-        );
+        expectNoJob();
         tasks.finalize(deal.order, other);
     }
 
@@ -465,12 +494,12 @@ contract TaskRegistryFinishTest is Suite {
         uint256 amount = maxNanoOf(deal.order);
         vm.prank(stranger);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
-        tasks.cancel(deal.id);
+        tasks.cancel(deal.order);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobCancelled(deal.id, amount);
+        emit ITaskRegistry.JobCancelled(deal.id, requester, amount);
         vm.prank(requester);
-        tasks.cancel(deal.id);
-        assertState(deal.id, ITaskRegistry.State.Cancelled);
+        tasks.cancel(deal.order);
+        assertState(deal, ITaskRegistry.State.Cancelled);
         uint256 pulled = unitsOf(amount) * NANO;
         vm.assertEq(balanceNano(requester), 100 * USD * NANO + pulled);
     }
@@ -481,13 +510,13 @@ contract TaskRegistryFinishTest is Suite {
         uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
         vm.warp(until);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         vm.warp(until + 1);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobExpired(deal.id, amount);
+        emit ITaskRegistry.JobExpired(deal.id, requester, amount);
         vm.prank(stranger);
-        tasks.expire(deal.id);
-        assertState(deal.id, ITaskRegistry.State.Expired);
+        tasks.expire(deal.order, deal.planHash);
+        assertState(deal, ITaskRegistry.State.Expired);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO);
     }
 
@@ -497,18 +526,136 @@ contract TaskRegistryFinishTest is Suite {
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.prank(stranger);
-        vm.assertFalse(succeeds(abi.encodeCall(tasks.expire, (deal.id))));
+        vm.assertFalse(succeeds(abi.encodeCall(tasks.expire, (deal.order, deal.planHash))));
         vm.prank(matcher);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
-        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertState(deal, ITaskRegistry.State.Settled);
     }
 
-    function test_expire_endsAnOpenJob() public {
+    /// A job that waits for a plan is found by none, and has no delay.
+    function test_expire_ofAWaitingJob_takesNoPlan() public {
         Deal memory deal = newDeal(2);
         openUnmatched(deal);
+        uint256 amount = maxNanoOf(deal.order);
+        uint256 pulled = unitsOf(amount) * NANO;
+        bytes memory early =
+            abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, deal.order.deadline);
+        vm.warp(deal.order.deadline);
+        vm.expectRevert(early);
+        tasks.expire(deal.order, 0);
         vm.warp(deal.order.deadline + 1);
-        tasks.expire(deal.id);
-        assertState(deal.id, ITaskRegistry.State.Expired);
+        expectNoJob();
+        tasks.expire(deal.order, deal.planHash);
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobExpired(deal.id, requester, amount);
+        vm.prank(stranger);
+        tasks.expire(deal.order, 0);
+        assertState(deal, ITaskRegistry.State.Expired);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO + pulled);
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Expired)
+        );
+        tasks.expire(deal.order, 0);
+    }
+
+    // --- another plan finds no job ---
+
+    /// Whatever is called with a plan that the job was not matched with.
+    function expectNoJobWith(Deal memory deal, Stage[] memory plan) private {
+        Deal memory other = dealOf(deal.order, plan);
+        for (uint256 i; i < plan.length; ++i) {
+            other.keys[i] = keyOf(plan[i].operator);
+        }
+        Delivery memory delivery = newDelivery(other, IN, OUT);
+        (Ack memory ack, bytes memory sig) = newAck(other, IN, OUT);
+        vm.prank(matcher);
+        expectNoJob();
+        tasks.settleAck(other.order, ack, sig, plan);
+        expectNoJob();
+        tasks.deliver(other.order, plan, delivery.receipts, delivery.sigs);
+        expectNoJob();
+        tasks.finalize(other.order, plan);
+        vm.prank(requester);
+        expectNoJob();
+        callDispute(other, delivery, 0);
+        Contradiction memory c = contradiction(other, 0);
+        expectNoJob();
+        equivocation(other, c);
+        vm.prank(address(desk));
+        expectNoJob();
+        tasks.convict(other.order, plan, 0, IEvidence.Kind.Equivocation);
+        expectNoJob();
+        tasks.expire(other.order, other.planHash);
+        vm.prank(requester);
+        expectNoJob();
+        tasks.requestClose(other.order, other.planHash);
+    }
+
+    function keyOf(address operator) private view returns (uint256 key) {
+        for (uint256 i; vm.addr(key = operatorKeys[i]) != operator; ++i) {}
+    }
+
+    /// A job of each state in which a plan could be brought to it.
+    function dealsByState() private returns (Deal[5] memory deals) {
+        deals[0] = newDeal(2);
+        openUnmatched(deals[0]);
+        deals[1] = matchedDeal(2);
+        deals[2] = matchedDeal(2);
+        deliver(deals[2], IN, OUT);
+        deals[3] = matchedDeal(2);
+        settleAck(deals[3], IN, OUT);
+        deals[4] = matchedSession(2);
+        settleAck(deals[4], IN, OUT);
+    }
+
+    function test_calls_withAnotherPlan_findNoJob() public {
+        Deal[5] memory deals = dealsByState();
+        for (uint256 i; i < deals.length; ++i) {
+            ITaskRegistry.State state = stateOf(deals[i]);
+            expectNoJobWith(deals[i], evenPlan(3));
+            Stage[] memory moved = evenPlan(2);
+            (moved[0].layerTo, moved[1].layerFrom) = (34, 34);
+            expectNoJobWith(deals[i], moved);
+            Stage[] memory swapped = evenPlan(2);
+            (swapped[0].operator, swapped[1].operator) = (swapped[1].operator, swapped[0].operator);
+            expectNoJobWith(deals[i], swapped);
+            // A job that waits is not found by the plan that it may get.
+            if (i == 0) expectNoJobWith(deals[i], evenPlan(2));
+            assertState(deals[i], state);
+        }
+    }
+
+    /// Nor do calls for a waiting job find one that has a plan.
+    function test_calls_withoutPlan_findNoMatchedJob() public {
+        Deal[5] memory deals = dealsByState();
+        for (uint256 i = 1; i < deals.length; ++i) {
+            vm.warp(uint256(deals[i].order.deadline) - 1);
+            vm.prank(requester);
+            expectNoJob();
+            tasks.requestClose(deals[i].order, 0);
+            vm.warp(uint256(deals[i].order.deadline) + CLOSE_DELAY_SECONDS + 1);
+            expectNoJob();
+            tasks.expire(deals[i].order, 0);
+            vm.prank(requester);
+            expectNoJob();
+            tasks.cancel(deals[i].order);
+            vm.prank(matcher);
+            expectNoJob();
+            tasks.matchJob(deals[i].order, deals[i].plan);
+        }
+    }
+
+    /// An order of which a word differs is another order, which has opened no job.
+    function test_calls_withAnotherOrder_findNoJob() public {
+        Deal memory deal = matchedDeal(2);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        deal.order.priceIn += 1;
+        vm.prank(matcher);
+        expectNoJob();
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        expectNoJob();
+        tasks.expire(deal.order, deal.planHash);
     }
 
     /// No second lets a job be delivered and expire; between the two lies the delay.
@@ -525,7 +672,7 @@ contract TaskRegistryFinishTest is Suite {
             )
         );
         vm.revertToState(state);
-        bool expires = succeeds(abi.encodeCall(tasks.expire, (deal.id)));
+        bool expires = succeeds(abi.encodeCall(tasks.expire, (deal.order, deal.planHash)));
         vm.assertEq(delivers, moment <= from);
         vm.assertEq(expires, moment > from + CLOSE_DELAY_SECONDS);
     }

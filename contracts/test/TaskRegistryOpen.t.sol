@@ -4,13 +4,11 @@ pragma solidity ^0.8.30;
 import {EntryPause} from "../src/EntryPause.sol";
 import {Escrow} from "../src/Escrow.sol";
 import {TaskRegistry} from "../src/TaskRegistry.sol";
-import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
-
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {IModelRegistry} from "../src/interfaces/IModelRegistry.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
-import {ModelId} from "../src/types/Ids.sol";
+import {JobId, ModelId} from "../src/types/Ids.sol";
 import {Order} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
@@ -23,9 +21,7 @@ contract TaskRegistryOpenTest is Suite {
     function expectRevertOnOpenMatched(Deal memory deal, bytes memory reason) internal {
         vm.prank(matcher);
         vm.expectRevert(reason);
-        tasks.openMatched(
-            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
-        );
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan);
     }
 
     // --- deployment ---
@@ -106,17 +102,32 @@ contract TaskRegistryOpenTest is Suite {
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobMatched(deal.id, matcher, deal.planHash, deal.plan);
         openMatched(deal);
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Matched));
-        vm.assertEq(job.planHash, deal.planHash);
         vm.assertEq(job.deadline, deal.order.deadline);
-        vm.assertEq(job.window, deal.order.window);
-        vm.assertEq(job.matcherFeeBps, MATCHER_FEE_BPS);
-        vm.assertEq(job.stages, 3);
+        vm.assertEq(job.finalAt, 0);
+        vm.assertEq(job.layers, LAYERS);
+        vm.assertEq(job.embedUnits, EMBED_UNITS);
+        vm.assertEq(job.headUnits, HEAD_UNITS);
+        vm.assertFalse(job.isSpenders);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - amount);
-        (address who, uint256 locked) = escrow.lockOf(deal.id);
-        vm.assertEq(who, requester);
-        vm.assertEq(locked, amount);
+        vm.assertEq(lockedNano(deal), amount);
+        vm.assertTrue(tasks.isNonceUsed(requester, deal.order.nonce));
+    }
+
+    /// A job is found by its plan alone.
+    function test_jobOf_withAnotherPlan_isNone() public {
+        Deal memory deal = matchedDeal(3);
+        assertNone(deal, evenPlan(2).hash());
+        assertNone(deal, 0);
+        Deal memory other = newDeal(3);
+        vm.assertEq(other.planHash, deal.planHash);
+        assertNone(other, deal.planHash);
+    }
+
+    function assertNone(Deal memory deal, bytes32 planHash) private view {
+        ITaskRegistry.Job memory none;
+        vm.assertEq(abi.encode(tasks.jobOf(deal.id, planHash)), abi.encode(none));
     }
 
     function test_openMatched_of64Stages_fitsATransaction() public {
@@ -136,16 +147,29 @@ contract TaskRegistryOpenTest is Suite {
         vm.assertLt(vm.snapshotGasLastCall("TaskRegistry", "finalize K=64 (execution)"), 1 << 24);
     }
 
-    function test_openMatched_withoutMatcher_isOpenToAll() public {
+    function withoutMatcher() private returns (Deal memory) {
         Order memory order = newOrder();
-        order.matcher = address(0);
-        order.matcherFeeBps = 0;
-        Deal memory deal = dealOf(order, evenPlan(2));
-        vm.prank(stranger);
-        tasks.openMatched(
-            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
-        );
-        assertState(deal.id, ITaskRegistry.State.Matched);
+        (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        return dealOf(order, evenPlan(2));
+    }
+
+    function expectNotMatcher(address caller, address want) private {
+        vm.prank(caller);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, caller, want));
+    }
+
+    function test_openMatched_withoutMatcher_isTheRequestersAlone() public {
+        Deal memory deal = withoutMatcher();
+        address[3] memory others = [stranger, matcher, deal.plan[0].operator];
+        for (uint256 i; i < others.length; ++i) {
+            expectNotMatcher(others[i], requester);
+            tasks.openMatched(deal.order, deal.orderSig, deal.plan);
+        }
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobMatched(deal.id, requester, deal.planHash, deal.plan);
+        vm.prank(requester);
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan);
+        assertState(deal, ITaskRegistry.State.Matched);
     }
 
     function test_openMatched_byAContractRequester() public {
@@ -165,34 +189,62 @@ contract TaskRegistryOpenTest is Suite {
 
     // --- openMatched: what it refuses ---
 
-    function test_openMatched_byAnotherMatcher_reverts() public {
+    /// Also not the requester itself, where it named a matcher.
+    function test_openMatched_byAnotherThanTheMatcher_reverts() public {
         Deal memory deal = newDeal(2);
-        vm.prank(stranger);
-        vm.expectRevert(
-            abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher)
-        );
-        tasks.openMatched(
-            deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs
-        );
+        address[3] memory others = [stranger, requester, deal.plan[1].operator];
+        for (uint256 i; i < others.length; ++i) {
+            expectNotMatcher(others[i], matcher);
+            tasks.openMatched(deal.order, deal.orderSig, deal.plan);
+        }
+    }
+
+    /// All ways to open `deal`'s order, by whoever may.
+    function expectNoSecondOpening(Deal memory deal) private {
+        vm.prank(matcher);
+        expectNonceUsed(deal);
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan);
+        Deal memory other = dealOf(deal.order, evenPlan(3));
+        vm.prank(matcher);
+        expectNonceUsed(deal);
+        tasks.openMatched(other.order, other.orderSig, other.plan);
+        vm.prank(requester);
+        expectNonceUsed(deal);
+        tasks.open(deal.order);
     }
 
     function test_openMatched_twice_reverts() public {
         Deal memory deal = matchedDeal(2);
-        bytes memory reason =
-            abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Matched);
-        expectRevertOnOpenMatched(deal, reason);
-        Deal memory other = dealOf(deal.order, evenPlan(3));
-        expectRevertOnOpenMatched(other, reason);
+        expectNoSecondOpening(deal);
+        assertState(deal, ITaskRegistry.State.Matched);
     }
 
-    /// Attack #3: an order's id outlives its job.
+    /// The nonce is asked for first, whatever else is wrong by now.
+    function test_openMatched_twice_saysSoBeforeAllElse() public {
+        Deal memory deal = matchedDeal(2);
+        vm.warp(deal.order.deadline + 1);
+        deal.order.requests = 0;
+        vm.prank(stranger);
+        expectNonceUsed(deal);
+        tasks.openMatched(deal.order, "", deal.plan);
+    }
+
+    /// Attack #3: an order's nonce outlives its job.
     function test_openMatched_afterTheEnd_reverts() public {
         Deal memory deal = matchedDeal(2);
         settleAck(deal, 1, 1);
-        expectRevertOnOpenMatched(
-            deal,
-            abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Settled)
-        );
+        expectNoSecondOpening(deal);
+        deal = newDeal(2);
+        openUnmatched(deal);
+        expectNoSecondOpening(deal);
+        vm.prank(requester);
+        tasks.cancel(deal.order);
+        expectNoSecondOpening(deal);
+        deal = newDeal(2);
+        openUnmatched(deal);
+        vm.warp(deal.order.deadline + 1);
+        tasks.expire(deal.order, 0);
+        expectNoSecondOpening(deal);
     }
 
     function test_openMatched_onAnotherChain_reverts() public {
@@ -209,20 +261,6 @@ contract TaskRegistryOpenTest is Suite {
         deal.orderSig[bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
         expectRevertOnOpenMatched(
             deal, abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, requester)
-        );
-    }
-
-    function testFuzz_openMatched_withMutatedAcceptanceSignature_reverts(
-        uint256 bit,
-        uint256 stage
-    ) public {
-        Deal memory deal = newDeal(3);
-        stage %= 3;
-        bit %= 520;
-        deal.acceptanceSigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnOpenMatched(
-            deal,
-            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
         );
     }
 
@@ -306,25 +344,18 @@ contract TaskRegistryOpenTest is Suite {
     function test_openMatched_atTheLargestNumbers_locksAndPays() public {
         Order memory order = newOrder();
         (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, type(uint32).max);
-        order.priceIn = uint64(uint256(type(uint88).max) / 75 / 2 / type(uint32).max);
-        order.priceOut = order.priceIn;
-        depositFor(requester, unitsOf(maxNanoOf(order)));
-        Deal memory deal = dealOf(order, evenPlan(2));
-        openMatched(deal);
-        settleAck(deal, type(uint32).max, type(uint32).max);
-        vm.assertLe(balanceNano(requester), (100 * USD + 1) * NANO);
-    }
-
-    /// A lock holds 3·10¹⁷ units; an order for more is refused.
-    function test_openMatched_ofMoreThanALockHolds_reverts() public {
-        Order memory order = newOrder();
-        (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, type(uint32).max);
         (order.priceIn, order.priceOut) = (type(uint64).max, type(uint64).max);
         uint256 nano = maxNanoOf(order);
         depositFor(requester, unitsOf(nano));
-        expectRevertOnOpenMatched(
-            dealOf(order, evenPlan(2)),
-            abi.encodeWithSelector(SafeCast.SafeCastOverflowedUintDowncast.selector, 88, nano)
+        Deal memory deal = dealOf(order, evenPlan(2));
+        openMatched(deal);
+        vm.assertEq(lockedNano(deal), nano);
+        settleAck(deal, type(uint32).max, type(uint32).max);
+        vm.assertEq(balanceNano(requester), (100 * USD + unitsOf(nano)) * NANO - nano);
+        vm.assertEq(
+            creditNano(minerOwners[0]) + creditNano(minerOwners[1]) + creditNano(matcher)
+                + creditNano(treasury),
+            nano
         );
     }
 
@@ -409,73 +440,19 @@ contract TaskRegistryOpenTest is Suite {
         );
     }
 
-    // --- acceptances ---
-
-    function expectAcceptanceMismatch(Deal memory deal, uint256 stage) private {
-        signAcceptance(deal, stage);
-        expectRevertOnOpenMatched(
-            deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceMismatch.selector, stage)
-        );
-    }
-
-    function test_acceptance_ofAnotherOrderPlanOrPlace_reverts() public {
-        Deal memory deal = newDeal(3);
-        deal.acceptances[1].orderHash = newOrder().hash();
-        expectAcceptanceMismatch(deal, 1);
-        resign(deal);
-        deal.acceptances[2].planHash = evenPlan(2).hash();
-        expectAcceptanceMismatch(deal, 2);
-        resign(deal);
-        deal.acceptances[0].stage = 1;
-        expectAcceptanceMismatch(deal, 0);
-    }
-
-    function test_acceptance_countsUntilItsExpiry() public {
-        Deal memory deal = newDeal(2);
-        uint64 t = uint64(vm.getBlockTimestamp());
-        deal.acceptances[1].expiry = t - 1;
-        signAcceptance(deal, 1);
-        expectRevertOnOpenMatched(
-            deal, abi.encodeWithSelector(ITaskRegistry.AcceptanceExpired.selector, 1, t - 1)
-        );
-        deal.acceptances[1].expiry = t;
-        signAcceptance(deal, 1);
-        openMatched(deal);
-    }
-
-    function test_acceptances_missingOrSurplus_revert() public {
-        Deal memory deal = newDeal(3);
-        Deal memory short = newDeal(2);
-        deal.acceptances = short.acceptances;
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadPlan.selector));
-        resign(deal);
-        deal.acceptanceSigs = short.acceptanceSigs;
-        expectRevertOnOpenMatched(deal, abi.encodeWithSelector(ITaskRegistry.BadPlan.selector));
-    }
-
-    /// Attack #26: an accomplice cannot accept in another's name.
-    function test_acceptance_byAnotherOperator_reverts() public {
-        Deal memory deal = newDeal(3);
-        deal.keys[1] = operatorKeys[2];
-        signAcceptance(deal, 1);
-        expectRevertOnOpenMatched(
-            deal,
-            abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
-        );
-    }
-
     // --- open, matchJob ---
 
     function test_open_pullsTheRequestersTokens() public {
         Deal memory deal = newDeal(2);
         uint256 amount = maxNanoOf(deal.order);
         openUnmatched(deal);
-        assertState(deal.id, ITaskRegistry.State.Open);
+        assertState(deal, ITaskRegistry.State.Open);
         vm.assertEq(token.balanceOf(requester), 0);
         uint256 pulled = unitsOf(amount) * NANO;
         vm.assertEq(balanceNano(requester), 100 * USD * NANO + pulled - amount);
-        (, uint256 locked) = escrow.lockOf(deal.id);
-        vm.assertEq(locked, amount);
+        vm.assertEq(lockedNano(deal), amount);
+        assertNone(deal, deal.planHash);
+        vm.assertTrue(tasks.isNonceUsed(requester, deal.order.nonce));
     }
 
     function test_open_byAnother_reverts() public {
@@ -499,8 +476,28 @@ contract TaskRegistryOpenTest is Suite {
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobMatched(deal.id, matcher, deal.planHash, deal.plan);
         matchJob(deal);
-        assertState(deal.id, ITaskRegistry.State.Matched);
-        vm.assertEq(tasks.jobOf(deal.id).planHash, deal.planHash);
+        assertState(deal, ITaskRegistry.State.Matched);
+    }
+
+    /// What waited without a plan is then found by the plan alone.
+    function test_matchJob_movesTheWaitingJob() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        ITaskRegistry.Job memory job = tasks.jobOf(deal.id, 0);
+        matchJob(deal);
+        assertNone(deal, 0);
+        job.state = ITaskRegistry.State.Matched;
+        vm.assertEq(abi.encode(tasks.jobOf(deal.id, deal.planHash)), abi.encode(job));
+        Deal memory other = dealOf(deal.order, evenPlan(3));
+        vm.prank(matcher);
+        expectNoJob();
+        tasks.matchJob(deal.order, deal.plan);
+        vm.prank(matcher);
+        expectNoJob();
+        tasks.matchJob(other.order, other.plan);
+        vm.prank(requester);
+        expectNoJob();
+        tasks.cancel(deal.order);
     }
 
     function test_matchJob_aroundTheDeadline() public {
@@ -512,19 +509,39 @@ contract TaskRegistryOpenTest is Suite {
         vm.expectRevert(
             abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
         );
-        tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        tasks.matchJob(deal.order, deal.plan);
         vm.warp(deal.order.deadline);
         matchJob(deal);
     }
 
-    function test_matchJob_byAnotherMatcher_reverts() public {
+    function test_matchJob_byAnotherThanTheMatcher_reverts() public {
         Deal memory deal = newDeal(2);
         openUnmatched(deal);
-        vm.prank(stranger);
-        vm.expectRevert(
-            abi.encodeWithSelector(ITaskRegistry.NotMatcher.selector, stranger, matcher)
-        );
-        tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        address[3] memory others = [stranger, requester, deal.plan[1].operator];
+        for (uint256 i; i < others.length; ++i) {
+            expectNotMatcher(others[i], matcher);
+            tasks.matchJob(deal.order, deal.plan);
+        }
+        assertState(deal, ITaskRegistry.State.Open);
+    }
+
+    function test_matchJob_withoutMatcher_isTheRequestersAlone() public {
+        Deal memory deal = withoutMatcher();
+        openUnmatched(deal);
+        expectNotMatcher(matcher, requester);
+        tasks.matchJob(deal.order, deal.plan);
+        vm.prank(requester);
+        tasks.matchJob(deal.order, deal.plan);
+        assertState(deal, ITaskRegistry.State.Matched);
+    }
+
+    function test_matchJob_checksEveryMiner() public {
+        Deal memory deal = newDeal(2);
+        openUnmatched(deal);
+        deal.plan[1].operator = stranger;
+        vm.prank(matcher);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, stranger));
+        tasks.matchJob(deal.order, deal.plan);
     }
 
     function test_matchJob_checksThePlan() public {
@@ -536,7 +553,7 @@ contract TaskRegistryOpenTest is Suite {
         vm.expectRevert(
             abi.encodeWithSelector(ITaskRegistry.LayersUncovered.selector, LAYERS - 1, LAYERS)
         );
-        tasks.matchJob(deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs);
+        tasks.matchJob(deal.order, deal.plan);
     }
 
     // --- nonces ---
@@ -548,9 +565,9 @@ contract TaskRegistryOpenTest is Suite {
         emit ITaskRegistry.NonceRevoked(requester, deal.order.nonce);
         vm.prank(requester);
         tasks.revokeNonce(deal.order.nonce);
-        vm.assertTrue(tasks.isNonceRevoked(requester, deal.order.nonce));
+        vm.assertTrue(tasks.isNonceUsed(requester, deal.order.nonce));
         bytes memory reason =
-            abi.encodeWithSelector(ITaskRegistry.NonceRevokedAlready.selector, deal.order.nonce);
+            abi.encodeWithSelector(ITaskRegistry.NonceUsedAlready.selector, deal.order.nonce);
         expectRevertOnOpenMatched(deal, reason);
         vm.prank(requester);
         vm.expectRevert(reason);
@@ -561,25 +578,82 @@ contract TaskRegistryOpenTest is Suite {
         openMatched(next);
     }
 
+    /// A nonce that a job has used cannot be revoked, and the job goes on.
+    function test_revokeNonce_afterOpening_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        vm.prank(requester);
+        expectNonceUsed(deal);
+        tasks.revokeNonce(deal.order.nonce);
+        deal = newDeal(2);
+        openUnmatched(deal);
+        vm.prank(requester);
+        expectNonceUsed(deal);
+        tasks.revokeNonce(deal.order.nonce);
+        matchJob(deal);
+        settleAck(deal, 1, 1);
+    }
+
+    /// An opening that fails uses no nonce.
+    function test_nonce_ofAnOpeningThatFails_staysFree() public {
+        Deal memory deal = newDeal(2);
+        vm.prank(stranger);
+        vm.expectRevert();
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan);
+        vm.assertFalse(tasks.isNonceUsed(requester, deal.order.nonce));
+        openMatched(deal);
+    }
+
+    /// Orders of one nonce: the first that is opened is the only one.
+    function test_nonce_ofTwoOrders_opensOne() public {
+        Deal memory deal = matchedDeal(2);
+        Order memory order = newOrder();
+        order.nonce = deal.order.nonce;
+        order.priceIn += 1;
+        Deal memory other = dealOf(order, evenPlan(2));
+        vm.assertNotEq(JobId.unwrap(other.id), JobId.unwrap(deal.id));
+        vm.prank(matcher);
+        expectNonceUsed(other);
+        tasks.openMatched(other.order, other.orderSig, other.plan);
+    }
+
+    /// 256 nonces share a word of storage, and touch each other not.
+    function testFuzz_nonces_ofOneWord_areApart(uint64 first, uint256 used) public {
+        first &= ~uint64(0xff);
+        uint256 count = 8;
+        for (uint256 i; i < count; ++i) {
+            Order memory order = newOrder();
+            order.nonce = first + uint64(used >> (8 * i) & 0xff);
+            if (tasks.isNonceUsed(requester, order.nonce)) continue;
+            if (i % 2 == 0) {
+                openMatched(dealOf(order, evenPlan(1)));
+            } else {
+                vm.prank(requester);
+                tasks.revokeNonce(order.nonce);
+            }
+        }
+        uint256 bits;
+        for (uint256 i; i < count; ++i) {
+            bits |= 1 << (used >> (8 * i) & 0xff);
+        }
+        for (uint64 i; i < 256; ++i) {
+            vm.assertEq(tasks.isNonceUsed(requester, first + i), bits >> i & 1 == 1);
+            vm.assertFalse(tasks.isNonceUsed(stranger, first + i));
+        }
+        unchecked {
+            vm.assertFalse(tasks.isNonceUsed(requester, first - 1));
+            vm.assertFalse(tasks.isNonceUsed(requester, first + 256));
+        }
+    }
+
     function testFuzz_nonces_revokeOnlyTheCallersOwn(uint64 nonce, uint64 other, address who)
         public
     {
         if (who == requester) who = stranger;
         vm.prank(requester);
         tasks.revokeNonce(nonce);
-        vm.assertTrue(tasks.isNonceRevoked(requester, nonce));
-        vm.assertFalse(tasks.isNonceRevoked(who, nonce));
-        vm.assertEq(tasks.isNonceRevoked(requester, other), other == nonce);
-    }
-
-    /// Revoking is about orders not yet opened.
-    function test_revokeNonce_leavesOpenJobsAlone() public {
-        Deal memory deal = newDeal(2);
-        openUnmatched(deal);
-        vm.prank(requester);
-        tasks.revokeNonce(deal.order.nonce);
-        matchJob(deal);
-        settleAck(deal, 1, 1);
+        vm.assertTrue(tasks.isNonceUsed(requester, nonce));
+        vm.assertFalse(tasks.isNonceUsed(who, nonce));
+        vm.assertEq(tasks.isNonceUsed(requester, other), other == nonce);
     }
 
     // --- pause, fees ---
@@ -599,9 +673,9 @@ contract TaskRegistryOpenTest is Suite {
         tasks.open(fresh.order);
         vm.prank(matcher);
         vm.expectRevert(paused);
-        tasks.matchJob(open_.order, open_.plan, open_.acceptances, open_.acceptanceSigs);
+        tasks.matchJob(open_.order, open_.plan);
         vm.prank(requester);
-        tasks.cancel(open_.id);
+        tasks.cancel(open_.order);
         Delivery memory delivery = deliver(running, 1, 1);
         dispute(running, delivery, 0);
         resolve(running, delivery, 0, false);
@@ -615,8 +689,13 @@ contract TaskRegistryOpenTest is Suite {
         vm.prank(governor);
         tasks.setFeeRecipient(stranger);
         settleAck(matchedDeal(1), 900_000, 400_000);
-        vm.assertGt(creditNano(stranger), 0);
-        vm.assertEq(creditNano(treasury), 0);
+        address[] memory list = new address[](1);
+        list[0] = matcher;
+        (, uint256 fees) = escrow.feesOf(matcher);
+        escrow.collectFees(list);
+        vm.assertGt(fees, 0);
+        vm.assertEq(token.balanceOf(stranger), fees);
+        vm.assertEq(token.balanceOf(treasury), 0);
         vm.prank(governor);
         vm.expectRevert(ITaskRegistry.AccountZero.selector);
         tasks.setFeeRecipient(address(0));

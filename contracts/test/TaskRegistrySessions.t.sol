@@ -40,13 +40,9 @@ contract TaskRegistrySessionsTest is Suite {
         return abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
     }
 
-    function lockedOf(Deal memory deal) private view returns (uint256 amount) {
-        (, amount) = escrow.lockOf(deal.id);
-    }
-
     function requestClose(Deal memory deal) private {
         vm.prank(deal.order.requester);
-        tasks.requestClose(deal.order);
+        tasks.requestClose(deal.order, deal.planHash);
     }
 
     /// refund = maxAmount − Σ paid: all have what one Ack would have paid, the lock has the rest.
@@ -60,9 +56,9 @@ contract TaskRegistrySessionsTest is Suite {
         }
         vm.assertEq(creditNano(matcher), matcherFee);
         vm.assertEq(creditNano(treasury), protocolFee);
-        vm.assertEq(lockedOf(deal) + balanceNano(requester), 100 * USD * NANO - spent);
-        if (stateOf(deal.id) == ITaskRegistry.State.Matched) {
-            vm.assertEq(lockedOf(deal), maxNanoOf(deal.order) - spent);
+        vm.assertEq(lockedNano(deal) + balanceNano(requester), 100 * USD * NANO - spent);
+        if (stateOf(deal) == ITaskRegistry.State.Matched) {
+            vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - spent);
         }
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
     }
@@ -70,15 +66,18 @@ contract TaskRegistrySessionsTest is Suite {
     // --- what is a session ---
 
     function test_session_isAnOrderWithoutRoots() public {
-        vm.assertTrue(tasks.jobOf(matchedSession(2).id).isSession);
-        vm.assertFalse(tasks.jobOf(matchedDeal(2).id).isSession);
-        for (uint256 i; i < 2; ++i) {
+        requestClose(matchedSession(2));
+        for (uint256 i; i < 3; ++i) {
             Order memory order = newOrder();
             if (i == 0) order.inputRoot = 0;
-            else order.samplingRoot = 0;
+            if (i == 1) order.samplingRoot = 0;
             Deal memory deal = dealOf(order, evenPlan(2));
             openMatched(deal);
-            vm.assertFalse(tasks.jobOf(deal.id).isSession);
+            vm.prank(requester);
+            vm.expectRevert(ITaskRegistry.NotSession.selector);
+            tasks.requestClose(deal.order, deal.planHash);
+            deliver(deal, IN, OUT);
+            assertState(deal, ITaskRegistry.State.Delivered);
         }
     }
 
@@ -87,7 +86,7 @@ contract TaskRegistrySessionsTest is Suite {
         openUnmatched(deal);
         matchJob(deal);
         bring(deal, IN, OUT);
-        assertState(deal.id, ITaskRegistry.State.Matched);
+        assertState(deal, ITaskRegistry.State.Matched);
     }
 
     // --- Acks ---
@@ -96,11 +95,13 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = matchedSession(3);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobPaid(deal.id, 1000, 500, gross[0] + gross[1] + gross[2]);
+        emit ITaskRegistry.JobPaid(
+            deal.id, requester, 1000, 500, gross[0] + gross[1] + gross[2], 0
+        );
         bring(deal, 1000, 500);
         assertPaid(deal, 1000, 500);
-        assertState(deal.id, ITaskRegistry.State.Matched);
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        assertState(deal, ITaskRegistry.State.Matched);
+        ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertEq(job.tokensIn, 1000);
         vm.assertEq(job.tokensOut, 500);
         vm.assertEq(job.finalAt, vm.getBlockTimestamp() + deal.order.window);
@@ -109,14 +110,14 @@ contract TaskRegistrySessionsTest is Suite {
     function test_ack_tellsWhatItBrought() public {
         Deal memory deal = matchedSession(2);
         bring(deal, 1000, 500);
-        uint256 before = lockedOf(deal);
+        uint256 before = lockedNano(deal);
         (Ack memory ack, bytes memory sig) = newAck(deal, 3000, 500);
         uint256 state = vm.snapshotState();
         tasks.settleAck(deal.order, ack, sig, deal.plan);
-        uint256 paid = before - lockedOf(deal);
+        uint256 paid = before - lockedNano(deal);
         vm.revertToState(state);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobPaid(deal.id, 3000, 500, paid);
+        emit ITaskRegistry.JobPaid(deal.id, requester, 3000, 500, paid, 0);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
 
@@ -144,9 +145,9 @@ contract TaskRegistrySessionsTest is Suite {
             assertPaid(deal, tokensIn, tokensOut);
         }
         vm.warp(uint256(order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         assertPaid(deal, tokensIn, tokensOut);
-        vm.assertEq(lockedOf(deal), 0);
+        vm.assertEq(lockedNano(deal), 0);
     }
 
     function test_ack_ofNoMoreThanPaid_reverts() public {
@@ -262,7 +263,7 @@ contract TaskRegistrySessionsTest is Suite {
         openMatched(deal);
         skipTime(2); // the spender has expired: its Acks for its own jobs still count
         bring(deal, 1000, 1000);
-        vm.assertEq(tasks.jobOf(deal.id).tokensOut, 1000);
+        vm.assertEq(jobOf(deal).tokensOut, 1000);
     }
 
     /// An account that lets code speak for it (EIP-7702) cannot disown what its key signed.
@@ -283,17 +284,19 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.lowerProtocolFee(0);
         bring(deal, IN, OUT);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        vm.assertEq(lockedOf(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
+        vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
     }
 
     // --- a stage at fault ---
 
-    /// What it had stays its own; from then on it is not paid.
-    function test_ack_afterAStageWasConvicted_paysTheOthers() public {
+    /// What it had stays its own; from then on it is not paid, and its share goes back at once.
+    function test_ack_afterAStageWasConvicted_paysTheOthersAndGivesItsShareBack() public {
         Deal memory deal = matchedSession(3);
         bring(deal, 1000, 500);
         uint256 had = creditNano(minerOwners[1]);
         equivocation(deal, contradiction(deal, 1));
+        uint256 balance = balanceNano(requester);
+        expectPaidWithout(deal, 1);
         bring(deal, IN, OUT);
         vm.assertEq(creditNano(minerOwners[1]), had);
         (uint256[] memory gross, uint256[] memory pay,,) =
@@ -301,7 +304,49 @@ contract TaskRegistrySessionsTest is Suite {
         (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
         vm.assertEq(creditNano(minerOwners[0]), pay[0]);
         vm.assertEq(creditNano(minerOwners[2]), pay[2]);
-        vm.assertEq(lockedOf(deal), maxNanoOf(deal.order) - gross[0] - before[1] - gross[2]);
+        vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
+        vm.assertEq(balanceNano(requester), balance + gross[1] - before[1]);
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        tasks.expire(deal.order, deal.planHash);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - gross[0] - before[1] - gross[2]);
+    }
+
+    /// The next Ack of (IN, OUT) after one of (1000, 500) withholds the step of `stage`.
+    function expectPaidWithout(Deal memory deal, uint256 stage) private {
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
+        (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
+        uint256 paid;
+        for (uint256 i; i < gross.length; ++i) {
+            if (i != stage) paid += gross[i] - before[i];
+        }
+        vm.expectEmit(address(tasks));
+        emit ITaskRegistry.JobPaid(deal.id, requester, IN, OUT, paid, gross[stage] - before[stage]);
+    }
+
+    /// In any steps, the requester has back what the guilty stage's steps since would have cost.
+    function testFuzz_acks_afterAConviction_giveBackEveryWithheldStep(
+        uint32[4] memory ins,
+        uint32[4] memory outs,
+        uint256 guiltyAfter
+    ) public {
+        Deal memory deal = matchedSession(3);
+        guiltyAfter %= 5;
+        uint256 keeps; // gross of the guilty stage until then
+        uint32 tokensIn;
+        uint32 tokensOut;
+        for (uint256 i; i < 4; ++i) {
+            if (i == guiltyAfter) equivocation(deal, contradiction(deal, 2));
+            tokensIn += 1 + ins[i] % 200_000;
+            tokensOut += outs[i] % 100_000;
+            bring(deal, tokensIn, tokensOut);
+            (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
+            if (i < guiltyAfter) keeps = gross[2];
+            vm.assertEq(
+                balanceNano(requester) + lockedNano(deal),
+                100 * USD * NANO - gross[0] - gross[1] - keeps
+            );
+            vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
+        }
     }
 
     // --- the end ---
@@ -315,16 +360,16 @@ contract TaskRegistrySessionsTest is Suite {
             vm.expectRevert(
                 abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until)
             );
-            tasks.expire(deal.id);
+            tasks.expire(deal.order, deal.planHash);
         }
         bring(deal, 2000, 500); // the last second in which nobody can have ended it
         vm.warp(until + 1);
-        uint256 left = lockedOf(deal);
+        uint256 left = lockedNano(deal);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(deal.id, 0, left, 0);
+        emit ITaskRegistry.JobSettled(deal.id, requester, 0, left, 0);
         vm.prank(stranger);
-        tasks.expire(deal.id);
-        assertState(deal.id, ITaskRegistry.State.Settled);
+        tasks.expire(deal.order, deal.planHash);
+        assertState(deal, ITaskRegistry.State.Settled);
         assertPaid(deal, 2000, 500);
     }
 
@@ -333,9 +378,9 @@ contract TaskRegistrySessionsTest is Suite {
         uint256 amount = maxNanoOf(deal.order);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobExpired(deal.id, amount);
-        tasks.expire(deal.id);
-        assertState(deal.id, ITaskRegistry.State.Expired);
+        emit ITaskRegistry.JobExpired(deal.id, requester, amount);
+        tasks.expire(deal.order, deal.planHash);
+        assertState(deal, ITaskRegistry.State.Expired);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO);
     }
 
@@ -344,8 +389,8 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = dealOf(sessionOrder(), evenPlan(2));
         openUnmatched(deal);
         vm.warp(deal.order.deadline + 1);
-        tasks.expire(deal.id);
-        assertState(deal.id, ITaskRegistry.State.Expired);
+        tasks.expire(deal.order, 0);
+        assertState(deal, ITaskRegistry.State.Expired);
     }
 
     function test_ack_afterTheEnd_reverts() public {
@@ -355,7 +400,7 @@ contract TaskRegistrySessionsTest is Suite {
         uint256 state = vm.snapshotState();
         bring(deal, 2000, 500); // late, but nobody has ended it
         vm.revertToState(state);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         expectRevertOnAck(deal, IN, OUT, wrongState(ITaskRegistry.State.Settled));
     }
 
@@ -366,14 +411,14 @@ contract TaskRegistrySessionsTest is Suite {
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobClosing(deal.id, until);
         requestClose(deal);
-        vm.assertEq(tasks.jobOf(deal.id).deadline, closedAt);
+        vm.assertEq(jobOf(deal).deadline, closedAt);
         vm.warp(until);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         bring(deal, IN, OUT);
-        vm.assertEq(tasks.jobOf(deal.id).finalAt, closedAt + deal.order.window);
+        vm.assertEq(jobOf(deal).finalAt, closedAt + deal.order.window);
         vm.warp(until + 1);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         assertPaid(deal, IN, OUT);
     }
 
@@ -386,7 +431,7 @@ contract TaskRegistrySessionsTest is Suite {
         for (uint256 i; i < 2; ++i) {
             vm.prank(requester);
             vm.expectRevert(reason);
-            tasks.requestClose(deal.order);
+            tasks.requestClose(deal.order, deal.planHash);
             skipTime(1);
         }
     }
@@ -399,11 +444,11 @@ contract TaskRegistrySessionsTest is Suite {
             vm.expectRevert(
                 abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, deal.order.deadline)
             );
-            tasks.requestClose(deal.order);
+            tasks.requestClose(deal.order, deal.planHash);
         }
         vm.warp(deal.order.deadline - 1);
         requestClose(deal);
-        vm.assertEq(tasks.jobOf(deal.id).deadline, deal.order.deadline - 1);
+        vm.assertEq(jobOf(deal).deadline, deal.order.deadline - 1);
     }
 
     function test_requestClose_isThePartiesAlone() public {
@@ -412,17 +457,17 @@ contract TaskRegistrySessionsTest is Suite {
         for (uint256 i; i < 3; ++i) {
             vm.prank(others[i]);
             vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, others[i]));
-            tasks.requestClose(deal.order);
+            tasks.requestClose(deal.order, deal.planHash);
         }
         vm.prank(matcher);
-        tasks.requestClose(deal.order);
+        tasks.requestClose(deal.order, deal.planHash);
     }
 
     function test_requestClose_ofABatch_reverts() public {
         Deal memory deal = matchedDeal(2);
         vm.prank(requester);
         vm.expectRevert(ITaskRegistry.NotSession.selector);
-        tasks.requestClose(deal.order);
+        tasks.requestClose(deal.order, deal.planHash);
     }
 
     function test_deliver_ofASession_reverts() public {
@@ -442,14 +487,14 @@ contract TaskRegistrySessionsTest is Suite {
         callDispute(deal, delivery, 1);
         bring(deal, 1000, 500);
         dispute(deal, delivery, 1);
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Matched));
         vm.assertEq(job.openDisputes, 1);
         bring(deal, 2000, 500); // the session goes on, and nobody's pay is frozen
         assertPaid(deal, 2000, 500);
         resolve(deal, delivery, 1, true);
-        assertState(deal.id, ITaskRegistry.State.Matched);
-        vm.assertEq(tasks.jobOf(deal.id).faultMask, 2);
+        assertState(deal, ITaskRegistry.State.Matched);
+        vm.assertEq(jobOf(deal).faultMask, 2);
     }
 
     /// The window begins anew with every Ack, and ends a window after the deadline at the latest.
@@ -460,7 +505,7 @@ contract TaskRegistrySessionsTest is Suite {
         skipTime(3 hours);
         bring(deal, 2000, 500);
         uint256 finalAt = vm.getBlockTimestamp() + deal.order.window;
-        vm.assertEq(tasks.jobOf(deal.id).finalAt, finalAt);
+        vm.assertEq(jobOf(deal).finalAt, finalAt);
         vm.warp(finalAt - 1);
         dispute(deal, delivery, 0);
         vm.warp(finalAt);
@@ -475,10 +520,10 @@ contract TaskRegistrySessionsTest is Suite {
     function test_dispute_windowIsNotMovedByAnOldAck() public {
         Deal memory deal = matchedSession(2);
         bring(deal, 1000, 500);
-        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        uint256 finalAt = jobOf(deal).finalAt;
         skipTime(1 hours);
         expectRevertOnAck(deal, 1000, 500, stale(1000, 500));
-        vm.assertEq(tasks.jobOf(deal.id).finalAt, finalAt);
+        vm.assertEq(jobOf(deal).finalAt, finalAt);
     }
 
     function test_dispute_afterTheEnd_isAboutStakeAlone() public {
@@ -487,11 +532,11 @@ contract TaskRegistrySessionsTest is Suite {
         bring(deal, IN, OUT);
         requestClose(deal);
         skipTime(CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         dispute(deal, delivery, 1);
-        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertState(deal, ITaskRegistry.State.Settled);
         resolve(deal, delivery, 1, true);
-        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertState(deal, ITaskRegistry.State.Settled);
         assertPaid(deal, IN, OUT);
     }
 
@@ -505,9 +550,9 @@ contract TaskRegistrySessionsTest is Suite {
             requestClose(deal);
         }
         vm.warp(bound(moment, vm.getBlockTimestamp(), uint256(deal.order.deadline) + 30 days));
-        uint256 before = tasks.jobOf(deal.id).finalAt;
+        uint256 before = jobOf(deal).finalAt;
         bring(deal, 2, 2);
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertGe(job.finalAt, before);
         vm.assertLe(job.finalAt, uint256(job.deadline) + deal.order.window);
         vm.assertLe(job.deadline, deal.order.deadline);

@@ -65,9 +65,9 @@ contract TaskRegistryStatesTest is Suite {
         if (paid) settleAck(deal, IN / 2, OUT / 2);
         if (want == ITaskRegistry.State.Settled) {
             vm.prank(requester);
-            tasks.requestClose(deal.order);
+            tasks.requestClose(deal.order, deal.planHash);
             skipTime(CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.id);
+            tasks.expire(deal.order, deal.planHash);
         }
     }
 
@@ -75,12 +75,39 @@ contract TaskRegistryStatesTest is Suite {
         private
         returns (uint256 passed)
     {
-        bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+        Deal memory deal = reachSession(have, paid);
+        bytes memory why = reasonOf(deal, have, move);
         if (move == Move.Deliver && have == ITaskRegistry.State.Matched) {
             why = abi.encodeWithSelector(ITaskRegistry.NotBatch.selector);
         }
-        return
-            attempt(reachSession(have, paid), have, move, isLegalOfSession(have, move, paid), why);
+        return attempt(deal, have, move, isLegalOfSession(have, move, paid), why);
+    }
+
+    /// What an illegal move says. An order opens once; a job that has no plan is found by none, and
+    /// one that has is found by it alone.
+    function reasonOf(Deal memory deal, ITaskRegistry.State have, Move move)
+        private
+        view
+        returns (bytes memory)
+    {
+        if (move == Move.Open || move == Move.OpenMatched) {
+            return
+                abi.encodeWithSelector(ITaskRegistry.NonceUsedAlready.selector, deal.order.nonce);
+        }
+        bool asksWithout = move == Move.MatchJob || move == Move.Cancel;
+        bool asksWith = !asksWithout && move != Move.Expire && move != Move.RequestClose;
+        ITaskRegistry.State seen = have;
+        if (isWithoutPlan(deal) ? asksWith : asksWithout) seen = ITaskRegistry.State.None;
+        return abi.encodeWithSelector(ITaskRegistry.WrongState.selector, seen);
+    }
+
+    function isWithoutPlan(Deal memory deal) private view returns (bool) {
+        return tasks.jobOf(deal.id, 0).state != ITaskRegistry.State.None;
+    }
+
+    /// What the job is found by.
+    function hashOf(Deal memory deal) private view returns (bytes32) {
+        return isWithoutPlan(deal) ? bytes32(0) : deal.planHash;
     }
 
     /// 1 if the move is legal and passes; if it is not, it says why and leaves the state alone.
@@ -91,7 +118,7 @@ contract TaskRegistryStatesTest is Suite {
         bool legal,
         bytes memory why
     ) private returns (uint256 passed) {
-        assertState(deal.id, have);
+        assertState(deal, have);
         string memory pair = string.concat(
             "state ", vm.toString(uint256(have)), " move ", vm.toString(uint256(move))
         );
@@ -101,7 +128,7 @@ contract TaskRegistryStatesTest is Suite {
         } catch (bytes memory reason) {
             vm.assertFalse(legal, pair);
             vm.assertEq(reason, why);
-            assertState(deal.id, have);
+            assertState(deal, have);
         }
     }
 
@@ -139,14 +166,14 @@ contract TaskRegistryStatesTest is Suite {
         openUnmatched(deal);
         if (want == ITaskRegistry.State.Cancelled) {
             vm.prank(requester);
-            tasks.cancel(deal.id);
+            tasks.cancel(deal.order);
         }
         if (want == ITaskRegistry.State.Open || want == ITaskRegistry.State.Cancelled) return;
         matchJob(deal);
         if (want == ITaskRegistry.State.Settled) settleAck(deal, IN, OUT);
         if (want == ITaskRegistry.State.Expired) {
             vm.warp(deal.order.deadline + CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.id);
+            tasks.expire(deal.order, deal.planHash);
         }
         if (want == ITaskRegistry.State.Delivered || want == ITaskRegistry.State.Disputed) {
             Delivery memory delivery = deliver(deal, IN, OUT);
@@ -166,7 +193,7 @@ contract TaskRegistryStatesTest is Suite {
             matchJob(deal);
         } else if (move == Move.Cancel) {
             vm.prank(requester);
-            tasks.cancel(deal.id);
+            tasks.cancel(deal.order);
         } else if (move == Move.SettleAck) {
             settleAck(deal, IN, OUT);
         } else if (move == Move.Deliver) {
@@ -176,23 +203,25 @@ contract TaskRegistryStatesTest is Suite {
             finalize(deal);
         } else if (move == Move.Expire) {
             vm.warp(deal.order.deadline + CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.id);
+            tasks.expire(deal.order, hashOf(deal));
         } else if (move == Move.Dispute) {
             dispute(deal, newDelivery(deal, IN, OUT), 1);
         } else if (move == Move.Equivocation) {
             equivocation(deal, contradiction(deal, 1));
         } else {
+            bytes32 planHash = hashOf(deal);
             vm.prank(requester);
-            tasks.requestClose(deal.order);
+            tasks.requestClose(deal.order, planHash);
         }
     }
 
     function check(ITaskRegistry.State have, Move move) private returns (uint256 passed) {
-        bytes memory why = abi.encodeWithSelector(ITaskRegistry.WrongState.selector, have);
+        Deal memory deal = reach(have);
+        bytes memory why = reasonOf(deal, have, move);
         if (move == Move.RequestClose && have == ITaskRegistry.State.Matched) {
             why = abi.encodeWithSelector(ITaskRegistry.NotSession.selector);
         }
-        return attempt(reach(have), have, move, isLegal(have, move), why);
+        return attempt(deal, have, move, isLegal(have, move), why);
     }
 
     function test_movesOfABatch_passInTheirStatesAlone() public {
@@ -214,12 +243,26 @@ contract TaskRegistryStatesTest is Suite {
         ];
         ITaskRegistry.State end = ends[which % 3];
         Deal memory deal = reach(end);
+        checkTerminal(deal, end, moves);
+    }
+
+    /// As well where no plan was ever given.
+    function testFuzz_expiredWithoutPlan_staysTerminal(uint8[12] memory moves) public {
+        Deal memory deal = reach(ITaskRegistry.State.Open);
+        vm.warp(deal.order.deadline + 1);
+        tasks.expire(deal.order, 0);
+        checkTerminal(deal, ITaskRegistry.State.Expired, moves);
+    }
+
+    function checkTerminal(Deal memory deal, ITaskRegistry.State end, uint8[12] memory moves)
+        private
+    {
         uint256 balance = balanceNano(requester);
         uint256 held = token.balanceOf(address(escrow));
         for (uint256 i; i < moves.length; ++i) {
             Move move = Move(moves[i] % MOVES);
             try this.perform(move, deal) {} catch {}
-            assertState(deal.id, end);
+            assertState(deal, end);
         }
         vm.assertEq(balanceNano(requester), balance);
         vm.assertEq(token.balanceOf(address(escrow)), held);

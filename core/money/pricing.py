@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from core.protocol.types import ModelSpec, Order, Stage
+from core.protocol.types import JobState, ModelSpec, Order, Stage
 from core.protocol.units import covering_units
 
 BPS = 10**4
+UNPAID_STATES = (JobState.OPEN, JobState.MATCHED, JobState.DELIVERED, JobState.DISPUTED)
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -79,6 +80,22 @@ def max_nano(order: Order, model: ModelSpec) -> int:
 def max_amount(order: Order, model: ModelSpec) -> int:
     """As `max_nano`, in whole base units that cover it."""
     return covering_units(max_nano(order, model))
+
+
+def locked_nano(order: Order, job: Mapping[str, Any]) -> int:
+    """What a job still has locked, by its `TaskRegistry.jobOf`, in nano units.
+
+    A session's counts are paid, a delivered batch's are not yet. Zero of a job that is over or not
+    there.
+    """
+    state = JobState(job["state"])
+    if state not in UNPAID_STATES:
+        return 0
+    is_paid = state is JobState.MATCHED
+    tokens_in = order.max_tokens_in - (job["tokensIn"] if is_paid else 0)
+    tokens_out = order.max_tokens_out - (job["tokensOut"] if is_paid else 0)
+    units = model_units(job)
+    return cost_nano(units, tokens_in, tokens_out, order.price_in, order.price_out)
 
 
 def fees(gross: int, matcher_fee_bps: int, protocol_fee_bps: int) -> tuple[int, int]:

@@ -19,7 +19,13 @@ from sqlmodel import Session, col, select
 from core.chain.chain import Fate, PreparedTransaction, TransactionFate
 from core.money.paid_audits import SignedFinding
 from core.protocol.errors import UsageError
-from matcher.records.tables import AuditedJobRow, AuditLotRow, AuditPaymentRow, KeptRow
+from matcher.records.tables import (
+    AuditedJobRow,
+    AuditLotRow,
+    AuditPaymentRow,
+    KeptRow,
+    MatchedJobRow,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -197,6 +203,12 @@ class AuditBook:
         )
         with self._session() as session:
             return [(auditor, job_id) for auditor, job_id, _ in session.exec(query).all()]
+
+    def plan_hash(self, job_id: str) -> str | None:
+        """Of a job that the matcher still knows: the chain finds a job by it."""
+        with self._session() as session:
+            job = session.get(MatchedJobRow, job_id)
+            return None if job is None else job.plan_hash
 
     # --- money ---
 

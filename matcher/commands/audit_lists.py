@@ -92,7 +92,11 @@ async def list_auditors(settings: Settings, limit: int) -> list[AuditorPaid]:
         }
         cleared = book.cleared(limit)
         contradicted = Counter(
-            [auditor for auditor, job_id in cleared if await has_guilty(chain, job_id)]
+            [
+                auditor
+                for auditor, job_id in cleared
+                if await has_guilty(chain, job_id, book.plan_hash(job_id))
+            ]
         )
     looked_at = Counter(auditor for auditor, _ in cleared)
     return [
@@ -111,9 +115,14 @@ async def list_auditors(settings: Settings, limit: int) -> list[AuditorPaid]:
     ]
 
 
-async def has_guilty(chain: Chain, job_id: str) -> bool:
-    """Whether a stage of this job was found at fault on chain. Raises ChainUnreachable."""
-    job = await chain.read("TaskRegistry", "jobOf", job_id)
+async def has_guilty(chain: Chain, job_id: str, plan_hash: str | None) -> bool:
+    """Whether a stage of this job was found at fault on chain. Raises ChainUnreachable.
+
+    Without its plan's hash, of a job that the matcher no longer knows, the chain tells of none.
+    """
+    if plan_hash is None:
+        return False
+    job = await chain.read("TaskRegistry", "jobOf", job_id, plan_hash)
     return int(job["faultMask"]) != 0
 
 

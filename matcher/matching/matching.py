@@ -28,7 +28,13 @@ from core.protocol.ids import Kind, short
 from core.protocol.types import ModelSpec, SignedOrder
 from core.runtime.logs import get_logger
 from core.runtime.tasks import spawn
-from matcher.matching.orders import MatcherTerms, check_order, check_signer, read_facts
+from matcher.matching.orders import (
+    MatcherTerms,
+    check_order,
+    check_signer,
+    read_facts,
+    used_already,
+)
 from matcher.matching.proposing import (
     GO_ON_TIMEOUT_S,
     PROPOSE_TIMEOUT_S,
@@ -95,9 +101,8 @@ class Matchmaker:
         """The job of this order, matched on chain; idempotent.
 
         One that goes on with a broken chain keeps what is left of it. Goes on when the caller hangs
-        up. Raises what `check_order` finds, NoCapacity, ContractRefused, GasShort, or
-        ChainUnreachable (the job is then stored and opened when the chain is back, as long as its
-        acceptances hold).
+        up. Raises what `check_order` finds, NoCapacity, what `send` raises, or ChainUnreachable
+        (the job is then stored and opened when the chain is back, as long as its acceptances hold).
         """
         problem = await check_signer(self._chain, signed)
         if problem is not None:
@@ -135,10 +140,12 @@ class Matchmaker:
         known = await self._store.off_loop(self._store.job, job_id)
         if known is not None and known.state == OPENING:
             return await self.send(known)
+        if known is not None and known.state == FAILED and await self._is_open(known):
+            known = await self._opened(known)  # mined after we gave it up
         if known is not None and known.state != FAILED:
             return self._world.reachable(known, self._now_ms())
         async with self._deposit_locks.setdefault(signed.order.requester, asyncio.Lock()):
-            spec = await self._check(job_id, signed)
+            spec = await self._check(signed)
             need = pricing.max_amount(signed.order, spec)
             self._locking[job_id] = (signed.order.requester, need)
         try:
@@ -150,7 +157,7 @@ class Matchmaker:
             raise
         return await self.send(job)
 
-    async def _check(self, job_id: str, signed: SignedOrder) -> ModelSpec:
+    async def _check(self, signed: SignedOrder) -> ModelSpec:
         order = signed.order
         spec = self._world.models.get(order.model_id)
         if spec is None:
@@ -160,9 +167,8 @@ class Matchmaker:
         while True:
             others = self._locking_for(order.requester)
             pending = sum(self._locking[other][1] for other in others)
-            facts = await read_facts(
-                self._chain, order, job_id, await self.chain_time(), pending_units=pending
-            )
+            now_s = await self.chain_time()
+            facts = await read_facts(self._chain, order, now_s, pending_units=pending)
             problem = check_order(order, spec, facts, self._terms, chain_id=self._chain.chain_id)
             if problem is None:
                 return spec
@@ -288,8 +294,18 @@ class Matchmaker:
     async def send(self, job: Job) -> Job:
         """Open a stored job on chain, unless it is open already; also after a restart.
 
-        Raises ContractRefused (the job has failed, nothing is locked), GasShort, ChainUnreachable.
+        Raises ChainUnreachable, or, when the job has failed and nothing is locked for it,
+        NoCapacity where its acceptances have lapsed, UsageError where the order's nonce is used,
+        ContractRefused, GasShort.
         """
+        refusal: HeadraceError
+        if await self.chain_time() > job.acceptances_expire_at:
+            refusal = NoCapacity(
+                "the stages' acceptances have lapsed",
+                why=f"they held until {job.acceptances_expire_at}",
+                next_step="hand in the order again: its stages are then chosen anew",
+            )
+            return await self._unless_open(job, refusal)
         try:
             sent = await self._chain.transact(
                 self._signer,
@@ -298,33 +314,43 @@ class Matchmaker:
                 job.signed.order,
                 job.signed.signature,
                 list(job.plan),
-                [accepted.acceptance for accepted in job.acceptances],
-                [accepted.signature for accepted in job.acceptances],
             )
-            values = {"open_tx": sent.tx_hash, "state_block": sent.block_number}
         except ContractRefused as error:
-            found = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job.job_id))
-            if found.state == "None" or found.plan_hash != job.plan_hash:
-                await self._fail(job, str(error))
-                raise
-            values = {}
+            is_used = error.error == "NonceUsedAlready"
+            refusal = used_already(job.signed.order) if is_used else error
+            return await self._unless_open(job, refusal)
         except GasShort as error:
             await self._fail(job, str(error))
             raise
         except ChainUnreachable:
             self._world.chain = type(self._world.chain)(error="lost while opening a job")
             raise
-        await self._note(job.job_id, state=MATCHED, stale=False, failure="", **values)
+        return await self._opened(job, open_tx=sent.tx_hash, state_block=sent.block_number)
+
+    async def _unless_open(self, job: Job, refusal: HeadraceError) -> Job:
+        """The job, if it was opened with this plan before; else it has failed and this is why."""
+        if await self._is_open(job):
+            return await self._opened(job)
+        await self._fail(job, str(refusal))
+        raise refusal
+
+    async def _is_open(self, job: Job) -> bool:
+        """Whether the chain has opened this order with this plan, whatever became of it."""
+        found = await self._chain.read("TaskRegistry", "jobOf", job.job_id, job.plan_hash)
+        return OnChain.of(found).state != "None"
+
+    async def _opened(self, job: Job, **values: object) -> Job:
+        await self._note(job, state=MATCHED, stale=False, failure="", **values)
         log.info("job opened", job=job.name, stages=len(job.plan), tx=values.get("open_tx", ""))
         return await self._reread(job.job_id)
 
     async def _fail(self, job: Job, why: str) -> None:
         self._world.release(job.job_id, self._now_ms())
-        await self._note(job.job_id, state=FAILED, stale=False, failure=why)
+        await self._note(job, state=FAILED, stale=False, failure=why)
         log.warning("job not opened", job=job.name, why=why)
 
-    async def _note(self, job_id: str, **values: object) -> None:
-        change = JobChange(job_id, values)
+    async def _note(self, job: Job, **values: object) -> None:
+        change = JobChange(job.job_id, values, job.plan_hash)
         await self._store.off_loop(self._store.change, change, int(self._clock.now()))
 
     async def _reread(self, job_id: str) -> Job:

@@ -22,7 +22,6 @@ from core.protocol.errors import (
 )
 from core.protocol.types import ZERO_ADDRESS, ModelSpec, Order, SignedOrder
 from core.protocol.units import format_token
-from matcher.records.jobs import OnChain
 
 if TYPE_CHECKING:
     from core.chain.chain import Chain
@@ -44,30 +43,27 @@ class OrderFacts:
     """What the chain says about an order, read before it is judged."""
 
     now_s: int
-    job_state: str
     balance_units: int  # spendable, less what other orders of ours are about to lock
-    nonce_revoked: bool
+    nonce_used: bool
     arbitrator_listed: bool
     max_job_s: int
     max_window_s: int
 
 
 async def read_facts(
-    chain: Chain, order: Order, job_id: str, now_s: int, *, pending_units: int = 0
+    chain: Chain, order: Order, now_s: int, *, pending_units: int = 0
 ) -> OrderFacts:
     """Ask the chain; `pending_units` of the balance are taken. Raises ChainUnreachable."""
-    job, balance, revoked, listed, params = await asyncio.gather(
-        chain.read("TaskRegistry", "jobOf", job_id),
+    balance, used, listed, params = await asyncio.gather(
         chain.read("Escrow", "balanceOf", order.requester),
-        chain.read("TaskRegistry", "isNonceRevoked", order.requester, order.nonce),
+        chain.read("TaskRegistry", "isNonceUsed", order.requester, order.nonce),
         chain.read("MinerRegistry", "isArbitrator", order.arbitrator),
         chain.read("TaskRegistry", "params"),
     )
     return OrderFacts(
         now_s=now_s,
-        job_state=OnChain.of(job).state,
         balance_units=max(0, int(balance) - pending_units),
-        nonce_revoked=bool(revoked),
+        nonce_used=bool(used),
         arbitrator_listed=bool(listed),
         max_job_s=int(params["maxJobSeconds"]),
         max_window_s=int(params["maxWindowSeconds"]),
@@ -122,29 +118,37 @@ def check_order(
     *,
     chain_id: int,
 ) -> HeadraceError | None:
-    """The first thing that is wrong with an order, None when it may be matched by chain time."""
+    """The first thing that is wrong with an order, None when it may be matched by chain time.
+
+    Of an order that is not open yet: one that is has used its nonce.
+    """
     if spec is None:
         return ModelUnknown(f"no model {order.model_id}", why="it is not in the ModelRegistry")
     return (
         _check_parties(order, terms, facts)
         or _check_times(order, facts)
-        or _check_work(order, spec, facts)
+        or _check_work(order, spec)
         or _check_money(order, spec, facts, chain_id)
     )
 
 
 def _check_parties(order: Order, terms: MatcherTerms, facts: OrderFacts) -> HeadraceError | None:
-    if order.matcher not in (ZERO_ADDRESS, terms.address):
+    if order.matcher == ZERO_ADDRESS:
+        return UsageError(
+            "the order names no matcher",
+            why="only the matcher that an order names can open it on chain",
+            next_step=f"sign it for matcher {terms.address}",
+        )
+    if order.matcher != terms.address:
         return UsageError(
             "the order names another matcher",
             why=f"it names {order.matcher}, this one is {terms.address}",
             next_step="sign it for this matcher, or hand it to the one it names",
         )
-    offered_bps = 0 if order.matcher == ZERO_ADDRESS else order.matcher_fee_bps
-    if offered_bps < terms.fee_bps:
+    if order.matcher_fee_bps < terms.fee_bps:
         return NoCapacity(
             "the order pays this matcher too little",
-            why=f"it offers {offered_bps} bps, the fee is {terms.fee_bps} bps",
+            why=f"it offers {order.matcher_fee_bps} bps, the fee is {terms.fee_bps} bps",
             next_step=f"sign it with matcher {terms.address} and a fee of {terms.fee_bps} bps",
             nearest_offer=f"{terms.fee_bps} bps",
             fee_bps=terms.fee_bps,
@@ -155,13 +159,17 @@ def _check_parties(order: Order, terms: MatcherTerms, facts: OrderFacts) -> Head
             why=f"{order.arbitrator} is not on the MinerRegistry's list",
             next_step="use the network's ToleranceGame or JuryArbitrator",
         )
-    if facts.nonce_revoked:
-        return UsageError(
-            "the order was revoked",
-            why=f"its requester revoked nonce {order.nonce}",
-            next_step="sign a new order with another nonce",
-        )
-    return None
+    return used_already(order) if facts.nonce_used else None
+
+
+def used_already(order: Order) -> HeadraceError:
+    """Why an order whose nonce is used cannot be opened."""
+    return UsageError(
+        "the order was used already",
+        why=f"nonce {order.nonce} of {order.requester} is used: a job was opened with it, or its "
+        f"requester revoked it",
+        next_step="sign a new order with another nonce",
+    )
 
 
 def _check_times(order: Order, facts: OrderFacts) -> HeadraceError | None:
@@ -187,13 +195,7 @@ def _check_times(order: Order, facts: OrderFacts) -> HeadraceError | None:
     return None
 
 
-def _check_work(order: Order, spec: ModelSpec, facts: OrderFacts) -> HeadraceError | None:
-    if facts.job_state != "None":
-        return UsageError(
-            "the order was used already",
-            why=f"its job is {facts.job_state} on chain",
-            next_step="sign a new order with another nonce",
-        )
+def _check_work(order: Order, spec: ModelSpec) -> HeadraceError | None:
     if order.requests == 0 or order.max_tokens_in < order.requests:
         return UsageError(
             "the order asks for nothing",

@@ -16,7 +16,7 @@ PROPOSE_TIMEOUT_S = 8.0
 #: An answer waits for a chain that goes on: a machine that does not consent at once is left out.
 GO_ON_TIMEOUT_S = 1.0
 CONFIRM_TIMEOUT_S = 1.0
-#: An acceptance that runs out sooner may be void when the transaction is mined.
+#: A stage whose acceptance runs out sooner may have given up its place when the job is opened.
 MIN_ACCEPTANCE_S = 5
 
 
@@ -118,7 +118,10 @@ def judge(
     domain: signing.Domain,
     now_s: int,
 ) -> SignedAcceptance | ProposalRefusal:
-    """Whether an answer is this operator's consent to exactly this place, for long enough."""
+    """Whether an answer is this operator's consent to exactly this place, for long enough.
+
+    The chain asks for no acceptance, so nobody checks it after us.
+    """
     operator = plan[index].operator
     if isinstance(answer, wire.Failed):
         return ProposalRefusal(operator, answer.code, answer.reason)

@@ -41,7 +41,11 @@ class SignedAck:
 
 @dataclass(frozen=True)
 class Job:
-    """An order with the pipeline that accepted it. Times are chain seconds, money base units."""
+    """An order with the pipeline that accepted it. Times are chain seconds, money base units.
+
+    `refunded_units` is all that went back to the requester, `withheld_units` the part of it that
+    stages at fault were not paid.
+    """
 
     job_id: str
     signed: SignedOrder
@@ -83,7 +87,10 @@ class Job:
 
     @property
     def acceptances_expire_at(self) -> int:
-        """The first moment at which an acceptance is void; the chain takes them until then."""
+        """The last second in which every stage keeps its word; 0 where we hold no acceptances.
+
+        The chain does not ask for acceptances: a job adopted from it came without them.
+        """
         return min((a.acceptance.expiry for a in self.acceptances), default=0)
 
     @property
@@ -99,27 +106,23 @@ class Job:
 
 @dataclass(frozen=True)
 class OnChain:
-    """What TaskRegistry.jobOf says."""
+    """What TaskRegistry.jobOf says of an order with one plan; of another plan's job: None."""
 
     state: str
-    plan_hash: str
     deadline_s: int
     final_at_s: int
     tokens_in: int
     tokens_out: int
     open_disputes: int
-    result_root: str
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> OnChain:
-        """From `Chain.read("TaskRegistry", "jobOf", id)`."""
+        """From `Chain.read("TaskRegistry", "jobOf", id, plan_hash)`."""
         return cls(
             state=CHAIN_STATES[int(found["state"])],
-            plan_hash=str(found["planHash"]),
             deadline_s=int(found["deadline"]),
             final_at_s=int(found["finalAt"]),
             tokens_in=int(found["tokensIn"]),
             tokens_out=int(found["tokensOut"]),
             open_disputes=int(found["openDisputes"]),
-            result_root=str(found["resultRoot"]),
         )

@@ -1,9 +1,9 @@
 """How does the matcher survive being killed: what is written when, and how is it read back?
 
 SQLite in WAL mode by default, any SQLAlchemy URL otherwise. Every method is one transaction and
-blocks its thread; the daemon's loop calls them through `off_loop`. An acceptance is stored before
-it is sent to the chain and an event's effect together with the follower's position, so dying
-between two lines loses nothing that the chain cannot tell again.
+blocks its thread; the daemon's loop calls them through `off_loop`. A job is stored with its
+acceptances before it is opened on chain and an event's effect together with the follower's
+position, so dying between two lines loses nothing that the chain cannot tell again.
 """
 
 from __future__ import annotations
@@ -75,10 +75,16 @@ class MinerSeen:
 
 @dataclass(frozen=True)
 class JobChange:
-    """What is new of a job: columns of `MatchedJobRow` and their values."""
+    """What is new of a job: columns of `MatchedJobRow` and their values.
+
+    `plan_hash`: of the job with this plan only; empty: whatever its plan. `more_withheld_units` is
+    what one Ack of a session withheld: it counts with that Ack's token counts, once.
+    """
 
     job_id: str
     values: Mapping[str, Any]
+    plan_hash: str = ""
+    more_withheld_units: int | None = None
 
 
 class Store:
@@ -231,15 +237,18 @@ class Store:
         """Store a job that is about to be opened, in place of a failed one, not of another."""
         with self._session() as session:
             known = session.get(MatchedJobRow, job.job_id)
-            if known is not None and known.state != FAILED:
-                return
-            if known is not None:
-                session.delete(session.get(OrderRow, job.job_id))
-                session.flush()
-                session.expunge_all()  # the database's cascade took the rest
-            for row in _rows_of(job, now):
-                session.add(row)
-                session.flush()
+            if known is None or known.state == FAILED:
+                _replace(session, job, now)
+
+    def adopt(self, job: Job, now: int) -> None:
+        """Store a job that the chain shows, in place of one with another plan.
+
+        An order opens once, so what the chain shows is the only job that it can have.
+        """
+        with self._session() as session:
+            known = session.get(MatchedJobRow, job.job_id)
+            if known is None or known.plan_hash != job.plan_hash:
+                _replace(session, job, now)
 
     def job(self, job_id: str) -> Job | None:
         """One job with everything about it."""
@@ -304,15 +313,45 @@ def to_text(value: object) -> str:
 
 def _change(session: Session, change: JobChange, now: int) -> None:
     row = session.get(MatchedJobRow, change.job_id)
-    if row is None:
+    if row is None or change.plan_hash not in ("", row.plan_hash):
         return
-    for name, value in change.values.items():
+    values = dict(change.values)
+    withheld = row.withheld_units or 0
+    is_end = values.get("state") == SETTLED and "refunded_units" in values
+    if change.more_withheld_units is not None:
+        # Each Ack of a session grows a count and lets none fall, so its event is told from one that
+        # was taken in before.
+        if values["tokens_in"] + values["tokens_out"] <= row.tokens_in + row.tokens_out:
+            del values["tokens_in"], values["tokens_out"]
+        else:
+            values["withheld_units"] = withheld + change.more_withheld_units
+    elif is_end and _is_session(session, row):
+        # A session's end only gives back the rest: its Acks paid and withheld.
+        rest = values["refunded_units"]
+        values["paid_units"] = row.locked_units - rest - withheld
+        values["refunded_units"] = rest + withheld
+        values["withheld_units"] = withheld
+    for name, value in values.items():
         setattr(row, name, value)
-    if change.values.get("state") == SETTLED and not row.paid_units:
-        # A session's end pays nothing any more: its acknowledgements did.
-        gone = (row.refunded_units or 0) + (row.withheld_units or 0)
-        row.paid_units = row.locked_units - gone
     row.updated_at = now
+
+
+def _is_session(session: Session, job: MatchedJobRow) -> bool:
+    order = session.get(OrderRow, job.job_id)
+    assert order is not None, "a job has its order"
+    return msgspec.json.decode(order.signed, type=SignedOrder).order.is_open
+
+
+def _replace(session: Session, job: Job, now: int) -> None:
+    """Write a job anew, in place of what is known of its order."""
+    known = session.get(OrderRow, job.job_id)
+    if known is not None:
+        session.delete(known)
+        session.flush()
+        session.expunge_all()  # the database's cascade took the rest
+    for row in _rows_of(job, now):
+        session.add(row)
+        session.flush()
 
 
 def _rows_of(job: Job, now: int) -> Iterator[Any]:
@@ -334,9 +373,7 @@ def _rows_of(job: Job, now: int) -> Iterator[Any]:
         created_at=now,
         updated_at=now,
     )
-    for index, (stage, endpoint, signed) in enumerate(
-        zip(job.plan, job.endpoints, job.acceptances, strict=True)
-    ):
+    for index, (stage, endpoint) in enumerate(zip(job.plan, job.endpoints, strict=True)):
         yield StageRow(
             job_id=job.job_id,
             stage=index,
@@ -345,9 +382,10 @@ def _rows_of(job: Job, now: int) -> Iterator[Any]:
             layer_to=stage.layer_to,
             endpoint=endpoint,
         )
+    for signed in job.acceptances:
         yield AcceptanceRow(
             job_id=job.job_id,
-            stage=index,
+            stage=signed.acceptance.stage,
             expiry_s=signed.acceptance.expiry,
             signature=signed.signature,
         )
@@ -370,7 +408,7 @@ def _read(session: Session, ids: Sequence[str]) -> dict[str, Job]:
             orders[job_id][0],
             rows[0],
             stages[job_id],
-            acceptances[job_id],
+            acceptances.get(job_id, []),
             receipts.get(job_id, []),
             acks.get(job_id, []),
         )

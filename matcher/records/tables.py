@@ -116,7 +116,7 @@ class StageRow(MatcherTable, table=True):
 
 
 class AcceptanceRow(MatcherTable, table=True):
-    """A stage's signed consent: what `openMatched` needs, kept before it is sent."""
+    """A stage's signed consent and until when it holds; none of a job adopted from the chain."""
 
     __tablename__ = "acceptances"
     job_id: str = Field(sa_column=_job_part())

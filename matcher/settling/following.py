@@ -2,8 +2,9 @@
 
 An event's effect and the follower's position are stored together. A rollback marks what came from
 lost blocks as doubtful; the jobs in doubt are then read from the chain anew, one by one. A job of
-ours that the database does not know (it was lost, or we died between sending and storing) is
-rebuilt from its own transaction.
+ours that the database does not know, or has given up for another plan, is rebuilt from its own
+transaction, without the stages' acceptances: they are not in it. One that it has given up and the
+chain took late lives again.
 """
 
 from __future__ import annotations
@@ -18,10 +19,19 @@ from core.chain.chain import Chain, ChainCall, ChainEvent
 from core.chain.follower import EventBatch, EventFollower
 from core.money import pricing
 from core.protocol.ids import Kind, short
-from core.protocol.types import Acceptance, ModelSpec, Order, SignedAcceptance, SignedOrder, Stage
+from core.protocol.types import ModelSpec, Order, SignedOrder, Stage
 from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
-from matcher.records.jobs import CANCELLED, DELIVERED, EXPIRED, MATCHED, SETTLED, Job
+from matcher.records.jobs import (
+    CANCELLED,
+    DELIVERED,
+    EXPIRED,
+    FAILED,
+    MATCHED,
+    OPENING,
+    SETTLED,
+    Job,
+)
 from matcher.records.store import JobChange, Store
 
 log = get_logger(__name__)
@@ -72,30 +82,29 @@ def job_change(event: ChainEvent) -> JobChange | None:
     values |= {
         ours: whole_units(args[name]) for name, ours in _NANO_NUMBERS.items() if name in args
     }
-    if event.name == "JobPaid":
-        del values["paid_units"]  # of one acknowledgement, not of the job
+    more_withheld = None
+    if event.name == "JobPaid":  # money of one acknowledgement, not of the job
+        del values["paid_units"]
+        more_withheld = values.pop("withheld_units")
     said = {"beacon": event.block_hash, "deliver_tx": event.tx_hash, "end_tx": event.tx_hash}
     values |= {name: said[name] for name in others}
     values |= {"state_block": event.block_number, "stale": False}
-    return JobChange(str(event.args["job"]), values)
+    return JobChange(str(event.args["job"]), values, more_withheld_units=more_withheld)
 
 
 def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:
-    """The job that a mined `openMatched` opened, without endpoints: the swarm says them again."""
+    """The job that a mined `openMatched` opened.
+
+    Without endpoints, which the swarm says again, and without acceptances, which no longer matter.
+    """
     order = msgspec.convert(call.args["order"], Order)
     plan = tuple(msgspec.convert(stage, Stage) for stage in call.args["plan"])
-    acceptances = tuple(
-        SignedAcceptance(msgspec.convert(acceptance, Acceptance), signature)
-        for acceptance, signature in zip(
-            call.args["acceptances"], call.args["acceptanceSigs"], strict=True
-        )
-    )
     return Job(
         job_id=str(event.args["job"]),
         signed=SignedOrder(order, call.args["requesterSig"]),
         plan=plan,
         endpoints=("",) * len(plan),
-        acceptances=acceptances,
+        acceptances=(),
         locked_units=pricing.max_amount(order, spec),
         state=MATCHED,
         open_tx=event.tx_hash,
@@ -175,16 +184,16 @@ class JobFollower:
         if str(event.args["matcher"]).lower() != self._address.lower():
             return
         known = await self._store.off_loop(self._store.job, job_id)
-        if known is None:
+        values: dict[str, Any] = {"open_tx": event.tx_hash, "state_block": event.block_number}
+        if known is None or known.plan_hash != event.args["planHash"]:
             call = await self._chain.call_of(event.tx_hash)
             if call is None or call.function != "openMatched":
                 return
             model = models.get(str(call.args["order"]["modelId"]))
             if model is None:
                 return
-            await self._store.off_loop(self._store.begin, job_from_call(call, event, model), now)
+            await self._store.off_loop(self._store.adopt, job_from_call(call, event, model), now)
             log.info("job adopted from the chain", job=short(Kind.JOB, job_id))
-        elif known.plan_hash != event.args["planHash"]:
-            return
-        values = {"open_tx": event.tx_hash, "state_block": event.block_number}
+        elif known.state in (OPENING, FAILED):
+            values |= {"state": MATCHED, "failure": ""}
         await self._store.off_loop(self._store.change, JobChange(job_id, values), now)

@@ -33,7 +33,7 @@ class SettlingStep(Enum):
     """What to do now."""
 
     WAIT = "wait"
-    OPEN = "open"  # send the stored acceptances
+    OPEN = "open"  # send it, as long as its acceptances hold
     FAIL = "fail"  # it was never opened and cannot be any more: nothing is locked
     ACK = "ack"
     COLLECT = "collect"  # ask the stages what they finished and for their receipts
@@ -72,11 +72,9 @@ def next_step(
     Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has
     paid. `close_delay_s` is how long after its deadline the chain still takes acknowledgements.
     """
-    if chain.state in ("None", "Open"):
+    if chain.state == "None":
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
-        return SettlingStep.FAIL if lapsed or chain.state == "Open" else SettlingStep.OPEN
-    if chain.plan_hash != job.plan_hash:
-        return SettlingStep.FAIL  # the order was open to any matcher, and another one was first
+        return SettlingStep.FAIL if lapsed else SettlingStep.OPEN
     if chain.state == MATCHED and job.signed.order.is_open:
         return _when_open(job, chain, now_s, patience, unpaid_units, close_delay_s)
     if chain.state == MATCHED:
@@ -133,8 +131,7 @@ def adds(signed: SignedAck | None, chain: OnChain) -> bool:
 def agrees(signed: SignedAck, chain: OnChain) -> bool:
     """Whether an acknowledgement says what was delivered: only that settles before the window."""
     ack = signed.ack
-    delivered = (chain.tokens_in, chain.tokens_out, chain.result_root)
-    return (ack.tokens_in, ack.tokens_out, ack.result_root) == delivered
+    return (ack.tokens_in, ack.tokens_out) == (chain.tokens_in, chain.tokens_out)
 
 
 def check_ack(job: Job, signed: SignedAck, domain: signing.Domain) -> HeadraceError | None:
@@ -238,6 +235,6 @@ def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
 
 
 #: What the stored state becomes when the chain says so.
-STORED = {"None": OPENING, "Open": OPENING} | {
+STORED = {"None": OPENING} | {
     state: state for state in (MATCHED, DELIVERED, DISPUTED, SETTLED, CANCELLED, EXPIRED)
 }

@@ -143,7 +143,8 @@ class Settler:
     async def _advance(self, job_id: str) -> SettlingStep:
         job = await self._job(job_id)
         assert job is not None, "only stored jobs are advanced"
-        seen = OnChain.of(await self._chain.read("TaskRegistry", "jobOf", job_id))
+        found = await self._chain.read("TaskRegistry", "jobOf", job_id, job.plan_hash)
+        seen = OnChain.of(found)
         now_s = await self._matchmaker.chain_time()
         unpaid = self._unpaid_units(job, seen)
         delay_s = await self._close_delay_s()
@@ -156,7 +157,7 @@ class Settler:
             case SettlingStep.OPEN:
                 await self._matchmaker.send(job)
             case SettlingStep.FAIL:
-                await self._fail(job, seen)
+                await self._fail(job)
             case SettlingStep.COLLECT:
                 await self._collect(job, now_s)
             case SettlingStep.ACK:
@@ -171,12 +172,11 @@ class Settler:
             case SettlingStep.FINALIZE:
                 await self._end(job, "finalize", job.signed.order, list(job.plan))
             case SettlingStep.CLOSE:
-                sent = await self._chain.transact(
-                    self._signer, "TaskRegistry", "requestClose", job.signed.order
-                )
+                close = "TaskRegistry", "requestClose", job.signed.order, job.plan_hash
+                sent = await self._chain.transact(self._signer, *close)
                 log.info("session closing", job=job.name, tx=sent.tx_hash)
             case SettlingStep.EXPIRE:
-                await self._end(job, "expire", job.job_id)
+                await self._end(job, "expire", job.signed.order, job.plan_hash)
             case SettlingStep.WAIT:
                 self.put_off(job_id, self._until_next(job, seen, now_s, delay_s))
             case SettlingStep.RECORD:
@@ -190,24 +190,23 @@ class Settler:
         if job.state != state or job.stale:
             values = {"state": state, "stale": False}
             if state not in ENDED and job.state in ENDED:  # a rollback brought it back to life
-                values |= dict.fromkeys(("paid_units", "refunded_units", "withheld_units"))
+                values |= dict.fromkeys(("paid_units", "refunded_units"))
+                if not job.signed.order.is_open:  # a session's Acks withheld, and they still do
+                    values["withheld_units"] = None
                 values["end_tx"] = ""
-        known = (job.final_at_s, job.tokens_in, job.tokens_out)
-        if (seen.final_at_s, seen.tokens_in, seen.tokens_out) != known:
-            values |= {
-                "final_at_s": seen.final_at_s,
-                "tokens_in": seen.tokens_in,
-                "tokens_out": seen.tokens_out,
-            }
+        if job.final_at_s != seen.final_at_s:
+            values["final_at_s"] = seen.final_at_s
+        # A session's counts come with the events of its Acks, which also say what was withheld.
+        counts = (seen.tokens_in, seen.tokens_out)
+        if not job.signed.order.is_open and counts != (job.tokens_in, job.tokens_out):
+            values |= {"tokens_in": seen.tokens_in, "tokens_out": seen.tokens_out}
         if values:
-            await self._note(job.job_id, **values)
+            await self._note_of_plan(job, **values)
 
-    async def _fail(self, job: Job, seen: OnChain) -> None:
+    async def _fail(self, job: Job) -> None:
         why = "its acceptances lapsed before it could be opened"
-        if seen.state != "None":
-            why = "the order was opened by another matcher"
         self._world.release(job.job_id, self._now_ms())
-        await self._note(job.job_id, state=FAILED, stale=False, failure=why)
+        await self._note_of_plan(job, state=FAILED, stale=False, failure=why)
         log.warning("job not opened", job=job.name, why=why)
 
     async def _collect(self, job: Job, now_s: int) -> None:
@@ -249,11 +248,16 @@ class Settler:
         await self._record(job, sent, function)
 
     async def _record(self, job: Job, sent: Sent, function: str) -> None:
-        """What our transaction did, from its own event; the follower will see the same."""
+        """What our transaction did, from its own event; the follower will see the same.
+
+        What a session's Ack did is left to the follower, which takes all of them in, in order.
+        """
         for event in await self._chain.events(sent.block_number, sent.block_number):
             change = job_change(event)
-            if change is not None and (change.job_id, event.tx_hash) == (job.job_id, sent.tx_hash):
-                await self._note(job.job_id, **{**change.values, "failure": ""})
+            if change is None or (change.job_id, event.tx_hash) != (job.job_id, sent.tx_hash):
+                continue
+            values = change.values if change.more_withheld_units is None else {}
+            await self._note(job.job_id, **{**values, "failure": ""})
         log.info("job advanced", job=job.name, by=function, tx=sent.tx_hash, gas=sent.gas_used)
 
     async def _receipts_now(self, job: Job) -> tuple[Any, ...]:
@@ -313,6 +317,11 @@ class Settler:
 
     async def _note(self, job_id: str, **values: Any) -> None:
         await self._off(self._store.change, JobChange(job_id, values), self._now())
+
+    async def _note_of_plan(self, job: Job, **values: Any) -> None:
+        """Write that down unless the follower has found the order's job with another plan."""
+        change = JobChange(job.job_id, values, job.plan_hash)
+        await self._off(self._store.change, change, self._now())
 
     async def _off(self, call: Any, *args: Any) -> Any:
         return await self._store.off_loop(call, *args)

@@ -69,8 +69,7 @@ class ChainView:
     requester_balance: int  # base units
     arbitrator_listed: bool
     can_work: bool
-    job_exists: bool
-    nonce_revoked: bool
+    nonce_used: bool  # by a job that this or another order opened, or revoked
     max_job_s: int
     max_window_s: int
     signer_may_spend: bool = True  # the signer is the requester or a spender that it allows
@@ -125,16 +124,19 @@ def decide(offer: ReceivedProposal, me: MinerState) -> Refusal | None:
 
 
 def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal | None:
-    """Everything that only the chain can tell. None: no objection."""
+    """Everything that only the chain can tell of an order that no job was opened with yet.
+
+    None: no objection.
+    """
     lead_s = order.deadline - seen.now_s
     if not seen.signer_may_spend:
         return Refusal(
             SIGNATURE, f"the order is not signed by {order.requester} or a spender that it allows"
         )
-    if seen.job_exists:
-        return Refusal(USED, "this order was opened before")
-    if seen.nonce_revoked:
-        return Refusal(USED, f"the requester revoked nonce {order.nonce}")
+    if seen.nonce_used:
+        return Refusal(
+            USED, f"nonce {order.nonce} is used up: a job was opened with it, or it was revoked"
+        )
     if lead_s < MIN_LEAD_S:
         return Refusal(
             DEADLINE, f"the deadline is {lead_s} s away, at least {MIN_LEAD_S} s are needed"
@@ -172,7 +174,7 @@ def requests_reserved(order: Order, free_requests: int, terms: Terms | None = No
 
 
 def acceptance_expiry(order: Order, now_s: int) -> int:
-    """Until when a matcher may use the acceptance, in chain time."""
+    """Until when a matcher may use the acceptance, in chain time. Only the matcher looks at it."""
     return min(order.deadline, now_s + ACCEPTANCE_S)
 
 

@@ -20,6 +20,7 @@ from core.protocol.errors import ChainUnreachable, ContractRefused
 from core.protocol.types import JobState
 from core.runtime.clock import Clock
 from miner.chain.admission import ChainView
+from miner.chain.earned import earned_by, operators_of
 
 CALL_TIMEOUT_S = 8.0
 _OTHER_CHAIN_S = 24 * 3600
@@ -27,18 +28,23 @@ _OTHER_CHAIN_S = 24 * 3600
 
 @dataclass(frozen=True)
 class JobOnChain:
-    """A job as TaskRegistry has it. `spender` opened it; the zero address if the requester did."""
+    """A job with one plan as TaskRegistry has it: of any other plan it says NONE.
+
+    `spender` opened it; the zero address if the requester did.
+    """
 
     state: JobState
-    plan_hash: str
     spender: str
 
 
 class MinerChain:
     """The chain as a miner needs it. Every call may raise ChainUnreachable."""
 
-    def __init__(self, chain: Chain, operator: str, clock: Clock) -> None:
+    def __init__(self, chain: Chain, operator: str, clock: Clock, *, deploy_block: int = 0) -> None:
+        """`deploy_block` is the first one with events of the contracts."""
         self.chain, self.operator, self._clock = chain, operator, clock
+        self._deploy_block = deploy_block
+        self._operators: list[str] | None = None
         self.is_reachable = True
         self._limits: tuple[int, int] | None = None
         self._seen_s, self._seen_at = int(clock.now()), clock.monotonic()
@@ -56,18 +62,17 @@ class MinerChain:
             self._has_looked = True
         return self.now_s()
 
-    async def view(self, order: t.Order, job_id: str, signer: str | None) -> ChainView:
-        """`signer` signed the order."""
+    async def view(self, order: t.Order, signer: str | None) -> ChainView:
+        """What it says of an order that was proposed. `signer` signed the order."""
         read = self.chain.read
         limits = await self._job_limits()
-        now_s, balance, listed, can_work, job, revoked, may_spend = await self._ask(
+        now_s, balance, listed, can_work, is_used, may_spend = await self._ask(
             asyncio.gather(
                 self.refresh_time(),
                 read("Escrow", "balanceOf", order.requester),
                 read("MinerRegistry", "isArbitrator", order.arbitrator),
                 read("MinerRegistry", "canWork", self.operator, order.min_stake),
-                read("TaskRegistry", "jobOf", job_id),
-                read("TaskRegistry", "isNonceRevoked", order.requester, order.nonce),
+                self.is_nonce_used(order),
                 may_sign_for(self.chain, order.requester, signer),
             )
         )
@@ -76,22 +81,28 @@ class MinerChain:
             requester_balance=int(balance),
             arbitrator_listed=bool(listed),
             can_work=bool(can_work),
-            job_exists=int(job["state"]) != JobState.NONE,
-            nonce_revoked=bool(revoked),
+            nonce_used=is_used,
             max_job_s=limits[0],
             max_window_s=limits[1],
             signer_may_spend=may_spend,
         )
 
-    async def job(self, job_id: str) -> JobOnChain:
+    async def job(self, job_id: str, plan_hash: str) -> JobOnChain:
+        """The job with exactly this plan."""
         found, spender = await self._ask(
             asyncio.gather(
-                self.chain.read("TaskRegistry", "jobOf", job_id),
+                self.chain.read("TaskRegistry", "jobOf", job_id, plan_hash),
                 self.chain.read("Escrow", "jobSpenderOf", job_id),
             )
         )
-        state = JobState(int(found["state"]))
-        return JobOnChain(state, str(found["planHash"]).lower(), str(spender).lower())
+        return JobOnChain(JobState(int(found["state"])), str(spender).lower())
+
+    async def is_nonce_used(self, order: t.Order) -> bool:
+        """Whether a job was opened with an order's nonce, this order's or another's, or it was
+        revoked.
+        """
+        read = self.chain.read("TaskRegistry", "isNonceUsed", order.requester, order.nonce)
+        return bool(await self._ask(read))
 
     async def panel(self, dispute_id: str) -> list[str]:
         """Jurors drawn for a dispute."""
@@ -116,8 +127,14 @@ class MinerChain:
         return int(await self._ask(self.chain.read("MinerRegistry", "minStake")))
 
     async def credit(self, owner: str) -> int:
-        """What jobs have paid an owner and it has not taken yet, in base units."""
-        return int(await self._ask(self.chain.read("Escrow", "creditOf", owner)))
+        """What jobs have paid an owner's operators and was not collected yet, in base units.
+
+        The operators before this daemon's are read once: a rotation ends it.
+        """
+        if self._operators is None:
+            found = await operators_of(self.chain, owner, self._deploy_block)
+            self._operators = list(dict.fromkeys([*found, self.operator]))
+        return sum((await self._ask(earned_by(self.chain, self._operators))).values())
 
     async def gas_wei(self) -> int:
         """What the operator's key has for fees."""
@@ -150,10 +167,11 @@ class MinerChain:
 
 @dataclass(frozen=True)
 class JobNews:
-    """The chain moved a job."""
+    """The chain moved a job. `plan_hash` comes with MATCHED: the job has this plan and no other."""
 
     job_id: str
     state: JobState
+    plan_hash: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +206,8 @@ def news_of(event: ChainEvent) -> JobNews | DisputeNews | ClosingNews | None:
     if event.contract == "TaskRegistry" and event.name == "JobClosing":
         return ClosingNews(str(event.args["job"]))
     if event.contract == "TaskRegistry" and event.name in _JOB_EVENTS:
-        return JobNews(str(event.args["job"]), _JOB_EVENTS[event.name])
+        plan_hash = str(event.args.get("planHash", "")).lower()
+        return JobNews(str(event.args["job"]), _JOB_EVENTS[event.name], plan_hash)
     if event.contract == "JuryArbitrator" and event.name == "DisputeOpened":
         return DisputeNews(
             str(event.args["dispute"]), str(event.args["job"]), int(event.args["stage"])

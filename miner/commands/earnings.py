@@ -24,11 +24,13 @@ from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS, ModelSpec
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
+from miner.chain.earned import earned_by, operator_named
 from miner.commands.facts import require_operator
 from miner.commands.results import EarnedRow, Earnings
 
 By = Literal["job", "day", "model"]
 TIMES_AT_ONCE = 20
+TO_OPERATOR = 0  # of Escrow's payees
 _ENDS = {"JobSettled": "settled", "JobCancelled": "ended", "JobExpired": "ended"}
 
 
@@ -54,7 +56,8 @@ class Books:
     operators: set[str] = field(default_factory=set)
     jobs: dict[str, Served] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
-    credits: list[tuple[int, str, int]] = field(default_factory=list)  # block, job, nano units
+    payments: list[tuple[int, int]] = field(default_factory=list)  # block, nano units
+    collected_units: int = 0
     slashed_units: int = 0
 
 
@@ -63,10 +66,10 @@ def take_in(books: Books, events: Iterable[ChainEvent], owner: str) -> None:
     for event in events:
         args, job = event.args, str(event.args.get("job", "")).lower()
         match event.name:
-            case "MinerRegistered" if args["owner"].lower() == owner:
-                books.operators.add(args["operator"].lower())
-            case "OperatorRotated" if args["owner"].lower() == owner:
-                books.operators.add(args["newOperator"].lower())
+            case "MinerRegistered" | "OperatorRotated":
+                operator = operator_named(event, owner)
+                if operator is not None:
+                    books.operators.add(operator.lower())
             case "JobOpened":
                 books.models[job] = str(args["modelId"]).lower()
             case "JobMatched":
@@ -80,11 +83,19 @@ def take_in(books: Books, events: Iterable[ChainEvent], owner: str) -> None:
                     books.jobs[job] = Served(job, model, mine, block=event.block_number)
             case "Slashed" if args["owner"].lower() == owner:
                 books.slashed_units += int(args["amount"])
-            case "Credited" if args["account"].lower() == owner:
-                source = str(args["source"]).lower()
-                books.credits.append((event.block_number, source, int(args["nano"])))
-                if source in books.jobs:
-                    books.jobs[source].paid_nano += int(args["nano"])
+            case "Paid":
+                nano = sum(
+                    int(pay)
+                    for operator, pay in zip(args["operators"], args["payNano"], strict=True)
+                    if str(operator).lower() in books.operators
+                )
+                if nano:
+                    books.payments.append((event.block_number, nano))
+                    if job in books.jobs:
+                        books.jobs[job].paid_nano += nano
+            case "Collected" if int(args["payee"]) == TO_OPERATOR:
+                if str(args["account"]).lower() in books.operators:
+                    books.collected_units += int(args["amount"])
             case _ if job in books.jobs:
                 _move(books.jobs[job], event)
 
@@ -108,7 +119,7 @@ def rows_of(
     name_of: Callable[[str], str],
     show: Callable[[int], str],
 ) -> list[EarnedRow]:
-    """The table, newest first. A day has what was credited and the jobs that began on it."""
+    """The table, newest first. A day has what was paid and the jobs that began on it."""
     groups: dict[str, list[Served]] = {}
     paid: dict[str, int] = {}
     for served in books.jobs.values():
@@ -121,7 +132,7 @@ def rows_of(
         if by != "day":
             paid[key] = paid.get(key, 0) + served.paid_nano
     if by == "day":
-        for block, _, nano in books.credits:
+        for block, nano in books.payments:
             day = day_of.get(block, "?")
             groups.setdefault(day, [])
             paid[day] = paid.get(day, 0) + nano
@@ -164,11 +175,10 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
         first = await _first_block(chain, settings, since)
         books = await _read(run, chain, owner.lower(), settings.network.deploy_block, first)
         await _reckon_pending(chain, settings, books)
-        blocks = {block for block, _, _ in books.credits} | {j.block for j in books.jobs.values()}
+        blocks = {block for block, _ in books.payments} | {j.block for j in books.jobs.values()}
         days = await _days(chain, sorted(blocks)) if by == "day" else {}
-        to_claim = sum(
-            [int(await chain.read(where, "creditOf", owner)) for where in ("Escrow", REGISTRY)]
-        )
+        to_claim = int(await chain.read(REGISTRY, "creditOf", owner))
+        to_claim += sum((await earned_by(chain, books.operators)).values())
     names = {known.lower(): name for name, known in settings.network.models.items()}
     rows = rows_of(books, by, days, lambda m: names.get(m, m[:10] or "?"), show)
 
@@ -184,7 +194,8 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
         since=since,
         by=by,
         rows=rows,
-        paid=show(units.whole_units(sum(nano for _, _, nano in books.credits))),
+        paid=show(units.whole_units(sum(nano for _, nano in books.payments))),
+        collected=show(books.collected_units),
         pending=show(pending("delivered")),
         disputed=show(pending("disputed")),
         slashed=show(books.slashed_units),

@@ -32,6 +32,7 @@ from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
 from core.protocol.units import format_duration, format_eth, format_moment
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
+from miner.chain.earned import earned_by, operators_of
 from miner.commands.results import Leaving, Registered, Rotated, Stake, StakeChanged, WithdrawnStake
 from miner.records.home import operator_wallet
 
@@ -212,26 +213,32 @@ async def cancel_withdrawal(run: Run) -> StakeChanged:
 
 
 async def withdraw_credits(run: Run) -> WithdrawnStake:
-    """Earnings of the owner, to its wallet. Raises UsageError when there are none."""
+    """All that is owed to the owner, to its wallet: what all its operators earned, also those
+    before the present one, and what won disputes credit. Raises UsageError when there is nothing.
+    """
     owner, show = run.unlock(), run.settings.show_token
     async with open_chain(run.settings) as chain:
+        earned = await _earned(run, chain, owner.address)
         owed = {
             contract: int(await chain.read(contract, "creditOf", owner.address))
-            for contract in ("Escrow", REGISTRY, GAME)
+            for contract in (REGISTRY, GAME)
             if contract in chain.addresses
         }
         due = {contract: units for contract, units in owed.items() if units}
-        if not due:
+        total = sum(earned.values()) + sum(due.values())
+        if not total:
             raise UsageError(
                 "there is nothing to withdraw",
                 f"neither jobs nor won disputes owe {owner.address} anything",
                 next_step="work first: `miner start`, `miner status`",
             )
-        run.confirm(
-            "Withdraw it?", {"amount": show(sum(due.values())), "to": f"wallet {owner.address}"}
-        )
-        sent = [await chain.transact(owner, contract, "withdrawCredit") for contract in due]
-        return _withdrawn(sent[-1], show(sum(due.values())), owner.address)
+        run.confirm("Withdraw it?", {"amount": show(total), "to": f"wallet {owner.address}"})
+        sent = []
+        if earned:
+            sent.append(await chain.transact(owner, "Escrow", "collect", list(earned)))
+        for contract in due:
+            sent.append(await chain.transact(owner, contract, "withdrawCredit"))
+        return _withdrawn(sent[-1], show(total), owner.address)
 
 
 async def unjail(run: Run) -> StakeChanged:
@@ -321,8 +328,14 @@ async def _stake(run: Run, chain: Chain, owner: str) -> Stake:
         jailed_for_s=max(0, miner["jailUntil"] - now_s) if miner["jailUntil"] else None,
         strikes=miner["strikes"],
         open_disputes=miner["openDisputes"],
-        credit=show(await chain.read("Escrow", "creditOf", owner)),
+        credit=show(sum((await _earned(run, chain, owner)).values())),
     )
+
+
+async def _earned(run: Run, chain: Chain, owner: str) -> dict[str, int]:
+    """What each operator of this owner has to collect, in base units."""
+    operators = await operators_of(chain, owner, run.settings.network.deploy_block)
+    return await earned_by(chain, operators)
 
 
 async def _changed(sent: Sent, run: Run, chain: Chain, owner: str) -> StakeChanged:

@@ -226,6 +226,7 @@ class Earnings(OwnerResult, frozen=True):
     by: Literal["job", "day", "model"]
     rows: list[EarnedRow]
     paid: str
+    collected: str
     pending: str
     disputed: str
     slashed: str

@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class OpenOrderSeen:
-    """What the chain says of an open order's job."""
+    """What the chain says of an open order's job with the plan that was worked for."""
 
     state: JobState
     deadline_s: int
@@ -75,7 +75,7 @@ class Claims:
         if self._close_delay_s is None:
             params = await self._chain.read("TaskRegistry", "params")
             self._close_delay_s = int(params["closeDelaySeconds"])
-        found = await self._chain.read("TaskRegistry", "jobOf", job.job_id)
+        found = await self._chain.read("TaskRegistry", "jobOf", job.job_id, job.plan_hash)
         seen = OpenOrderSeen(
             JobState(int(found["state"])),
             int(found["deadline"]),

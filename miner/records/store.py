@@ -260,6 +260,12 @@ class MinerStore:
         )
         return found[0] if found else None
 
+    def plans(self, order_hash: str, most: int) -> list[StoredJob]:
+        """The newest plans that were accepted for an order, the verified one first."""
+        return self._jobs(
+            "order_hash = ? ORDER BY verified DESC, rowid DESC LIMIT ?", order_hash, most
+        )
+
     def live_jobs(self) -> list[StoredJob]:
         """Verified jobs that the chain has not closed, as far as this miner heard."""
         marks = ", ".join("?" * len(CLOSED_STATES))
@@ -274,6 +280,16 @@ class MinerStore:
             now_s,
             order_hash,
             plan_hash,
+        )
+
+    def unmatch(self, job_id: str, but: str = "") -> None:
+        """The chain has this job with no plan, or with the plan `but` only: what was verified
+        before is not any more.
+        """
+        self._put(
+            "UPDATE jobs SET verified = 0, chain_state = '' WHERE job_id = ? AND plan_hash <> ?",
+            job_id,
+            but,
         )
 
     def set_chain_state(self, job_id: str, state: str, *, now_s: int = 0, keep_s: int = 0) -> None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from core.engine.weights.tokenizer import Tokenizer
 
 VERIFY_AGAIN_S = 1.0
+#: Plans of one order, the newest, that are looked for on chain: a matcher asks anew when a stage of
+#: a plan is lost or refuses.
+MAX_PLANS = 16
 AFTER_DEADLINE_S = 30
 CLIENT_LOST_S = 60.0
 
@@ -98,7 +101,6 @@ class ActiveJob:
 
     stored: StoredJob
     reserved: int
-    is_verified: bool
     payers: frozenset[str] = frozenset()  # lower-case: the requester, and the spender who signed
     finished: set[int] = field(default_factory=set)
     over: dict[int, RequestPhase] = field(default_factory=dict)
@@ -123,6 +125,11 @@ class ActiveJob:
     @property
     def order(self) -> t.Order:
         return self.stored.order
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the chain was seen to have the job with this plan."""
+        return self.stored.is_verified
 
     @property
     def is_open_order(self) -> bool:
@@ -168,6 +175,11 @@ class ActiveJob:
         """What this stage is due for these tokens."""
         order, units = self.order, pricing.stage_units(self.stored.place, spec)
         return pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
+
+    def end_runs(self) -> None:
+        """Cancel what runs: another plan took this one's place."""
+        for run in list(self.runs.values()):
+            run.cancel()
 
     def tell_client(self, message: wire.AnyMessage) -> None:
         """Push to the client's stream, if it has one open."""
@@ -236,10 +248,11 @@ class JobTable:
             before = self.jobs.get(order_hash)
             freed = self._passed_on(message)
             self._objections(admission.decide(offer, self._standing(before, freed)))
-            if before is not None and before.is_verified:
+            # Known here, whatever a node that lags behind says of the order's nonce.
+            known = await self.book.disk(self.book.store.job, order_hash)
+            if known is not None and known.is_verified:
                 raise Refused(admission.USED, "this order is being worked on")
-            job_id = signing.job_id(self.terms.domain, order)
-            seen = await self.chain.view(order, job_id, signer)
+            seen = await self.chain.view(order, signer)
             self._objections(admission.decide(offer, self._standing(before, freed)))
             self._objections(admission.decide_on_chain(order, self.terms.spec, seen))
             assert self.serving is not None, "decide() refuses without layers"
@@ -254,15 +267,17 @@ class JobTable:
                     message.plan,
                     message.endpoints,
                     accepted,
-                    job_id=job_id,
+                    job_id=signing.job_id(self.terms.domain, order),
                     shard_root=shard_root,
                     keep_until=keep_until(order, self.terms.keep_s),
                 )
             )
             stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
             assert stored is not None, "it was just written"
-            known_as = payers(stored.signed, self.terms.domain)
-            self.jobs[order_hash] = ActiveJob(stored, reserved, is_verified=False, payers=known_as)
+            job = await self._take_up(stored)
+            if job.is_verified:  # found on chain meanwhile
+                raise Refused(admission.USED, "this order is being worked on")
+            job.stored, job.reserved = stored, reserved
             if freed is not None:
                 freed.reserved = 0
         log.info("accepted", order=order_hash[:10], stage=message.stage, requests=order.requests)
@@ -327,14 +342,15 @@ class JobTable:
         return await self._take_up(stored)
 
     async def _take_up(self, stored: StoredJob) -> ActiveJob:
+        """Have a job in memory, in place of an order's other plan unless that is on chain."""
         leaves = await self.book.disk(self.book.store.leaves, stored.order_hash, stored.plan_hash)
+        ack = await self.book.disk(self.book.store.ack, stored.order_hash, stored.plan_hash)
         known = self.jobs.get(stored.order_hash)
-        if known is not None and known.stored.plan_hash == stored.plan_hash:
+        if known is not None and (known.is_verified or known.stored.plan_hash == stored.plan_hash):
             return known
         left = stored.order.requests - len(leaves)
         wanted = admission.requests_reserved(stored.order, self.free_requests, stored.signed.terms)
         reserved = known.reserved if known is not None else min(left, wanted)
-        ack = await self.book.disk(self.book.store.ack, stored.order_hash, stored.plan_hash)
         done = (
             sum(kept.leaf.tokens_in for kept in leaves.values()),
             sum(kept.leaf.tokens_out for kept in leaves.values()),
@@ -342,7 +358,6 @@ class JobTable:
         job = ActiveJob(
             stored,
             reserved,
-            is_verified=stored.is_verified,
             payers=payers(stored.signed, self.terms.domain),
             finished=set(leaves),
             tokens_in=done[0],
@@ -350,6 +365,10 @@ class JobTable:
             done=done,
             acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
         )
+        if known is not None:
+            known.end_runs()
+            job.client, job.outbox = known.client, known.outbox
+            job.client_gone_at = known.client_gone_at
         self.jobs[stored.order_hash] = job
         return job
 
@@ -373,37 +392,60 @@ class JobTable:
         return job
 
     async def _look_up(self, job: ActiveJob) -> ActiveJob:
+        """The job with the plan that the chain has for it, proven."""
         now = self._monotonic()
         if now - job.refused_at < VERIFY_AGAIN_S:
             raise Refused(NOT_MATCHED, "the job is not matched on chain (looked up a moment ago)")
-        found = await self.chain.job(job.stored.job_id)
-        if found.state is not JobState.MATCHED:
+        try:
+            stored = await self._matched(job.stored)
+        except Refused:
             job.refused_at = now
-            code = NOT_MATCHED if found.state in (JobState.NONE, JobState.OPEN) else JOB_OVER
-            raise Refused(code, f"on chain the job is {found.state.name.lower()}, not matched")
-        stored = await self.book.disk(self.book.store.job, job.stored.order_hash, found.plan_hash)
-        if stored is None or stored.plan_hash != found.plan_hash:
-            job.refused_at = now
-            raise Refused(
-                NOT_MATCHED, f"on chain the plan is {found.plan_hash}, never accepted here"
-            )
-        # Acks of a key that neither is the requester nor opened the job are worth nothing.
-        if not job.payers <= {job.order.requester.lower(), found.spender}:
-            job.refused_at = now
-            raise Refused(NOT_MATCHED, "on chain another key opened the job than signed it here")
-        now_s = self.chain.now_s()
+            raise
+        store, now_s = self.book.store, self.chain.now_s()
         await self.book.disk(
-            lambda: self.book.store.mark_verified(stored.order_hash, stored.plan_hash, now_s=now_s)
+            lambda: store.mark_verified(stored.order_hash, stored.plan_hash, now_s=now_s)
         )
-        proven = replace(
-            stored,
-            is_verified=True,
-            started_at=stored.started_at or now_s,
-            chain_state=JobState.MATCHED.name,
-        )
-        await self.book.disk(self.book.store.set_chain_state, proven.job_id, JobState.MATCHED.name)
-        job.stored, job.is_verified = proven, True
-        return job
+        await self.book.disk(store.set_chain_state, stored.job_id, JobState.MATCHED.name)
+        await self.book.disk(store.unmatch, stored.job_id, stored.plan_hash)
+        proven = await self._take_up(stored)
+        if not proven.is_verified:
+            proven.stored = replace(
+                stored,
+                is_verified=True,
+                started_at=stored.started_at or now_s,
+                chain_state=JobState.MATCHED.name,
+            )
+        return proven
+
+    async def _matched(self, known: StoredJob) -> StoredJob:
+        """Of the plans that were accepted for an order the one that the chain has for it.
+
+        Raises Refused, or ChainUnreachable.
+        """
+        kept = await self.book.disk(self.book.store.plans, known.order_hash, MAX_PLANS)
+        plans = [known, *(plan for plan in kept if plan.plan_hash != known.plan_hash)]
+        seen = await asyncio.gather(*(self.chain.job(p.job_id, p.plan_hash) for p in plans))
+        there = [
+            (plan, found)
+            for plan, found in zip(plans, seen, strict=True)
+            if found.state is not JobState.NONE
+        ]
+        if not there:
+            is_used = await self.chain.is_nonce_used(known.order)
+            raise Refused(
+                NOT_MATCHED,
+                "on chain the order's nonce is used, but not for a plan that was accepted here"
+                if is_used
+                else "on chain the order was not opened",
+            )
+        stored, found = there[0]
+        if found.state is not JobState.MATCHED:
+            raise Refused(JOB_OVER, f"on chain the job is {found.state.name.lower()}, not matched")
+        # Acks of a key that neither is the requester nor opened the job are worth nothing.
+        known_as = payers(stored.signed, self.terms.domain)
+        if not known_as <= {stored.order.requester.lower(), found.spender}:
+            raise Refused(NOT_MATCHED, "on chain another key opened the job than signed it here")
+        return stored
 
     # --- open orders ---
 
@@ -459,15 +501,33 @@ class JobTable:
                 news.job_id, news.state.name, now_s=now_s, keep_s=self.terms.keep_s
             )
         )
+        if news.plan_hash:
+            await self._unmatch(news.job_id, but=news.plan_hash)
         for job in self.jobs.values():
-            if job.stored.job_id == news.job_id:
+            if job.stored.job_id == news.job_id and news.plan_hash in ("", job.stored.plan_hash):
                 job.stored = replace(job.stored, chain_state=news.state.name)
 
     async def ask_again(self) -> None:
-        """After a reorganisation: look up every live job anew. Raises ChainUnreachable."""
+        """After a reorganisation: look up every live job anew. Raises ChainUnreachable.
+
+        One that is not there with its plan any more is looked for again before anything is done
+        for it.
+        """
         for stored in await self.book.disk(self.book.store.live_jobs):
-            found = await self.chain.job(stored.job_id)
-            await self.hear(JobNews(stored.job_id, found.state))
+            found = await self.chain.job(stored.job_id, stored.plan_hash)
+            if found.state is JobState.NONE:
+                await self._unmatch(stored.job_id)
+            else:
+                await self.hear(JobNews(stored.job_id, found.state))
+
+    async def _unmatch(self, job_id: str, but: str = "") -> None:
+        """The chain has this job with no plan, or with the plan `but` only."""
+        await self.book.disk(self.book.store.unmatch, job_id, but)
+        for job in self.jobs.values():
+            if job.stored.job_id == job_id and job.stored.plan_hash != but:
+                job.stored = replace(job.stored, is_verified=False, chain_state="")
+                if but:
+                    job.end_runs()
 
     # --- time ---
 

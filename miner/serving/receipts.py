@@ -63,7 +63,11 @@ class ReceiptBook:
         *,
         whole: bool = False,
     ) -> tuple[t.HopCheckpoint, str]:
-        """What we say we sent so far for one request; `whole` only of what is written down."""
+        """What we say we sent so far for one request; `whole` only of what is written down.
+
+        Raises CheckFailed unless the chain had the job with this plan.
+        """
+        _require_match(job)
         checkpoint = t.HopCheckpoint(
             order_hash=job.order_hash,
             plan_hash=job.plan_hash,
@@ -93,7 +97,11 @@ class ReceiptBook:
         await self.disk(self.store.put_leaf, *place, leaf, rows_in, rows_out, states, answer_root)
 
     async def sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
-        """One receipt over these requests. Raises CheckFailed unless all are finished here."""
+        """One receipt over these requests.
+
+        Raises CheckFailed unless all are finished here, for a plan that the chain had for the job.
+        """
+        _require_match(job)
         async with self._one_at_a_time:
             return await self.disk(self._sign_over, job, requests)
 
@@ -151,3 +159,15 @@ class ReceiptBook:
         )
         self.store.put_receipt(signed)
         return signed
+
+
+def _require_match(job: StoredJob) -> None:
+    """Raise CheckFailed for a plan that this miner did not find on chain.
+
+    An accepted plan that was never matched pays nobody, and what is signed for it could be held
+    against us if it were matched later.
+    """
+    if not job.is_verified:
+        raise CheckFailed(
+            "nothing is signed for this job", "the chain was not seen to have it with this plan"
+        )

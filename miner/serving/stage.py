@@ -19,7 +19,7 @@ from core.runtime.tasks import spawn
 from miner.compute.compute import Compute
 from miner.records.store import CLOSED_STATES
 from miner.serving import answers, request_state
-from miner.serving.job_table import ActiveJob, JobTable, LoadedShard, Refused
+from miner.serving.job_table import NOT_MATCHED, ActiveJob, JobTable, LoadedShard, Refused
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outbox, Outboxes
 from miner.serving.request_run import RequestRun, RunContext, Wires, failed, token_ids
@@ -446,6 +446,8 @@ class StageService:
         job = await self.table.find(message.order_hash)
         _only(channel, *job.payers)
         _in_order(job, message.request)
+        if not job.is_verified:
+            raise Refused(NOT_MATCHED, "the chain was not seen to have the job with this plan")
         run = job.runs.get(message.request)
         if run is not None:
             signed = await run.cut(message.tokens_in, message.tokens_out)

@@ -1,11 +1,12 @@
 """Whose is which money, and who can work: Escrow and MinerRegistry in the model.
 
-Tokens, stakes and what thaws are whole units; balances, credits and locks are nano units.
+Tokens, stakes and what thaws are whole units; balances, pay, fees and locks are nano units.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from core.protocol.units import NANO
@@ -22,15 +23,17 @@ class Accounts:
         self.wallet: dict[str, int] = defaultdict(int)
         self.allowed: dict[tuple[str, str], int] = defaultdict(int)
         self.balance: dict[str, int] = defaultdict(int)
-        self.credit: dict[str, int] = defaultdict(int)
+        self.earned: dict[str, int] = defaultdict(int)  # by operator
+        self.matcher_fees: dict[str, int] = defaultdict(int)
+        self.protocol_fees: dict[str, int] = defaultdict(int)  # by matcher
         self.thaw: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         self.spender: dict[tuple[str, str], Spender] = defaultdict(Spender)
         self.lock: dict[str, tuple[str, int]] = defaultdict(lambda: (NOBODY, 0))
         self.signed_by: dict[str, str] = defaultdict(lambda: NOBODY)
-        self.job: dict[str, Job] = defaultdict(Job)
+        self.job: dict[tuple[str, str], Job] = defaultdict(Job)  # by id and plan hash
         self.miner: dict[str, Miner] = defaultdict(Miner)
         self.owner: dict[str, str] = defaultdict(lambda: NOBODY)
-        self.revoked: set[tuple[str, int]] = set()
+        self.used: set[tuple[str, int]] = set()
 
     # --- TestUSD: an ERC-20 and its own refusals ---
 
@@ -58,7 +61,8 @@ class Accounts:
         """What a contract has to hold, by the invariant of its interface."""
         if contract == self.stakes:
             return sum(miner.stake + miner.leaving for miner in self.miner.values())
-        nano = sum(self.balance.values()) + sum(self.credit.values())
+        books = (self.balance, self.earned, self.matcher_fees, self.protocol_fees)
+        nano = sum(sum(book.values()) for book in books)
         units, rest = divmod(nano + sum(amount for _, amount in self.lock.values()), NANO)
         assert rest == 0, "tokens come and go in whole units"
         return units + sum(amount for amount, _ in self.thaw.values())
@@ -91,11 +95,18 @@ class Accounts:
         del self.thaw[caller]
         self._send(self.escrow, caller, amount)
 
-    def withdraw_credit(self, caller: str) -> None:
-        with rules() as need:
-            need(self.credit[caller] >= NANO, "NoCredit")
-        units, self.credit[caller] = divmod(self.credit[caller], NANO)
-        self._send(self.escrow, caller, units)
+    def collect(self, caller: str, operators: Sequence[str]) -> None:
+        for operator in operators:
+            self._hand_over(self.earned, operator, self.owner[operator])
+
+    def collect_fees(self, caller: str, matchers: Sequence[str]) -> None:
+        for matcher in matchers:
+            self._hand_over(self.matcher_fees, matcher, matcher)
+            self._hand_over(self.protocol_fees, matcher, self.net.fee_account)
+
+    def _hand_over(self, book: dict[str, int], account: str, to: str) -> None:
+        units, book[account] = divmod(book[account], NANO)
+        self._send(self.escrow, to, units)
 
     def set_spender(self, caller: str, key: str, limit: int, expiry: int) -> None:
         with rules() as need:

@@ -68,22 +68,19 @@ class Spender:
 
 @dataclass
 class Job:
-    """`jobOf`. Open disputes, the mask and the arbitrator come with disputes."""
+    """`jobOf`. Open disputes and the mask come with disputes."""
 
-    plan_hash: str = t.ZERO_HASH
     deadline: int = 0
     final_at: int = 0
-    window: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
-    open_disputes: int = 0
-    matcher_fee_bps: int = 0
-    stages: int = 0
-    state: t.JobState = t.JobState.NONE
-    is_session: bool = False
     fault_mask: int = 0
-    arbitrator: str = NOBODY
-    result_root: str = t.ZERO_HASH
+    open_disputes: int = 0
+    layers: int = 0
+    embed_units: int = 0
+    head_units: int = 0
+    state: t.JobState = t.JobState.NONE
+    is_spenders: bool = False
 
 
 @dataclass

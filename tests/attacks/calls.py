@@ -31,7 +31,8 @@ WEIGHTS = {
     "approve": 2,
     "request_withdraw": 4,
     "withdraw": 3,
-    "withdraw_credit": 4,
+    "collect": 4,
+    "collect_fees": 3,
     "set_spender": 5,
     "register": 3,
     "add_stake": 4,
@@ -75,7 +76,6 @@ class Known:
     order: t.Order
     by: By
     plan: tuple[t.Stage, ...] = ()
-    result: tuple[int, int, str] = (0, 0, t.ZERO_HASH)
 
 
 class Calls:
@@ -201,7 +201,7 @@ class Calls:
         accounts: Sequence[str],
         *,
         said: tuple[Any, ...] | None = None,
-        jobs: Sequence[Known | str] = (),
+        jobs: Sequence[Known] = (),
         reads: Sequence[tuple[Any, ...]] = (),
         method: str | None = None,
         done: Callable[[bool], None] = lambda passed: None,
@@ -224,24 +224,29 @@ class Calls:
         )
 
     def _of_account(self, who: str) -> list[tuple[Any, ...]]:
-        reads = [(name, who) for name in ("tokens", "balance", "credit", "nano", "thaw")]
+        reads = [(name, who) for name in ("tokens", "balance", "fees", "nano", "thaw")]
         miner = self.model.miner[who]
         if who in self.who["owner"] or miner.state != NONE:
             least = self.rng.choice((0, miner.stake, miner.stake + 1))
             reads += [("miner", who), ("works", miner.operator, least)]
         return reads
 
-    def _of_job(self, job: Known | str) -> list[tuple[Any, ...]]:
-        id_ = job if isinstance(job, str) else self.model.net.job_id(job.order)
-        reads: list[tuple[Any, ...]] = [(name, id_) for name in ("job", "lock", "signer")]
-        if isinstance(job, Known):
-            order = job.order
-            accounts = order.requester, order.matcher, self.model.net.fee_account
-            owners = {self.model.owner[stage.operator] for stage in job.plan[:3]}
-            reads += [read for who in (*accounts, *owners) for read in self._of_account(who)]
-            reads.append(("spender", order.requester, job.by or self.who["spender"][0]))
-            reads.append(("revoked", order.requester, order.nonce))
-        return reads
+    def _of_job(self, known: Known) -> list[tuple[Any, ...]]:
+        order, id_ = known.order, self.model.net.job_id(known.order)
+        accounts = order.requester, order.matcher, self.model.net.fee_account
+        operators = [stage.operator for stage in known.plan[:3]]
+        owners = {self.model.owner[operator] for operator in operators}
+        reads = [read for who in (*accounts, *owners) for read in self._of_account(who)]
+        reads += [("earned", operator) for operator in operators]
+        reads += [("nano", operator) for operator in operators]
+        reads.append(("spender", order.requester, known.by or self.who["spender"][0]))
+        reads.append(("used", order.requester, order.nonce))
+        reads.append(("signer", id_))
+        return reads + [("job", id_, hash_) for hash_ in (t.ZERO_HASH, self._plan_hash(known))]
+
+    def _plan_hash(self, known: Known) -> str:
+        """Under which its job is found: zero, as long as it waits for a plan."""
+        return self.model.net.plan_hash(known.plan) if known.plan else t.ZERO_HASH
 
     def everything(self) -> list[tuple[Any, ...]]:
         """Reads of all accounts, keys and jobs."""
@@ -250,8 +255,10 @@ class Calls:
         reads += [("owed", addresses[name]) for name in ("Escrow", "MinerRegistry")]
         reads += [("spender", *pair) for pair in model.spender]
         reads += [("owner", key) for key in self.keys]
-        reads += [("revoked", *pair) for pair in model.revoked]
-        return reads + [read for id_ in model.job for read in self._of_job(id_)]
+        reads += [("nano", key) for key in self.keys]
+        reads += [("used", *pair) for pair in model.used]
+        reads += [("signer", id_) for id_, _ in model.job]
+        return reads + [("job", *pair) for pair in model.job]
 
     # --- TestUSD ---
 
@@ -281,10 +288,25 @@ class Calls:
         self.wait_for(self.model.thaw[who][1])
         return self._call("Escrow", "withdraw", who, (), [who])
 
-    def _withdraw_credit(self) -> Call:
-        with_credit = [who for who, nano in self.model.credit.items() if nano]
-        who = self.one("owner", *with_credit)
-        return self._call("Escrow", "withdrawCredit", who, (), [who])
+    def _some_of(self, book: dict[str, int], *more: str) -> tuple[str, ...]:
+        """Accounts that have something in it, at times others, none, or one of them twice."""
+        full = [who for who, nano in book.items() if nano]
+        count = self.rng.choice((0, 1, 1, 1, 2, 3))
+        return tuple(self.rng.choice([*full, *more]) for _ in range(count))
+
+    def _collect(self) -> Call:
+        operators = self._some_of(self.model.earned, *self.who["operator"][:2])
+        owners = [self.model.owner[operator] for operator in operators]
+        who = self.one("owner", *owners)
+        reads = [(name, operator) for operator in operators for name in ("earned", "nano")]
+        touched = [read for owner in owners for read in self._of_account(owner)]
+        return self._call("Escrow", "collect", who, (operators,), [who], reads=reads + touched)
+
+    def _collect_fees(self) -> Call:
+        matchers = self._some_of(self.model.protocol_fees, t.ZERO_ADDRESS, *self.who["matcher"])
+        who = self.one("matcher", *matchers)
+        accounts = [who, self.model.net.fee_account, *matchers]
+        return self._call("Escrow", "collectFees", who, (matchers,), accounts)
 
     def _set_spender(self) -> Call:
         who = self.one("requester", *self.who["requester"], p=0.95)
@@ -403,7 +425,7 @@ class Calls:
             units = model.net.model.layers + 4
             price = -(-self.amount(min(exact, 10**21), 256) // units)
             order = replace(order, max_tokens_in=1, max_tokens_out=0, price_in=min(price, MAX[64]))
-        revoked = sorted(nonce for who, nonce in model.revoked if who == requester)
+        used = sorted(nonce for who, nonce in model.used if who == requester)
         stakes = [miner.stake for miner in model.miner.values()] or [0]
         strangers = t.ZERO_ADDRESS, requester, model.escrow, model.stakes
         return self.altered(
@@ -418,7 +440,7 @@ class Calls:
             {"arbitrator": rng.choice(strangers)},
             {"model_id": self.hash()},
             {"numerics_profile": self.hash()},
-            {"nonce": rng.choice(revoked or [self.nonces])},
+            {"nonce": rng.choice(used or [self.nonces])},
             {"max_tokens_in": MAX[32], "price_in": MAX[64]},
             {"input_root": t.ZERO_HASH},
             {"sampling_root": t.ZERO_HASH},
@@ -451,30 +473,6 @@ class Calls:
                 plan = plan[:-1] if name == "last" else []
         return tuple(plan)
 
-    def _consents(
-        self, order: t.Order, plan: Sequence[t.Stage]
-    ) -> tuple[list[tuple[t.Acceptance, By]], list[bytes]]:
-        hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
-        consents, signatures = [], []
-        alter = self.rng.randrange(2 * len(plan) + 1)  # often none
-        for i, stage in enumerate(plan):
-            consent = t.Acceptance(*hashes, i, self.at + self.rng.choice((60, MAX[32])))
-            if i == alter:
-                consent = self.altered(
-                    consent,
-                    {"expiry": self.beside(self.at)},
-                    {"expiry": self.beside(self.at)},
-                    {"stage": i + 1},
-                    {"order_hash": self.hash()},
-                    {"plan_hash": self.hash()},
-                )
-            by, signature = self.signed(stage.operator, consent, len(plan))
-            consents.append((consent, by))
-            signatures.append(signature)
-        if plan and self.odds(0.02):
-            consents, signatures = consents[:-1], signatures[:-1]
-        return consents, signatures
-
     def _signer(self, order: t.Order) -> str:
         """Who signs an order: its requester, a spender, at times anybody."""
         late = self.at - 1 if self.odds(0.95) else 0
@@ -500,13 +498,12 @@ class Calls:
         `first`: of those whose time is over first, so many. `alive`: hardly after its deadline.
         """
         late = self.at if alive and self.odds(0.9) else 0
-        job = self.model.job
         right = [
             k
             for k in self.known
-            if job[self.model.net.job_id(k.order)].state in states
+            if self._job(k).state in states
             and session in (None, k.order.is_open)
-            and job[self.model.net.job_id(k.order)].deadline >= late
+            and self._job(k).deadline >= late
         ]
         if right and self.odds(0.92):
             right.sort(key=lambda k: self._ends(self._job(k)))
@@ -517,7 +514,7 @@ class Calls:
         return int(job.final_at if job.state == STATES.DELIVERED else job.deadline)
 
     def _job(self, known: Known) -> Any:
-        return self.model.job[self.model.net.job_id(known.order)]
+        return self.model.job[self.model.net.job_id(known.order), self._plan_hash(known)]
 
     def _remember(self, known: Known) -> Callable[[bool], None]:
         def done(passed: bool) -> None:
@@ -540,6 +537,9 @@ class Calls:
 
     # --- TaskRegistry: calls ---
 
+    def _matcher(self, order: t.Order) -> str:
+        return order.requester if order.matcher == t.ZERO_ADDRESS else order.matcher
+
     def _tasks(self, function: str, who: str, *args: Any, **more: Any) -> Call:
         return self._call("TaskRegistry", function, who, args, [who], **more)
 
@@ -558,19 +558,15 @@ class Calls:
             if expiry < self.last + 3000:
                 self.wait_for(expiry)
         plan = self._plan(order)
-        consents, signatures = self._consents(order, plan)
         known = Known(order, by, plan)
-        who = self.one("matcher", order.matcher, p=0.95)
-        only = [consent for consent, _ in consents]
+        who = self.one("matcher", self._matcher(order), p=0.95)
         return self._tasks(
             "openMatched",
             who,
             order,
             signature,
             plan,
-            only,
-            signatures,
-            said=(order, by, plan, consents),
+            said=(order, by, plan),
             jobs=[known],
             done=self._remember(known),
         )
@@ -582,8 +578,7 @@ class Calls:
         order = self._reorder(known)
         self.wait_for(order.deadline, p=0.15)
         plan = self._plan(order)
-        consents, signatures = self._consents(order, plan)
-        who = self.one("matcher", order.matcher, p=0.95)
+        who = self.one("matcher", self._matcher(order), p=0.95)
 
         def done(passed: bool) -> None:
             known.plan = plan if passed else known.plan
@@ -593,9 +588,6 @@ class Calls:
             who,
             order,
             plan,
-            [consent for consent, _ in consents],
-            signatures,
-            said=(order, plan, consents),
             jobs=[known, Known(order, known.by, plan)],
             done=done,
         )
@@ -614,15 +606,13 @@ class Calls:
                 (order.max_tokens_out, job.tokens_out),
             )
         ]
-        result = self.hash()
         if job.state == STATES.DELIVERED and self.odds(0.8):
-            counts, result = [job.tokens_in, job.tokens_out], job.result_root
+            counts = [job.tokens_in, job.tokens_out]
         hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
         ack = self.altered(
-            t.Ack(*hashes, result, counts[0], counts[1]),
+            t.Ack(*hashes, self.hash(), counts[0], counts[1]),
             {"order_hash": self.hash()},
             {"plan_hash": self.hash()},
-            {"result_root": self.hash()},
             {"tokens_in": job.tokens_in, "tokens_out": job.tokens_out},
             {"tokens_in": max(job.tokens_in - 1, 0)},
             {"tokens_out": 0},
@@ -725,20 +715,22 @@ class Calls:
         known = self._some(STATES.OPEN)
         if known is None:
             return self._open()
-        id_ = self.model.net.job_id(known.order) if self.odds(0.95) else self.hash()
+        order = self._reorder(known)
         self.wait_for(self._job(known).deadline, p=0.1)
         who = self.one("requester", known.order.requester)
-        return self._tasks("cancel", who, id_, jobs=[known, id_])
+        return self._tasks("cancel", who, order, jobs=[known, Known(order, None)])
 
     def _expire(self) -> Call:
         first = 3 if self.odds(0.3) else None
         known = self._some(STATES.OPEN, STATES.MATCHED, first=first)
         if known is None:
             return self._open()
-        id_ = self.model.net.job_id(known.order) if self.odds(0.95) else self.hash()
+        order, hash_ = self._reorder(known), self._plan_hash(known)
         deadline = self._job(known).deadline
         self.wait_for(deadline, deadline + self.model.clocks.close_delay_s)
-        return self._tasks("expire", self.one("stranger"), id_, jobs=[known, id_])
+        hash_ = hash_ if self.odds(0.95) else self.rng.choice((t.ZERO_HASH, self.hash()))
+        args, jobs = (order, hash_), [known, Known(order, None)]
+        return self._tasks("expire", self.one("stranger"), *args, jobs=jobs)
 
     def _request_close(self) -> Call:
         known = self._some(STATES.MATCHED, session=True, alive=True)
@@ -748,11 +740,12 @@ class Calls:
         self.wait_for(self._job(known).deadline, p=0.3)
         signer = self.model.signed_by[self.model.net.job_id(order)]
         who = self.one("requester", order.requester, signer, order.matcher)
-        return self._tasks("requestClose", who, order, jobs=[known, Known(order, None)])
+        hash_ = self._plan_hash(known) if self.odds(0.95) else self.hash()
+        return self._tasks("requestClose", who, order, hash_, jobs=[known, Known(order, None)])
 
     def _revoke_nonce(self) -> Call:
         who = self.one("requester", *self.who["requester"])
         nonces = [k.order.nonce for k in self.known if k.order.requester == who]
         ahead = self.nonces + self.rng.randint(1, 30)
         nonce = self.rng.choice([ahead, ahead, MAX[64], *nonces[-2:]])
-        return self._tasks("revokeNonce", who, nonce, reads=[("revoked", who, nonce)])
+        return self._tasks("revokeNonce", who, nonce, reads=[("used", who, nonce)])

@@ -59,18 +59,27 @@ READS: dict[str, tuple[str, str, Any]] = {
     "tokens": ("TestUSD", "balanceOf", lambda m, who: [m.wallet[who]]),
     "owed": ("TestUSD", "balanceOf", lambda m, who: [m.owed(who)]),
     "balance": ("Escrow", "balanceOf", lambda m, who: [whole_units(m.balance[who])]),
-    "credit": ("Escrow", "creditOf", lambda m, who: [whole_units(m.credit[who])]),
-    "nano": ("Escrow", "nanoOf", lambda m, who: [m.balance[who], m.credit[who]]),
+    "earned": ("Escrow", "earnedOf", lambda m, who: [whole_units(m.earned[who])]),
+    "fees": ("Escrow", "feesOf", lambda m, who: [whole_units(n) for n in fees_of(m, who)]),
+    "nano": (
+        "Escrow",
+        "nanoOf",
+        lambda m, who: [m.balance[who], m.earned[who], *fees_of(m, who)],
+    ),
     "thaw": ("Escrow", "thawOf", lambda m, who: m.thaw[who]),
     "spender": ("Escrow", "spenderOf", lambda m, who, key: vars(m.spender[who, key]).values()),
-    "lock": ("Escrow", "lockOf", lambda m, job: m.lock[job]),
     "signer": ("Escrow", "jobSpenderOf", lambda m, job: [m.signed_by[job]]),
-    "job": ("TaskRegistry", "jobOf", lambda m, job: vars(m.job[job]).values()),
-    "revoked": ("TaskRegistry", "isNonceRevoked", lambda m, *pair: [pair in m.revoked]),
+    "job": ("TaskRegistry", "jobOf", lambda m, *pair: vars(m.job[pair]).values()),
+    "used": ("TaskRegistry", "isNonceUsed", lambda m, *pair: [pair in m.used]),
     "miner": ("MinerRegistry", "minerOf", lambda m, who: vars(m.miner[who]).values()),
     "owner": ("MinerRegistry", "ownerOf", lambda m, key: [m.owner[key]]),
     "works": ("MinerRegistry", "canWork", lambda m, key, least: [m.can_work(key, least)]),
 }
+
+
+def fees_of(model: Model, matcher: str) -> list[int]:
+    """A matcher's own fees and the protocol's of its jobs, in nano units."""
+    return [model.matcher_fees[matcher], model.protocol_fees[matcher]]
 
 
 class Difference(AssertionError):

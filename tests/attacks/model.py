@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from core.protocol.types import Acceptance, Ack, JobState, Order, Stage, StageReceipt
+from core.protocol.types import ZERO_HASH, Ack, JobState, Order, Stage, StageReceipt
 from core.protocol.units import NANO, covering_units
 from tests.attacks.accounts import Accounts, By
 from tests.attacks.books import NOBODY, Job, rules
 
 Plan = Sequence[Stage]
-Consents = Sequence[tuple[Acceptance, By]]
 Receipts = Sequence[tuple[StageReceipt, By]]
 
 
@@ -38,7 +37,7 @@ class Model(Accounts):
         return self._cost(order, units, order.max_tokens_in, order.max_tokens_out)
 
     def _pay(self, order: Order, plan: Plan, n_in: int, n_out: int, *before: int) -> None:
-        """Credit each share at these counts less the same share at those paid before."""
+        """Pay each share at these counts less the same share at those paid before."""
         id_, model = self.net.job_id(order), self.net.model
         m, p = order.matcher_fee_bps, self.clocks.protocol_fee_bps
         for stage in plan:
@@ -49,30 +48,32 @@ class Model(Accounts):
                 gross = sign * self._cost(order, units, *counts)
                 fees = sign * (sign * gross * (m + p) // 10**4)
                 to_matcher = sign * (sign * fees * m // (m + p)) if m + p else 0
-                self.credit[order.matcher] += to_matcher
-                self.credit[self.net.fee_account] += fees - to_matcher
-                self.credit[self.owner[stage.operator]] += gross - fees
+                self.matcher_fees[order.matcher] += to_matcher
+                self.protocol_fees[order.matcher] += fees - to_matcher
+                self.earned[stage.operator] += gross - fees
                 self.lock[id_] = (order.requester, self.lock[id_][1] - gross)
 
-    def _end(self, id_: str, state: JobState) -> None:
+    def _end(self, order: Order, job: Job, state: JobState) -> None:
         """What is left of the lock returns to the balance, and to the spender's limit."""
+        id_ = self.net.job_id(order)
         requester, rest = self.lock.pop(id_)
         self.balance[requester] += rest
         if self.signed_by[id_] != NOBODY:
             self.spender[requester, self.signed_by[id_]].used -= rest
-        self.job[id_].state = state
+        job.state = state
 
     # --- TaskRegistry: opening ---
 
-    def _job(self, order: Order) -> Job:
-        return self.job[self.net.job_id(order)]
+    def _job(self, order: Order, plan: Plan | None) -> Job:
+        """The job of this plan; None: the one that waits for a plan."""
+        plan_hash = ZERO_HASH if plan is None else self.net.plan_hash(plan)
+        return self.job[self.net.job_id(order), plan_hash]
 
     def _is_sound(self, need: Any, order: Order) -> None:
         latest, longest = self.now + self.clocks.max_job_s, self.clocks.max_window_s
         fee, most = order.matcher_fee_bps, 0 if order.matcher == NOBODY else 500
-        profile, state = self.net.model.numerics_profile, self._job(order).state
-        is_revoked = (order.requester, order.nonce) in self.revoked
-        need(state == JobState.NONE, "WrongState", state)
+        profile = self.net.model.numerics_profile
+        is_used = (order.requester, order.nonce) in self.used
         need(order.requests > 0, "RequestsZero")
         need(order.deadline >= self.now, "DeadlinePassed", order.deadline)
         need(order.deadline <= latest, "DeadlineOutOfRange", order.deadline, latest)
@@ -82,16 +83,12 @@ class Model(Accounts):
         need(order.model_id == self.net.model_id, "ModelUnknown", order.model_id)
         given = order.numerics_profile
         need(given == profile, "NumericsProfileMismatch", given, profile)
-        need(not is_revoked, "NonceRevokedAlready", order.nonce)
-        nano = self._max_nano(order)
-        need(nano < 2**88, "SafeCastOverflowedUintDowncast", 88, nano)
+        need(not is_used, "NonceUsedAlready", order.nonce)
 
-    def _can_match(
-        self, need: Any, caller: str, order: Order, plan: Plan, consents: Consents
-    ) -> None:
-        hashes, layer = (self.net.order_hash(order), self.net.plan_hash(plan)), 0
-        need(order.matcher in (NOBODY, caller), "NotMatcher", caller, order.matcher)
-        need(len(plan) > 0 and len(plan) == len(consents), "BadPlan")
+    def _can_match(self, need: Any, caller: str, order: Order, plan: Plan) -> None:
+        layer, matcher = 0, order.requester if order.matcher == NOBODY else order.matcher
+        need(caller == matcher, "NotMatcher", caller, matcher)
+        need(len(plan) > 0, "BadPlan")
         need(len(plan) <= 64, "TooManyStages", len(plan), 64)
         for stage in plan:
             need(stage.layer_from == layer, "LayerGap", layer, stage.layer_from)
@@ -100,26 +97,25 @@ class Model(Accounts):
             need(can, "MinerCannotWork", stage.operator)
             layer = stage.layer_to
         need(layer == self.net.model.layers, "LayersUncovered", layer, self.net.model.layers)
-        for i, (stage, (consent, by)) in enumerate(zip(plan, consents, strict=False)):
-            fits = (consent.order_hash, consent.plan_hash, consent.stage) == (*hashes, i)
-            need(fits, "AcceptanceMismatch", i)
-            need(self.now <= consent.expiry, "AcceptanceExpired", i, consent.expiry)
-            need(by == stage.operator, "BadSignature", stage.operator)
 
     def _is_own(self, order: Order, by: By) -> bool:
         """The requester's own signature; of a session never one that only a contract checks."""
         return by == order.requester and not (order.is_open and by in self.net.contracts)
 
-    def _open(self, order: Order) -> None:
-        job = self._job(order)
-        job.state, job.is_session, job.deadline = JobState.OPEN, order.is_open, order.deadline
-        job.window, job.matcher_fee_bps = order.window, order.matcher_fee_bps
+    def _open(self, order: Order, plan: Plan | None) -> Job:
+        job, model = self._job(order, plan), self.net.model
+        job.state, job.deadline = (
+            JobState.OPEN if plan is None else JobState.MATCHED,
+            order.deadline,
+        )
+        job.layers, job.embed_units, job.head_units = (
+            model.layers,
+            model.embed_units,
+            model.head_units,
+        )
         self.lock[self.net.job_id(order)] = (order.requester, self._max_nano(order))
-
-    def _match(self, order: Order, plan: Plan) -> None:
-        job = self._job(order)
-        job.state, job.plan_hash = JobState.MATCHED, self.net.plan_hash(plan)
-        job.stages = len(plan)
+        self.used.add((order.requester, order.nonce))
+        return job
 
     def open(self, caller: str, order: Order) -> None:
         nano = self._max_nano(order)
@@ -130,11 +126,9 @@ class Model(Accounts):
             self._can_pull(need, caller, self.escrow, units)
         self._pull(caller, self.escrow, units)
         self.balance[caller] += units * NANO - nano
-        self._open(order)
+        self._open(order, None)
 
-    def open_matched(
-        self, caller: str, order: Order, by: By, plan: Plan, consents: Consents
-    ) -> None:
+    def open_matched(self, caller: str, order: Order, by: By, plan: Plan) -> None:
         nano, have = self._max_nano(order), self.balance[order.requester]
         key = self.spender[order.requester, by or NOBODY]
         is_other = by not in (order.requester, *self.net.contracts)
@@ -142,58 +136,56 @@ class Model(Accounts):
         with rules() as need:
             self._is_sound(need, order)
             need(self._is_own(order, by) or spends, "BadSignature", order.requester)
-            self._can_match(need, caller, order, plan, consents)
+            self._can_match(need, caller, order, plan)
             need(have >= nano, "InsufficientBalance", order.requester, have, nano)
             used, limit = key.used + nano, key.limit * NANO
             need(not spends or used <= limit, "SpenderOverLimit", by, used, limit)
         self.balance[order.requester] -= nano
-        self._open(order)
-        self._match(order, plan)
+        self._open(order, plan).is_spenders = spends
         if spends:
             self.signed_by[self.net.job_id(order)], key.used = by or NOBODY, used
 
-    def match_job(self, caller: str, order: Order, plan: Plan, consents: Consents) -> None:
-        job = self._job(order)
+    def match_job(self, caller: str, order: Order, plan: Plan) -> None:
+        job, id_ = self._job(order, None), self.net.job_id(order)
         with rules() as need:
             need(job.state == JobState.OPEN, "WrongState", job.state)
             need(self.now <= order.deadline, "DeadlinePassed", order.deadline)
-            self._can_match(need, caller, order, plan, consents)
-        self._match(order, plan)
+            self._can_match(need, caller, order, plan)
+        job.state = JobState.MATCHED
+        self.job[id_, self.net.plan_hash(plan)] = self.job.pop((id_, ZERO_HASH))
 
     def revoke_nonce(self, caller: str, nonce: int) -> None:
         with rules() as need:
-            need((caller, nonce) not in self.revoked, "NonceRevokedAlready", nonce)
-        self.revoked.add((caller, nonce))
+            need((caller, nonce) not in self.used, "NonceUsedAlready", nonce)
+        self.used.add((caller, nonce))
 
     # --- TaskRegistry: ends (§6) ---
 
     def settle_ack(self, caller: str, order: Order, ack: Ack, by: By, plan: Plan) -> None:
-        job, id_ = self._job(order), self.net.job_id(order)
+        job, id_ = self._job(order, plan), self.net.job_id(order)
         n_in, n_out, paid = ack.tokens_in, ack.tokens_out, (job.tokens_in, job.tokens_out)
         hashes, at_work = self._has_plan(order, plan), job.state == JobState.MATCHED
         stages = [who for s in plan for who in (s.operator, self.owner[s.operator])]
         with rules() as need:
             need(at_work or job.state == JobState.DELIVERED, "WrongState", job.state)
-            need(hashes[1] == job.plan_hash, "PlanMismatch", hashes[1], job.plan_hash)
             need((ack.order_hash, ack.plan_hash) == hashes, "AckMismatch")
             signs = self._is_own(order, by) or by == self.signed_by[id_]
             need(signs, "BadSignature", order.requester)
             self._is_within(need, order, n_in, n_out)
-            if job.is_session:
+            if order.is_open:
                 need(n_in > paid[0] or n_out > paid[1], "AckStale", *paid)
             elif at_work:
                 need(caller in (order.matcher, *stages), "NotParty", caller)
             else:
                 need((n_in, n_out) == paid, "TokenCountMismatch", 0)
-                need(ack.result_root == job.result_root, "AckMismatch")
-        if job.is_session:
+        if order.is_open:
             n_in, n_out = max(n_in, paid[0]), max(n_out, paid[1])
-        self._pay(order, plan, n_in, n_out, *(paid if job.is_session else ()))
+        self._pay(order, plan, n_in, n_out, *(paid if order.is_open else ()))
         job.tokens_in, job.tokens_out = n_in, n_out
         if at_work:
-            job.final_at = min(self.now, job.deadline) + job.window
-        if not job.is_session:
-            self._end(id_, JobState.SETTLED)
+            job.final_at = min(self.now, job.deadline) + order.window
+        if not order.is_open:
+            self._end(order, job, JobState.SETTLED)
 
     def _has_plan(self, order: Order, plan: Plan) -> tuple[str, str]:
         return self.net.order_hash(order), self.net.plan_hash(plan)
@@ -202,8 +194,9 @@ class Model(Accounts):
         need(n_in <= order.max_tokens_in, "OverCap", n_in, order.max_tokens_in)
         need(n_out <= order.max_tokens_out, "OverCap", n_out, order.max_tokens_out)
 
-    def request_close(self, caller: str, order: Order) -> None:
-        job, signer = self._job(order), self.signed_by[self.net.job_id(order)]
+    def request_close(self, caller: str, order: Order, plan_hash: str) -> None:
+        id_ = self.net.job_id(order)
+        job, signer = self.job[id_, plan_hash], self.signed_by[id_]
         with rules() as need:
             need(order.is_open, "NotSession")
             need(job.state == JobState.MATCHED, "WrongState", job.state)
@@ -212,12 +205,11 @@ class Model(Accounts):
         job.deadline = self.now
 
     def deliver(self, caller: str, order: Order, plan: Plan, receipts: Receipts) -> None:
-        job, hashes = self._job(order), self._has_plan(order, plan)
+        job, hashes = self._job(order, plan), self._has_plan(order, plan)
         with rules() as need:
             need(not order.is_open, "NotBatch")
             need(job.state == JobState.MATCHED, "WrongState", job.state)
             need(self.now <= job.deadline, "DeadlinePassed", job.deadline)
-            need(hashes[1] == job.plan_hash, "PlanMismatch", hashes[1], job.plan_hash)
             need(len(receipts) == len(plan), "BadPlan")
             before = receipts[-1][0] if receipts else None
             for i, (stage, (said, by)) in enumerate(zip(plan, receipts, strict=False)):
@@ -233,30 +225,30 @@ class Model(Accounts):
                 need(by == stage.operator, "BadSignature", stage.operator)
                 before = said
         job.tokens_in, job.tokens_out = before.tokens_in, before.tokens_out
-        job.state, job.result_root = JobState.DELIVERED, before.output_root
-        job.final_at = self.now + job.window
+        job.state = JobState.DELIVERED
+        job.final_at = self.now + order.window
 
     def finalize(self, caller: str, order: Order, plan: Plan) -> None:
-        job, hashes = self._job(order), self._has_plan(order, plan)
+        job = self._job(order, plan)
         with rules() as need:
             need(job.state == JobState.DELIVERED, "WrongState", job.state)
-            need(hashes[1] == job.plan_hash, "PlanMismatch", hashes[1], job.plan_hash)
             need(self.now > job.final_at, "WindowOpen", job.final_at)
         self._pay(order, plan, job.tokens_in, job.tokens_out)
-        self._end(self.net.job_id(order), JobState.SETTLED)
+        self._end(order, job, JobState.SETTLED)
 
-    def cancel(self, caller: str, id_: str) -> None:
+    def cancel(self, caller: str, order: Order) -> None:
+        job = self._job(order, None)
         with rules() as need:
-            need(self.job[id_].state == JobState.OPEN, "WrongState", self.job[id_].state)
-            need(caller == self.lock[id_][0], "NotParty", caller)
-        self._end(id_, JobState.CANCELLED)
+            need(job.state == JobState.OPEN, "WrongState", job.state)
+            need(caller == order.requester, "NotParty", caller)
+        self._end(order, job, JobState.CANCELLED)
 
-    def expire(self, caller: str, id_: str) -> None:
-        job = self.job[id_]
+    def expire(self, caller: str, order: Order, plan_hash: str) -> None:
+        job = self.job[self.net.job_id(order), plan_hash]
         is_matched = job.state == JobState.MATCHED
         due = job.deadline + (self.clocks.close_delay_s if is_matched else 0)
         with rules() as need:
             need(is_matched or job.state == JobState.OPEN, "WrongState", job.state)
             need(self.now > due, "DeadlineNotPassed", due)
         is_paid = job.tokens_in + job.tokens_out > 0
-        self._end(id_, JobState.SETTLED if is_paid else JobState.EXPIRED)
+        self._end(order, job, JobState.SETTLED if is_paid else JobState.EXPIRED)

@@ -181,7 +181,7 @@ async def send(work: Work, one: Contradiction, *, really: bool = True) -> None:
 
 
 async def assert_only_liar(work: Work, stage: int) -> None:
-    job = await work.world.chain.read("TaskRegistry", "jobOf", work.job.job_id)
+    job = await work.world.chain.read("TaskRegistry", "jobOf", work.job.job_id, work.job.plan_hash)
     assert job["faultMask"] == 1 << stage
     stakes = [await work.world.stake(i) for i in range(len(SPANS))]
     assert stakes == [0 if i == stage else STAKE for i in range(len(SPANS))]

@@ -24,7 +24,7 @@ def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
     assert set(town.chain.locked) == unpaid, "what gave nothing comes back at its deadline"
     given = sum(len(tokens) for tokens in watch.tokens.values())
     assert sum(ack.tokens_out for ack in town.acks.values()) == given
-    expected: Counter[str] = Counter()
+    expected, fees = Counter[str](), 0
     spent = 0
     for match in town.matches:
         ack = town.acks.get(match.job_id)
@@ -33,14 +33,15 @@ def check_money(town: Town, result: BatchResult, watch: Watch) -> None:
         split = pricing.split(
             match.signed.order, match.plan, town.spec, ack.tokens_in, ack.tokens_out
         )
-        expected[MATCHER.address] += split.matcher_fee
+        fees += split.matcher_fee
         for stage, pay in zip(match.plan, split.pays, strict=True):
             assert pay > 0, "who served positions is paid, also when it died"
             expected[stage.operator] += pay
         spent += split.locked - split.refund
-    assert town.chain.credit == expected
+    assert town.chain.earned == expected
+    assert town.chain.fees[MATCHER.address] == fees
     assert town.prepaid == PREPAID * NANO - spent - sum(town.chain.locked.values())
-    assert sum(expected.values()) == spent
+    assert sum(expected.values()) + fees == spent
 
 
 def check_receipts(town: Town, dead: set[str] | None = None) -> None:

@@ -58,7 +58,6 @@ async def comes_back(town: Town, frozen: Machine, stage: int) -> None:
     stand_in = town.machine(town.matches[-1].plan[stage].operator)
     await stand_in.kill()
     town.machines.remove(stand_in)
-    town.chain.credit.clear()
     paid_before, locked = dict(town.acks), dict(town.chain.locked)
     watch = Watch()
     batch = prompts(2, tokens=TOKENS)

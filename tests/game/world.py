@@ -127,14 +127,6 @@ class World:
             for operator, span in zip(self.operators, spans, strict=True)
         )
         job = Job(signing.job_id(chain.domain, order), order, plan)
-        consents = [
-            t.Acceptance(job.order_hash, job.plan_hash, stage, now + 300)
-            for stage in range(len(plan))
-        ]
-        signatures = [
-            signing.sign(operator, chain.domain, consent)
-            for operator, consent in zip(self.operators, consents, strict=True)
-        ]
         await chain.transact(
             self.requester,
             "TaskRegistry",
@@ -142,8 +134,6 @@ class World:
             order,
             signing.sign(self.requester, chain.domain, order),
             list(plan),
-            consents,
-            signatures,
         )
         work = Work(self, job, batch, served or batch.prompts)
         work.run(spoil, bend, swap, sign)

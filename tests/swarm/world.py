@@ -327,7 +327,9 @@ class World:
             if event.name == "JobMatched":
                 call = await self.chain.call_of(event.tx_hash)
                 assert call is not None
-                now = await self.chain.read("TaskRegistry", "jobOf", event.args["job"])
+                now = await self.chain.read(
+                    "TaskRegistry", "jobOf", *(event.args[k] for k in ("job", "planHash"))
+                )
                 found.append(
                     JobSeen(
                         event.args["job"],
@@ -383,10 +385,8 @@ class World:
         """The job, once it is in this state."""
 
         async def look() -> JobSeen | None:
-            found = await self.chain.read("TaskRegistry", "jobOf", job_id)
-            if found["state"] != state:
-                return None
-            return next(job for job in await self.jobs() if job.job_id == job_id)
+            found = next(job for job in await self.jobs() if job.job_id == job_id)
+            return found if found.state is state else None
 
         seen: JobSeen = await until(look, within_s=within_s, what=f"job {job_id} {state.name}")
         return seen

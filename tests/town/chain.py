@@ -53,7 +53,6 @@ class ChainJob:
     final_at: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
-    result_root: str = t.ZERO_HASH
     open_disputes: int = 0
     opener: str | None = None  # who signed the order
     closed_at: int = 0
@@ -93,7 +92,8 @@ class FakeChain(Chain):
             "Escrow": "0x" + "ee" * 20,
             "JuryArbitrator": ARBITRATOR,
         }
-        self.usd, self.credit = Counter[str](), Counter[str]()
+        self.usd = Counter[str]()
+        self.earned, self.fees = Counter[str](), Counter[str]()  # of operators and matchers, nano
         self.prepaid = Counter({REQUESTER.address: PREPAID} if prepaid is None else dict(prepaid))
         self.rest = Counter[str]()  # of a balance, in nano units, beyond the whole ones
         self.thaw = {"amount": 0, "readyAt": 0}
@@ -102,7 +102,7 @@ class FakeChain(Chain):
         self.models = dict(models or {MODEL_ID: SPEC})
         self.shard_root_of, self.longest_s = shard_root_of, longest_s
         self.spenders: dict[tuple[str, str], dict[str, int]] = {}
-        self.revoked: set[int] = set()
+        self.used_nonces: set[tuple[str, int]] = set()
         self.stakes: dict[str, int] = {}
         self.owners: dict[str, str] = {}
         self.strikes = 0
@@ -180,15 +180,17 @@ class FakeChain(Chain):
         undone = sorted(head for head in self._before if head >= self.head)
         if undone:
             kept = self._before[undone[0]]
-            self.jobs, self.locked, self.usd, self.credit, self.prepaid = kept
+            self.jobs, self.locked, self.used_nonces = kept[:3]
+            self.usd, self.earned, self.fees, self.prepaid = kept[3:]
         for head in undone:
             del self._before[head]
 
     def _remember(self) -> None:
         """Jobs and money before the next block."""
         jobs = {job_id: replace(job) for job_id, job in self.jobs.items()}
-        money = (Counter(known) for known in (self.usd, self.credit, self.prepaid))
-        self._before.setdefault(self.head, (jobs, dict(self.locked), *money))
+        money = (Counter(known) for known in (self.usd, self.earned, self.fees, self.prepaid))
+        kept = jobs, dict(self.locked), set(self.used_nonces)
+        self._before.setdefault(self.head, (*kept, *money))
 
     async def block_number(self) -> int:
         self._look()
@@ -236,17 +238,17 @@ class FakeChain(Chain):
             case "TaskRegistry.params":
                 names = ("maxJobSeconds", "maxWindowSeconds", "closeDelaySeconds")
                 return dict(zip(names, (*self.longest_s, CLOSE_DELAY_S), strict=True))
-            case "TaskRegistry.isNonceRevoked":
-                return args[1] in self.revoked
+            case "TaskRegistry.isNonceUsed":
+                return args in self.used_nonces
             case "TaskRegistry.split":
                 split = pricing.split(args[0], args[1], self.models[args[0].model_id], *args[2:])
                 return {"gross": list(split.gross), "pay": list(split.pays)}
             case "Escrow.balanceOf":
                 return self.prepaid[args[0]]
-            case "Escrow.creditOf":
-                return whole_units(self.credit[args[0]])
-            case "Escrow.lockOf":
-                return {"nano": self.locked.get(args[0], 0)}
+            case "Escrow.earnedOf":
+                return whole_units(self.earned[args[0]])
+            case "Escrow.feesOf":
+                return {"ofMatcher": whole_units(self.fees[args[0]]), "ofProtocol": 0}
             case "Escrow.thawOf":
                 return self.thaw
             case "Escrow.withdrawDelaySeconds":
@@ -269,7 +271,8 @@ class FakeChain(Chain):
                 return self.owners.get(args[0], owner)
             case "MinerRegistry.minerOf":
                 stake = max(self.stakes.values(), default=0)
-                return {"stake": stake, "leaving": 0, "strikes": self.strikes}
+                kept = {"stake": stake, "leaving": 0, "strikes": self.strikes}
+                return {"operator": t.ZERO_ADDRESS, **kept}
             case "MinerRegistry.canWork":
                 return self.stakes.get(args[0], 0) >= max(1, args[1])
             case "ModelRegistry.exists":
@@ -298,18 +301,24 @@ class FakeChain(Chain):
         """What a view function says that is not kept here."""
         raise AssertionError(f"unexpected read {contract}.{function}")
 
-    def job_of(self, job_id: str) -> dict[str, Any]:
-        """A job as `TaskRegistry.jobOf` says it."""
+    def job_of(self, job_id: str, plan_hash: str) -> dict[str, Any]:
+        """A job as `TaskRegistry.jobOf` says it: of another plan's hash, that there is none."""
         job = self.jobs.get(job_id, ChainJob())
+        if job.plan_hash != plan_hash:
+            job = ChainJob()
+        spec = self.models.get(job.order.model_id) if job.order else None
         return {
-            "state": int(job.state),
-            "planHash": job.plan_hash,
             "deadline": job.deadline if job.order else 0,
             "finalAt": job.final_at,
             "tokensIn": job.tokens_in,
             "tokensOut": job.tokens_out,
+            "faultMask": 0,
             "openDisputes": job.open_disputes,
-            "resultRoot": job.result_root,
+            "layers": spec.layers if spec else 0,
+            "embedUnits": spec.embed_units if spec else 0,
+            "headUnits": spec.head_units if spec else 0,
+            "state": int(job.state),
+            "isSpenders": bool(job.order and job.opener and job.opener != job.order.requester),
         }
 
     # --- what others have done ---
@@ -332,10 +341,12 @@ class FakeChain(Chain):
         plan_hash = signing.plan_hash(stages)
         self._remember()
         signed = opener or order.requester
+        self.used_nonces.add((order.requester, order.nonce))
         self.jobs[job_id] = ChainJob(JobState.MATCHED, plan_hash, order, stages, opener=signed)
         values = msgspec.to_builtins({"order": order, "plan": stages, **more})
         call = ChainCall("TaskRegistry", function, values, t.ZERO_ADDRESS)
-        return self.emit("TaskRegistry", "JobMatched", call=call, job=job_id, planHash=plan_hash)
+        said = {"job": job_id, "matcher": order.matcher, "planHash": plan_hash}
+        return self.emit("TaskRegistry", "JobMatched", call=call, **said)
 
     # --- transactions ---
 
@@ -371,7 +382,7 @@ class FakeChain(Chain):
             case "finalize":
                 return self._finalize(*args)
             case "cancel":
-                return self._given_back(*args, JobState.OPEN, JobState.CANCELLED)
+                return self._given_back(args[0], t.ZERO_HASH, JobState.OPEN, JobState.CANCELLED)
             case "expire":
                 return self._expire(*args)
             case "requestClose":
@@ -395,30 +406,20 @@ class FakeChain(Chain):
         order: t.Order,
         signature: str,
         plan: Sequence[t.Stage],
-        acceptances: Sequence[t.Acceptance],
-        sigs: Sequence[str],
     ) -> Event:
         job_id = signing.job_id(DOMAIN, order)
-        if job_id in self.jobs:
-            raise _refusal("WrongState", have=self.jobs[job_id].state.name)
         self._check_order(sender, order)
         opener = signing.recover(DOMAIN, order, signature)
         if opener != order.requester and not self._may_spend(order.requester, opener or ""):
             raise _refusal("BadSignature")
         if any(self.stakes.get(s.operator, 0) < max(1, order.min_stake) for s in plan):
             raise _refusal("MinerCannotWork")
-        order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(tuple(plan))
-        places = enumerate(zip(plan, acceptances, sigs, strict=True))
-        for index, (stage, acceptance, sig) in places:
-            said = (acceptance.order_hash, acceptance.plan_hash, acceptance.stage)
-            assert said == (order_hash, plan_hash, index)
-            if acceptance.expiry < self.clock.now():
-                raise _refusal("AcceptanceExpired", stage=acceptance.stage)
-            assert signing.is_signed_by(DOMAIN, acceptance, sig, stage.operator)
+        plan_hash = signing.plan_hash(tuple(plan))
         need = pricing.max_nano(order, self.models[order.model_id])
         if self.balance_nano(order.requester) < need:
             raise _refusal("InsufficientBalance")
         self.add_nano(order.requester, -need)
+        self.used_nonces.add((order.requester, order.nonce))
         self.locked[job_id] = need
         job = ChainJob(JobState.MATCHED, plan_hash, order, tuple(plan), opener=opener)
         self.jobs[job_id] = job
@@ -426,9 +427,10 @@ class FakeChain(Chain):
 
     def _check_order(self, sender: str, order: t.Order) -> None:
         now, (longest_s, window_s) = self.clock.now(), self.longest_s
+        matcher = order.matcher
         profile = self.models[order.model_id].numerics_profile
         for is_wrong, error in (
-            (order.nonce in self.revoked, "NonceRevokedAlready"),
+            ((order.requester, order.nonce) in self.used_nonces, "NonceUsedAlready"),
             (now > order.deadline, "DeadlinePassed"),
             (order.deadline > now + longest_s, "DeadlineOutOfRange"),
             (order.window > window_s, "WindowOutOfRange"),
@@ -436,7 +438,7 @@ class FakeChain(Chain):
             (order.matcher_fee_bps > MAX_MATCHER_FEE_BPS, "FeeTooHigh"),
             (order.arbitrator != ARBITRATOR, "ArbitratorUnknown"),
             (order.numerics_profile != profile, "NumericsProfileMismatch"),
-            (order.matcher not in (t.ZERO_ADDRESS, sender), "NotMatcher"),
+            (sender != (matcher if matcher != t.ZERO_ADDRESS else order.requester), "NotMatcher"),
         ):
             if is_wrong:
                 raise _refusal(error)
@@ -452,22 +454,21 @@ class FakeChain(Chain):
         parties = {order.matcher, *(stage.operator for stage in plan)}
         if job.state is JobState.MATCHED and not order.is_open and sender not in parties:
             raise _refusal("NotParty")
-        said = (ack.tokens_in, ack.tokens_out, ack.result_root)
-        known = (job.tokens_in, job.tokens_out, job.result_root)
-        if job.state is JobState.DELIVERED and said != known:
-            raise _refusal("AckMismatch")
+        totals, had = (ack.tokens_in, ack.tokens_out), (job.tokens_in, job.tokens_out)
+        if job.state is JobState.DELIVERED and totals != had:
+            raise _refusal("TokenCountMismatch")
         assert ack.tokens_in <= order.max_tokens_in and ack.tokens_out <= order.max_tokens_out
         if not order.is_open:
             job.tokens_in, job.tokens_out = ack.tokens_in, ack.tokens_out
             return self._settled(job_id, job)
-        had = job.tokens_in, job.tokens_out
         totals = max(had[0], ack.tokens_in), max(had[1], ack.tokens_out)
         if totals == had:
             raise _refusal("AckStale")
         paid = self._pay(job_id, job, had, totals)
         job.tokens_in, job.tokens_out = totals
         counts = {"tokensIn": totals[0], "tokensOut": totals[1]}
-        return "JobPaid", {"job": job_id, **counts, "paidNano": paid}
+        said = {"job": job_id, "requester": order.requester, **counts}
+        return "JobPaid", {**said, "paidNano": paid, "withheldNano": 0}
 
     def _deliver(
         self,
@@ -497,7 +498,7 @@ class FakeChain(Chain):
         for before, after in itertools.pairwise(receipts):
             assert after.input_root == before.output_root
         last = receipts[-1]
-        job.state, job.result_root = JobState.DELIVERED, last.output_root
+        job.state = JobState.DELIVERED
         job.tokens_in, job.tokens_out = last.tokens_in, last.tokens_out
         job.final_at = int(self.clock.now()) + order.window
         return "JobDelivered", {
@@ -514,11 +515,9 @@ class FakeChain(Chain):
             raise _refusal("WindowOpen", until=job.final_at)
         return self._settled(job_id, job)
 
-    def _request_close(self, sender: str, order: t.Order) -> Event:
-        job_id = signing.job_id(DOMAIN, order)
-        job, now = self.jobs[job_id], int(self.clock.now())
-        if job.state is not JobState.MATCHED:
-            raise _refusal("WrongState", have=job.state.name)
+    def _request_close(self, sender: str, order: t.Order, plan_hash: str) -> Event:
+        job_id, job = self._found(order, plan_hash, JobState.MATCHED)
+        now = int(self.clock.now())
         if not order.is_open:
             raise _refusal("NotSession")
         if sender not in (order.requester, order.matcher, job.opener):
@@ -528,52 +527,53 @@ class FakeChain(Chain):
         job.closed_at = now
         return "JobClosing", {"job": job_id, "until": now + CLOSE_DELAY_S}
 
-    def _expire(self, job_id: str) -> Event:
-        job = self.jobs[job_id]
-        if job.order is not None and self.clock.now() <= job.deadline + CLOSE_DELAY_S:
+    def _expire(self, order: t.Order, plan_hash: str) -> Event:
+        _, job = self._found(order, plan_hash, JobState.OPEN, JobState.MATCHED)
+        if self.clock.now() <= job.deadline + CLOSE_DELAY_S:
             raise _refusal("DeadlineNotPassed")
         if not job.tokens_in and not job.tokens_out:
-            return self._given_back(job_id, JobState.MATCHED, JobState.EXPIRED)
-        _, said = self._given_back(job_id, JobState.MATCHED, JobState.SETTLED)
+            return self._given_back(order, plan_hash, job.state, JobState.EXPIRED)
+        _, said = self._given_back(order, plan_hash, JobState.MATCHED, JobState.SETTLED)
         return "JobSettled", {**said, "paidNano": 0, "withheldNano": 0}
 
-    def _given_back(self, job_id: str, needs: JobState, state: JobState) -> Event:
-        job = self.jobs[job_id]
-        if job.state is not needs:
-            raise _refusal("WrongState", have=job.state.name)
-        job.state, refund = state, self.locked.pop(job_id, 0)
-        if job.order is not None:
-            self.add_nano(job.order.requester, refund)
-        return f"Job{state.name.capitalize()}", {"job": job_id, "refundedNano": refund}
+    def _given_back(self, order: t.Order, plan_hash: str, needs: JobState, end: JobState) -> Event:
+        job_id, job = self._found(order, plan_hash, needs)
+        job.state, refund = end, self.locked.pop(job_id, 0)
+        self.add_nano(order.requester, refund)
+        said = {"job": job_id, "requester": order.requester, "refundedNano": refund}
+        return f"Job{end.name.capitalize()}", said
 
     def _settled(self, job_id: str, job: ChainJob) -> Event:
         paid = self._pay(job_id, job, (0, 0), (job.tokens_in, job.tokens_out))
         job.state, refund = JobState.SETTLED, self.locked.pop(job_id)
         self.add_nano(_order(job).requester, refund)
-        said = {"paidNano": paid, "refundedNano": refund, "withheldNano": 0}
-        return "JobSettled", {"job": job_id, **said}
+        said = {"job": job_id, "requester": _order(job).requester, "paidNano": paid}
+        return "JobSettled", {**said, "refundedNano": refund, "withheldNano": 0}
 
     def _pay(
         self, job_id: str, job: ChainJob, paid: tuple[int, int], totals: tuple[int, int]
     ) -> int:
-        """Credit stages and matcher for these counts (in, out) beyond those paid before."""
+        """Pay stages and matcher for these counts (in, out) beyond those paid before."""
         order = _order(job)
         due = pricing.step(order, job.plan, self.models[order.model_id], paid, totals)
         for stage, pay in zip(job.plan, due.pays, strict=True):
-            self.credit[stage.operator] += pay
-        self.credit[order.matcher] += due.matcher_fee
+            self.earned[stage.operator] += pay
+        self.fees[order.matcher] += due.matcher_fee
         self.locked[job_id] -= due.paid
         return due.paid
 
     def _bound(
         self, order: t.Order, plan: Sequence[t.Stage], *states: JobState
     ) -> tuple[str, ChainJob]:
+        return self._found(order, signing.plan_hash(tuple(plan)), *states)
+
+    def _found(self, order: t.Order, plan_hash: str, *states: JobState) -> tuple[str, ChainJob]:
+        """The job of this plan, in one of these states."""
         job_id = signing.job_id(DOMAIN, order)
         job = self.jobs.get(job_id, ChainJob())
-        if job.state not in states:
-            raise _refusal("WrongState", have=job.state.name)
-        if job.plan_hash != signing.plan_hash(tuple(plan)):
-            raise _refusal("PlanMismatch")
+        state = job.state if job.plan_hash == plan_hash else JobState.NONE
+        if state not in states:
+            raise _refusal("WrongState", have=state.name)
         return job_id, job
 
     def _may_spend(self, requester: str, who: str) -> bool:

@@ -83,8 +83,10 @@ class Requester:
 
     def match(self, state: JobState = JobState.MATCHED) -> None:
         """Put the job on the chain."""
+        order = self.signed.order
+        self.chain.used_nonces.add((order.requester, order.nonce))
         self.chain.jobs[self.job_id] = ChainJob(
-            state, self.plan_hash, self.signed.order, tuple(self.plan), opener=self.signer.address
+            state, self.plan_hash, order, tuple(self.plan), opener=self.signer.address
         )
 
     async def connect(self) -> None:

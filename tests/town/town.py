@@ -106,8 +106,10 @@ class Town:
         self.matches.clear()
         self.goes.clear()
         self.acks.clear()
-        for kept in (self.chain.jobs, self.chain.locked, self.chain.credit, self.chain.rest):
+        for kept in (self.chain.jobs, self.chain.locked, self.chain.rest):
             kept.clear()
+        for paid in (self.chain.earned, self.chain.fees):
+            paid.clear()
         self.chain.prepaid[REQUESTER.address] = PREPAID
 
     async def close(self) -> None:
@@ -140,7 +142,7 @@ class Town:
             plan = self._route(excluded, before)
             stages = tuple(t.Stage(m.signer.address, m.layers.start, m.layers.end) for m in plan)
             endpoints = [m.endpoint for m in plan]
-            accepted, silent = await propose(self._peers, signed, stages, endpoints, before)
+            _, silent = await propose(self._peers, signed, stages, endpoints, before)
             if not silent:
                 break
             excluded |= silent
@@ -148,8 +150,7 @@ class Town:
         if moment is not None:
             await moment(plan)
         job_id = signing.job_id(domain, signed.order)
-        said, sigs = [a.acceptance for a in accepted], [a.signature for a in accepted]
-        await self._send("openMatched", signed.order, signed.signature, stages, said, sigs)
+        await self._send("openMatched", signed.order, signed.signature, stages)
         match = Match(job_id, signed, stages, tuple(endpoints), t.ZERO_HASH)
         self.matches.append(match)
         moment, self.when_matched = self.when_matched, None

@@ -81,8 +81,6 @@ class Town:
             terms_hash=signing.terms_hash(terms),
             nonce=self.nonces,
         )
-        hashes = signing.order_hash(order), signing.plan_hash(self.plan)
-        consents = [t.Acceptance(*hashes, stage, now + 300) for stage in range(2)]
         await self.chain.transact(
             self.matcher,
             "TaskRegistry",
@@ -90,11 +88,6 @@ class Town:
             order,
             signing.sign(signer, self.chain.domain, order),
             self.plan,
-            consents,
-            [
-                signing.sign(operator, self.chain.domain, consent)
-                for operator, consent in zip(self.signers[3:5], consents, strict=True)
-            ],
         )
         return Session(self, order, signing.job_id(self.chain.domain, order))
 
@@ -120,11 +113,16 @@ class Session:
             self.town.signers[8], "TaskRegistry", "settleAck", self.order, ack, signature, plan
         )
 
+    @property
+    def bound(self) -> tuple[t.Order, str]:
+        return self.order, signing.plan_hash(self.town.plan)
+
     async def job(self) -> Any:
-        return await self.town.chain.read("TaskRegistry", "jobOf", self.job_id)
+        plan_hash = signing.plan_hash(self.town.plan)
+        return await self.town.chain.read("TaskRegistry", "jobOf", self.job_id, plan_hash)
 
     async def locked(self) -> int:
-        return int((await self.town.read("lockOf", self.job_id))["nano"])
+        return pricing.locked_nano(self.order, await self.job())
 
 
 @pytest.fixture
@@ -166,28 +164,30 @@ async def test_a_session_pays_as_python_computes_and_ends_with_the_rest_returned
     assert await session.locked() == locked
     assert await town.read("jobSpenderOf", session.job_id) == town.spender.address
 
-    paid, spent, earned = (0, 0), 0, dict.fromkeys((town.matcher.address, *owners(town)), 0)
+    operators = [signer.address for signer in town.signers[3:5]]
+    paid, spent, earned, to_matcher = (0, 0), 0, dict.fromkeys(operators, 0), 0
     for totals in ((1000, 333), (1001, 333), (77_777, 99_999)):
         await session.bring(town.spender, *totals)
         due = pricing.step(session.order, town.plan, town.spec, paid, totals, **FEES)
         paid, spent = totals, spent + due.paid
-        earned[town.matcher.address] += due.matcher_fee
-        for owner, nano in zip(owners(town), due.pays, strict=True):
-            earned[owner] += nano
+        to_matcher += due.matcher_fee
+        for operator, nano in zip(operators, due.pays, strict=True):
+            earned[operator] += nano
         assert await session.locked() == locked - spent
         for who, nano in earned.items():
-            assert (await town.read("nanoOf", who))["credit"] == nano
+            assert (await town.read("nanoOf", who))["earned"] == nano
+        assert (await town.read("nanoOf", town.matcher.address))["matcherFees"] == to_matcher
         job = await session.job()
         assert (job["state"], job["tokensIn"], job["tokensOut"]) == (t.JobState.MATCHED, *totals)
 
     whole = pricing.split(session.order, town.plan, town.spec, *paid, **FEES)
     assert whole.refund == locked - spent
 
-    await chain.transact(town.spender, "TaskRegistry", "requestClose", session.order)
+    await chain.transact(town.spender, "TaskRegistry", "requestClose", *session.bound)
     with pytest.raises(ContractRefused, match="DeadlineNotPassed"):
-        await chain.transact(town.signers[8], "TaskRegistry", "expire", session.job_id)
+        await chain.transact(town.signers[8], "TaskRegistry", "expire", *session.bound)
     await later(chain, PARAMETERS.close_delay_s + 1)
-    await chain.transact(town.signers[8], "TaskRegistry", "expire", session.job_id)
+    await chain.transact(town.signers[8], "TaskRegistry", "expire", *session.bound)
     assert (await session.job())["state"] == t.JobState.SETTLED
     left = (await town.read("nanoOf", town.requester.address))["balance"]
     assert left == DEPOSIT * NANO - spent
@@ -195,8 +195,16 @@ async def test_a_session_pays_as_python_computes_and_ends_with_the_rest_returned
     assert (used["limit"], used["usedNano"]) == (LIMIT, spent)
 
 
-def owners(town: Town) -> list[str]:
-    return [owner.address for owner in town.signers[1:3]]
+async def test_what_operators_earned_goes_to_their_owners_whoever_collects(town: Town) -> None:
+    session = await town.session(town.requester)
+    await session.bring(town.requester, 77_777, 99_999)
+    operators = [signer.address for signer in town.signers[3:5]]
+    earned = [await town.read("earnedOf", operator) for operator in operators]
+    assert all(earned)
+    await town.chain.transact(town.signers[8], "Escrow", "collect", operators)
+    for owner, units in zip(town.signers[1:3], earned, strict=True):
+        assert await town.chain.read("TestUSD", "balanceOf", owner.address) == units
+    assert [await town.read("earnedOf", operator) for operator in operators] == [0, 0]
 
 
 async def test_an_ack_that_counts_no_more_is_refused(town: Town) -> None:

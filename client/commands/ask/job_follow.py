@@ -15,6 +15,7 @@ import msgspec
 from client.audit.evidence import events_of_job
 from client.commands.ask.job_list import keeper_pid
 from client.context import Context, model_folder, model_name, open_context, open_store
+from client.pipeline.on_chain import FoundJob, find_job
 from client.records.store import JobRow, RequestRow, match_of
 from core.protocol import ids, units
 from core.protocol.errors import DeadlinePassed, UsageError
@@ -38,8 +39,18 @@ EVENTS = (
     "JobExpired",
     "JobDisputed",
     "JobResolved",
-    "JobLocked",
-    "JobReleased",
+    "Paid",
+)
+#: Arguments of events that are amounts in nano units, several in a list.
+AMOUNTS = (
+    "maxNano",
+    "paidNano",
+    "refundedNano",
+    "withheldNano",
+    "payNano",
+    "matcherNano",
+    "protocolNano",
+    "refundNano",
 )
 Json = dict[str, Any]
 
@@ -121,12 +132,11 @@ async def _events(context: Context, job_id: str) -> list[LogLine]:
 
 
 def _said(settings: Settings, args: Json) -> str:
-    amounts = ("maxNano", "paidNano", "refundedNano", "withheldNano")
-    return ", ".join(
-        f"{name.removesuffix('Nano')} {settings.show_token(units.whole_units(args[name]))}"
-        for name in amounts
-        if name in args
-    )
+    said = []
+    for name in (name for name in AMOUNTS if name in args):
+        nano = sum(args[name]) if isinstance(args[name], list | tuple) else args[name]
+        said.append(f"{name.removesuffix('Nano')} {settings.show_token(units.whole_units(nano))}")
+    return ", ".join(said)
 
 
 async def wait_for_job(run: Run, typed: str) -> Ended:
@@ -141,8 +151,8 @@ async def wait_for_job(run: Run, typed: str) -> Ended:
         delay_s = await _delay_s(context)
         with run.stage(1, 1, f"waiting for {ids.short(ids.Kind.JOB, row.job_id)}") as stage:
             while True:
-                job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
-                state = JobState(job["state"])
+                found = await _found(context, row)
+                job, state = found.said, found.state
                 now = max(await context.chain.now(), int(clock.now()))
                 stage.set(0, _waits_for(state, job, now))
                 if state in ENDED:
@@ -173,8 +183,12 @@ async def _ending(context: Context, job_id: str, state: JobState) -> Ended:
     show = context.settings.show_token
     paid = refunded = 0
     for event in await events_of_job(context.chain, job_id, context.settings.network.deploy_block):
-        if event.name in ("JobSettled", "JobCancelled", "JobExpired"):
-            paid, refunded = event.args.get("paidNano", 0), event.args["refundedNano"]
+        if event.name == "JobPaid":
+            paid += event.args["paidNano"]
+            refunded += event.args["withheldNano"]
+        elif event.name in ("JobSettled", "JobCancelled", "JobExpired"):
+            paid += event.args.get("paidNano", 0)
+            refunded += event.args["refundedNano"]
     return Ended(
         job=ids.short(ids.Kind.JOB, job_id),
         on_chain=state.name.lower(),
@@ -194,30 +208,33 @@ async def cancel_job(run: Run, typed: str) -> Ended:
     name = ids.short(ids.Kind.JOB, row.job_id)
     signer = run.unlock()
     async with open_context(settings) as context:
-        job = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
-        lock = await context.chain.read("Escrow", "lockOf", row.job_id)
-        state, now = JobState(job["state"]), await context.chain.now()
+        found = await _found(context, row)
+        state, now = found.state, await context.chain.now()
         pid = _keeper(settings, row)
-        left_s = job["deadline"] - now
+        left_s = found.said["deadline"] - now
         if state is JobState.MATCHED and pid and left_s >= 0:
             run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
             await _interrupt(settings, row, pid)
-            return await _settled(context, row.job_id)
+            return await _settled(context, row)
         function = _way_out(name, state, left_s, await _delay_s(context))
-        await context.chain.simulate(signer.address, "TaskRegistry", function, row.job_id)
+        said = (found.order, found.plan_hash) if function == "expire" else (found.order,)
+        await context.chain.simulate(signer.address, "TaskRegistry", function, *said)
         run.confirm(
             "End it?",
             {
                 "job": name,
                 "state": state.name.lower(),
-                "locked": settings.show_token(units.covering_units(lock["nano"])),
-                "back to": f"the prepaid balance of {match_of(row).signed.order.requester}",
+                "locked": settings.show_token(units.covering_units(found.locked_nano)),
+                "back to": f"the prepaid balance of {found.order.requester}",
             },
         )
-        sent = await context.chain.transact(signer, "TaskRegistry", function, row.job_id)
-        ended = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
-        ending = await _ending(context, row.job_id, JobState(ended["state"]))
+        sent = await context.chain.transact(signer, "TaskRegistry", function, *said)
+        ending = await _ending(context, row.job_id, (await _found(context, row)).state)
         return msgspec.structs.replace(ending, tx=sent.tx_hash)
+
+
+async def _found(context: Context, row: JobRow) -> FoundJob:
+    return await find_job(context.chain, match_of(row), context.settings.network.deploy_block)
 
 
 def _keeper(settings: Settings, row: JobRow) -> int | None:
@@ -250,14 +267,14 @@ async def _interrupt(settings: Settings, row: JobRow, pid: int) -> None:
     )
 
 
-async def _settled(context: Context, job_id: str) -> Ended:
+async def _settled(context: Context, row: JobRow) -> Ended:
     """How the job stands, once the chain says that it is over, or soon."""
     for _ in range(round(SETTLED_WITHIN_S / POLL_S)):
-        job = await context.chain.read("TaskRegistry", "jobOf", job_id)
-        if JobState(job["state"]) in ENDED:
+        state = (await _found(context, row)).state
+        if state in ENDED:
             break
         await asyncio.sleep(POLL_S)
-    return await _ending(context, job_id, JobState(job["state"]))
+    return await _ending(context, row.job_id, state)
 
 
 async def _delay_s(context: Context) -> int:
@@ -288,9 +305,12 @@ def _way_out(name: str, state: JobState, left_s: int, delay_s: int) -> str:
         )
     if state is JobState.MATCHED:
         return "expire"
+    is_there = state is not JobState.NONE
     raise UsageError(
         f"{name} cannot be cancelled",
-        f"it is {state.name.lower()}, so nothing is left to give back",
+        f"it is {state.name.lower()}, so nothing is left to give back"
+        if is_there
+        else "its order was not opened on chain, so it locks nothing",
         next_step=f"client jobs show {name}",
     )
 

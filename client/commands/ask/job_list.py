@@ -11,7 +11,7 @@ import msgspec
 
 from client.context import open_context, open_store
 from client.orders.shard_roots import shard_roots
-from client.pipeline.pipeline import Match
+from client.pipeline.on_chain import FoundJob, find_job, job_with_plan
 from client.pipeline.verify import (
     Bought,
     RequestAnswer,
@@ -117,15 +117,14 @@ async def show_job(settings: Settings, typed: str) -> ShownJob:
         row = store.find_job(typed)
         line = _job_line(settings, store, row)
     async with open_context(settings) as context:
-        on_chain = await context.chain.read("TaskRegistry", "jobOf", row.job_id)
-        lock = await context.chain.read("Escrow", "lockOf", row.job_id)
+        job = await find_job(context.chain, match_of(row), settings.network.deploy_block)
     return ShownJob(
         **msgspec.structs.asdict(line),
         id=ids.full(ids.Kind.JOB, row.job_id),
-        on_chain=JobState(on_chain["state"]).name.lower(),
-        locked=settings.show_token(units.covering_units(lock["nano"])),
-        tokens_in=on_chain["tokensIn"],
-        tokens_out=on_chain["tokensOut"],
+        on_chain=job.state.name.lower(),
+        locked=settings.show_token(units.covering_units(job.locked_nano)),
+        tokens_in=job.said["tokensIn"],
+        tokens_out=job.said["tokensOut"],
         plan=[f"{s.operator} [{s.layers}]" for s in match_of(row).plan],
         transaction=row.tx_hash,
     )
@@ -166,13 +165,12 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
         roots = await shard_roots(chain, order.model_id, match.plan)
         bought = Bought(chain.domain, order, match.plan, lambda a, b: roots[a, b])
         count, *tokens = check_delivery(held, answers, bought)
-        on_chain = await chain.read("TaskRegistry", "jobOf", row.job_id)
+        job = await job_with_plan(chain, match)
         spec = msgspec.convert(
             await chain.read("ModelRegistry", "specOf", order.model_id), ModelSpec
         )
         theirs = await chain.read("TaskRegistry", "split", order, list(match.plan), *tokens)
-    state = JobState(on_chain["state"])
-    _check_chain(match, on_chain, state, *tokens)
+    _check_chain(job, *tokens)
     expected = pricing.split(order, match.plan, spec, *tokens)
     price, pay = (
         settings.show_token(units.whole_units(sum(nano)))
@@ -187,7 +185,7 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
         commitments="chained from prompt to answer, shards as registered",
         tokens=f"{tokens[0]} in, {tokens[1]} out, equal to what was sent and received",
         price=f"{price} for {_answers(len(answers))}, {pay} of it to miners",
-        on_chain=state.name.lower(),
+        on_chain=job.state.name.lower(),
     )
 
 
@@ -227,17 +225,15 @@ def check_delivery(
     return sum(map(len, pipelines)), tokens_in, tokens_out
 
 
-def _check_chain(
-    match: Match, on_chain: dict[str, Any], state: JobState, tokens_in: int, tokens_out: int
-) -> None:
+def _check_chain(job: FoundJob, tokens_in: int, tokens_out: int) -> None:
     """Raise CheckFailed unless the chain has this job, plan and, once paid, these counts."""
-    if state is JobState.NONE or on_chain["planHash"] != match.plan_hash:
+    if job.state is JobState.NONE:
         raise CheckFailed(
             "the job on chain is another one",
-            f"state {state.name}, plan {on_chain['planHash']}, ours is {match.plan_hash}",
+            f"there is none of this order with plan {job.plan_hash}",
         )
-    counted = (on_chain["tokensIn"], on_chain["tokensOut"])
-    paid = state in (JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED)
+    counted = (job.said["tokensIn"], job.said["tokensOut"])
+    paid = job.state in (JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED)
     if paid and counted != (tokens_in, tokens_out):
         raise CheckFailed(
             "the chain counts other tokens",

@@ -105,7 +105,7 @@ async def convict_job(run: Run, typed: str, delegation_file: Path | None) -> Non
 
 
 async def _is_at_fault(context: Context, case: AuditCase, stage: int) -> bool:
-    job = await context.chain.read("TaskRegistry", "jobOf", case.job_id)
+    job = await context.chain.read("TaskRegistry", "jobOf", case.job_id, case.plan_hash)
     return bool(job["faultMask"] >> stage & 1)
 
 

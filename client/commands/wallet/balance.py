@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from client.context import Context, open_context, open_store
+from client.pipeline.on_chain import job_with_plan
 from client.records.store import ClientStore, JobRow, match_of
 from client.wallet import balances
 from core.money import pricing
@@ -101,10 +102,9 @@ def _delivered(store: ClientStore, row: JobRow) -> tuple[int, int]:
 
 
 async def _locks(context: Context, rows: list[JobRow]) -> dict[str, int]:
-    """What the escrow still holds for each of these jobs, where it holds anything."""
-    read = context.chain.read
+    """What each of these jobs still locks, where it locks anything."""
     found = {
-        row.job_id: covering_units((await read("Escrow", "lockOf", row.job_id))["nano"])
+        row.job_id: covering_units((await job_with_plan(context.chain, match_of(row))).locked_nano)
         for row in rows[:MOST_LOCKS]
     }
     return {job: units for job, units in found.items() if units}

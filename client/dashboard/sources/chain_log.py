@@ -44,6 +44,8 @@ CREATE INDEX IF NOT EXISTS subject_event ON subject (event_id);
 CREATE TABLE IF NOT EXISTS block_time (block INTEGER PRIMARY KEY, at_s INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS follower (id INTEGER PRIMARY KEY CHECK (id = 1), position BLOB NOT NULL);
 """
+#: The events with which a job ends and locks nothing any more.
+_ENDS = ("JobSettled", "JobCancelled", "JobExpired")
 _SUBJECT = "JOIN subject s ON s.event_id = e.id WHERE s.subject = ?"
 
 
@@ -83,7 +85,6 @@ class ChainLog:
         self._db.executescript(
             "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;" + _TABLES
         )
-        self._db.create_aggregate("sum_units", 1, _SumOfUnits)
         self._follower = EventFollower(chain, start_block=start_block, position=self._position())
         self._looked_at_ms, self._problem = 0, "not read yet"
 
@@ -149,22 +150,41 @@ class ChainLog:
         """How many events of these names have this subject."""
         return await self._off_loop(self._count, subject.lower(), tuple(names))
 
-    async def open_locks(self, account: str, limit: int = 100) -> list[LoggedEvent]:
-        """Newest first: `JobLocked` of an account whose jobs have not given the rest back."""
+    async def movements(
+        self, account: str, names: Sequence[str], *, before: int | None = None, limit: int = 50
+    ) -> list[LoggedEvent]:
+        """Newest first: those of these events that moved the account's own money.
+
+        A `JobSettled` tells the money of its transaction's `Paid` again; alone, as of a session
+        that expired, it is a movement.
+        """
+        own, key = ("requester", "to", "account"), account.lower()
+        whose = ", ".join(f"json_extract(e.args, '$.{name}')" for name in own)
         where = (
-            f"{_SUBJECT} AND e.name = 'JobLocked' AND NOT EXISTS "
-            "(SELECT 1 FROM subject j JOIN event r ON r.id = j.event_id "
-            "WHERE j.subject = lower(json_extract(e.args, '$.job')) AND r.name = 'JobReleased') "
+            f"{_SUBJECT} AND lower(coalesce({whose}, ?)) = ? AND NOT (e.name = 'JobSettled' "
+            "AND EXISTS (SELECT 1 FROM event p WHERE p.tx = e.tx AND p.name = 'Paid' "
+            "AND json_extract(p.args, '$.job') = json_extract(e.args, '$.job')))"
         )
-        return await self._off_loop(self._page, where, [account.lower()], (), None, limit)
+        return await self._off_loop(self._page, where, [key, key, key], tuple(names), before, limit)
 
-    async def credits_of(self, account: str, jobs: Sequence[str]) -> dict[str, int]:
-        """What each of these jobs brought an account, in base units."""
-        return await self._off_loop(self._credits_of, account.lower(), [j.lower() for j in jobs])
+    async def open_locks(self, account: str, limit: int = 100) -> list[tuple[LoggedEvent, int]]:
+        """Newest first: `JobOpened` of jobs of an account that did not end, and what each locks.
 
-    async def credited(self, account: str) -> tuple[int, list[tuple[str, int, int]]]:
-        """All credits of an account, and (day, units, credits) of its last 30 days in order."""
-        return await self._off_loop(self._credited, account.lower())
+        In nano units: the lock less what the job's Acks paid and gave back.
+        """
+        return await self._off_loop(self._open_locks, account.lower(), limit)
+
+    async def income_of_jobs(self, account: str, jobs: Sequence[str]) -> dict[str, int]:
+        """What each of these jobs paid an account, as in `income`, in whole units."""
+        wanted = [job.lower() for job in jobs]
+        return await self._off_loop(self._income_of_jobs, account.lower(), wanted)
+
+    async def income(self, account: str) -> tuple[int, list[tuple[str, int, int]]]:
+        """What jobs paid an account, and (day, units, payments) of its last 30 days in order.
+
+        Its income is the pay of all operators that its miner ever had, and its fees as a matcher.
+        """
+        return await self._off_loop(self._income, account.lower())
 
     # --- in the file's thread ---
 
@@ -254,30 +274,62 @@ class ChainLog:
         (count,) = self._db.execute(query, (subject, *names)).fetchone()
         return int(count)
 
-    def _credits_of(self, account: str, jobs: list[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _open_locks(self, account: str, limit: int) -> list[tuple[LoggedEvent, int]]:
+        ends = ",".join(f"'{name}'" for name in _ENDS)
+        where = (
+            f"{_SUBJECT} AND e.name = 'JobOpened' AND NOT EXISTS "
+            "(SELECT 1 FROM subject j JOIN event r ON r.id = j.event_id "
+            f"WHERE j.subject = lower(json_extract(e.args, '$.job')) AND r.name IN ({ends})) "
+        )
+        opened = self._page(where, [account], (), None, limit)
+        return [(event, self._locked_nano(event)) for event in opened]
+
+    def _locked_nano(self, opened: LoggedEvent) -> int:
+        query = f"SELECT e.args FROM event e {_SUBJECT} AND e.name = 'JobPaid'"
+        paid = [
+            json.loads(row[0]) for row in self._db.execute(query, (opened.args["job"].lower(),))
+        ]
+        gone = sum(int(args["paidNano"]) + int(args["withheldNano"]) for args in paid)
+        return int(opened.args["maxNano"]) - gone
+
+    def _income_of_jobs(self, account: str, jobs: list[str]) -> dict[str, int]:
+        operators, found = self._operators_of(account), dict[str, int]()
         for job in jobs:
-            query = f"SELECT e.args FROM event e {_SUBJECT} AND e.name = 'Credited'"
-            rows = self._db.execute(query, (job,))
-            credited = [json.loads(row[0]) for row in rows]
-            found[job] = whole_units(
-                sum(int(args["nano"]) for args in credited if args["account"].lower() == account)
-            )
+            query = f"SELECT e.args FROM event e {_SUBJECT} AND e.name = 'Paid'"
+            paid = [json.loads(row[0]) for row in self._db.execute(query, (job,))]
+            found[job] = whole_units(sum(_brought(args, account, operators) for args in paid))
         return found
 
-    def _credited(self, account: str) -> tuple[int, list[tuple[str, int, int]]]:
-        mine = (
-            f"FROM event e LEFT JOIN block_time t ON t.block = e.block {_SUBJECT} "
-            "AND e.name = 'Credited' AND lower(json_extract(e.args, '$.account')) = ?"
-        )
-        units = "COALESCE(sum_units(e.args -> '$.nano'), 0)"
-        (total,) = self._db.execute(f"SELECT {units} {mine}", (account, account)).fetchone()
+    def _income(self, account: str) -> tuple[int, list[tuple[str, int, int]]]:
+        operators = self._operators_of(account)
+        marks = ",".join("?" * (1 + len(operators)))
         rows = self._db.execute(
-            f"SELECT date(t.at_s, 'unixepoch') day, {units}, COUNT(*) {mine} "
-            "AND t.at_s IS NOT NULL GROUP BY day ORDER BY day DESC LIMIT 30",
-            (account, account),
-        ).fetchall()
-        return total, [tuple(row) for row in reversed(rows)]
+            "SELECT e.args, date(t.at_s, 'unixepoch') FROM event e "
+            "LEFT JOIN block_time t ON t.block = e.block WHERE e.name = 'Paid' "
+            f"AND e.id IN (SELECT event_id FROM subject WHERE subject IN ({marks}))",
+            (account, *operators),
+        )
+        total, days = 0, dict[str, tuple[int, int]]()
+        for args, day in rows:
+            if not (nano := _brought(json.loads(args), account, operators)):
+                continue
+            total += nano
+            if day is not None:
+                before, count = days.get(day, (0, 0))
+                days[day] = before + nano, count + 1
+        last = [(day, whole_units(days[day][0]), days[day][1]) for day in sorted(days)[-30:]]
+        return whole_units(total), last
+
+    def _operators_of(self, owner: str) -> frozenset[str]:
+        """All that an owner's miner ever had: none of them can become another's."""
+        query = f"SELECT e.args FROM event e {_SUBJECT} AND e.name IN (?, ?)"
+        rows = self._db.execute(query, (owner, "MinerRegistered", "OperatorRotated"))
+        told = [json.loads(row[0]) for row in rows]
+        return frozenset(
+            str(args.get("newOperator") or args["operator"]).lower()
+            for args in told
+            if args["owner"].lower() == owner
+        )
 
     def _select(self, rest: str, values: Sequence[Any]) -> list[LoggedEvent]:
         query = (
@@ -289,17 +341,11 @@ class ChainLog:
         return [LoggedEvent(*row[:6], json.loads(row[6]), row[7]) for row in rows]
 
 
-class _SumOfUnits:
-    """For SQL: whole units of a sum of nano units, which may be larger than SQL's integers."""
-
-    def __init__(self) -> None:
-        self._nano = 0
-
-    def step(self, nano: str) -> None:
-        self._nano += int(nano)
-
-    def finalize(self) -> int:
-        return whole_units(self._nano)
+def _brought(paid: dict[str, Any], account: str, operators: frozenset[str]) -> int:
+    """What a `Paid` brought an account, in nano units: its operators' pay, its fee as a matcher."""
+    each = zip(paid["operators"], paid["payNano"], strict=True)
+    pay = sum(int(nano) for operator, nano in each if operator.lower() in operators)
+    return pay + (int(paid["matcherNano"]) if paid["matcher"].lower() == account else 0)
 
 
 def subjects_of(args: Any) -> set[str]:

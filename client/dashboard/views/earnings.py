@@ -35,7 +35,7 @@ class Payout:
 
 @dataclass(frozen=True)
 class Day:
-    """What was credited on a day (UTC)."""
+    """What was paid on a day (UTC)."""
 
     day: str
     paid_units: int
@@ -81,10 +81,10 @@ class DeServeRow:
     tokens_per_s: int
 
 
-def payout(matched: LoggedEvent, state: int, credits: Mapping[str, int]) -> Payout:
+def payout(matched: LoggedEvent, state: int, income: Mapping[str, int]) -> Payout:
     """A job from the event that matched it, its state now, and what it brought the owner."""
     job_id = str(matched.args["job"])
-    paid_units, named = credits.get(job_id.lower(), 0), JobState(state).name.lower()
+    paid_units, named = income.get(job_id.lower(), 0), JobState(state).name.lower()
     return copied(Payout, matched, job_id=job_id, state=named, paid_units=paid_units)
 
 

@@ -91,7 +91,17 @@ _UNITS = {
 
 
 #: Of these the whole units are shown.
-_NANO_UNITS = {"nano", "maxNano", "refundedNano", "paidNano", "withheldNano"}
+_NANO_UNITS = {
+    "nano",
+    "maxNano",
+    "refundedNano",
+    "paidNano",
+    "withheldNano",
+    "payNano",
+    "matcherNano",
+    "protocolNano",
+    "refundNano",
+}
 
 
 def event_line(event: LoggedEvent) -> EventLine:
@@ -114,8 +124,9 @@ def _arguments(event: LoggedEvent, name: str, value: Any) -> Iterable[Argument]:
     elif isinstance(value, list):
         for position, of_it in enumerate(value):
             yield from _arguments(event, f"{name}[{position}]", of_it)
-    elif name in _NANO_UNITS:
-        yield Argument(name.removesuffix("Nano"), str(whole_units(value)), "units")
+    elif (told := name.partition("["))[0] in _NANO_UNITS:
+        label = told[0].removesuffix("Nano") + told[1] + told[2]
+        yield Argument(label, str(whole_units(value)), "units")
     else:
         yield Argument(name, str(value), _kind(event, name, value))
 

@@ -14,11 +14,14 @@ from core.protocol.units import covering_units, whole_units
 #: sign on the prepaid balance.
 MOVES = {
     "Deposited": ("deposited", "amount", 1),
-    "JobLocked": ("locked for a job", "nano", -1),
-    "JobReleased": ("returned from a job", "refundedNano", 1),
+    "JobOpened": ("locked for a job", "maxNano", -1),
+    "Paid": ("returned from a job", "refundNano", 1),
+    "JobSettled": ("returned from a session", "refundedNano", 1),
+    "JobCancelled": ("returned from a cancelled job", "refundedNano", 1),
+    "JobExpired": ("returned from an expired job", "refundedNano", 1),
     "WithdrawRequested": ("on its way out", "amount", -1),
     "Withdrawn": ("withdrawn", "amount", 0),
-    "Credited": ("credited", "nano", 0),
+    "Collected": ("collected", "amount", 0),
     "CreditWithdrawn": ("credit withdrawn", "amount", 0),
     "SpenderSet": ("a spender's limit set", "limit", 0),
 }
@@ -70,19 +73,24 @@ class WalletPage:
 
 
 def movement(event: LoggedEvent) -> Movement:
+    """What an event of `ChainLog.movements` did."""
     text, argument, sign = MOVES[event.name]
-    amount = int(event.args[argument])
-    if argument in ("nano", "refundedNano"):
+    amount, paid = int(event.args[argument]), None
+    if argument.endswith("Nano"):
         amount = covering_units(amount) if sign < 0 else whole_units(amount)
-    of_credit = event.args.get("source") if event.name == "Credited" else None
+    if event.name == "Paid":
+        args = event.args
+        fees = int(args["matcherNano"]) + int(args["protocolNano"])
+        paid = whole_units(sum(map(int, args["payNano"])) + fees)
+        text = text if amount else "paid for a job"
     return copied(
         Movement,
         event,
         text=text,
         amount_units=amount,
         change_units=sign * amount,
-        paid_units=whole_units(event.args["paidNano"]) if event.name == "JobReleased" else None,
-        job_id=event.args.get("job") or of_credit,
+        paid_units=paid,
+        job_id=event.args.get("job"),
     )
 
 

@@ -22,6 +22,7 @@ from client.jobs.wishes import (
 )
 from client.orders.demands import demanded
 from client.orders.orders import Prompt
+from client.pipeline.on_chain import job_with_plan
 from client.pipeline.pipeline import Logprobs, Match
 from client.pipeline.verify import RequestAnswer
 from client.records.store import ClientStore, JobRow, RequestRow, match_of
@@ -144,9 +145,9 @@ class BatchRunner:
 
     async def _counts(self, job: JobRow) -> tuple[int, int]:
         """Tokens that a job is paid for, by the chain, or before it by what we acknowledged."""
-        on_chain = await self._context.chain.read("TaskRegistry", "jobOf", job.job_id)
-        if JobState(on_chain["state"]) in PAID:
-            return on_chain["tokensIn"], on_chain["tokensOut"]
+        found = await job_with_plan(self._context.chain, match_of(job))
+        if found.state in PAID:
+            return found.said["tokensIn"], found.said["tokensOut"]
         if job.state == "abandoned":
             return 0, 0
         answers = [_answer(row) for row in self._store.requests(job.job_id)]

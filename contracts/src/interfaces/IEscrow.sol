@@ -6,11 +6,12 @@ import {JobId} from "../types/Ids.sol";
 /// Who owns which money, and which keys may lock how much of it? TaskRegistry decides what a job
 /// pays. Nobody owns or pauses this contract.
 ///
-/// Balances, locks and credits are kept in nano units, so a share below a unit is a share. Tokens
-/// come and go in whole units.
+/// Balances, pay and fees are kept in nano units, so a share below a unit is a share. Tokens come
+/// and go in whole units. What a job has locked is in nobody's book here: it follows from its order
+/// and the counts that were paid, which TaskRegistry has.
 ///
-/// INVARIANT: 10⁹·(token.balanceOf(this) − Σ thawing) = Σ balances + Σ job locks + Σ credits, in
-/// nano units. (Tokens sent here without a deposit belong to nobody.)
+/// INVARIANT: 10⁹·(token.balanceOf(this) − Σ thawing) = Σ balances + Σ earned + Σ fees + Σ locks of
+/// TaskRegistry's jobs, in nano units. (Tokens sent here without a deposit belong to nobody.)
 interface IEscrow {
     /// A key that may sign orders for an account, so that a server needs not the account's own.
     struct Spender {
@@ -24,20 +25,47 @@ interface IEscrow {
         uint64 readyAt;
     }
 
-    struct Payout {
-        address account;
-        uint256 nano;
+    /// What a job owes beside its stages' pay.
+    struct Bill {
+        JobId job;
+        address requester;
+        bool isSpenders; //      a spender opened the job
+        address matcher;
+        uint256 matcherNano;
+        uint256 protocolNano;
+        uint256 refundNano; //   back to the requester's balance
+    }
+
+    /// All that is kept under one address, in nano units: each kind belongs to another account.
+    struct Holdings {
+        uint256 balance; //      its own
+        uint256 earned; //       of this operator, and so of its miner's owner
+        uint256 matcherFees; //  its own, as a matcher
+        uint256 protocolFees; // of this matcher's jobs, and so of the fee recipient
+    }
+
+    enum Payee {
+        Operator,
+        Matcher,
+        Protocol
     }
 
     event Deposited(address indexed account, address indexed payer, uint256 amount);
     event WithdrawRequested(address indexed account, uint256 amount, uint256 readyAt);
     event Withdrawn(address indexed account, uint256 amount);
-    event JobLocked(JobId indexed job, address indexed requester, uint256 nano);
-    event JobReleased(
-        JobId indexed job, address indexed requester, uint256 refundedNano, uint256 paidNano
+    /// Out of a job's lock: to operators, a place each, to matcher and protocol, and back.
+    event Paid(
+        JobId indexed job,
+        address indexed requester,
+        address indexed matcher,
+        address[] operators,
+        uint256[] payNano,
+        uint256 matcherNano,
+        uint256 protocolNano,
+        uint256 refundNano
     );
-    event Credited(address indexed account, uint256 nano, bytes32 indexed source);
-    event CreditWithdrawn(address indexed account, uint256 amount);
+    /// `amount` went to `to`: the pay of an operator, or a fee of a matcher's jobs.
+    event Collected(address indexed to, address indexed account, Payee payee, uint256 amount);
     event SpenderSet(
         address indexed account, address indexed spender, uint256 limit, uint256 expiry
     );
@@ -49,11 +77,7 @@ interface IEscrow {
     error InsufficientBalance(address account, uint256 haveNano, uint256 needNano);
     error WithdrawNotReady(uint256 when);
     error NothingThawing();
-    error NoCredit();
     error NotTaskRegistry(address caller);
-    error JobLockExists(JobId job);
-    error JobLockMissing(JobId job);
-    error PayoutsExceedLock(uint256 payoutsNano, uint256 lockNano);
     error SpenderInvalid(address spender);
     error SpenderNotAllowed(address account, address spender);
     error SpenderOverLimit(address spender, uint256 usedNano, uint256 limitNano);
@@ -75,37 +99,44 @@ interface IEscrow {
     /// limit.
     function setSpender(address spender, uint96 limit, uint64 expiry) external;
 
-    // --- anyone with a credit ---
-    /// Whole units of it; what is less stays a credit.
-    function withdrawCredit() external returns (uint256 amount);
+    // --- what jobs paid: anyone may call, the money goes where it belongs ---
 
-    // --- TaskRegistry only ---
-    /// `spender`: the key that signed in the requester's place, within expiry and limit; or zero.
-    function lockForJob(JobId job, address requester, address spender, uint256 nano) external;
+    /// Send what these operators' stages earned, in whole units, to the owners of their miners;
+    /// what is less than a unit stays, and what the token refuses to send.
+    function collect(address[] calldata operators) external;
 
-    /// As `lockForJob`, but pulls whole units from the requester's token allowance; what they are
-    /// more than `nano` is added to its balance.
-    function pullForJob(JobId job, address requester, uint256 nano) external;
+    /// Send the fees of these matchers' jobs: their own to them, the protocol's to TaskRegistry's
+    /// fee recipient. Each is sent, or stays, whatever the token says to the other.
+    function collectFees(address[] calldata matchers) external;
 
-    /// Credit the payouts out of a lock, which stays. Reverts if they are more than is left of it.
-    function payJob(JobId job, Payout[] calldata payouts) external;
+    // --- TaskRegistry only, which knows what of a job's lock is left ---
 
-    /// End a lock: credit the payouts, return the rest to the requester's balance.
-    function releaseJob(JobId job, Payout[] calldata payouts)
-        external
-        returns (uint256 refundedNano);
+    /// Take `nano` from the requester's balance for a job. `spender`: the key that signed in the
+    /// requester's place, within expiry and limit; or zero.
+    function lock(JobId job, address requester, address spender, uint256 nano) external;
+
+    /// As `lock`, but pulls whole units from the requester's token allowance; what they are more
+    /// than `nano` is added to its balance.
+    function pull(address requester, uint256 nano) external;
+
+    /// Pay out of a job's lock: each stage's operator, the fees, and back to the requester.
+    function pay(Bill calldata bill, address[] calldata operators, uint256[] calldata payNano)
+        external;
+
+    /// Give of a job's lock back to the requester's balance.
+    function refund(JobId job, address requester, uint256 nano, bool isSpenders) external;
 
     // --- reads ---
-    /// Whole units, as `creditOf`.
+    /// Whole units, as `earnedOf` and `feesOf`.
     function balanceOf(address account) external view returns (uint256);
-    function creditOf(address account) external view returns (uint256);
+    function earnedOf(address operator) external view returns (uint256);
+    function feesOf(address matcher) external view returns (uint256 ofMatcher, uint256 ofProtocol);
 
-    /// Both exactly.
-    function nanoOf(address account) external view returns (uint256 balance, uint256 credit);
+    /// All exactly.
+    function nanoOf(address account) external view returns (Holdings memory);
     function thawOf(address account) external view returns (Thaw memory);
-    function lockOf(JobId job) external view returns (address requester, uint256 nano);
 
-    /// The key that opened this job in the requester's place, or zero. Kept after the lock.
+    /// The key that opened this job in the requester's place, or zero. Kept for ever.
     function jobSpenderOf(JobId job) external view returns (address);
     function spenderOf(address account, address spender) external view returns (Spender memory);
 

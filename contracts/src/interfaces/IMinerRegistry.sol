@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {Stage} from "../types/Signed.sol";
+
 /// Who may work: stake, machines, operator keys, exit and slashing.
 ///
 /// None → Active → Cooldown → Exited → Active by register. Jail is a time beside the state: a
@@ -211,6 +213,9 @@ interface IMinerRegistry {
     /// Is this the current key of an Active miner, out of jail and without an open dispute, with
     /// stake ≥ both minimums?
     function canWork(address operator, uint256 minStake) external view returns (bool);
+
+    /// Reverts with ITaskRegistry.MinerCannotWork unless every stage's operator `canWork`.
+    function requireWorkers(Stage[] calldata plan, uint256 minStake) external view;
     function creditOf(address account) external view returns (uint256);
     function disputeOf(address owner, uint32 number) external view returns (Dispute memory);
     /// What the miner had at stake when this dispute, which is not over, was opened.

@@ -2,9 +2,10 @@
 pragma solidity ^0.8.30;
 
 import {JobId} from "../types/Ids.sol";
-import {Ack, Acceptance, AuditorDelegation, Order, Stage, StageReceipt} from "../types/Signed.sol";
+import {Ack, AuditorDelegation, Order, Stage, StageReceipt} from "../types/Signed.sol";
 import {IArbitrator} from "./IArbitrator.sol";
 import {IEvidence} from "./IEvidence.sol";
+import {IMinerRegistry} from "./IMinerRegistry.sol";
 
 /// A job, from signed order to payment: a batch of requests, or, if both roots of its order are
 /// zero, a session whose requests are opened one by one and paid by cumulative Acks.
@@ -24,24 +25,19 @@ interface ITaskRegistry {
         Expired
     }
 
-    /// {planHash} {deadline 40 | finalAt 40 | window 32 | tokensIn 32 | tokensOut 32 | openDisputes
-    /// 32 | matcherFeeBps 16 | stages 8 | state 8 | isSession 8} {faultMask 64 | arbitrator 160}
-    /// {resultRoot}. Escrow has requester and locked amount.
+    /// One word a job, found by its id and the hash of its plan. All else is the order's.
     struct Job {
-        bytes32 planHash;
-        uint40 deadline; //      the order's, or the moment of requestClose
-        uint40 finalAt; //       of a delivery; paid by Ack: the end of slash-only disputes
-        uint32 window;
+        uint32 deadline; //      seconds; the order's, or the moment of requestClose
+        uint32 finalAt; //       of a delivery; paid by Ack: the end of slash-only disputes
         uint32 tokensIn; //      delivered, or acknowledged and paid
         uint32 tokensOut;
-        uint32 openDisputes;
-        uint16 matcherFeeBps;
-        uint8 stages;
-        State state;
-        bool isSession; //       its order is open
         uint64 faultMask; //     bit i: stage i was found at fault
-        address arbitrator; //   the order's, from the first dispute on
-        bytes32 resultRoot; //   of a delivery
+        uint16 openDisputes;
+        uint16 layers; //        the model's shape
+        uint8 embedUnits;
+        uint8 headUnits;
+        State state;
+        bool isSpenders; //      a spender of the requester opened it
     }
 
     struct Params {
@@ -59,16 +55,27 @@ interface ITaskRegistry {
     event JobDelivered(
         JobId indexed job, bytes32 resultRoot, uint32 tokensIn, uint32 tokensOut, uint256 finalAt
     );
-    /// A session's Ack: counts in all so far, and what this one brought.
-    event JobPaid(JobId indexed job, uint32 tokensIn, uint32 tokensOut, uint256 paidNano);
+    /// A session's Ack: counts in all so far, and what this one paid and gave back.
+    event JobPaid(
+        JobId indexed job,
+        address indexed requester,
+        uint32 tokensIn,
+        uint32 tokensOut,
+        uint256 paidNano,
+        uint256 withheldNano
+    );
     /// No more work for this session: its Acks count until then.
     event JobClosing(JobId indexed job, uint256 until);
     /// `paidNano`: by this call; a session's Acks told their own.
     event JobSettled(
-        JobId indexed job, uint256 paidNano, uint256 refundedNano, uint256 withheldNano
+        JobId indexed job,
+        address indexed requester,
+        uint256 paidNano,
+        uint256 refundedNano,
+        uint256 withheldNano
     );
-    event JobCancelled(JobId indexed job, uint256 refundedNano);
-    event JobExpired(JobId indexed job, uint256 refundedNano);
+    event JobCancelled(JobId indexed job, address indexed requester, uint256 refundedNano);
+    event JobExpired(JobId indexed job, address indexed requester, uint256 refundedNano);
     event JobDisputed(
         JobId indexed job,
         uint16 indexed stage,
@@ -98,13 +105,10 @@ interface ITaskRegistry {
     error WrongState(State have);
     error BadSignature(address expected);
     error BadPlan();
-    error PlanMismatch(bytes32 have, bytes32 need);
     error LayerGap(uint16 expectedFrom, uint16 haveFrom);
     error LayersUncovered(uint16 coveredTo, uint16 layers);
     error TooManyStages(uint256 have, uint256 max);
     error MinerCannotWork(address operator);
-    error AcceptanceMismatch(uint256 stage);
-    error AcceptanceExpired(uint256 stage, uint256 expiry);
     error ReceiptMismatch(uint256 stage);
     error ReceiptChainBroken(uint256 stage);
     error TokenCountMismatch(uint256 stage);
@@ -118,11 +122,10 @@ interface ITaskRegistry {
     error WindowClosed(uint256 when);
     error NotParty(address caller);
     error NotMatcher(address caller, address matcher);
-    error NotArbitrator(address caller, address arbitrator);
     error ArbitratorUnknown(address arbitrator);
     error FeeTooHigh(uint256 have, uint256 max);
     error NumericsProfileMismatch(bytes32 have, bytes32 need);
-    error NonceRevokedAlready(uint64 nonce);
+    error NonceUsedAlready(uint64 nonce);
     error StageOutOfRange(uint256 stage, uint256 stages);
     error StageAlreadyDisputed(uint256 stage);
     error StageAlreadyAtFault(uint256 stage);
@@ -140,28 +143,23 @@ interface ITaskRegistry {
     function open(Order calldata order) external returns (JobId);
 
     /// The normal way, in one transaction from a prepaid balance. → Matched
-    function openMatched(
-        Order calldata order,
-        bytes calldata requesterSig,
-        Stage[] calldata plan,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata acceptanceSigs
-    ) external returns (JobId);
+    ///
+    /// Sent by the order's matcher; by the requester, if it names none. Stages' acceptances stay
+    /// with the matcher: a stage is bound by what it signs about a plan alone, and the requester
+    /// trusts a matcher with no more than when it could name miners of its own.
+    function openMatched(Order calldata order, bytes calldata requesterSig, Stage[] calldata plan)
+        external
+        returns (JobId);
 
     /// Give an open job its pipeline. → Matched
-    function matchJob(
-        Order calldata order,
-        Stage[] calldata plan,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata acceptanceSigs
-    ) external;
+    function matchJob(Order calldata order, Stage[] calldata plan) external;
 
     /// Requester, Open only: full refund. → Cancelled
-    function cancel(JobId job) external;
+    function cancel(Order calldata order) external;
 
     /// Pays by the requester's word, at once. → Settled. In Matched only the order's matcher or a
     /// stage may bring it, else a requester could Ack nothing after the work; in Delivered anyone
-    /// may, of the delivered counts and result.
+    /// may, of the delivered counts.
     ///
     /// A session's Ack is a voucher that anyone may bring: it pays every stage the difference to
     /// the counts paid before, of which one grows and none falls, and the session goes on.
@@ -187,13 +185,14 @@ interface ITaskRegistry {
     /// After the window, with no open dispute: pays all stages not at fault. → Settled
     function finalize(Order calldata order, Stage[] calldata plan) external;
 
-    /// After the deadline, nothing delivered: full refund. Anyone. → Expired. A matched job ends so
+    /// After the deadline, nothing delivered: full refund. Anyone. → Expired. `planHash` as in
+    /// `jobOf`. A matched job ends so
     /// `closeDelaySeconds` later, a session as Settled if anything was paid.
-    function expire(JobId job) external;
+    function expire(Order calldata order, bytes32 planHash) external;
 
     /// Requester, the key that signed the order, or its matcher: a session's deadline is now. Acks
     /// of work done by then count for `closeDelaySeconds` more.
-    function requestClose(Order calldata order) external;
+    function requestClose(Order calldata order, bytes32 planHash) external;
 
     /// Requester, the order's auditor or a delegate: name the guilty stage by its signed receipt,
     /// within the window. Delivered or Disputed: its share is frozen. Paid by Ack: only stake is at
@@ -232,7 +231,8 @@ interface ITaskRegistry {
         IEvidence.Kind kind
     ) external;
 
-    /// Orders with this nonce can no longer be opened; a job already open is not touched.
+    /// Orders with this nonce can no longer be opened, as if a job had used it. Not one that a job
+    /// has used.
     function revokeNonce(uint64 nonce) external;
 
     // --- governance: only redirect or lower ---
@@ -242,7 +242,9 @@ interface ITaskRegistry {
 
     // --- reads ---
     function evidence() external view returns (IEvidence);
-    function jobOf(JobId job) external view returns (Job memory);
+    function minerRegistry() external view returns (IMinerRegistry);
+    /// `planHash` is zero of a job that was opened without a plan and waits for one.
+    function jobOf(JobId job, bytes32 planHash) external view returns (Job memory);
 
     /// gross and pay of every stage for these counts, in nano units: docs/protocol.md §4.
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
@@ -254,6 +256,6 @@ interface ITaskRegistry {
             uint256 matcherFee,
             uint256 protocolFee
         );
-    function isNonceRevoked(address requester, uint64 nonce) external view returns (bool);
+    function isNonceUsed(address requester, uint64 nonce) external view returns (bool);
     function params() external view returns (Params memory);
 }

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {IMinerRegistry} from "../interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../interfaces/ITaskRegistry.sol";
-import {Acceptance, Stage} from "../types/Signed.sol";
-import {Eip712Types} from "./Eip712Types.sol";
-import {Split} from "./Split.sol";
+import {Stage} from "../types/Signed.sol";
 
-/// Does a pipeline cover the model once, may its miners work, and did each accept its place?
+/// Does a pipeline cover the model once, and how many layer units has each stage?
 library Plans {
     /// Loops over stages are bounded, and masks of stages fit uint64.
     uint256 internal constant MAX_STAGES = 64;
@@ -33,57 +30,17 @@ library Plans {
         if (covered != layers) revert ITaskRegistry.LayersUncovered(covered, layers);
     }
 
-    /// @dev Every operator that passes has an owner, so a share never goes to address(0).
-    function checkWorkers(Stage[] calldata plan, IMinerRegistry miners, uint256 minStake)
-        internal
-        view
-    {
-        for (uint256 i; i < plan.length; ++i) {
-            address operator = plan[i].operator;
-            if (!miners.canWork(operator, minStake)) {
-                revert ITaskRegistry.MinerCannotWork(operator);
-            }
-        }
-    }
-
-    /// INVARIANT: an acceptance counts for one order, one plan and one place.
-    function checkAcceptances(
-        Stage[] calldata plan,
-        Acceptance[] calldata acceptances,
-        bytes[] calldata signatures,
-        Binding memory binding
-    ) internal view {
-        bool whole = acceptances.length == plan.length && signatures.length == plan.length;
-        if (!whole) revert ITaskRegistry.BadPlan();
-        for (uint256 i; i < plan.length; ++i) {
-            Acceptance calldata acceptance = acceptances[i];
-            if (
-                acceptance.orderHash != binding.orderHash
-                    || acceptance.planHash != binding.planHash || acceptance.stage != i
-            ) {
-                revert ITaskRegistry.AcceptanceMismatch(i);
-            }
-            if (block.timestamp > acceptance.expiry) {
-                revert ITaskRegistry.AcceptanceExpired(i, acceptance.expiry);
-            }
-            bytes32 digest =
-                Eip712Types.toDigest(binding.separator, Eip712Types.acceptanceHash(acceptance));
-            if (!Eip712Types.isSignedBy(plan[i].operator, digest, signatures[i])) {
-                revert ITaskRegistry.BadSignature(plan[i].operator);
-            }
-        }
-    }
-
-    /// Layer units of each stage.
-    function unitsOf(Stage[] calldata plan, uint256 layers, uint256 embedUnits, uint256 headUnits)
+    /// Layer units of each stage of a plan that `checkTiling` found whole.
+    function unitsOf(Stage[] calldata plan, uint256 embedUnits, uint256 headUnits)
         internal
         pure
         returns (uint256[] memory units)
     {
         units = new uint256[](plan.length);
         for (uint256 i; i < plan.length; ++i) {
-            units[i] =
-                Split.unitsOf(plan[i].layerFrom, plan[i].layerTo, layers, embedUnits, headUnits);
+            units[i] = plan[i].layerTo - plan[i].layerFrom;
         }
+        units[0] += embedUnits;
+        units[plan.length - 1] += headUnits;
     }
 }

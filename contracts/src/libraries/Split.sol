@@ -28,17 +28,6 @@ library Split {
         uint256 withheld; //     gross of the stages at fault: back to the requester
     }
 
-    /// Layer units of layers [from, to) of a model with `layers`.
-    function unitsOf(
-        uint256 from,
-        uint256 to,
-        uint256 layers,
-        uint256 embedUnits,
-        uint256 headUnits
-    ) internal pure returns (uint256) {
-        return (to - from) + (from == 0 ? embedUnits : 0) + (to == layers ? headUnits : 0);
-    }
-
     /// units·(nIn·priceIn + nOut·priceOut), exactly; below 2¹¹⁵ for any order.
     function cost(
         uint256 units,
@@ -60,11 +49,14 @@ library Split {
         pure
         returns (uint256 matcherFee, uint256 protocolFee)
     {
-        uint256 bps = matcherFeeBps + protocolFeeBps;
-        if (bps == 0) return (0, 0);
-        uint256 fees = gross * bps / BPS;
-        matcherFee = fees * matcherFeeBps / bps;
-        protocolFee = fees - matcherFee;
+        // SAFETY: a gross is below 2¹¹⁵, so nothing overflows.
+        unchecked {
+            uint256 bps = matcherFeeBps + protocolFeeBps;
+            if (gross == 0 || bps == 0) return (0, 0);
+            uint256 fees = gross * bps / BPS;
+            matcherFee = fees * matcherFeeBps / bps;
+            protocolFee = fees - matcherFee;
+        }
     }
 
     /// Shares since (`paidIn`, `paidOut`), zero if all is paid at once. A stage whose bit is set in
@@ -80,25 +72,28 @@ library Split {
         uint256 count = units.length;
         result.gross = new uint256[](count);
         result.pay = new uint256[](count);
-        uint256 perUnit = terms.tokensIn * terms.priceIn + terms.tokensOut * terms.priceOut;
-        uint256 paidPerUnit = terms.paidIn * terms.priceIn + terms.paidOut * terms.priceOut;
-        for (uint256 i; i < count; ++i) {
-            uint256 total = units[i] * perUnit;
-            uint256 paid = units[i] * paidPerUnit;
-            result.gross[i] = total - paid;
-            if (faultMask >> i & 1 == 1) {
-                result.withheld += total - paid;
-                continue;
+        // SAFETY: units, tokens, prices and bps have 16, 32, 64 and 16 bits, so nothing overflows.
+        unchecked {
+            uint256 perUnit = terms.tokensIn * terms.priceIn + terms.tokensOut * terms.priceOut;
+            uint256 paidPerUnit = terms.paidIn * terms.priceIn + terms.paidOut * terms.priceOut;
+            for (uint256 i; i < count; ++i) {
+                uint256 total = units[i] * perUnit;
+                uint256 paid = units[i] * paidPerUnit;
+                result.gross[i] = total - paid;
+                if (faultMask >> i & 1 == 1) {
+                    result.withheld += total - paid;
+                    continue;
+                }
+                (uint256 matcherFee, uint256 protocolFee) =
+                    feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
+                (uint256 matcherHad, uint256 protocolHad) =
+                    feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
+                matcherFee -= matcherHad;
+                protocolFee -= protocolHad;
+                result.pay[i] = total - paid - matcherFee - protocolFee;
+                result.matcherFee += matcherFee;
+                result.protocolFee += protocolFee;
             }
-            (uint256 matcherFee, uint256 protocolFee) =
-                feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
-            (uint256 matcherHad, uint256 protocolHad) =
-                feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
-            matcherFee -= matcherHad;
-            protocolFee -= protocolHad;
-            result.pay[i] = total - paid - matcherFee - protocolFee;
-            result.matcherFee += matcherFee;
-            result.protocolFee += protocolFee;
         }
     }
 }

@@ -18,7 +18,7 @@ struct Order {
     uint32 maxTokensOut; //    whole batch
     uint64 priceIn; //         nano base units per token per layer unit
     uint64 priceOut;
-    address matcher; //        who may match; zero: anyone
+    address matcher; //        who may match; zero: the requester
     uint16 matcherFeeBps;
     uint128 minStake; //       every stage's miner has at least this
     uint64 deadline; //        seconds; receipts are due

@@ -47,10 +47,9 @@ contract Gains is Court {
         for (uint256 i; i < coalition.length; ++i) {
             address who = coalition[i];
             IMinerRegistry.Miner memory miner = miners.minerOf(who);
-            (uint256 balance, uint256 credit) = escrow.nanoOf(who);
             uint256 units = token.balanceOf(who) + escrow.thawOf(who).amount + miners.creditOf(who)
                 + jury.creditOf(who) + uint256(miner.stake) + miner.leaving;
-            nano += int256(balance + credit + units * NANO);
+            nano += int256(balanceNano(who) + creditNano(who) + units * NANO);
         }
     }
 
@@ -169,7 +168,7 @@ contract Gains is Court {
         finalize(deal);
         for (uint256 i; i < own.length; ++i) {
             if (DisputeId.unwrap(feigned[i]) != 0) finalize(own[i]);
-            else tasks.expire(own[i].id);
+            else tasks.expire(own[i].order, own[i].planHash);
         }
         return wealth() - before;
     }
@@ -238,13 +237,13 @@ contract Gains is Court {
         }
         if (flip()) {
             vm.prank(requester);
-            tasks.requestClose(deal.order);
+            tasks.requestClose(deal.order, deal.planHash);
         }
         skipTime(random(0, CLOSE_DELAY_SECONDS));
         vm.prank(minerOwners[0]);
         tasks.settleAck(deal.order, held, sig, deal.plan);
         skipTime(3 days);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         return wealth() - before + served(deal, usedIn, usedOut);
     }
 
@@ -256,7 +255,7 @@ contract Gains is Court {
         uint32 usedOut = uint32(random(1, 400_000));
         vm.warp(deal.order.deadline + random(0, CLOSE_DELAY_SECONDS));
         vm.prank(requester);
-        (bool ok,) = address(tasks).call(abi.encodeCall(tasks.expire, (deal.id)));
+        (bool ok,) = address(tasks).call(abi.encodeCall(tasks.expire, (deal.order, deal.planHash)));
         vm.assertFalse(ok, "expired while its Ack counts");
         settleAck(deal, usedIn, usedOut);
         return wealth() - before + served(deal, usedIn, usedOut);

@@ -152,7 +152,7 @@ contract SlashingAttacks is Court {
         Delivery memory delivery = deliver(deal, IN, OUT);
         disputeBy(auditor, deal, delivery, 0);
         disputeBy(requester, deal, delivery, 0);
-        vm.assertEq(tasks.jobOf(deal.id).openDisputes, 2);
+        vm.assertEq(jobOf(deal).openDisputes, 2);
     }
 
     function test_aSessionsStage_isDisputedAgainForAnotherReceipt() public {
@@ -163,7 +163,7 @@ contract SlashingAttacks is Court {
         letLapse(id);
         Delivery memory second = newDelivery(deal, IN, OUT - 1);
         disputeBy(requester, deal, second, 0);
-        vm.assertEq(tasks.jobOf(deal.id).openDisputes, 1);
+        vm.assertEq(jobOf(deal).openDisputes, 1);
     }
 
     // --- the owner's arbitrator ---
@@ -212,9 +212,7 @@ contract SlashingAttacks is Court {
         address operator = next.plan[0].operator;
         vm.prank(matcher);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, operator));
-        tasks.openMatched(
-            next.order, next.orderSig, next.plan, next.acceptances, next.acceptanceSigs
-        );
+        tasks.openMatched(next.order, next.orderSig, next.plan);
         rule(id, IJuryArbitrator.Vote.NoFault);
         vm.assertTrue(miners.canWork(operator, MIN_STAKE));
     }

@@ -11,16 +11,16 @@ contract PlansHarness {
         Plans.checkTiling(plan, layers);
     }
 
-    function unitsOf(Stage[] calldata plan, uint256 layers, uint256 embedUnits, uint256 headUnits)
+    function unitsOf(Stage[] calldata plan, uint256 embedUnits, uint256 headUnits)
         external
         pure
         returns (uint256[] memory)
     {
-        return Plans.unitsOf(plan, layers, embedUnits, headUnits);
+        return Plans.unitsOf(plan, embedUnits, headUnits);
     }
 }
 
-/// Tilings. Workers and acceptances need a registry and signatures: TaskRegistryOpen.t.sol.
+/// Tilings and units. Workers need a registry: TaskRegistryOpen.t.sol.
 contract PlansTest is Test {
     PlansHarness private plans = new PlansHarness();
 
@@ -50,7 +50,7 @@ contract PlansTest is Test {
         layers = uint16(bound(layers, 1, type(uint16).max));
         Stage[] memory plan = tiling(layers, bound(count, 1, 64), seed);
         plans.checkTiling(plan, layers);
-        uint256[] memory units = plans.unitsOf(plan, layers, 2, 3);
+        uint256[] memory units = plans.unitsOf(plan, 2, 3);
         uint256 total;
         for (uint256 i; i < units.length; ++i) {
             total += units[i];
@@ -97,6 +97,20 @@ contract PlansTest is Test {
         } catch {
             vm.assertFalse(exact);
         }
+    }
+
+    function test_unitsOf_countsEmbeddingAndHeadAtTheEnds() public view {
+        Stage[] memory plan = new Stage[](3);
+        (plan[0].layerTo, plan[1].layerFrom) = (10, 10);
+        (plan[1].layerTo, plan[2].layerFrom, plan[2].layerTo) = (60, 60, 70);
+        uint256[] memory units = plans.unitsOf(plan, 2, 3);
+        vm.assertEq(units.length, 3);
+        vm.assertEq(units[0], 12);
+        vm.assertEq(units[1], 50);
+        vm.assertEq(units[2], 13);
+        units = plans.unitsOf(tiling(70, 1, 0), 2, 3);
+        vm.assertEq(units.length, 1);
+        vm.assertEq(units[0], 75);
     }
 
     function test_noStages_reverts() public {

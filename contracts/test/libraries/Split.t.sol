@@ -5,8 +5,6 @@ import {Split} from "../../src/libraries/Split.sol";
 import {Test} from "../Vm.sol";
 
 contract SplitTest is Test {
-    uint16 private constant LAYERS = 70;
-
     function terms(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut)
         private
         pure
@@ -35,13 +33,6 @@ contract SplitTest is Test {
         for (uint256 i; i < values.length; ++i) {
             total += values[i];
         }
-    }
-
-    function test_unitsOf_countsEmbeddingAndHeadAtTheEnds() public pure {
-        vm.assertEq(Split.unitsOf(0, 10, LAYERS, 2, 3), 12);
-        vm.assertEq(Split.unitsOf(10, 60, LAYERS, 2, 3), 50);
-        vm.assertEq(Split.unitsOf(60, 70, LAYERS, 2, 3), 13);
-        vm.assertEq(Split.unitsOf(0, 70, LAYERS, 2, 3), 75);
     }
 
     function test_cost_isExact() public pure {

@@ -67,7 +67,7 @@ contract GasTest is Suite {
                 }
             }
             vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.id);
+            tasks.expire(deal.order, deal.planHash);
             if (stages == 1) vm.snapshotGasLastCall("TaskRegistry", "expire, session");
         }
     }
@@ -90,9 +90,13 @@ contract GasTest is Suite {
         vm.prank(requester);
         escrow.deposit(USD);
         vm.snapshotGasLastCall("Escrow", "deposit, later");
-        vm.prank(minerOwners[0]);
-        escrow.withdrawCredit();
-        vm.snapshotGasLastCall("Escrow", "withdrawCredit");
+        address[] memory operators = new address[](1);
+        operators[0] = vm.addr(operatorKeys[0]);
+        escrow.collect(operators);
+        vm.snapshotGasLastCall("Escrow", "collect, one operator");
+        operators[0] = matcher;
+        escrow.collectFees(operators);
+        vm.snapshotGasLastCall("Escrow", "collectFees, one matcher");
     }
 
     function test_dispute_cost() public {

@@ -19,9 +19,25 @@ contract SystemTest is Court {
     IJuryArbitrator.Vote private constant FAULT = IJuryArbitrator.Vote.Fault;
     IJuryArbitrator.Vote private constant NO_FAULT = IJuryArbitrator.Vote.NoFault;
 
-    function withdrawCredit(address who) private returns (uint256) {
-        vm.prank(who);
-        return escrow.withdrawCredit();
+    /// What of their own these people hold in tokens.
+    function tokensOf(address[] memory people) private view returns (uint256 units) {
+        for (uint256 i; i < people.length; ++i) {
+            units += token.balanceOf(people[i]);
+        }
+    }
+
+    /// A stranger sends what the job's operators earned and its matcher's fees where they belong.
+    function collectAll(Deal memory deal) private {
+        address[] memory operators = new address[](deal.plan.length);
+        for (uint256 i; i < operators.length; ++i) {
+            operators[i] = deal.plan[i].operator;
+        }
+        address[] memory matchers = new address[](1);
+        matchers[0] = deal.order.matcher;
+        vm.startPrank(stranger);
+        escrow.collect(operators);
+        escrow.collectFees(matchers);
+        vm.stopPrank();
     }
 
     function withdrawBalance(address who) private returns (uint256) {
@@ -35,15 +51,16 @@ contract SystemTest is Court {
 
     /// Everyone takes what is theirs, and escrow keeps what is less than a unit of each.
     function assertEscrowDrains(Deal memory deal) private {
-        uint256 paid;
         uint256 left;
         address[] memory payees = new address[](deal.plan.length + 2);
         for (uint256 i; i < deal.plan.length; ++i) {
             payees[i] = minerOwners[i];
         }
         (payees[deal.plan.length], payees[deal.plan.length + 1]) = (matcher, treasury);
+        uint256 before = tokensOf(payees);
+        collectAll(deal);
+        uint256 paid = tokensOf(payees) - before;
         for (uint256 i; i < payees.length; ++i) {
-            if (escrow.creditOf(payees[i]) > 0) paid += withdrawCredit(payees[i]);
             left += creditNano(payees[i]);
         }
         paid += withdrawBalance(requester);
@@ -106,7 +123,7 @@ contract SystemTest is Court {
         );
         deliver(deal, delivery);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO);
         vm.assertEq(miners.minerOf(minerOwners[2]).stake, STAKE);
     }
@@ -117,11 +134,11 @@ contract SystemTest is Court {
             settleAck(deal, IN / 4 * step, OUT / 4 * step);
         }
         vm.prank(requester);
-        tasks.requestClose(deal.order);
+        tasks.requestClose(deal.order, deal.planHash);
         skipTime(CLOSE_DELAY_SECONDS);
         settleAck(deal, IN, OUT);
         skipTime(1);
-        tasks.expire(deal.id);
+        tasks.expire(deal.order, deal.planHash);
         uint256 paid = creditNano(matcher) + creditNano(treasury);
         uint256 gross;
         for (uint256 i; i < 4; ++i) {
@@ -139,7 +156,7 @@ contract SystemTest is Court {
         Deal memory deal = matchedDeal(4);
         Delivery memory delivery = deliver(deal, IN, OUT);
         rule(openDispute(deal, delivery, 2), FAULT);
-        assertState(deal.id, ITaskRegistry.State.Delivered);
+        assertState(deal, ITaskRegistry.State.Delivered);
         vm.assertEq(miners.minerOf(minerOwners[2]).stake, 0);
         vm.assertEq(miners.creditOf(requester), amends(deal)); // as challenger and as victim
         vm.assertEq(jury.creditOf(requester), BOND); // the fee went to the jurors
@@ -190,7 +207,7 @@ contract SystemTest is Court {
         DisputeId first = openDispute(deal, delivery, 0);
         DisputeId second = openDispute(deal, delivery, 1);
         rule(first, NO_FAULT);
-        assertState(deal.id, ITaskRegistry.State.Disputed);
+        assertState(deal, ITaskRegistry.State.Disputed);
         rule(second, FAULT);
         skipTime(deal.order.window);
         finalize(deal);
@@ -208,7 +225,7 @@ contract SystemTest is Court {
         rule(id, FAULT);
         vm.assertEq(miners.minerOf(minerOwners[1]).stake, 0);
         vm.assertEq(creditNano(minerOwners[1]), payOf(deal, 1));
-        assertState(deal.id, ITaskRegistry.State.Settled);
+        assertState(deal, ITaskRegistry.State.Settled);
         assertEscrowDrains(deal);
     }
 
@@ -252,7 +269,7 @@ contract SystemTest is Court {
         miners.requestExit(STAKE);
         vm.warp(deal.order.deadline);
         Delivery memory delivery = deliver(deal, IN, OUT);
-        vm.warp(tasks.jobOf(deal.id).finalAt);
+        vm.warp(jobOf(deal).finalAt);
         DisputeId id = openDispute(deal, delivery, 1);
         skipTime(UNBOND_SECONDS); // even if the jury is late: frozen
         vm.prank(minerOwners[1]);

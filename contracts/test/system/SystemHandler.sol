@@ -24,10 +24,21 @@ contract SystemHandler is Court {
     uint32 private constant IN = 900_000;
     uint32 private constant OUT = 400_000;
 
+    /// What a job's lock follows from, beside its counts.
+    struct Lock {
+        bytes32 planHash;
+        uint32 maxIn;
+        uint32 maxOut;
+        uint64 priceIn;
+        uint64 priceOut;
+    }
+
     struct Task {
         JobId id;
         address requester;
         address[] owners; // of the stages
+        Lock lock;
+        bool isSession;
         bytes deal; //      abi.encode(Deal): what was signed
         bytes delivery; //  abi.encode(Delivery), once there are receipts
         uint64 cheatMask; // stages whose results are wrong
@@ -37,9 +48,11 @@ contract SystemHandler is Court {
     struct Hearing {
         DisputeId id;
         bool guilty;
+        uint256 task;
     }
 
     bool public panicked;
+    string public broken; // a rule that a call got around
     bool public terminalMoved;
     bool public paidWrongly;
     bool public stakeLeftEarly;
@@ -48,6 +61,9 @@ contract SystemHandler is Court {
     mapping(address spender => uint256) public paidFor; // by the jobs that a spender opened
 
     Task[] private _tasks;
+    uint256 private _calls;
+    uint256 private _touched; // the task that this call is about, plus one
+    bool private _stakeLeft; //  by this call
     address private immutable _founder; // the fixture's requester, who only holds a balance here
 
     constructor() {
@@ -102,20 +118,80 @@ contract SystemHandler is Court {
         (all[next + 3], all[next + 4]) = (_founder, CreditBook.BURN_ADDRESS);
     }
 
+    function operatorAt(uint256 i) public view returns (address) {
+        return vm.addr(operatorKeys[i % MINERS]);
+    }
+
+    /// Everyone under whose address Escrow keeps anything. Fees of no matcher are under zero.
+    function holders() public view returns (address[] memory all) {
+        address[] memory people = accounts();
+        all = new address[](people.length + MINERS + 1);
+        for (uint256 i; i < people.length; ++i) {
+            all[i] = people[i];
+        }
+        for (uint256 i; i < MINERS; ++i) {
+            all[people.length + i] = operatorAt(i);
+        }
+    }
+
     function taskCount() external view returns (uint256) {
         return _tasks.length;
     }
 
-    function taskAt(uint256 i) external view returns (JobId id, address requester_) {
-        return (_tasks[i].id, _tasks[i].requester);
+    function taskAt(uint256 i) external view returns (JobId id, bool isSession) {
+        return (_tasks[i].id, _tasks[i].isSession);
+    }
+
+    function jobAt(uint256 i) public view returns (ITaskRegistry.Job memory job) {
+        job = tasks.jobOf(_tasks[i].id, _tasks[i].lock.planHash);
+        if (job.state == ITaskRegistry.State.None) job = tasks.jobOf(_tasks[i].id, 0);
+    }
+
+    /// What the `i`th job has locked, by its order and its counts.
+    function lockedAt(uint256 i) external view returns (uint256 nano) {
+        return lockedOf(jobAt(i), _tasks[i].lock);
+    }
+
+    function lockedOf(Deal memory deal) private view returns (uint256) {
+        return lockedOf(jobOf(deal), lockIn(deal));
+    }
+
+    function lockIn(Deal memory deal) private pure returns (Lock memory) {
+        return Lock(
+            deal.planHash,
+            deal.order.maxTokensIn,
+            deal.order.maxTokensOut,
+            deal.order.priceIn,
+            deal.order.priceOut
+        );
+    }
+
+    function lockedOf(ITaskRegistry.Job memory job, Lock memory lock)
+        private
+        pure
+        returns (uint256)
+    {
+        ITaskRegistry.State state = job.state;
+        uint256 paidIn;
+        uint256 paidOut;
+        if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) {
+            (paidIn, paidOut) = (job.tokensIn, job.tokensOut);
+        } else if (state != ITaskRegistry.State.Delivered && state != ITaskRegistry.State.Disputed)
+        {
+            return 0;
+        }
+        uint256 units = uint256(LAYERS) + EMBED_UNITS + HEAD_UNITS;
+        return
+            units
+                * ((lock.maxIn - paidIn) * lock.priceIn + (lock.maxOut - paidOut) * lock.priceOut);
     }
 
     function hearingCount() external view returns (uint256) {
         return hearings.length;
     }
 
-    function contracts() external view returns (address, address, address, address, address) {
-        return (address(token), address(escrow), address(miners), address(jury), address(tasks));
+    function contracts() external view returns (address, address, address, address) {
+        return (address(token), address(escrow), address(miners), address(jury));
     }
 
     // --- acting ---
@@ -124,26 +200,45 @@ contract SystemHandler is Court {
         private
         returns (bool ok)
     {
+        ok = attempt(caller, target, data);
+        if (ok) ++happened[what];
+    }
+
+    /// No one gets this done; if it is done after all, `rule` is broken.
+    function forbid(string memory rule, address caller, address target, bytes memory data)
+        private
+    {
+        if (attempt(caller, target, data)) broken = rule;
+        else ++happened[rule];
+    }
+
+    function attempt(address caller, address target, bytes memory data) private returns (bool ok) {
         bytes memory answer;
         vm.prank(caller);
         (ok, answer) = target.call(data);
-        if (ok) {
-            ++happened[what];
-        } else if (answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
+        if (ok) return true;
+        if (answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
             panicked = true;
         }
     }
 
-    /// After every move: ends stay ends, and who can be disputed has its stake here or lost it.
+    /// After every move: ends stay ends, and who can be disputed has its stake here or lost it. All
+    /// jobs are looked at when stake has left, and every 16th time; else the job it was about.
     modifier observed() {
+        (_touched, _stakeLeft) = (0, false);
         _;
-        for (uint256 i; i < _tasks.length; ++i) {
-            observe(_tasks[i]);
+        if (_stakeLeft || ++_calls % 16 == 0) {
+            for (uint256 i; i < _tasks.length; ++i) {
+                observe(i);
+            }
+        } else if (_touched != 0) {
+            observe(_touched - 1);
         }
     }
 
-    function observe(Task storage task) private {
-        ITaskRegistry.Job memory job = tasks.jobOf(task.id);
+    function observe(uint256 number) private {
+        Task storage task = _tasks[number];
+        ITaskRegistry.Job memory job = jobAt(number);
         ITaskRegistry.State state = job.state;
         if (task.end != ITaskRegistry.State.None && state != task.end) terminalMoved = true;
         bool settled = state == ITaskRegistry.State.Settled;
@@ -168,10 +263,17 @@ contract SystemHandler is Court {
     }
 
     /// Mostly one of the last three: older ones have ended, and are tried now and then.
-    function pick(uint256 which) private view returns (Task storage) {
+    function pick(uint256 which) private returns (Task storage) {
         uint256 count = _tasks.length;
-        if (which >> 128 & 3 == 0) return _tasks[which % count];
-        return _tasks[count - 1 - which % (count < 3 ? count : 3)];
+        uint256 number =
+            which >> 128 & 3 == 0 ? which % count : count - 1 - which % (count < 3 ? count : 3);
+        _touched = number + 1;
+        return _tasks[number];
+    }
+
+    function pickDeal(uint256 which) private returns (Deal memory deal) {
+        deal = abi.decode(pick(which).deal, (Deal));
+        (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
     }
 
     modifier someTask() {
@@ -186,7 +288,7 @@ contract SystemHandler is Court {
         skipBlocks(bound(blocks, 1, 4));
     }
 
-    function sleep(uint256 seconds_) external observed {
+    function sleep(uint256 seconds_) public observed {
         skipTime(bound(seconds_, 12 hours, 4 days));
         skipBlocks(300); // hashes are forgotten meanwhile
     }
@@ -198,7 +300,7 @@ contract SystemHandler is Court {
     }
 
     function openSession(uint256 who, uint256 start, uint256 stages, uint256 terms)
-        external
+        public
         observed
     {
         begin(who, start, stages, terms, true);
@@ -219,10 +321,12 @@ contract SystemHandler is Court {
             string memory what = isSession
                 ? "openSession"
                 : terms % 4 == 1 ? "openMatched by a spender" : "openMatched";
-            ok = act(what, matcher, address(tasks), openCall(deal));
+            ok = act(what, matcherOf(deal), address(tasks), openCall(deal));
         }
         if (!ok) return;
         Task storage task = _tasks.push();
+        _touched = _tasks.length;
+        (task.lock, task.isSession) = (lockIn(deal), isSession);
         task.id = deal.id;
         task.requester = requester;
         for (uint256 i; i < deal.plan.length; ++i) {
@@ -257,21 +361,80 @@ contract SystemHandler is Court {
     }
 
     function openCall(Deal memory deal) private view returns (bytes memory) {
-        return abi.encodeCall(
-            tasks.openMatched,
-            (deal.order, deal.orderSig, deal.plan, deal.acceptances, deal.acceptanceSigs)
-        );
+        return abi.encodeCall(tasks.openMatched, (deal.order, deal.orderSig, deal.plan));
+    }
+
+    /// Who may give the job its pipeline.
+    function matcherOf(Deal memory deal) private pure returns (address) {
+        return deal.order.matcher == address(0) ? deal.order.requester : deal.order.matcher;
     }
 
     function matchJob(uint256 which) external someTask observed {
-        Task storage task = pick(which);
-        Deal memory deal = abi.decode(task.deal, (Deal));
-        (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
-        resign(deal); // acceptances are fresh
-        bytes memory data = abi.encodeCall(
-            tasks.matchJob, (deal.order, deal.plan, deal.acceptances, deal.acceptanceSigs)
-        );
-        if (act("matchJob", matcher, address(tasks), data)) task.deal = abi.encode(deal);
+        Deal memory deal = pickDeal(which);
+        bytes memory data = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan));
+        act("matchJob", matcherOf(deal), address(tasks), data);
+    }
+
+    // --- what no one gets done ---
+
+    /// The same order over another plan.
+    function otherPlan(Deal memory deal, uint256 start, uint256 stages)
+        private
+        view
+        returns (Deal memory other)
+    {
+        other = dealFrom(deal.order, start, stages);
+        if (other.planHash == deal.planHash) other = dealFrom(deal.order, start + 1, stages);
+    }
+
+    function openAgain(uint256 which, uint256 start, uint256 stages) external someTask observed {
+        Deal memory deal = pickDeal(which);
+        Deal memory other = start >> 128 & 1 == 0 ? deal : otherPlan(deal, start, stages);
+        forbid("an order opens once", matcherOf(deal), address(tasks), openCall(other));
+        if (stages >> 128 & 3 != 0) return;
+        fund(requester, address(escrow), unitsOf(maxNanoOf(deal.order)));
+        bytes memory data = abi.encodeCall(tasks.open, (deal.order));
+        forbid("an order opens once", requester, address(tasks), data);
+    }
+
+    function settleByAnotherPlan(uint256 which, uint256 start, uint256 stages)
+        external
+        someTask
+        observed
+    {
+        Deal memory deal = pickDeal(which);
+        Deal memory other = otherPlan(deal, start, stages);
+        string memory rule = "a job is paid by its own plan";
+        (Ack memory word, bytes memory sig) = ackFor(deal, start, stages);
+        bytes memory data = abi.encodeCall(tasks.settleAck, (deal.order, word, sig, other.plan));
+        forbid(rule, matcher, address(tasks), data);
+        (word, sig) = newAck(other, word.tokensIn, word.tokensOut);
+        data = abi.encodeCall(tasks.settleAck, (deal.order, word, sig, other.plan));
+        forbid(rule, matcher, address(tasks), data);
+        data = abi.encodeCall(tasks.finalize, (deal.order, other.plan));
+        forbid(rule, stranger, address(tasks), data);
+    }
+
+    function matchAsAnother(uint256 which, uint256 who) external someTask observed {
+        Deal memory deal = pickDeal(which);
+        address[] memory all = holders();
+        address caller = all[who % all.length];
+        if (caller == matcherOf(deal)) return;
+        string memory rule = "the order's matcher matches";
+        bytes memory data = abi.encodeCall(tasks.matchJob, (deal.order, deal.plan));
+        forbid(rule, caller, address(tasks), data);
+        deal.order.nonce = type(uint64).max; // no job has used it
+        resign(deal);
+        forbid(rule, caller, address(tasks), openCall(deal));
+    }
+
+    function expireByAnotherPlan(uint256 which, bytes32 planHash) external someTask observed {
+        Deal memory deal = pickDeal(which);
+        if (planHash == planHashOf(deal)) planHash = ~planHash; // forge tries hashes it has seen
+        bytes memory data = abi.encodeCall(tasks.expire, (deal.order, planHash));
+        forbid("a job expires by its own plan", stranger, address(tasks), data);
+        data = abi.encodeCall(tasks.requestClose, (deal.order, planHash));
+        forbid("a job expires by its own plan", requester, address(tasks), data);
     }
 
     function keyOf(address who) private pure returns (uint256) {
@@ -282,28 +445,31 @@ contract SystemHandler is Court {
     }
 
     function cancel(uint256 which) external someTask observed {
-        Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        act(
-            "cancel", deal.order.requester, address(tasks), abi.encodeCall(tasks.cancel, (deal.id))
-        );
+        Deal memory deal = pickDeal(which);
+        act("cancel", requester, address(tasks), abi.encodeCall(tasks.cancel, (deal.order)));
     }
 
-    function expire(uint256 which) external someTask observed {
-        Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        bool isSession = tasks.jobOf(deal.id).finalAt != 0;
+    /// The plan by which the job is found: none while it waits for one.
+    function planHashOf(Deal memory deal) private view returns (bytes32) {
+        bool matched = tasks.jobOf(deal.id, deal.planHash).state != ITaskRegistry.State.None;
+        return matched ? deal.planHash : bytes32(0);
+    }
+
+    function expire(uint256 which) public someTask observed {
+        Deal memory deal = pickDeal(which);
         act(
-            isSession ? "expire a session" : "expire",
+            jobOf(deal).finalAt != 0 ? "expire a session" : "expire",
             stranger,
             address(tasks),
-            abi.encodeCall(tasks.expire, (deal.id))
+            abi.encodeCall(tasks.expire, (deal.order, planHashOf(deal)))
         );
     }
 
     // --- jobs end well ---
 
-    function ack(uint256 which, uint256 countIn, uint256 countOut) external someTask observed {
+    function ack(uint256 which, uint256 countIn, uint256 countOut) public someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        if (tasks.jobOf(deal.id).isSession) return voucher(deal, countIn, countOut);
+        if (_tasks[_touched - 1].isSession) return voucher(deal, countIn, countOut);
         (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
         (Ack memory word, bytes memory sig) = ackFor(deal, countIn, countOut);
         bytes memory data = abi.encodeCall(tasks.settleAck, (deal.order, word, sig, deal.plan));
@@ -312,9 +478,10 @@ contract SystemHandler is Court {
 
     /// A session's next Ack, or one with a count less than the last; brought by a stranger.
     ///
-    /// INVARIANT under test: stages not at fault got the difference of two totals.
+    /// INVARIANT under test: stages not at fault got the difference of two totals, the requester
+    /// that of the others.
     function voucher(Deal memory deal, uint256 countIn, uint256 countOut) private {
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         bool falls = countIn >> 200 & 7 == 0 && job.tokensIn > 0;
         uint256 to = falls
             ? job.tokensIn - 1
@@ -336,19 +503,19 @@ contract SystemHandler is Court {
 
     function booksOf(Deal memory deal) private view returns (Books memory books) {
         (books.credits, books.balance) = (creditsOf(deal), balanceNano(deal.order.requester));
-        (, books.locked) = escrow.lockOf(deal.id);
+        books.locked = lockedOf(deal);
     }
 
     function bring(Deal memory deal, ITaskRegistry.Job memory job, uint32 to, uint32 out) private {
         Books memory before = booksOf(deal);
         if (!act("voucher", stranger, address(tasks), ackCall(deal, to, out))) return;
         if (to < job.tokensIn) to = job.tokensIn;
-        (uint256 earned, uint256 spent) = due(deal, job, to, out);
+        (uint256 earned, uint256 spent, uint256 withheld) = due(deal, job, to, out);
         Books memory afterwards = booksOf(deal);
-        if (afterwards.balance != before.balance) paidWrongly = true;
+        if (afterwards.balance - before.balance != withheld) paidWrongly = true;
         if (
             afterwards.credits - before.credits != earned
-                || before.locked - afterwards.locked != spent
+                || before.locked - afterwards.locked != spent + withheld
         ) paidWrongly = true;
         paidFor[escrow.jobSpenderOf(deal.id)] += spent;
     }
@@ -361,20 +528,23 @@ contract SystemHandler is Court {
     function due(Deal memory deal, ITaskRegistry.Job memory job, uint32 to, uint32 out)
         private
         view
-        returns (uint256 earned, uint256 spent)
+        returns (uint256 earned, uint256 spent, uint256 withheld)
     {
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, to, out);
         (uint256[] memory hadGross, uint256[] memory had,,) =
             tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
         for (uint256 s; s < pay.length; ++s) {
-            if (job.faultMask >> s & 1 == 1) continue;
+            if (job.faultMask >> s & 1 == 1) {
+                withheld += gross[s] - hadGross[s];
+                continue;
+            }
             earned += pay[s] - had[s];
             spent += gross[s] - hadGross[s];
         }
     }
 
-    function requestClose(uint256 which) external someTask observed {
+    function requestClose(uint256 which) public someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
         address spender = escrow.jobSpenderOf(deal.id);
         address caller = which % 3 == 0 && spender != address(0)
@@ -384,7 +554,7 @@ contract SystemHandler is Court {
             "requestClose",
             caller,
             address(tasks),
-            abi.encodeCall(tasks.requestClose, (deal.order))
+            abi.encodeCall(tasks.requestClose, (deal.order, deal.planHash))
         );
     }
 
@@ -394,7 +564,7 @@ contract SystemHandler is Court {
         view
         returns (Ack memory, bytes memory)
     {
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         if (job.state == ITaskRegistry.State.Delivered) {
             return newAck(deal, job.tokensIn, job.tokensOut);
         }
@@ -432,7 +602,7 @@ contract SystemHandler is Court {
 
     function finalize(uint256 which) external someTask observed {
         Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        uint256 finalAt = tasks.jobOf(deal.id).finalAt;
+        uint256 finalAt = jobOf(deal).finalAt;
         if (which >> 130 & 1 == 1 && finalAt >= vm.getBlockTimestamp()) vm.warp(finalAt + 1);
         settle("finalize", deal, stranger, abi.encodeCall(tasks.finalize, (deal.order, deal.plan)));
     }
@@ -443,9 +613,9 @@ contract SystemHandler is Court {
     {
         uint256 creditsBefore = creditsOf(deal);
         uint256 balanceBefore = balanceNano(deal.order.requester);
-        (, uint256 locked) = escrow.lockOf(deal.id);
+        uint256 locked = lockedOf(deal);
         if (!act(what, caller, address(tasks), data)) return;
-        ITaskRegistry.Job memory job = tasks.jobOf(deal.id);
+        ITaskRegistry.Job memory job = jobOf(deal);
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
         uint256 earned;
@@ -464,7 +634,7 @@ contract SystemHandler is Court {
 
     function creditsOf(Deal memory deal) private view returns (uint256 total) {
         for (uint256 s; s < deal.plan.length; ++s) {
-            total += creditNano(miners.ownerOf(deal.plan[s].operator));
+            total += escrow.nanoOf(deal.plan[s].operator).earned;
         }
     }
 
@@ -498,7 +668,8 @@ contract SystemHandler is Court {
                     stage,
                     who % 2 == 1 ? IArbitrator.Right.Auditor : IArbitrator.Right.Requester
                 ),
-                task.cheatMask >> stage & 1 == 1
+                task.cheatMask >> stage & 1 == 1,
+                _touched - 1
             )
         );
     }
@@ -515,6 +686,7 @@ contract SystemHandler is Court {
     function hear(uint256 which, uint256 course) public observed {
         if (hearings.length == 0) return;
         Hearing memory h = hearings[which % hearings.length];
+        _touched = h.task + 1;
         IJuryArbitrator.Phase phase = jury.disputeOf(h.id).phase;
         if (phase == IJuryArbitrator.Phase.Opened) {
             skipBlocks(3);
@@ -587,6 +759,19 @@ contract SystemHandler is Court {
         if (course >> 16 & 1 == 1) disputeStage(last, course >> 17, course >> 25);
     }
 
+    /// As `runJob`, of a session that is paid once and that time ends.
+    function runSession(uint256 who, uint256 start, uint256 stages, uint256 course) external {
+        uint256 before = _tasks.length;
+        openSession(who, start, stages, (course >> 1) / 3 * 3 + 1); // matched at once
+        if (_tasks.length == before) return;
+        uint256 last = (uint256(1) << 128) + 2; // as in `runJob`
+        ack(last, course >> 8, course >> 16);
+        if (course >> 24 & 1 == 1) requestClose(last);
+        if (course >> 25 & 1 == 1) return;
+        sleep(course >> 32);
+        expire(last);
+    }
+
     // --- requesters' money ---
 
     function deposit(uint256 who, uint256 amount) external observed {
@@ -612,9 +797,47 @@ contract SystemHandler is Court {
     function withdrawCredits(uint256 who) external observed {
         address[] memory all = accounts();
         address account = all[who % all.length];
-        act("withdrawCredit", account, address(escrow), abi.encodeCall(escrow.withdrawCredit, ()));
         act("withdrawCredit", account, address(miners), abi.encodeCall(miners.withdrawCredit, ()));
         act("withdrawCredit", account, address(jury), abi.encodeCall(jury.withdrawCredit, ()));
+    }
+
+    /// Anyone sends pay to the owners of two operators, or of what is none.
+    ///
+    /// INVARIANT under test: never fails, and all whole units arrive, once.
+    function collect(uint256 who, uint256 other) external observed {
+        address[] memory operators = new address[](3);
+        (operators[0], operators[1]) = (operatorAt(who), operatorAt(other));
+        operators[2] = who >> 128 & 1 == 0 ? stranger : address(uint160(other));
+        uint256 due_ = escrow.earnedOf(operators[0]);
+        if (operators[1] != operators[0]) due_ += escrow.earnedOf(operators[1]);
+        uint256 had = token.balanceOf(minerAt(who)) + token.balanceOf(minerAt(other));
+        bytes memory data = abi.encodeCall(escrow.collect, (operators));
+        if (!act(due_ == 0 ? "collect nothing" : "collect", stranger, address(escrow), data)) {
+            broken = "pay can be collected";
+        }
+        uint256 have = token.balanceOf(minerAt(who)) + token.balanceOf(minerAt(other));
+        uint256 times = operators[1] == operators[0] ? 2 : 1; // one owner, counted twice
+        if (have - had != times * due_) paidWrongly = true;
+    }
+
+    /// INVARIANT under test: never fails, and all whole units arrive, once.
+    function collectFees(uint256 who) external observed {
+        address[] memory matchers = new address[](3);
+        (matchers[0], matchers[1]) = (matcher, who % 2 == 0 ? address(0) : matcher);
+        matchers[2] = stranger;
+        (uint256 fee, uint256 cut) = escrow.feesOf(matcher);
+        if (who % 2 == 0) {
+            (, uint256 more) = escrow.feesOf(address(0));
+            cut += more;
+        }
+        uint256 hadFee = token.balanceOf(matcher);
+        uint256 hadCut = token.balanceOf(treasury);
+        bytes memory data = abi.encodeCall(escrow.collectFees, (matchers));
+        if (!act(fee == 0 ? "collect no fee" : "collectFees", stranger, address(escrow), data)) {
+            broken = "fees can be collected";
+        }
+        if (token.balanceOf(matcher) - hadFee != fee) paidWrongly = true;
+        if (token.balanceOf(treasury) - hadCut != cut) paidWrongly = true;
     }
 
     // --- miners come and go ---
@@ -632,7 +855,8 @@ contract SystemHandler is Court {
     function withdrawStake(uint256 who) external observed {
         uint256 leaveAt = miners.minerOf(minerAt(who)).leaveAt;
         if (who >> 128 & 3 == 0 && leaveAt > vm.getBlockTimestamp()) vm.warp(leaveAt);
-        act("withdrawStake", minerAt(who), address(miners), abi.encodeCall(miners.withdraw, ()));
+        bytes memory data = abi.encodeCall(miners.withdraw, ());
+        _stakeLeft = act("withdrawStake", minerAt(who), address(miners), data);
     }
 
     function recover(uint256 who) external observed {
@@ -658,9 +882,9 @@ contract SystemHandler is Court {
         vm.startPrank(stranger);
         for (uint256 i; i < _tasks.length; ++i) {
             Deal memory deal = abi.decode(_tasks[i].deal, (Deal));
-            ITaskRegistry.State state = tasks.jobOf(deal.id).state;
+            ITaskRegistry.State state = jobOf(deal).state;
             if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) {
-                tasks.expire(deal.id);
+                tasks.expire(deal.order, planHashOf(deal));
             }
             if (state == ITaskRegistry.State.Delivered) tasks.finalize(deal.order, deal.plan);
         }
@@ -714,10 +938,11 @@ contract SystemHandler is Court {
             vm.stopPrank();
         }
         skipTime(WITHDRAW_DELAY_SECONDS);
+        escrow.collect(holders());
+        escrow.collectFees(holders());
         for (uint256 i; i < all.length; ++i) {
             vm.startPrank(all[i]);
             if (escrow.thawOf(all[i]).amount != 0) escrow.withdraw();
-            if (escrow.creditOf(all[i]) != 0) escrow.withdrawCredit();
             if (miners.creditOf(all[i]) != 0) miners.withdrawCredit();
             if (jury.creditOf(all[i]) != 0) jury.withdrawCredit();
             vm.stopPrank();

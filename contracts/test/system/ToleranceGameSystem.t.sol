@@ -110,13 +110,13 @@ contract ToleranceGameSystemTest is Suite {
     function test_aSilentAccused_isSlashedAndNotPaid_theOthersAre() public {
         (Deal memory deal, Delivery memory delivery) = delivered();
         DisputeId id = open(deal, delivery, requester);
-        assertState(deal.id, ITaskRegistry.State.Disputed);
+        assertState(deal, ITaskRegistry.State.Disputed);
         accuse(id, deal, delivery, requester);
         skipTime(TURN_SECONDS + 1);
         vm.prank(stranger);
         game.timeout(id);
         execute(deal, delivery, IArbitrator.Right.Requester);
-        assertState(deal.id, ITaskRegistry.State.Delivered);
+        assertState(deal, ITaskRegistry.State.Delivered);
         vm.assertEq(uint256(miners.minerOf(minerOwners[ACCUSED_STAGE]).stake), 0);
         skipTime(deal.order.window + 1);
         finalize(deal);

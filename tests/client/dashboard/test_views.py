@@ -118,16 +118,47 @@ def event(name: str, contract: str = "Escrow", **args: object) -> LoggedEvent:
 
 
 def test_movements_of_the_prepaid_balance_add_up() -> None:
-    job = "0x" + "11" * 32
+    job, session = "0x" + "11" * 32, "0x" + "12" * 32
+    paid = {"payNano": [30 * NANO - 2, 9 * NANO], "matcherNano": NANO, "protocolNano": 1}
+    nothing = {"paidNano": 0, "withheldNano": 0}
     past = [
         event("Deposited", account=A, payer=A, amount=100),
-        event("JobLocked", job=job, requester=A, nano=60 * NANO - 1),
-        event("JobReleased", job=job, requester=A, refundedNano=20 * NANO, paidNano=40 * NANO - 1),
+        event("JobOpened", job=job, requester=A, maxNano=60 * NANO - 1),
+        event("Paid", job=job, requester=A, refundNano=20 * NANO, **paid),
+        event("JobOpened", job=session, requester=A, maxNano=45 * NANO),
+        event("Paid", job=session, requester=A, refundNano=0, **paid),
+        event("JobSettled", job=session, requester=A, refundedNano=5 * NANO + 1, **nothing),
+        event("JobOpened", job="0x" + "13" * 32, requester=A, maxNano=7 * NANO),
+        event("JobExpired", job="0x" + "13" * 32, requester=A, refundedNano=7 * NANO),
+        event("JobOpened", job="0x" + "14" * 32, requester=A, maxNano=8 * NANO),
+        event("JobCancelled", job="0x" + "14" * 32, requester=A, refundedNano=8 * NANO),
         event("WithdrawRequested", account=A, amount=10, readyAt=1),
         event("Withdrawn", account=A, amount=10),
+        event("Collected", to=A, account=A, payee=1, amount=3),
     ]
-    assert sum(movement(e).change_units for e in past) == 100 - 40 - 10
+    moved = [movement(e) for e in past]
+    assert sum(one.change_units for one in moved) == 100 - 40 - 40 - 10
+    ended, acknowledged = moved[2], moved[4]
+    assert (ended.text, ended.amount_units, ended.paid_units) == ("returned from a job", 20, 39)
+    assert (acknowledged.text, acknowledged.amount_units, acknowledged.paid_units) == (
+        "paid for a job",
+        0,
+        39,
+    )
+    assert [one.job_id for one in moved[1:3]] == [job, job]
     assert set(MOVES) >= {e.name for e in past}
+
+
+def test_a_payments_parts_are_read_in_whole_units() -> None:
+    paid = event("Paid", operators=[A, B], payNano=[3 * NANO + 1, 2 * NANO], refundNano=NANO)
+    arguments = [(one.name, one.value, one.kind) for one in event_line(paid).arguments]
+    assert arguments == [
+        ("operators[0]", A, "address"),
+        ("operators[1]", B, "address"),
+        ("pay[0]", "3", "units"),
+        ("pay[1]", "2", "units"),
+        ("refund", "1", "units"),
+    ]
 
 
 def test_the_papers_table_and_the_calculator_agree() -> None:

@@ -46,17 +46,19 @@ JURY_CASE, GAME_CASE = "0x" + "d1" * 32, "0x" + "d2" * 32
 MINERS = {number: machine_key(number).address for number in (1, 2, 3, 4)}
 USD = 10**6
 FIRST_BLOCK = 10
-#: The past: one block for each event, with its arguments. `h22` is the hash 0x2222…
+#: The past: events with their arguments. Each is a block, but for those after `+`, which are in
+#: the transaction before. `h22` is the hash 0x2222…
 PAST = """
 ModelRegistry.ModelRegistered id=MODEL registrar=OWNER layers=30 weightsRoot=h22
 MinerRegistry.MinerRegistered owner=OWNER operator=MINER-2 stake=500usd
 Escrow.Deposited account=PAYER payer=PAYER amount=20usd
-Escrow.JobLocked job=OLD_JOB requester=PAYER nano=2usd
+TaskRegistry.JobOpened job=OLD_JOB requester=PAYER modelId=MODEL maxNano=2usd
 TaskRegistry.JobMatched job=OLD_JOB matcher=MATCHER planHash=haa plan=1:0:10,2:10:20,3:20:30
-Escrow.Credited account=OWNER nano=0.4usd source=OLD_JOB
-Escrow.JobReleased job=OLD_JOB requester=PAYER refundedNano=0.8usd paidNano=1.2usd
-TaskRegistry.JobSettled job=OLD_JOB paidNano=1.2usd refundedNano=0.8usd withheldNano=0
-Escrow.JobLocked job=JOB requester=PAYER nano=3usd
+Escrow.Paid job=OLD_JOB requester=PAYER matcher=MATCHER operators=MINER-1,MINER-2,MINER-3 \
+    payNano=0.4usd,0.4usd,0.3usd matcherNano=0.1usd protocolNano=0 refundNano=0.8usd
++ TaskRegistry.JobSettled job=OLD_JOB requester=PAYER paidNano=1.2usd refundedNano=0.8usd \
+    withheldNano=0
+TaskRegistry.JobOpened job=JOB requester=PAYER modelId=MODEL maxNano=3usd
 TaskRegistry.JobMatched job=JOB matcher=MATCHER planHash=hab plan=2:10:20
 TaskRegistry.JobMatched job=FOREIGN_JOB matcher=MATCHER planHash=hac plan=1:0:30
 JuryArbitrator.DisputeOpened dispute=JURY_CASE job=OLD_JOB accused=OWNER stage=1 challenger=PAYER \
@@ -73,6 +75,7 @@ MinerRegistry.Slashed owner=OWNER number=0 amount=100usd burned=50usd
 MinerRegistry.Shared owner=OWNER number=0 challenger=PAYER victim=PAYER toChallenger=20usd \
     toVictim=30usd
 """.strip().splitlines()
+BLOCKS = sum(not line.startswith("+") for line in PAST)
 NAMED = {
     "MODEL": MODEL_ID,
     "MATCHER": MATCHER.address,
@@ -84,7 +87,9 @@ NAMED = {
     "FOREIGN_JOB": FOREIGN_JOB,
     "JURY_CASE": JURY_CASE,
     "GAME_CASE": GAME_CASE,
+    "MINER-1": MINERS[1],
     "MINER-2": MINERS[2],
+    "MINER-3": MINERS[3],
 }
 
 
@@ -96,12 +101,12 @@ def tx_of(block: int) -> str:
 def _fields(line: str) -> dict[str, Any]:
     pairs = (field.partition("=") for field in line.split())
     return {
-        name: _argument(text) * (NANO if name.lower().endswith("nano") else 1)
+        name: _argument(text, NANO if name.lower().endswith("nano") else 1)
         for name, _, text in pairs
     }
 
 
-def _argument(text: str) -> Any:
+def _argument(text: str, times: int = 1) -> Any:
     if text in NAMED:
         return NAMED[text]
     if text.startswith("h"):
@@ -109,9 +114,11 @@ def _argument(text: str) -> Any:
     if ":" in text:
         stages = [map(int, stage.split(":")) for stage in text.split(",")]
         return [{"operator": MINERS[n], "layerFrom": a, "layerTo": b} for n, a, b in stages]
+    if "," in text:
+        return [_argument(one, times) for one in text.split(",")]
     if text.endswith("usd"):
-        return round(float(text.removesuffix("usd")) * USD)
-    return int(text)
+        return round(float(text.removesuffix("usd")) * USD) * times
+    return int(text) * times
 
 
 class WrittenChain(FakeChain):
@@ -123,17 +130,25 @@ class WrittenChain(FakeChain):
         self.addresses = {n: "0x" + f"{0xC0 + at:02x}" * 20 for at, n in enumerate(names)}
         call = ChainCall("Escrow", "deposit", {"amount": 1}, PAYER)
         for line in PAST:
-            event, _, said = line.partition(" ")
-            self.emit(*event.split("."), call=call, **_fields(said))
+            event, _, said = line.removeprefix("+ ").partition(" ")
+            contract, name = event.split(".")
+            if line.startswith("+"):
+                self.note(contract, name, _fields(said))
+            else:
+                self.emit(contract, name, call=call, **_fields(said))
         self.answers = {
             "TestUSD.balanceOf": 80 * USD,
             "Escrow.balanceOf": 15 * USD,
-            "Escrow.creditOf": 400_000,
-            "Escrow.lockOf": lambda job: {
-                "requester": PAYER,
-                "nano": 3 * USD * NANO * (job == JOB),
+            "Escrow.earnedOf": 400_000,
+            "Escrow.feesOf": {"ofMatcher": 0, "ofProtocol": 0},
+            "TaskRegistry.jobOf": lambda job, plan_hash: {
+                "state": 5 if job == OLD_JOB else 2,
+                "tokensIn": 0,
+                "tokensOut": 0,
+                "layers": 30,
+                "embedUnits": 1,
+                "headUnits": 8,
             },
-            "TaskRegistry.jobOf": lambda job: {"state": 5 if job == OLD_JOB else 2},
             "TaskRegistry.params": {
                 "protocolFeeBps": 0,
                 "maxJobSeconds": 86400,

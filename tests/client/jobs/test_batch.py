@@ -30,10 +30,12 @@ from core.protocol import types as t
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,
+    ContractRefused,
     DepositShort,
     HeadraceError,
     MatcherUnreachable,
     NoCapacity,
+    UsageError,
 )
 from core.protocol.units import covering_units, whole_units
 from tests.client.conftest import MakeStages
@@ -480,15 +482,15 @@ async def test_matcher_that_is_gone_is_an_error(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "plan_hash"),
+    ("state", "plan_hash", "why"),
     [
-        (t.JobState.MATCHED, "0x" + "ee" * 32),
-        (t.JobState.SETTLED, None),
-        (t.JobState.NONE, t.ZERO_HASH),
+        (t.JobState.MATCHED, "0x" + "ee" * 32, "another plan has it"),
+        (t.JobState.SETTLED, None, "SETTLED with plan"),
+        (t.JobState.NONE, t.ZERO_HASH, "not opened"),
     ],
 )
 async def test_job_that_is_not_matched_on_chain_gets_no_prompt(
-    bench: Bench, stages: Stages, state: t.JobState, plan_hash: str | None
+    bench: Bench, stages: Stages, state: t.JobState, plan_hash: str | None, why: str
 ) -> None:
     real = bench.matcher.open_job
 
@@ -497,25 +499,67 @@ async def test_job_that_is_not_matched_on_chain_gets_no_prompt(
     ) -> Match:
         match = await real(signed, domain)
         bench.chain.jobs[match.job_id] = ChainJob(state, plan_hash or match.plan_hash)
+        bench.chain.used_nonces.clear()
+        if state is not t.JobState.NONE:
+            bench.chain.used_nonces.add((signed.order.requester, signed.order.nonce))
         return match
 
     bench.matcher.open_job = open_job  # type: ignore[method-assign]
-    with pytest.raises(CheckFailed, match="not the one the matcher described"):
+    with pytest.raises(CheckFailed, match="not the one the matcher described") as caught:
         await bench.submit(stages)
+    assert why in caught.value.why
     assert not stages.heard
     assert bench.states() == ["abandoned"], "what is locked is on record"
 
 
 async def test_node_that_is_a_block_behind_is_waited_for(bench: Bench, stages: Stages) -> None:
-    nothing = {"state": 0, "planHash": t.ZERO_HASH}
-
-    def job_of(job_id: str) -> Any:
+    def job_of(job_id: str, plan_hash: str) -> Any:
         behind = bench.chain.reads.count("TaskRegistry.jobOf") < 3
-        return nothing if behind else bench.chain.job_of(job_id)
+        return bench.chain.job_of("none" if behind else job_id, plan_hash)
 
     bench.chain.answers["TaskRegistry.jobOf"] = job_of
     assert len((await bench.submit(stages)).finished) == 4
     assert bench.chain.reads.count("TaskRegistry.jobOf") == 3
+
+
+async def test_orders_take_one_nonce_after_the_other(bench: Bench, make_stages: MakeStages) -> None:
+    first, second = await make_stages(100), await make_stages(200)
+    first.script = dies_after(1)
+    await bench.submit(first, second, in_flight=1)
+    one, two = (signed.order.nonce for signed in bench.matcher.orders)
+    assert (one % 256, two) == (0, one + 1)
+    assert bench.store.next_nonce(REQUESTER.address) == two + 1
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        UsageError("the order was used already", "its nonce is used"),
+        ContractRefused("openMatched was refused", error="NonceUsedAlready"),
+    ],
+)
+async def test_nonce_that_is_used_on_chain_is_told_and_later_orders_have_others(
+    bench: Bench, stages: Stages, refusal: HeadraceError
+) -> None:
+    used = bench.store.next_nonce(REQUESTER.address) + 1
+    bench.chain.used_nonces.add((REQUESTER.address, used))
+    with pytest.raises(ContractRefused) as caught:
+        await bench.submit(refusal)
+    assert (caught.value.error, caught.value.error_args) == ("NonceUsedAlready", {"nonce": used})
+    assert str(used) in caught.value.what and "backup" in caught.value.state
+    assert "ask again" in caught.value.next_step
+    assert not stages.heard
+    assert len((await bench.submit(stages)).finished) == 4
+    nonce = bench.matcher.orders[-1].order.nonce
+    assert nonce % 256 == 0 and nonce != used + 1
+
+
+async def test_order_that_is_refused_for_another_reason_keeps_its_reason(bench: Bench) -> None:
+    with pytest.raises(UsageError, match="deadline is too near"):
+        await bench.submit(UsageError("the order's deadline is too near", "1 s"))
+    bench.chain.answers["TaskRegistry.isNonceUsed"] = ChainUnreachable("no answer", "silent")
+    with pytest.raises(UsageError, match="window is too long"):
+        await bench.submit(UsageError("the order's window is too long", "9 s"))
 
 
 async def test_chain_that_falls_silent_after_the_job_opened_loses_nothing(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -137,3 +141,77 @@ def test_receipt_is_found_by_prefix(path: Path) -> None:
     assert signed == receipts[1]
     assert (row.job_id, row.stage) == (job.job_id, 1)
     store.close()
+
+
+def test_first_nonce_begins_a_random_word_and_later_ones_count_up(path: Path) -> None:
+    account, other = "0x" + "aB" * 20, "0x" + "cd" * 20
+    store = ClientStore(path)
+    first = store.next_nonce(account, lambda count: b"\xff" * count)
+    assert first == 2**62 - 256
+    assert [store.next_nonce(account) for _ in range(300)] == [first + n for n in range(1, 301)]
+    assert store.next_nonce(account.lower()) == first + 301
+    assert store.next_nonce(other, lambda count: b"\x04" * count) != first + 302
+    store.close()
+
+    store = ClientStore(path)
+    assert store.next_nonce(account) == first + 302
+    store.close()
+
+
+def test_first_nonces_of_two_stores_are_multiples_of_256_and_differ(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        with closing(ClientStore(tmp_path / name)) as store:
+            found.append(store.next_nonce("0x" + "ab" * 20))
+    assert found[0] != found[1]
+    assert all(nonce % 256 == 0 and 0 <= nonce < 2**62 for nonce in found)
+
+
+def test_renewed_nonces_begin_another_word(path: Path) -> None:
+    account = "0x" + "ab" * 20
+    with closing(ClientStore(path)) as store:
+        store.next_nonce(account, lambda count: bytes(count))
+        store.renew_nonces(account, lambda count: bytes(count - 2) + b"\x04\x00")
+        assert [store.next_nonce(account) for _ in range(2)] == [256, 257]
+        store.renew_nonces("0x" + "cd" * 20, lambda count: bytes(count))
+        assert store.next_nonce("0x" + "cd" * 20) == 0
+
+
+def test_records_of_an_older_version_hand_out_nonces(path: Path) -> None:
+    job, batch = match()[1:]
+    with closing(ClientStore(path)) as store:
+        store.add_job("sub", job, batch, 1)
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("DROP TABLE client_nonce")
+    with closing(ClientStore(path)) as store:
+        account = job.signed.order.requester
+        assert store.next_nonce(account) + 1 == store.next_nonce(account)
+        assert [row.job_id for row in store.jobs()] == [job.job_id]
+
+
+_TAKES_NONCES = """
+import sys
+from pathlib import Path
+from client.records.store import ClientStore
+store = ClientStore(Path(sys.argv[1]))
+sys.stdin.readline()
+print(*(store.next_nonce("0x" + "ab" * 20) for _ in range(200)))
+"""
+
+
+def test_programs_with_the_same_records_never_get_the_same_nonce(path: Path) -> None:
+    ClientStore(path).close()
+    pipe = subprocess.PIPE
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", _TAKES_NONCES, str(path)], stdin=pipe, stdout=pipe, text=True
+        )
+        for _ in range(3)
+    ]
+    for program in programs:
+        assert program.stdin is not None
+        program.stdin.write("go\n")
+        program.stdin.flush()
+    taken = [int(nonce) for one in programs for nonce in one.communicate(timeout=60)[0].split()]
+    assert len(taken) == 600
+    assert sorted(taken) == list(range(min(taken), min(taken) + 600))

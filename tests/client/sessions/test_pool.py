@@ -44,7 +44,8 @@ async def test_twenty_requests_take_one_order_and_cost_what_was_told(village: Vi
     signed_out = sum(r.receipt.tokens_out for r in receipts if r.receipt.stage == 0)
     ack = village.acks[job_id]
     assert (ack.tokens_in, ack.tokens_out) == (signed_in, signed_out)
-    assert village.paid_nano == sum(village.chain.credit.values())
+    chain = village.chain
+    assert village.paid_nano == sum(chain.earned.values()) + sum(chain.fees.values())
     assert told == whole_units(village.paid_nano)
 
 
@@ -199,6 +200,8 @@ async def test_a_living_programs_sessions_are_left_alone(village: Village) -> No
     assert not village.closed
     await hear(first.answer(ask(village, one, "again")))
     assert len(village.matches) == 2
+    nonces = [match.signed.order.nonce for match in village.matches]
+    assert nonces == [nonces[0], nonces[0] + 1], "programs with the same records share a word"
 
 
 async def test_who_avoids_a_machine_never_shows_it_a_prompt(village: Village) -> None:

@@ -280,11 +280,8 @@ async def test_a_malformed_signature_reverts_with_a_decoded_error(
 ) -> None:
     order = msgspec.structs.replace(ORDER, requester=signers[1].address.lower())
     stage = t.Stage(signers[2].address.lower(), 0, 3)
-    acceptance = t.Acceptance(t.ZERO_HASH, t.ZERO_HASH, 0, 1)
     with pytest.raises(ContractRefused) as refused:
-        await chain.transact(
-            signers[0], "TaskRegistry", "openMatched", order, "0x", [stage], [acceptance], ["0x"]
-        )
+        await chain.transact(signers[0], "TaskRegistry", "openMatched", order, "0x", [stage])
     names = {e["name"] for e in artifact("TaskRegistry")["abi"] if e["type"] == "error"}
     assert refused.value.error in names
 
@@ -396,13 +393,12 @@ async def test_structs_in_calldata_are_decoded_by_name(
     assert call.args["roots"] == hexed
 
 
-async def test_orders_plans_and_acceptances_in_calldata_are_read_back_as_values(
+async def test_orders_and_plans_in_calldata_are_read_back_as_values(
     chain: RpcChain, signers: list[Signer]
 ) -> None:
     order = msgspec.structs.replace(ORDER, requester=signers[1].address)
     stages = [t.Stage(signers[2].address, 0, 2), t.Stage(signers[3].address, 2, 3)]
-    acceptances = [t.Acceptance(t.ZERO_HASH, t.ZERO_HASH, i, 9) for i in range(2)]
-    arguments = (order, "0x12", stages, acceptances, ["0x34", "0x56"])
+    arguments = (order, "0x12", stages)
     function = chain._contracts["TaskRegistry"].functions["openMatched"]
     data = function(*map(rpc._argument, arguments))._encode_transaction_data()
     call = await chain.call_of(await send_refused(chain, signers[5], "TaskRegistry", data))
@@ -410,8 +406,7 @@ async def test_orders_plans_and_acceptances_in_calldata_are_read_back_as_values(
     assert (call.function, call.sender) == ("openMatched", signers[5].address)
     assert msgspec.convert(call.args["order"], t.Order) == order
     assert msgspec.convert(call.args["plan"], list[t.Stage]) == stages
-    assert msgspec.convert(call.args["acceptances"], list[t.Acceptance]) == acceptances
-    assert call.args["acceptanceSigs"] == ["0x34", "0x56"]
+    assert call.args["requesterSig"] == "0x12"
 
 
 async def send_refused(chain: RpcChain, signer: Signer, contract: str, data: str) -> str:

@@ -19,10 +19,11 @@ from matcher.audits.audit_book import AuditBook
 from matcher.commands.audit_lists import list_auditors, list_audits, state_of
 from matcher.records.store import Store
 from tests.town.chain import FakeChain
-from tests.town.orders import key
+from tests.town.fleet import make_job, make_order
+from tests.town.orders import key, sign_order
 
 AUDITOR, OTHER = key(60).address, key(61).address
-JOB, SECOND, THIRD = ("0x" + byte * 32 for byte in ("0b", "0c", "0d"))
+JOB, SECOND, GONE = ("0x" + byte * 32 for byte in ("0b", "0c", "0d"))
 FEE, DUE = 10_000, 2_000_000_000
 
 
@@ -98,23 +99,37 @@ async def test_auditor_that_cleared_what_the_chain_convicted_is_shown(
     book: AuditBook, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = FakeChain()
-    chain.answers["TaskRegistry.jobOf"] = lambda job: {"faultMask": 0b10 if job == JOB else 0}
+    guilty, sound = (
+        make_job(sign_order(make_order(nonce=nonce)), [(1, 0, 10), (2, 10, 30)]) for nonce in (1, 2)
+    )
+    store = Store.open(settings.matcher.db_url)
+    for job in (guilty, sound):
+        store.begin(job, 1)
+    store.close()
+
+    def job_of(job_id: str, plan_hash: str) -> dict[str, int]:
+        is_guilty = (job_id, plan_hash) == (guilty.job_id, guilty.plan_hash)
+        return {"faultMask": 0b10 if is_guilty else 0}
+
+    chain.answers["TaskRegistry.jobOf"] = job_of
 
     @asynccontextmanager
     async def opened(settings: Settings) -> AsyncIterator[Any]:
         yield chain, book
 
     monkeypatch.setattr("matcher.commands.audit_lists.open_books", opened)
-    draw(book, AUDITOR, JOB, 0, 1)
+    draw(book, AUDITOR, guilty.job_id, 0, 1)
     draw(book, OTHER, SECOND, 0, 1)
-    draw(book, OTHER, THIRD, 0)
+    draw(book, OTHER, sound.job_id, 0)
+    draw(book, OTHER, GONE, 0)
     for at, (who, job, request, found) in enumerate(
         [
-            (AUDITOR, JOB, 0, AuditEnd.CLEAN),
-            (AUDITOR, JOB, 1, AuditEnd.CLEAN),
+            (AUDITOR, guilty.job_id, 0, AuditEnd.CLEAN),
+            (AUDITOR, guilty.job_id, 1, AuditEnd.CLEAN),
             (OTHER, SECOND, 0, AuditEnd.CLEAN),
             (OTHER, SECOND, 1, AuditEnd.FAULT),
-            (OTHER, THIRD, 0, AuditEnd.CLEAN),
+            (OTHER, sound.job_id, 0, AuditEnd.CLEAN),
+            (OTHER, GONE, 0, AuditEnd.CLEAN),
         ]
     ):
         find(book, who, job, request, found, at)
@@ -130,5 +145,5 @@ async def test_auditor_that_cleared_what_the_chain_convicted_is_shown(
         "cleared_jobs": 1,
         "contradicted": 1,
     }
-    assert (rows[OTHER].cleared_jobs, rows[OTHER].contradicted) == (1, 0)
-    assert book.cleared(1) == [(OTHER.lower(), THIRD)], "the newest"
+    assert (rows[OTHER].cleared_jobs, rows[OTHER].contradicted) == (2, 0)
+    assert book.cleared(1) == [(OTHER.lower(), GONE)], "the newest"

@@ -85,9 +85,26 @@ async def test_a_lost_database_is_rebuilt_from_the_chain(net: Net) -> None:
     found = net.daemon.store.job(job.job_id)
     assert found is not None
     assert (found.signed, found.plan, found.state) == (job.signed, job.plan, "Matched")
+    assert found.open_tx == job.open_tx
     finish(net, 0, 1)
     await net.pass_time(100)
     assert state(net, job) == "Settled"
+
+
+async def test_a_job_from_a_lost_database_whose_block_is_lost_too_is_not_opened_again(
+    net: Net,
+) -> None:
+    """Nobody knows any more for how long its stages gave their word."""
+    await net.daemon.prepare()
+    job = await opened(net)
+    (net.folder / "matcher.sqlite").rename(net.folder / "gone.sqlite")
+    await restart(net)
+    net.chain.roll_back(1)
+    await net.pass_time(4)
+    assert job.job_id not in net.chain.jobs
+    assert state(net, job) == "Failed"
+    again = await net.daemon.matchmaker.open(job.signed)
+    assert again.state == "Matched"
 
 
 async def test_a_database_of_another_network_is_refused(net: Net) -> None:

@@ -11,6 +11,7 @@ from core.protocol import signing, wire
 from core.protocol.errors import (
     ChainUnreachable,
     CheckFailed,
+    ContractRefused,
     DepositShort,
     ModelUnknown,
     NoCapacity,
@@ -21,7 +22,7 @@ from matcher.matching.matching import MAX_UNDER_WAY, Continuation
 from matcher.records.jobs import Job
 from tests.town.fleet import PRICE_IN, SPEC, machine_key, make_order
 from tests.town.matcher import Net
-from tests.town.orders import DOMAIN, NOW_S, REQUESTER, key, sign_order
+from tests.town.orders import DOMAIN, MATCHER, NOW_S, REQUESTER, key, sign_order
 
 SPLIT = ((1, 0, 10), (2, 10, 20), (3, 20, 30))
 
@@ -169,17 +170,45 @@ async def test_an_unknown_model_is_not_found(net: Net) -> None:
 async def test_a_used_order_is_refused_even_by_a_matcher_that_never_saw_it(net: Net) -> None:
     net.serve(*SPLIT)
     await net.tick()
-    signed = sign_order(make_order(matcher=ZERO_ADDRESS, matcher_fee_bps=0))
-    object.__setattr__(net.daemon.matchmaker._terms, "fee_bps", 0)
+    signed = sign_order(make_order())
     job = await net.daemon.matchmaker.open(signed)
     (net.folder / "matcher.sqlite").rename(net.folder / "gone.sqlite")
     net.restarted()
-    object.__setattr__(net.daemon.matchmaker._terms, "fee_bps", 0)
     await net.daemon.prepare()
     net.daemon.world.learn_models(net.chain.models)
     assert net.chain.jobs[job.job_id].state is JobState.MATCHED
     with pytest.raises(UsageError, match="used already"):
         await net.daemon.matchmaker.open(signed)
+
+
+async def test_an_order_that_names_no_matcher_reaches_no_stage(net: Net) -> None:
+    net.serve(*SPLIT)
+    await net.tick()
+    with pytest.raises(UsageError, match="names no matcher"):
+        await net.daemon.matchmaker.open(sign_order(make_order(matcher=ZERO_ADDRESS)))
+    assert (net.stage(1).proposals, net.chain.called) == (0, [])
+
+
+async def test_an_order_with_the_nonce_of_another_reaches_no_stage(net: Net) -> None:
+    net.serve(*SPLIT)
+    await net.tick()
+    await net.daemon.matchmaker.open(sign_order(make_order(nonce=7)))
+    with pytest.raises(UsageError, match="used already") as caught:
+        await net.daemon.matchmaker.open(sign_order(make_order(nonce=7, window=61)))
+    assert "nonce 7" in caught.value.why
+    assert net.stage(1).proposals == 1
+
+
+async def test_a_nonce_that_is_revoked_while_stages_are_asked_fails_the_job(net: Net) -> None:
+    net.serve(*SPLIT)
+    await net.tick()
+    signed = sign_order(make_order())
+    taken = ContractRefused("TaskRegistry was refused", error="NonceUsedAlready")
+    net.chain.refusals["openMatched"] = taken
+    with pytest.raises(UsageError, match="used already"):
+        await net.daemon.matchmaker.open(signed)
+    job = net.daemon.store.job(signing.job_id(DOMAIN, signed.order))
+    assert (job.state, net.daemon.world.reservations) == ("Failed", 0)
 
 
 async def test_a_lost_answer_while_opening_is_found_again_on_chain(net: Net) -> None:
@@ -224,6 +253,105 @@ async def test_acceptances_that_lapse_before_the_chain_is_back_fail_the_job(net:
     job = net.daemon.store.job(signing.job_id(DOMAIN, signed.order))
     assert (job.state, net.chain.called) == ("Failed", [])
     assert net.daemon.world.reservations == 0
+
+
+async def given_up(net: Net) -> Job:
+    """A job whose acceptances lapsed while the chain was away, so that it was never sent again."""
+    net.serve(*SPLIT)
+    await net.tick()
+    transact, net.chain.transact = net.chain.transact, _unreachable  # type: ignore[method-assign]
+    signed = sign_order(make_order())
+    with pytest.raises(ChainUnreachable):
+        await net.daemon.matchmaker.open(signed)
+    await net.clock.advance(400)
+    net.chain.transact = transact  # type: ignore[method-assign]
+    return net.daemon.store.job(signing.job_id(DOMAIN, signed.order))
+
+
+async def mined_late(net: Net, job: Job) -> None:
+    """What was sent before the chain went away is mined now."""
+    order = job.signed.order, job.signed.signature
+    await net.chain.transact(MATCHER, "TaskRegistry", "openMatched", *order, list(job.plan))
+
+
+async def test_no_job_is_opened_with_acceptances_that_have_lapsed(net: Net) -> None:
+    job = await given_up(net)
+    with pytest.raises(NoCapacity, match="lapsed"):
+        await net.daemon.matchmaker.open(job.signed)
+    assert net.chain.called == []
+    assert net.daemon.store.job(job.job_id).state == "Failed"
+    assert net.daemon.world.reservations == 0
+
+
+async def test_an_order_whose_acceptances_lapsed_is_matched_anew_when_it_comes_again(
+    net: Net,
+) -> None:
+    job = await given_up(net)
+    await net.tick()
+    assert net.daemon.store.job(job.job_id).state == "Failed"
+    net.serve(*SPLIT)
+    await net.tick()
+    assert (await net.daemon.matchmaker.open(job.signed)).state == "Matched"
+    assert net.stage(1).proposals == 2
+
+
+async def test_a_job_that_was_opened_is_found_even_when_its_acceptances_have_lapsed(
+    net: Net,
+) -> None:
+    net.serve(*SPLIT)
+    await net.tick()
+    net.chain.lose_answers = 1
+    signed = sign_order(make_order())
+    with pytest.raises(ChainUnreachable):
+        await net.daemon.matchmaker.open(signed)
+    await net.clock.advance(400)
+    assert (await net.daemon.matchmaker.open(signed)).state == "Matched"
+    assert net.chain.called == ["openMatched"]
+
+
+async def test_a_job_that_was_given_up_and_is_mined_late_lives_again(net: Net) -> None:
+    """No acceptance keeps a transaction from being mined: what it locked must come back."""
+    job = await given_up(net)
+    await net.tick()
+    assert net.daemon.store.job(job.job_id).state == "Failed"
+    await mined_late(net, job)
+    await net.tick()
+    found = net.daemon.store.job(job.job_id)
+    assert (found.state, found.failure, found.plan) == ("Matched", "", job.plan)
+    await net.pass_time(300, step=10)
+    assert net.daemon.store.job(job.job_id).state == "Expired"
+
+
+async def test_an_order_that_comes_again_is_answered_with_the_job_that_was_mined_late(
+    net: Net,
+) -> None:
+    job = await given_up(net)
+    await net.tick()
+    await mined_late(net, job)
+    found = await net.daemon.matchmaker.open(job.signed)
+    assert (found.state, found.plan) == ("Matched", job.plan)
+    assert net.stage(1).proposals == 1
+
+
+async def test_of_two_plans_of_an_order_the_one_on_chain_is_kept(net: Net) -> None:
+    first = await given_up(net)
+    await net.tick()
+    net.serve((1, 0, 15), (2, 15, 30))
+    net.stage(3).is_gone = True
+    await net.tick()
+    transact, net.chain.transact = net.chain.transact, _unreachable  # type: ignore[method-assign]
+    with pytest.raises(ChainUnreachable):
+        await net.daemon.matchmaker.open(first.signed)
+    net.chain.transact = transact  # type: ignore[method-assign]
+    second = net.daemon.store.job(first.job_id)
+    assert (second.state, second.plan != first.plan) == ("Opening", True)
+    await mined_late(net, first)
+    with pytest.raises(UsageError, match="used already"):
+        await net.daemon.matchmaker.open(first.signed)
+    await net.tick(2)
+    found = net.daemon.store.job(first.job_id)
+    assert (found.state, found.plan, found.acceptances) == ("Matched", first.plan, ())
+    assert net.chain.called == ["openMatched"]
 
 
 async def _unreachable(*_: object) -> None:

@@ -15,9 +15,8 @@ from tests.town.orders import DOMAIN, MATCHER, NOW_S, key
 TERMS = MatcherTerms(MATCHER.address, 200)
 FACTS = OrderFacts(
     now_s=NOW_S,
-    job_state="None",
     balance_units=10**9,
-    nonce_revoked=False,
+    nonce_used=False,
     arbitrator_listed=True,
     max_job_s=1800,
     max_window_s=900,
@@ -37,8 +36,8 @@ def test_an_order_in_order_passes() -> None:
     ("changes", "kind", "words"),
     [
         ({"matcher": key(5).address}, UsageError, "names another matcher"),
+        ({"matcher": ZERO_ADDRESS}, UsageError, "names no matcher"),
         ({"matcher_fee_bps": 199}, NoCapacity, "too little"),
-        ({"matcher": ZERO_ADDRESS, "matcher_fee_bps": 0}, NoCapacity, "too little"),
         ({"deadline": NOW_S - 1}, UsageError, "too near"),
         ({"deadline": NOW_S + 9}, UsageError, "too near"),
         ({"deadline": NOW_S + 1801}, UsageError, "too far"),
@@ -62,9 +61,7 @@ def test_what_is_wrong_with_an_order_is_said(
 @pytest.mark.parametrize(
     ("facts", "kind"),
     [
-        (replace(FACTS, job_state="Open"), UsageError),
-        (replace(FACTS, job_state="Settled"), UsageError),
-        (replace(FACTS, nonce_revoked=True), UsageError),
+        (replace(FACTS, nonce_used=True), UsageError),
         (replace(FACTS, arbitrator_listed=False), UsageError),
         (replace(FACTS, balance_units=0), DepositShort),
     ],
@@ -81,9 +78,18 @@ def test_an_unknown_model_is_not_found() -> None:
     assert found.http_status == 404
 
 
-def test_a_matcher_without_a_fee_takes_orders_open_to_any() -> None:
+def test_even_a_matcher_without_a_fee_takes_only_orders_that_name_it() -> None:
+    free = MatcherTerms(MATCHER.address, 0)
     order = make_order(matcher=ZERO_ADDRESS, matcher_fee_bps=0)
-    assert (
-        check_order(order, SPEC, FACTS, MatcherTerms(MATCHER.address, 0), chain_id=DOMAIN.chain_id)
-        is None
-    )
+    found = check_order(order, SPEC, FACTS, free, chain_id=DOMAIN.chain_id)
+    assert isinstance(found, UsageError)
+    assert MATCHER.address in found.next_step
+    named = make_order(matcher_fee_bps=0)
+    assert check_order(named, SPEC, FACTS, free, chain_id=DOMAIN.chain_id) is None
+
+
+def test_a_used_nonce_is_refused_with_both_ways_in_which_it_was_used() -> None:
+    found = check(replace(FACTS, nonce_used=True), nonce=7)
+    assert found is not None
+    assert "nonce 7" in found.why
+    assert "opened" in found.why and "revoked" in found.why

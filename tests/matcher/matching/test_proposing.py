@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
+from core.protocol import signing, wire
 from core.protocol import types as t
-from core.protocol import wire
 from matcher.matching.proposing import ProposalRefusal, judge, propose
 from matcher.settling.collecting import collect
 from tests.clocks import ManualClock
@@ -27,8 +28,26 @@ def changed(**changes: object) -> t.SignedAcceptance:
     return t.SignedAcceptance(msgspec.structs.replace(GOOD.acceptance, **changes), GOOD.signature)
 
 
+ELSEWHERE = signing.Domain(1, DOMAIN.verifying_contract)
+
+
+def signed_by_it(
+    order: t.Order = JOB.signed.order,
+    plan: Sequence[t.Stage] = JOB.plan,
+    stage: int = 1,
+    expiry: int = NOW_S + 300,
+    domain: signing.Domain = DOMAIN,
+) -> t.SignedAcceptance:
+    """Truly signed by the operator in place 1, of whatever it is."""
+    bound = signing.order_hash(order), signing.plan_hash(tuple(plan))
+    acceptance = t.Acceptance(*bound, stage, expiry)
+    return t.SignedAcceptance(acceptance, signing.sign(machine_key(2), domain, acceptance))
+
+
 def test_a_signed_acceptance_of_exactly_this_place_is_consent() -> None:
     assert judged(wire.Accepted(GOOD)) == GOOD
+    shortest = signed_by_it(expiry=NOW_S + 5)
+    assert judged(wire.Accepted(shortest)) == shortest
 
 
 @pytest.mark.parametrize(
@@ -38,6 +57,13 @@ def test_a_signed_acceptance_of_exactly_this_place_is_consent() -> None:
         (wire.Pong(), "Pong"),
         (wire.Accepted(changed(stage=0)), "another order, plan or place"),
         (wire.Accepted(changed(plan_hash=t.ZERO_HASH)), "another order, plan or place"),
+        (wire.Accepted(changed(order_hash=t.ZERO_HASH)), "another order, plan or place"),
+        (wire.Accepted(signed_by_it(make_order(nonce=2))), "another order, plan or place"),
+        (wire.Accepted(signed_by_it(plan=JOB.plan[:0:-1] * 2)), "another order, plan or place"),
+        (wire.Accepted(signed_by_it(stage=0)), "another order, plan or place"),
+        (wire.Accepted(signed_by_it(expiry=NOW_S + 4)), "4 s only"),
+        (wire.Accepted(signed_by_it(expiry=NOW_S - 1)), "-1 s only"),
+        (wire.Accepted(signed_by_it(domain=ELSEWHERE)), "not signed"),
         (wire.Accepted(changed(expiry=NOW_S + 4)), "4 s only"),
         (wire.Accepted(changed(expiry=NOW_S + 299)), "not signed"),
         (

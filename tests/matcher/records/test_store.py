@@ -11,12 +11,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlmodel import Session, select
 
+from core.chain.chain import ChainEvent
 from core.chain.follower import ChainPosition
 from core.protocol.errors import ConfigError
+from core.protocol.types import ZERO_HASH
+from core.protocol.units import NANO
 from core.runtime.database import migration_config, open_engine, sqlite_url, upgrade
-from matcher.records.jobs import FAILED
+from matcher.records.jobs import FAILED, MATCHED
 from matcher.records.store import MIGRATIONS, SWARM_PEERS_KEPT, JobChange, MinerSeen, Store
 from matcher.records.tables import METADATA, MinerRow
+from matcher.settling.following import job_change
 from tests.town.fleet import (
     MODEL_ID,
     SPEC,
@@ -111,6 +115,69 @@ def test_a_living_job_is_not_begun_again_but_a_failed_one_is(store: Store) -> No
     store.begin(other, NOW_S + 3)
     found = store.job(JOB.job_id)
     assert (found.plan, found.state, len(found.acceptances)) == (other.plan, "Opening", 1)
+
+
+def test_a_job_adopted_from_the_chain_has_no_acceptances(store: Store) -> None:
+    store.adopt(replace(JOB, acceptances=(), state=MATCHED), NOW_S)
+    found = store.job(JOB.job_id)
+    assert found is not None
+    assert (found.plan, found.state, found.acceptances) == (JOB.plan, MATCHED, ())
+    assert found.acceptances_expire_at == 0
+
+
+def test_the_plan_that_the_chain_shows_takes_the_place_of_another_one(store: Store) -> None:
+    other = replace(make_job(JOB.signed, [(3, 0, 30)]), acceptances=(), state=MATCHED)
+    store.begin(JOB, NOW_S)
+    store.adopt(replace(JOB, state=MATCHED), NOW_S)
+    assert store.job(JOB.job_id).state == "Opening", "the same plan: it is known already"
+    store.adopt(other, NOW_S)
+    assert (store.job(JOB.job_id).plan, store.job(JOB.job_id).state) == (other.plan, MATCHED)
+    late = JobChange(JOB.job_id, {"state": FAILED}, JOB.plan_hash)
+    store.change(late, NOW_S)
+    assert store.job(JOB.job_id).state == MATCHED, "that was about the other plan"
+
+
+# --- what a session paid and withheld ---
+
+SESSION = make_job(
+    sign_order(make_order(input_root=ZERO_HASH, sampling_root=ZERO_HASH)), [(1, 0, 10), (2, 10, 30)]
+)
+
+
+def said(name: str, block: int = 5, **args: int) -> JobChange:
+    args = {"job": SESSION.job_id, **args}  # type: ignore[dict-item]
+    change = job_change(ChainEvent("TaskRegistry", name, args, block, "0x", "0x", 0))
+    assert change is not None
+    return change
+
+
+def acked(tokens_in: int, tokens_out: int, withheld_units: int) -> JobChange:
+    counts = {"tokensIn": tokens_in, "tokensOut": tokens_out, "paidNano": 7 * NANO}
+    return said("JobPaid", **counts, withheldNano=withheld_units * NANO)
+
+
+def test_what_every_ack_of_a_session_withheld_adds_up_however_often_it_is_told(
+    store: Store,
+) -> None:
+    store.begin(SESSION, NOW_S)
+    for change in (acked(5, 5, 0), acked(5, 9, 10), acked(5, 9, 10), acked(8, 9, 20)):
+        store.change(change, NOW_S)
+    for change in (acked(5, 9, 10), acked(8, 9, 20)):  # after a rollback
+        store.change(change, NOW_S)
+    found = store.job(SESSION.job_id)
+    assert (found.tokens_in, found.tokens_out, found.withheld_units) == (8, 9, 30)
+    assert found.paid_units is None
+
+
+def test_a_sessions_end_tells_what_is_left_and_the_acks_the_rest(store: Store) -> None:
+    store.begin(SESSION, NOW_S)
+    store.change(acked(5, 5, 40), NOW_S)
+    end = {"paidNano": 0, "refundedNano": 100 * NANO, "withheldNano": 0}
+    for _ in range(2):
+        store.change(said("JobSettled", **end), NOW_S)
+    found = store.job(SESSION.job_id)
+    assert (found.refunded_units, found.withheld_units) == (140, 40)
+    assert found.paid_units == SESSION.locked_units - 140
 
 
 def test_events_and_position_are_stored_together_or_not_at_all(store: Store) -> None:

@@ -37,31 +37,28 @@ DEADLINE = NOW_S + 600
 def on_chain(state: str, **changes: object) -> OnChain:
     values = {
         "state": state,
-        "plan_hash": JOB.plan_hash,
         "deadline_s": DEADLINE,
         "final_at_s": 0,
         "tokens_in": 0,
         "tokens_out": 0,
         "open_disputes": 0,
-        "result_root": t.ZERO_HASH,
     } | changes
     return OnChain(**values)  # type: ignore[arg-type]
 
 
-DELIVERED = on_chain(
-    "Delivered", final_at_s=NOW_S + 100, tokens_in=20, tokens_out=60, result_root=ROOT
-)
+DELIVERED = on_chain("Delivered", final_at_s=NOW_S + 100, tokens_in=20, tokens_out=60)
 LOW = make_ack(JOB, 10, 30, ROOT)
+OTHER_RESULT = make_ack(JOB, 20, 60, "0x" + "01" * 32)
 
 
 @pytest.mark.parametrize(
     ("job", "chain", "at", "step"),
     [
-        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 0, SettlingStep.OPEN),
-        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 300, SettlingStep.OPEN),
-        (JOB, on_chain("None", plan_hash=t.ZERO_HASH), 301, SettlingStep.FAIL),
-        (JOB, on_chain("Open", plan_hash=t.ZERO_HASH), 0, SettlingStep.FAIL),
-        (JOB, on_chain("Matched", plan_hash="0x" + "01" * 32), 0, SettlingStep.FAIL),
+        (JOB, on_chain("None"), 0, SettlingStep.OPEN),
+        (JOB, on_chain("None"), 300, SettlingStep.OPEN),
+        (JOB, on_chain("None"), 301, SettlingStep.FAIL),
+        (replace(JOB, acceptances=()), on_chain("None"), 0, SettlingStep.FAIL),
+        (replace(JOB, acceptances=()), on_chain("Matched"), 0, SettlingStep.COLLECT),
         (JOB, on_chain("Matched"), 0, SettlingStep.COLLECT),
         (JOB, on_chain("Matched"), 600, SettlingStep.COLLECT),
         (JOB, on_chain("Matched"), 601, SettlingStep.EXPIRE),
@@ -75,12 +72,13 @@ LOW = make_ack(JOB, 10, 30, ROOT)
         (DONE, DELIVERED, 101, SettlingStep.FINALIZE),
         (DONE, replace(DELIVERED, open_disputes=1), 101, SettlingStep.WAIT),
         (replace(DONE, ack=ACK), DELIVERED, 0, SettlingStep.ACK),
+        (replace(DONE, ack=OTHER_RESULT), DELIVERED, 0, SettlingStep.ACK),
         (replace(DONE, ack=LOW), DELIVERED, 0, SettlingStep.WAIT),
         (replace(DONE, ack=LOW), DELIVERED, 101, SettlingStep.FINALIZE),
         (DONE, replace(DELIVERED, state="Disputed"), 1000, SettlingStep.WAIT),
         (DONE, on_chain("Settled"), 0, SettlingStep.RECORD),
         (JOB, on_chain("Expired"), 0, SettlingStep.RECORD),
-        (JOB, on_chain("Cancelled", plan_hash=JOB.plan_hash), 0, SettlingStep.RECORD),
+        (JOB, on_chain("Cancelled"), 0, SettlingStep.RECORD),
     ],
 )
 def test_each_state_has_one_next_step(
@@ -204,7 +202,7 @@ def open_job(ack: tuple[int, int] | None = None, *, ended: bool = False) -> Job:
 def step_of(
     job: Job, *, paid: tuple[int, int] = (0, 0), now_s: int = 0, unpaid_units: int = 0
 ) -> SettlingStep:
-    seen = OnChain(MATCHED, job.plan_hash, 1000, 0, *paid, 0, t.ZERO_HASH)
+    seen = OnChain(MATCHED, 1000, 0, *paid, 0)
     return next_step(job, seen, now_s, unpaid_units=unpaid_units, close_delay_s=100)
 
 

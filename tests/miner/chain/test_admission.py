@@ -85,8 +85,7 @@ VIEW = ChainView(
     requester_balance=NEED,
     arbitrator_listed=True,
     can_work=True,
-    job_exists=False,
-    nonce_revoked=False,
+    nonce_used=False,
     max_job_s=600,
     max_window_s=60,
 )
@@ -141,8 +140,7 @@ def test_refused_without_asking_the_chain(
 @pytest.mark.parametrize(
     ("code", "view", "order"),
     [
-        (admission.USED, {"job_exists": True}, {}),
-        (admission.USED, {"nonce_revoked": True}, {}),
+        (admission.USED, {"nonce_used": True}, {}),
         (admission.DEADLINE, {}, {"deadline": NOW_S + 4}),
         (admission.DEADLINE, {}, {"deadline": NOW_S - 1}),
         (admission.DEADLINE, {}, {"deadline": NOW_S + 601}),

@@ -9,11 +9,15 @@ import pytest
 
 from core.chain.chain import ChainEvent
 from core.chain.follower import ChainPosition
+from core.protocol import signing
+from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable
 from core.protocol.types import JobState
+from core.protocol.units import NANO
 from miner.chain import onchain
 from miner.chain.onchain import DisputeNews, JobNews, MinerChain, News, news_of
 from tests.clocks import ManualClock
+from tests.miner.chain.test_admission import ORDER, PLAN
 from tests.town.chain import FakeChain
 
 JOB, DISPUTE = "0x" + "0a" * 32, "0x" + "0d" * 32
@@ -36,6 +40,11 @@ def event(contract: str, name: str, block: int = 1, **args: Any) -> ChainEvent:
 )
 def test_events_of_jobs_say_their_state(name: str, state: JobState) -> None:
     assert news_of(event("TaskRegistry", name, job=JOB)) == JobNews(JOB, state)
+
+
+def test_a_match_says_with_which_plan() -> None:
+    matched = event("TaskRegistry", "JobMatched", job=JOB, planHash="0x" + "EE" * 32)
+    assert news_of(matched) == JobNews(JOB, JobState.MATCHED, "0x" + "ee" * 32)
 
 
 def test_disputes_open_and_end_and_the_rest_is_no_news() -> None:
@@ -85,6 +94,32 @@ async def test_chain_time_goes_on_between_looks_and_never_back() -> None:
     assert await miner.refresh_time() == 1007, "an idle chain mints no blocks"
     chain.clock = ManualClock(4000)
     assert await miner.refresh_time() == 4000, "somebody turned its clock forward"
+
+
+async def test_what_an_owner_has_to_collect_is_of_all_keys_that_it_ever_named() -> None:
+    chain, owner = FakeChain(), "0x" + "Aa" * 20
+    chain.emit("MinerRegistry", "MinerRegistered", owner=owner, operator="0xold")
+    chain.emit("MinerRegistry", "MinerRegistered", owner="0xother", operator="0xforeign")
+    chain.emit("MinerRegistry", "OperatorRotated", owner=owner, newOperator="0xme")
+    chain.earned.update({"0xold": 3 * NANO + 5, "0xme": 4 * NANO, "0xforeign": 100 * NANO})
+    miner = MinerChain(chain, "0xme", ManualClock())
+    assert await miner.credit(owner.lower()) == 7
+    spans = len(chain.spans)
+    chain.earned["0xold"] += NANO
+    assert await miner.credit(owner.lower()) == 8
+    assert len(chain.spans) == spans, "the history is read once"
+
+
+async def test_a_job_is_none_with_any_other_plan_than_its_own() -> None:
+    chain = FakeChain()
+    miner = MinerChain(chain, "0xme", ManualClock())
+    order, plan = ORDER, PLAN
+    assert not await miner.is_nonce_used(order)
+    chain.match(order, plan, JOB)
+    assert await miner.is_nonce_used(order)
+    assert (await miner.job(JOB, signing.plan_hash(plan))).state is JobState.MATCHED
+    for other in (signing.plan_hash(plan[:1]), t.ZERO_HASH):
+        assert (await miner.job(JOB, other)).state is JobState.NONE
 
 
 async def test_a_silent_node_is_unreachable_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from client.orders.orders import Allowance, OrderTerms, make_open_order
+from core.chain.rpc import RpcChain
 from core.keys.keystore import Keystore
+from core.money import pricing
+from core.protocol import signing
+from core.protocol import types as t
+from core.protocol.units import NANO, format_token
 from devnet.deploy import USD, Parameters
+from tests.accounts import devnet_accounts
 from tests.conftest import Anvil
 from tests.miner.programs import Town
 
@@ -186,3 +194,80 @@ def test_there_is_nothing_to_withdraw_or_to_unjail_for_a_newcomer(
     assert town.miner("stake", "add", "5usd", "--yes", "--json") == 2
     assert town.miner("status", "--json") == 3
     assert "not running" in result(capsys)["error"]["what"]
+
+
+async def paid_job(chain: RpcChain, town: Town, operator: str, nonce: int) -> int:
+    """A session of one stage that pays; what its operator got, in nano units."""
+    requester, matcher = devnet_accounts()[5], town.deployer
+    spec = msgspec.convert(await chain.read("ModelRegistry", "specOf", town.model_id), t.ModelSpec)
+    offer = OrderTerms(
+        price_in=10**9,
+        price_out=10**9,
+        matcher=matcher.address,
+        matcher_fee_bps=100,
+        min_stake=0,
+        deadline=await chain.now() + 600,
+        window=60,
+        auditor=t.ZERO_ADDRESS,
+        arbitrator=town.addresses["JuryArbitrator"],
+        demands=t.Terms.of(1),
+    )
+    order = make_open_order(
+        Allowance(8, 10_000, 10_000), town.model_id, spec, offer, requester.address, nonce
+    )
+    plan = [t.Stage(operator, 0, spec.layers)]
+    ack = t.Ack(
+        signing.order_hash(order), signing.plan_hash(plan), t.ZERO_HASH, 1_001, 2_003 + nonce
+    )
+    usd = pricing.max_amount(order, spec)
+    await chain.transact(town.deployer, "TestUSD", "mint", requester.address, usd)
+    await chain.transact(requester, "TestUSD", "approve", town.addresses["Escrow"], usd)
+    await chain.transact(requester, "Escrow", "deposit", usd)
+    signature = signing.sign(requester, chain.domain, order)
+    await chain.transact(matcher, "TaskRegistry", "openMatched", order, signature, plan)
+    signature = signing.sign(requester, chain.domain, ack)
+    await chain.transact(matcher, "TaskRegistry", "settleAck", order, ack, signature, plan)
+    fee_bps = (await chain.read("TaskRegistry", "params"))["protocolFeeBps"]
+    counts = ack.tokens_in, ack.tokens_out
+    return pricing.split(order, plan, spec, *counts, protocol_fee_bps=fee_bps).pays[0]
+
+
+def test_what_a_rotated_key_earned_is_seen_and_collected_with_what_the_new_one_earned(
+    own_anvil: Callable[..., Anvil],
+    tmp_path: Path,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    for name in ("HEADRACE_PASSWORD_FILE", "ETH_PASSWORD", "ETH_RPC_URL", "ETH_KEYSTORE"):
+        monkeypatch.delenv(name, raising=False)
+    town = Town(own_anvil().rpc_url, home, Parameters())
+    town.build(owner_usd=600, model=model_dir)
+    assert town.miner("register", "--stake", "500usd", "--yes", "--json") == 0
+    old = result(capsys)["result"]["operator"]
+    pays = [town.with_chain(lambda chain: paid_job(chain, town, old, 1))]
+    assert town.miner("rotate-operator", "second", "--yes", "--json") == 0
+    new = result(capsys)["result"]["operator"]
+    pays.append(town.with_chain(lambda chain: paid_job(chain, town, new, 2)))
+    assert pays[0] % NANO and pays[1] % NANO, "each key keeps its part of a unit"
+    due = [pay // NANO for pay in pays]
+
+    assert town.miner("earnings", "--json") == 0
+    books = result(capsys)["result"]
+    assert books["paid"] == format_token(sum(pays) // NANO)
+    assert (books["toClaim"], books["collected"]) == (format_token(sum(due)), "0usd")
+    assert [row["jobs"] for row in books["rows"]] == [2]
+    assert town.miner("stake", "status", "--json") == 0
+    assert result(capsys)["result"]["credit"] == format_token(sum(due))
+
+    before = balance(town)
+    assert town.miner("claim", "--yes", "--json") == 0
+    assert result(capsys)["result"]["withdrawn"] == format_token(sum(due))
+    assert balance(town) == before + sum(due)
+    assert town.miner("earnings", "--json") == 0
+    books = result(capsys)["result"]
+    assert (books["toClaim"], books["collected"]) == ("0usd", format_token(sum(due)))
+    assert books["paid"] == format_token(sum(pays) // NANO), "what was paid stays in the books"
+    assert town.miner("claim", "--yes", "--json") == 2

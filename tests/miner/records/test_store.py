@@ -153,11 +153,12 @@ def test_another_leaf_for_the_same_request_is_never_written(tmp_path: Path) -> N
     store.close()
 
 
-def test_a_verified_job_is_found_before_a_newer_proposal(tmp_path: Path) -> None:
-    store = MinerStore(tmp_path / "miner.sqlite")
-    put_job(store)
-    store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
-    other = "0x" + "77" * 32
+OTHER_PLAN = "0x" + "77" * 32
+
+
+def put_other_plan(store: MinerStore) -> None:
+    """Of the same order."""
+    other = OTHER_PLAN
     acceptance = t.Acceptance(order_hash=ORDER_HASH, plan_hash=other, stage=0, expiry=NOW_S)
     store.put_job(
         t.SignedOrder(order=ORDER, signature="0x" + "11" * 65),
@@ -168,11 +169,38 @@ def test_a_verified_job_is_found_before_a_newer_proposal(tmp_path: Path) -> None
         shard_root=t.ZERO_HASH,
         keep_until=NOW_S,
     )
-    found, named = store.job(ORDER_HASH), store.job(ORDER_HASH, other)
+
+
+def test_a_verified_job_is_found_before_a_newer_proposal(tmp_path: Path) -> None:
+    store = MinerStore(tmp_path / "miner.sqlite")
+    put_job(store)
+    store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
+    put_other_plan(store)
+    found, named = store.job(ORDER_HASH), store.job(ORDER_HASH, OTHER_PLAN)
     assert found is not None
     assert named is not None
-    assert (found.plan_hash, named.plan_hash) == (PLAN_HASH, other)
+    assert (found.plan_hash, named.plan_hash) == (PLAN_HASH, OTHER_PLAN)
+    assert [job.plan_hash for job in store.plans(ORDER_HASH, 9)] == [PLAN_HASH, OTHER_PLAN]
+    assert [job.plan_hash for job in store.plans(ORDER_HASH, 1)] == [PLAN_HASH]
     assert store.job("0x" + "99" * 32) is None
+    store.close()
+
+
+def test_a_job_that_the_chain_has_with_one_plan_is_unmatched_with_all_others(
+    tmp_path: Path,
+) -> None:
+    store = MinerStore(tmp_path / "miner.sqlite")
+    put_job(store)
+    put_other_plan(store)
+    for plan_hash in (PLAN_HASH, OTHER_PLAN):
+        store.mark_verified(ORDER_HASH, plan_hash, now_s=NOW_S)
+    store.set_chain_state(JOB_ID, "MATCHED")
+    store.unmatch(JOB_ID, OTHER_PLAN)
+    assert [job.plan_hash for job in store.live_jobs()] == [OTHER_PLAN]
+    states = {job.plan_hash: job.chain_state for job in store.plans(ORDER_HASH, 9)}
+    assert states == {PLAN_HASH: "", OTHER_PLAN: "MATCHED"}
+    store.unmatch(JOB_ID)
+    assert store.live_jobs() == []
     store.close()
 
 
@@ -279,6 +307,7 @@ async def test_a_receipt_sums_its_requests_and_names_the_shard(tmp_path: Path) -
 async def test_endless_different_sets_are_not_signed(tmp_path: Path) -> None:
     store = MinerStore(tmp_path / "miner.sqlite")
     put_job(store)
+    store.mark_verified(ORDER_HASH, PLAN_HASH, now_s=NOW_S)
     book = ReceiptBook(store, key(1), DOMAIN, lambda: NOW_S)
     job = store.job(ORDER_HASH)
     assert job is not None

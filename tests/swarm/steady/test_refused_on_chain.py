@@ -10,18 +10,19 @@ import msgspec
 import pytest
 
 from core.chain.rpc import RpcChain
-from core.keys.keystore import Keystore
-from core.keys.signer import DEVNET_PASSWORD, Signer
+from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol.errors import ContractRefused
-from core.protocol.types import Acceptance, Order, SignedOrder, Stage
-from devnet.accounts import CHAIN_ID, signer_of
+from core.protocol.types import Order, SignedOrder, Stage
+from devnet.accounts import signer_of
 from devnet.deploy import USD, deploy, register_model
 from tests.conftest import Anvil
 from tests.swarm.world import MARKS, JobSeen, World, prompt
 
 pytestmark = MARKS
 OTHER_CHAIN_ID = 1337  # local too, so that the same test keys may sign for it
+#: One that no program of the network takes by itself.
+FREE_NONCE = 2**62 + 7
 
 
 async def any_job(world: World) -> JobSeen:
@@ -34,8 +35,7 @@ async def any_job(world: World) -> JobSeen:
 
 
 def open_arguments(call: dict[str, Any]) -> list[Any]:
-    names = ("order", "requesterSig", "plan", "acceptances", "acceptanceSigs")
-    return [call[name] for name in names]
+    return [call[name] for name in ("order", "requesterSig", "plan")]
 
 
 async def test_an_order_opens_one_job_and_never_a_second(world: World) -> None:
@@ -47,7 +47,7 @@ async def test_an_order_opens_one_job_and_never_a_second(world: World) -> None:
             "openMatched",
             *open_arguments(job.open_call),
         )
-    assert refused.value.error == "WrongState"
+    assert refused.value.error == "NonceUsedAlready"
     assert refused.value.exit_code == 6
 
     signed = SignedOrder(job.order, job.open_call["requesterSig"])
@@ -85,7 +85,7 @@ async def test_an_order_is_refused_on_another_chain_even_at_equal_addresses(
 
 async def test_the_matcher_refuses_an_order_signed_for_another_chain(world: World) -> None:
     job = await any_job(world)
-    order = msgspec.structs.replace(job.order, nonce=job.order.nonce + 1)
+    order = msgspec.structs.replace(job.order, nonce=FREE_NONCE)
     elsewhere = signing.Domain(OTHER_CHAIN_ID, world.chain.domain.verifying_contract)
     signed = SignedOrder(order, signing.sign(signer_of("requester-1"), elsewhere, order))
     async with httpx2.AsyncClient() as http:
@@ -116,35 +116,15 @@ class FreshOrder:
         self.order: Order = msgspec.structs.replace(job.order, nonce=nonce, deadline=now_s + 600)
 
     async def simulate(self, plan: tuple[Stage, ...]) -> None:
-        """Open it with a plan that every stage accepted. Raises ContractRefused."""
-        domain, keys = self._world.chain.domain, await self._operators()
-        acceptances = [
-            Acceptance(
-                signing.order_hash(self.order), signing.plan_hash(plan), i, self.order.deadline
-            )
-            for i in range(len(plan))
-        ]
+        """Open it with this plan. Raises ContractRefused."""
         await self._world.chain.simulate(
             self._world.net.addresses["matcher-1"],
             "TaskRegistry",
             "openMatched",
             self.order,
-            signing.sign(signer_of("requester-1"), domain, self.order),
+            signing.sign(signer_of("requester-1"), self._world.chain.domain, self.order),
             list(plan),
-            acceptances,
-            [
-                signing.sign(keys[stage.operator], domain, acceptance)
-                for stage, acceptance in zip(plan, acceptances, strict=True)
-            ],
         )
-
-    async def _operators(self) -> dict[str, Signer]:
-        store = Keystore(self._world.net.layout.keystores, light=True)
-        keys = [
-            store.unlock(f"{party}-operator", DEVNET_PASSWORD, chain_id=CHAIN_ID)
-            for party in self._world.profiles
-        ]
-        return {key.address: key for key in keys}
 
 
 def moved(plan: tuple[Stage, ...], index: int, start: int, end: int) -> tuple[Stage, ...]:
@@ -157,7 +137,7 @@ def moved(plan: tuple[Stage, ...], index: int, start: int, end: int) -> tuple[St
 async def test_a_plan_with_a_gap_or_an_overlap_is_refused_by_the_contract(world: World) -> None:
     job = await any_job(world)
     await world.run("requester-1", "client", "wallet", "deposit", "1usd", "--yes")
-    fresh = FreshOrder(world, job, job.order.nonce + 7, await world.chain.now())
+    fresh = FreshOrder(world, job, FREE_NONCE, await world.chain.now())
     assert await world.chain.read("Escrow", "balanceOf", job.order.requester) >= USD
     await fresh.simulate(fresh.plan)  # sound as it is, so it is the layers that are refused below
 

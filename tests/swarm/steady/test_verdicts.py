@@ -189,7 +189,8 @@ async def test_a_liar_is_named_and_slashed_though_a_juror_dies_between_commit_an
     await until(executed, within_s=DRAWN_WITHIN_S, what="the verdict is executed")
     assert await votes(world, dispute) == dict.fromkeys(JURORS, VoteKind.FAULT)
 
-    delivered = await world.chain.read("TaskRegistry", "jobOf", job.job_id)
+    bound = job.job_id, signing.plan_hash(job.plan)
+    delivered = await world.chain.read("TaskRegistry", "jobOf", *bound)
     assert delivered["faultMask"] == 0b010
     await world.pass_time(max(1, delivered["finalAt"] - await world.chain.now() + 1))
     job = await world.ended(job.job_id, JobState.SETTLED)
@@ -233,6 +234,7 @@ async def test_totals_that_no_requests_make_convict_by_one_command(world: World)
     assert "auditor convict" in checked.err
     done = await world.run("requester-1", "auditor", "convict", name, "--yes", "--json")
     assert [(one["stage"], one["evidence"]) for one in done.result] == [(0, "counts")]
-    assert (await world.chain.read("TaskRegistry", "jobOf", job_id))["faultMask"] == 1
+    bound = job_id, signing.plan_hash(job.plan)
+    assert (await world.chain.read("TaskRegistry", "jobOf", *bound))["faultMask"] == 1
     owner = world.net.addresses[party]
     assert (await world.chain.read("MinerRegistry", "minerOf", owner))["stake"] == 0

@@ -16,15 +16,18 @@ import pytest
 from client.commands.ask import job_follow, receipts
 from client.commands.judge import bundle
 from client.commands.wallet import allow
+from core.protocol import signing
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
-from core.protocol.types import JobState
-from core.protocol.units import NANO
+from core.protocol.types import ZERO_HASH, JobState
+from core.protocol.units import NANO, whole_units
 from core.runtime.commands.console import DryRunEnds, GlobalOptions, Run
 from core.runtime.commands.results import plain
 from tests.client.commands.ask.test_job_list import Desk
 from tests.clocks import ManualClock
 from tests.town.chain import CLOSE_DELAY_S
 from tests.town.orders import NOW_S, REQUESTER, key, prompts
+
+USD = 10**6 * NANO
 
 
 @pytest.fixture
@@ -53,6 +56,8 @@ def happened(desk: Desk, name: str, **args: Any) -> None:
 async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: Desk) -> None:
     desk.keep()
     happened(desk, "JobMatched")
+    shares = {"payNano": [2 * USD, USD // 2], "matcherNano": USD // 2, "protocolNano": 0}
+    desk.chain.emit("Escrow", "Paid", job=desk.job.job_id, **shares, refundNano=2 * USD)
     happened(
         desk,
         "JobSettled",
@@ -65,9 +70,11 @@ async def test_a_log_has_the_requests_and_then_the_events_in_their_order(desk: D
         ("request", "p0"),
         ("request", "p1"),
         ("event", "JobMatched"),
+        ("event", "Paid"),
         ("event", "JobSettled"),
     ]
     assert lines[0]["state"] == "length"
+    assert lines[-2]["state"] == "pay 2.5usd, matcher 0.5usd, protocol 0usd, refund 2usd"
     assert lines[-1]["state"] == "paid 3usd, refunded 2usd, withheld 0usd"
     assert lines[-1]["transaction"] == desk.chain.log[-1].tx_hash
 
@@ -121,6 +128,8 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
 ) -> None:
     desk.keep()
     desk.on_chain.state = state
+    if state is JobState.OPEN:
+        desk.on_chain.plan_hash = ZERO_HASH
     if late:
         desk.chain.clock = ManualClock(desk.job.signed.order.deadline + CLOSE_DELAY_S + 1)
     if function is None:
@@ -133,8 +142,9 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
     assert desk.chain.simulated == [function], "a dry run simulates"
     assert desk.chain.sent == []
     found = plain(await job_follow.cancel_job(run_of(desk), desk.typed))
-    assert desk.chain.sent == [("TaskRegistry", function, desk.job.job_id)]
-    assert found["refunded"] == "5usd"
+    plan = [desk.job.plan_hash] if function == "expire" else []
+    assert desk.chain.sent == [("TaskRegistry", function, desk.job.signed.order, *plan)]
+    assert found["refunded"] == desk.settings.show_token(whole_units(desk.locked_nano))
 
 
 @pytest.mark.parametrize(
@@ -156,11 +166,39 @@ async def test_a_matched_job_is_not_cancelled_before_the_delay_after_its_deadlin
     assert desk.chain.sent == []
 
 
+async def test_money_comes_back_from_a_job_that_was_matched_with_another_plan(desk: Desk) -> None:
+    desk.keep()
+    order, others = desk.job.signed.order, desk.job.plan[::-1]
+    desk.chain.match(order, others, desk.job.job_id)
+    desk.chain.clock = ManualClock(order.deadline + CLOSE_DELAY_S + 1)
+    found = plain(await job_follow.cancel_job(run_of(desk), desk.typed))
+    call = ("TaskRegistry", "expire", order, signing.plan_hash(others))
+    assert desk.chain.sent == [call] and found["on_chain"] == "expired"
+
+
+async def test_an_order_that_nobody_opened_has_nothing_to_give_back(desk: Desk) -> None:
+    desk.keep()
+    desk.chain.jobs.clear()
+    desk.chain.used_nonces.clear()
+    with pytest.raises(UsageError, match="was not opened on chain"):
+        await job_follow.cancel_job(run_of(desk), desk.typed)
+    assert desk.chain.sent == []
+
+
+async def test_what_a_session_paid_is_the_sum_of_its_acks(desk: Desk) -> None:
+    desk.keep()
+    happened(desk, "JobPaid", paidNano=3 * USD, withheldNano=0)
+    happened(desk, "JobPaid", paidNano=USD, withheldNano=2 * USD)
+    happened(desk, "JobSettled", paidNano=0, refundedNano=USD, withheldNano=0)
+    found = plain(await job_follow.wait_for_job(run_of(desk), desk.typed))
+    assert (found["on_chain"], found["paid"], found["refunded"]) == ("settled", "4usd", "3usd")
+
+
 async def test_a_session_that_was_closed_early_ends_by_the_chains_deadline(desk: Desk) -> None:
     desk.keep()
     desk.on_chain.state = JobState.MATCHED
     closed_at = desk.job.signed.order.deadline - 500
-    said = desk.chain.job_of(desk.job.job_id) | {"deadline": closed_at}
+    said = desk.chain.job_of(desk.job.job_id, desk.job.plan_hash) | {"deadline": closed_at}
     desk.chain.answers["TaskRegistry.jobOf"] = said
     desk.chain.clock = ManualClock(closed_at + CLOSE_DELAY_S + 1)
     with pytest.raises(DeadlinePassed):

@@ -21,7 +21,7 @@ from core.money import pricing
 from core.protocol import ids, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, IdInvalid
-from core.protocol.units import NANO, whole_units
+from core.protocol.units import covering_units, whole_units
 from core.runtime.commands.results import plain
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
@@ -60,7 +60,9 @@ class Desk:
             tokens_out=sum(len(a.tokens) for a in self.answers.values()),
         )
         self.chain.jobs[self.job.job_id] = self.on_chain
-        self.chain.locked[self.job.job_id] = 5_000_000 * NANO
+        order = self.job.signed.order
+        self.chain.locked[self.job.job_id] = self.locked_nano = pricing.max_nano(order, SPEC)
+        self.chain.used_nonces.add((order.requester, order.nonce))
         self.typed = ids.short(ids.Kind.JOB, self.job.job_id)
 
     def keep(self, *, whole: bool = True, answers: dict[int, RequestAnswer] | None = None) -> None:
@@ -112,7 +114,7 @@ async def test_jobs_and_receipts_are_listed(desk: Desk) -> None:
     }
     shown = plain(await job_list.show_job(desk.settings, desk.typed))
     assert shown["on_chain"] == "settled"
-    assert shown["locked"] == "5usd"
+    assert shown["locked"] == "0usd", "it is settled"
     assert len(shown["plan"]) == 3
     receipts = plain(job_list.list_receipts(desk.settings, desk.typed))
     assert [r["covers"] for r in receipts] == ["whole job"] * 3 + ["request 0"] * 3 + [
@@ -121,6 +123,37 @@ async def test_jobs_and_receipts_are_listed(desk: Desk) -> None:
     assert plain(job_list.list_receipts(desk.settings, None)) == receipts
     with pytest.raises(IdInvalid):
         await job_list.show_job(desk.settings, "job_ZZZZZ")
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (7, 8)])
+async def test_what_a_job_locks_follows_from_its_order_and_what_was_paid(
+    desk: Desk, counts: tuple[int, int]
+) -> None:
+    desk.keep()
+    desk.on_chain.state = t.JobState.MATCHED
+    desk.on_chain.tokens_in, desk.on_chain.tokens_out = counts
+    order = desk.job.signed.order
+    paid = pricing.cost_nano(SPEC.layer_units, *counts, order.price_in, order.price_out)
+    shown = plain(await job_list.show_job(desk.settings, desk.typed))
+    assert shown["locked"] == desk.settings.show_token(covering_units(desk.locked_nano - paid))
+
+
+async def test_job_that_was_matched_with_another_plan_is_shown_as_it_is(desk: Desk) -> None:
+    desk.keep()
+    order, others = desk.job.signed.order, desk.job.plan[::-1]
+    desk.chain.match(order, others, desk.job.job_id)
+    shown = plain(await job_list.show_job(desk.settings, desk.typed))
+    assert (shown["on_chain"], shown["tokens_in"]) == ("matched", 0)
+    assert shown["locked"] == desk.settings.show_token(covering_units(desk.locked_nano))
+
+
+async def test_job_whose_order_nobody_opened_is_not_on_chain(desk: Desk) -> None:
+    desk.keep()
+    desk.chain.jobs.clear()
+    desk.chain.used_nonces.clear()
+    shown = plain(await job_list.show_job(desk.settings, desk.typed))
+    assert (shown["on_chain"], shown["locked"]) == ("none", "0usd")
+    assert desk.chain.spans == [], "events are not looked through for it"
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from client.commands.wallet import balance as holdings_module
 from client.commands.wallet.balance import DAY_S, holdings, lasts, per_day_spent
 from core.money import pricing
+from core.protocol.types import ZERO_ADDRESS, JobState
+from core.protocol.units import covering_units
 from core.runtime.commands.results import plain
 from tests.client.commands.ask.test_job_list import Desk
 from tests.town.orders import NOW_S, REQUESTER, SPEC
@@ -33,6 +35,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setattr(holdings_module, "SystemClock", At)
     me = REQUESTER.address
     desk.chain.usd[me], desk.chain.prepaid[me] = 3 * USD, 4 * USD
+    desk.chain.answers["MinerRegistry.minerOf"] = {"operator": ZERO_ADDRESS}
+    desk.on_chain.state, desk.on_chain.tokens_in, desk.on_chain.tokens_out = JobState.MATCHED, 0, 0
     return desk
 
 
@@ -40,7 +44,8 @@ async def test_what_a_job_holds_and_has_cost_is_in_the_balance(desk: Desk) -> No
     desk.keep()
     found = plain(await holdings(desk.settings, REQUESTER.address))
     assert (found["wallet"], found["prepaid"], found["spendable"]) == ("3usd", "4usd", "7usd")
-    assert (found["locked"], found["locked_by"]) == ("5usd", [f"{desk.typed} 5usd"])
+    locked = desk.settings.show_token(covering_units(desk.locked_nano))
+    assert (found["locked"], found["locked_by"]) == (locked, [f"{desk.typed} {locked}"])
     order = desk.job.signed.order
     cost = pricing.cost(SPEC.layer_units, 7, 8, order.price_in, order.price_out)
     assert found["lasts"].endswith(f"at {desk.settings.show_token(cost)} a day")
@@ -58,6 +63,20 @@ async def test_what_was_paid_for_holds_nothing_and_is_not_asked_about(desk: Desk
     desk.change(lambda store: store.set_state(desk.job.job_id, "acknowledged"))
     found = plain(await holdings(desk.settings, REQUESTER.address))
     assert (found["locked"], found["locked_by"]) == ("0usd", [])
+    assert "TaskRegistry.jobOf" not in desk.chain.reads
+
+
+async def test_what_is_not_paid_yet_is_locked_whole_and_what_ended_locks_nothing(
+    desk: Desk,
+) -> None:
+    desk.keep()
+    desk.on_chain.tokens_in, desk.on_chain.tokens_out = 7, 8
+    locks = []
+    for state in (JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED):
+        desk.on_chain.state = state
+        locks.append(plain(await holdings(desk.settings, REQUESTER.address))["locked"])
+    whole = desk.settings.show_token(covering_units(desk.locked_nano))
+    assert locks == [whole, whole, "0usd"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30 * DAY_S), st.integers(0, 10**12)), max_size=20))

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.dashboard.sources.chain_log import ChainLog, subjects_of
+from client.dashboard.views.wallet import MOVES
 from core.protocol.errors import ChainUnreachable
+from core.protocol.units import NANO
 from tests.client.dashboard.world import (
+    BLOCKS,
     FIRST_BLOCK,
     FOREIGN_JOB,
     JOB,
@@ -21,12 +24,15 @@ from tests.client.dashboard.world import (
     OWNER,
     PAST,
     PAYER,
+    USD,
     WrittenChain,
     tx_of,
 )
 from tests.clocks import ManualClock
+from tests.town.orders import MATCHER as MATCHER_KEY
 
 NOW_S = 1_700_000_000
+MATCHER = MATCHER_KEY.address
 
 
 @pytest.fixture
@@ -50,13 +56,13 @@ async def log(chain: WrittenChain, tmp_path: Path) -> AsyncIterator[ChainLog]:
 async def test_events_are_found_by_job_address_transaction_and_block(log: ChainLog) -> None:
     assert (await log.progress()).events == len(PAST)
     about = await log.about(OLD_JOB)
-    names = "JobLocked JobMatched Credited JobReleased JobSettled DisputeOpened"
+    names = "JobOpened JobMatched Paid JobSettled DisputeOpened"
     assert {event.name for event in about} == set(names.split())
     assert [event.id for event in about] == sorted((event.id for event in about), reverse=True)
     in_plan = await log.about(MINERS[1], names=("JobMatched",))
     assert [event.args["job"] for event in in_plan] == [FOREIGN_JOB, OLD_JOB]
     (deposit,) = await log.of_transaction(tx_of(FIRST_BLOCK + 2).upper().replace("0X", "0x"))
-    assert (deposit.name, deposit.at_s) == ("Deposited", NOW_S - 60 * (len(PAST) - 3))
+    assert (deposit.name, deposit.at_s) == ("Deposited", NOW_S - 60 * (BLOCKS - 3))
     assert [event.name for event in await log.of_block(FIRST_BLOCK)] == ["ModelRegistered"]
 
 
@@ -69,24 +75,102 @@ async def test_pages_follow_one_another_without_a_gap(log: ChainLog) -> None:
     assert len(await log.named(limit=10**9)) <= 200
 
 
-async def test_locks_credits_and_counts(log: ChainLog) -> None:
-    assert [event.args["job"] for event in await log.open_locks(PAYER)] == [JOB]
-    assert await log.credits_of(OWNER, [OLD_JOB, JOB]) == {OLD_JOB: 400_000, JOB: 0}
-    total, days = await log.credited(OWNER)
-    assert total == 400_000 and [(paid, jobs) for _, paid, jobs in days] == [(400_000, 1)]
-    assert await log.credited(PAYER) == (0, [])
+async def read_on(log: ChainLog) -> None:
+    while await log.step():
+        pass
+
+
+def pay(chain: WrittenChain, job: str, operator: str, nano: int, **more: Any) -> None:
+    """A session's Ack that pays one stage, and a tenth of it to the matcher."""
+    fee = nano // 10
+    ids = {"job": job, "requester": PAYER}
+    said = {"matcher": MATCHER, "operators": [operator], "payNano": [nano], "matcherNano": fee}
+    chain.emit("Escrow", "Paid", **ids, **(said | {"protocolNano": 0, "refundNano": 0} | more))
+    counts = {"tokensIn": 1, "tokensOut": 1}
+    withheld = more.get("refundNano", 0)
+    told = ids | counts | {"paidNano": nano + fee, "withheldNano": withheld}
+    chain.note("TaskRegistry", "JobPaid", told)
+
+
+async def test_locks_and_counts(log: ChainLog) -> None:
+    locks = await log.open_locks(PAYER)
+    assert [(event.args["job"], nano) for event, nano in locks] == [(JOB, 3 * USD * NANO)]
+    assert await log.open_locks(OWNER) == []
     assert await log.count(MINERS[2], ("JobMatched",)) == 2
     assert await log.subjects(("JobMatched",), "job", 2) == [FOREIGN_JOB, JOB]
 
 
+async def test_a_session_locks_what_its_acks_left_until_it_ends(
+    log: ChainLog, chain: WrittenChain
+) -> None:
+    pay(chain, JOB, MINERS[2], 10, refundNano=5)
+    pay(chain, JOB, MINERS[2], 20)
+    await read_on(log)
+    ((_, nano),) = await log.open_locks(PAYER)
+    assert nano == 3 * USD * NANO - 11 - 5 - 22
+    ending = {"paidNano": 0, "refundedNano": nano, "withheldNano": 0}
+    chain.emit("TaskRegistry", "JobSettled", job=JOB, requester=PAYER, **ending)
+    await read_on(log)
+    assert await log.open_locks(PAYER) == []
+
+
+@pytest.mark.parametrize("end", ["JobCancelled", "JobExpired"])
+async def test_a_job_that_ended_unpaid_locks_nothing(
+    log: ChainLog, chain: WrittenChain, end: str
+) -> None:
+    chain.emit("TaskRegistry", end, job=JOB, requester=PAYER, refundedNano=3 * USD * NANO)
+    await read_on(log)
+    assert await log.open_locks(PAYER) == []
+
+
+async def test_income_is_the_pay_of_all_operators_and_the_fees_as_a_matcher(
+    log: ChainLog, chain: WrittenChain
+) -> None:
+    assert await log.income_of_jobs(OWNER, [OLD_JOB, JOB]) == {OLD_JOB: 400_000, JOB: 0}
+    total, days = await log.income(OWNER)
+    assert total == 400_000 and [(paid, jobs) for _, paid, jobs in days] == [(400_000, 1)]
+    assert await log.income(MATCHER) == (100_000, [(days[0][0], 100_000, 1)])
+    assert await log.income(PAYER) == (0, [])
+    assert (await log.income(MINERS[2]))[0] == 0, "an operator's pay is its owner's"
+
+    rotated = {"oldOperator": MINERS[2], "newOperator": MINERS[4]}
+    chain.emit("MinerRegistry", "OperatorRotated", owner=OWNER, **rotated)
+    pay(chain, JOB, MINERS[4], NANO // 2)
+    pay(chain, JOB, MINERS[2], NANO // 2, matcher=OWNER)
+    await read_on(log)
+    assert (await log.income(OWNER))[0] == 400_001, "parts of a unit add up"
+    assert await log.income_of_jobs(OWNER, [JOB]) == {JOB: 1}
+
+
+async def test_movements_are_those_of_the_accounts_own_money_each_told_once(
+    log: ChainLog, chain: WrittenChain
+) -> None:
+    async def moved(account: str) -> list[str]:
+        return [event.name for event in reversed(await log.movements(account, tuple(MOVES)))]
+
+    assert await moved(PAYER) == ["Deposited", "JobOpened", "Paid", "JobOpened"]
+    assert await moved(MATCHER) == await moved(MINERS[2]) == []
+    ending = {"paidNano": 0, "refundedNano": 7, "withheldNano": 0}
+    chain.emit("TaskRegistry", "JobSettled", job=JOB, requester=PAYER, **ending)
+    collected = {"account": MINERS[2], "payee": 0, "amount": 3}
+    chain.emit("Escrow", "Collected", to=OWNER, **collected)
+    chain.emit("Escrow", "Deposited", account=OWNER, payer=PAYER, amount=2)
+    await read_on(log)
+    assert (await moved(PAYER))[4:] == ["JobSettled"], "a session that expired"
+    assert await moved(OWNER) == ["Collected", "Deposited"]
+    newest = await log.movements(PAYER, tuple(MOVES), limit=2)
+    rest = await log.movements(PAYER, tuple(MOVES), before=newest[-1].id)
+    assert [event.name for event in rest] == ["Paid", "JobOpened", "Deposited"]
+
+
 async def test_a_reorganisation_takes_its_events_back(log: ChainLog, chain: WrittenChain) -> None:
-    chain.cut(len(PAST) - 8)
+    chain.cut(BLOCKS - 6)
     chain.emit("Escrow", "Deposited", account=OWNER, payer=OWNER, amount=5)
     while await log.step():
         pass
-    assert (await log.progress()).events == 9
+    assert (await log.progress()).events == 8
     assert await log.about(FOREIGN_JOB) == []
-    assert [event.args["amount"] for event in await log.of_block(FIRST_BLOCK + 8)] == [5]
+    assert [event.args["amount"] for event in await log.of_block(FIRST_BLOCK + 6)] == [5]
     assert await log.open_locks(PAYER) == []
 
 
