@@ -240,21 +240,6 @@ async def test_a_job_stored_before_the_chain_was_lost_is_opened_when_it_is_back(
     assert net.daemon.store.job(signing.job_id(DOMAIN, signed.order)).state == "Matched"
 
 
-async def test_acceptances_that_lapse_before_the_chain_is_back_fail_the_job(net: Net) -> None:
-    net.serve(*SPLIT)
-    await net.tick()
-    transact, net.chain.transact = net.chain.transact, _unreachable  # type: ignore[method-assign]
-    signed = sign_order(make_order())
-    with pytest.raises(ChainUnreachable):
-        await net.daemon.matchmaker.open(signed)
-    await net.clock.advance(400)
-    net.chain.transact = transact  # type: ignore[method-assign]
-    await net.tick(2)
-    job = net.daemon.store.job(signing.job_id(DOMAIN, signed.order))
-    assert (job.state, net.chain.called) == ("Failed", [])
-    assert net.daemon.world.reservations == 0
-
-
 async def given_up(net: Net) -> Job:
     """A job whose acceptances lapsed while the chain was away, so that it was never sent again."""
     net.serve(*SPLIT)
@@ -266,6 +251,14 @@ async def given_up(net: Net) -> Job:
     await net.clock.advance(400)
     net.chain.transact = transact  # type: ignore[method-assign]
     return net.daemon.store.job(signing.job_id(DOMAIN, signed.order))
+
+
+async def test_acceptances_that_lapse_before_the_chain_is_back_fail_the_job(net: Net) -> None:
+    stored = await given_up(net)
+    await net.tick(2)
+    job = net.daemon.store.job(stored.job_id)
+    assert (job.state, net.chain.called) == ("Failed", [])
+    assert net.daemon.world.reservations == 0
 
 
 async def mined_late(net: Net, job: Job) -> None:
