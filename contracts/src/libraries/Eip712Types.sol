@@ -4,7 +4,6 @@ pragma solidity ^0.8.30;
 import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 
 import {
-    Acceptance,
     Ack,
     AuditorDelegation,
     HopCheckpoint,
@@ -37,8 +36,6 @@ library Eip712Types {
         keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
     bytes32 internal constant PLAN_TYPEHASH =
         keccak256("Plan(Stage[] stages)Stage(address operator,uint16 layerFrom,uint16 layerTo)");
-    bytes32 internal constant ACCEPTANCE_TYPEHASH =
-        keccak256("Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)");
     bytes32 internal constant STAGE_RECEIPT_TYPEHASH = keccak256(
         "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,"
         "uint16 layerTo,bytes32 shardRoot,bytes32 inputRoot,bytes32 outputRoot,"
@@ -90,10 +87,6 @@ library Eip712Types {
             hashes[i] = stageHash(plan[i]);
         }
         return keccak256(abi.encode(PLAN_TYPEHASH, keccak256(abi.encodePacked(hashes))));
-    }
-
-    function acceptanceHash(Acceptance calldata acceptance) internal pure returns (bytes32) {
-        return keccak256(abi.encode(ACCEPTANCE_TYPEHASH, acceptance));
     }
 
     function receiptHash(StageReceipt calldata receipt) internal pure returns (bytes32) {

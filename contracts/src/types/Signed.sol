@@ -37,14 +37,6 @@ struct Stage {
     uint16 layerTo;
 }
 
-/// A stage's consent to an order, a plan and its place in it.
-struct Acceptance {
-    bytes32 orderHash;
-    bytes32 planHash;
-    uint16 stage;
-    uint64 expiry;
-}
-
 /// What a stage says it did, over one or many requests of a job.
 struct StageReceipt {
     bytes32 orderHash;

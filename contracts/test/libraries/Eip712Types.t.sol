@@ -2,7 +2,6 @@
 pragma solidity ^0.8.30;
 
 import {
-    Acceptance,
     Ack,
     AuditorDelegation,
     Order,
@@ -39,10 +38,6 @@ contract Eip712TypesTest is Test {
     function testFuzz_planHash_isOfItsFields(Stage[] memory x) public view {
         vm.assertEq(types.plan(x), x.hash());
         if (x.length > 0) vm.assertEq(types.stage(x[0]), x[0].hash());
-    }
-
-    function testFuzz_acceptanceHash_isOfItsFields(Acceptance memory x) public view {
-        vm.assertEq(types.acceptance(x), x.hash());
     }
 
     function testFuzz_receiptHash_isOfItsFields(StageReceipt memory x) public view {
