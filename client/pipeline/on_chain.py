@@ -8,18 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from client.pipeline.pipeline import Match
 from core.chain.chain import Chain, history
 from core.money import pricing
-from core.protocol.types import ZERO_HASH, JobState, Order
+from core.protocol.types import ZERO_HASH, JobState, Order, Stage
 
 
 @dataclass(frozen=True)
 class FoundJob:
-    """What `jobOf` says of a job, and the plan's hash that found it: zero while it has no plan."""
+    """What `jobOf` says of a job, and the plan that found it: empty while it has none."""
 
     order: Order
-    plan_hash: str
+    plan: tuple[Stage, ...]
     said: dict[str, Any]
 
     @property
@@ -38,7 +40,7 @@ async def job_with_plan(chain: Chain, match: Match) -> FoundJob:
     Raises ChainUnreachable.
     """
     said = await chain.read("TaskRegistry", "jobOf", match.job_id, match.plan_hash)
-    return FoundJob(match.signed.order, match.plan_hash, said)
+    return FoundJob(match.signed.order, match.plan, said)
 
 
 async def find_job(chain: Chain, match: Match, deploy_block: int) -> FoundJob:
@@ -50,17 +52,18 @@ async def find_job(chain: Chain, match: Match, deploy_block: int) -> FoundJob:
     told, order = await job_with_plan(chain, match), match.signed.order
     if told.state is not JobState.NONE or not await is_nonce_used(chain, order):
         return told
-    plan_hash = await _plan_hash_of(chain, match.job_id, deploy_block)
+    plan_hash, plan = await _plan_of(chain, match.job_id, deploy_block)
     said = await chain.read("TaskRegistry", "jobOf", match.job_id, plan_hash)
-    return FoundJob(order, plan_hash, said)
+    return FoundJob(order, plan, said)
 
 
-async def _plan_hash_of(chain: Chain, job_id: str, deploy_block: int) -> str:
+async def _plan_of(chain: Chain, job_id: str, deploy_block: int) -> tuple[str, tuple[Stage, ...]]:
     async for _, events in history(chain, deploy_block):
         for event in events:
             if event.name == "JobMatched" and event.args["job"].lower() == job_id.lower():
-                return str(event.args["planHash"])
-    return ZERO_HASH
+                plan = msgspec.convert(event.args["plan"], tuple[Stage, ...])
+                return str(event.args["planHash"]), plan
+    return ZERO_HASH, ()
 
 
 async def is_nonce_used(chain: Chain, order: Order) -> bool:

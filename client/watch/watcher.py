@@ -40,7 +40,7 @@ FIRST_RETRY_S, MAX_TRIES = 10.0, 8
 TELL_AGAIN_S = 60.0  # to a matcher that did not listen
 WEIGH_AGAIN_S = 30.0  # whether open disputes still hold as much as they may
 #: Events that say that a job's stages have signed receipts.
-_SIGNED = frozenset({"JobDelivered", "JobPaid", "JobSettled"})
+_SIGNED = frozenset({"JobDelivered", "JobAcknowledged", "JobSettled"})
 
 
 @dataclass(frozen=True)

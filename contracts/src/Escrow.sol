@@ -132,22 +132,20 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         _pull(requester, units);
     }
 
-    function pay(Bill calldata bill, address[] calldata operators, uint256[] calldata payNano)
-        external
-        onlyTaskRegistry
-    {
+    function pay(Bill calldata bill, uint256[] calldata shares) external onlyTaskRegistry {
         emit Paid(
             bill.job,
             bill.requester,
             bill.matcher,
-            operators,
-            payNano,
+            shares,
             bill.matcherNano,
             bill.protocolNano,
             bill.refundNano
         );
-        for (uint256 i; i < operators.length; ++i) {
-            if (payNano[i] != 0) _earned[operators[i]] += payNano[i];
+        for (uint256 i; i < shares.length; ++i) {
+            uint256 share = shares[i];
+            uint256 nano = Split.nanoOf(share);
+            if (nano != 0) _earned[Split.operatorOf(share)] += nano;
         }
         if (bill.matcherNano != 0 || bill.protocolNano != 0) {
             Fees memory fees = _fees[bill.matcher];

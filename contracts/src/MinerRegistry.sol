@@ -346,7 +346,11 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         return canStake != 0 && canStake >= minStake_;
     }
 
-    function requireWorkers(Stage[] calldata plan, uint256 minStake_) external view {
+    function requireWorkers(Stage[] calldata plan, uint256 minStake_, address arbitrator)
+        external
+        view
+    {
+        if (!isArbitrator[arbitrator]) revert ITaskRegistry.ArbitratorUnknown(arbitrator);
         for (uint256 i; i < plan.length; ++i) {
             address operator = plan[i].operator;
             if (!canWork(operator, minStake_)) revert ITaskRegistry.MinerCannotWork(operator);

@@ -16,6 +16,7 @@ import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
 import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
 import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
+import {Jobs} from "./libraries/Jobs.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
 import {Split} from "./libraries/Split.sol";
@@ -26,6 +27,7 @@ import {Ack, AuditorDelegation, Order, Stage, StageReceipt} from "./types/Signed
 /// What is the life of a job, from signed order to payment? See ITaskRegistry.
 contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     using Address for address;
+    using Jobs for uint256;
 
     /// A job that is there, and what every message about it carries.
     struct Bound {
@@ -53,10 +55,13 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     /// What the owner may lower or redirect, in one word.
     uint16 private _protocolFeeBps;
     address private _feeRecipient;
-    mapping(bytes32 key => Job) private _jobs;
+    /// See Jobs.
+    mapping(bytes32 key => uint256 job) private _jobs;
     /// The job's key, of an open dispute.
     mapping(bytes32 trial => bytes32 key) private _trials;
     mapping(address requester => mapping(uint256 word => uint256 bits)) private _usedNonces;
+    /// Of models that had a job: `_wordOf`. INVARIANT: a model never changes.
+    mapping(ModelId => uint256 word) private _models;
 
     constructor(
         IEscrow escrow_,
@@ -95,10 +100,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     function open(Order calldata order) external whenEntriesOpen nonReentrant returns (JobId id) {
         if (msg.sender != order.requester) revert NotParty(msg.sender);
+        if (!minerRegistry.isArbitrator(order.arbitrator)) {
+            revert ArbitratorUnknown(order.arbitrator);
+        }
         id = _idOf(order);
-        (Job memory job, uint256 maxNano) = _create(id, order);
-        job.state = State.Open;
-        _save(_keyOf(id, 0), job);
+        (uint256 job, uint256 maxNano) = _create(id, order);
+        _jobs[_keyOf(id, 0)] = job.with(State.Open);
         escrow.pull(order.requester, maxNano);
     }
 
@@ -109,12 +116,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         returns (JobId id)
     {
         id = _idOf(order);
-        (Job memory job, uint256 maxNano) = _create(id, order);
+        (uint256 job, uint256 maxNano) = _create(id, order);
         address spender;
         if (!_isRequesters(order, JobId.unwrap(id), requesterSig)) {
             spender = Eip712Types.recover(JobId.unwrap(id), requesterSig);
             if (!escrow.isSpender(order.requester, spender)) revert BadSignature(order.requester);
-            job.isSpenders = true;
+            job = job.ofSpender();
         }
         _match(id, job, order, plan);
         escrow.lock(id, order.requester, spender, maxNano);
@@ -126,10 +133,11 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         nonReentrant
     {
         JobId id = _idOf(order);
-        Job memory job = _load(_keyOf(id, 0));
-        if (job.state != State.Open) _rejectState(job.state);
-        if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
-        delete _jobs[_keyOf(id, 0)];
+        bytes32 key = _keyOf(id, 0);
+        uint256 job = _jobs[key];
+        if (job.state() != State.Open) _rejectState(job);
+        if (block.timestamp > job.deadline()) revert DeadlinePassed(job.deadline());
+        delete _jobs[key];
         _match(id, job, order, plan);
     }
 
@@ -141,9 +149,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes calldata requesterSig,
         Stage[] calldata plan
     ) external nonReentrant {
-        (Bound memory bound, Job memory job) = _bind(order, plan);
-        State state = job.state;
-        if (state != State.Matched && state != State.Delivered) _rejectState(state);
+        (Bound memory bound, uint256 job) = _bind(order, plan);
+        State state = job.state();
+        if (state != State.Matched && state != State.Delivered) _rejectState(job);
         if (ack.orderHash != bound.binding.orderHash || ack.planHash != bound.binding.planHash) {
             revert AckMismatch();
         }
@@ -153,27 +161,28 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (state == State.Delivered) {
             // INVARIANT: the stages have shown their work; an Ack ends the wait for pay, and
             // changes none.
-            if (ack.tokensIn != job.tokensIn || ack.tokensOut != job.tokensOut) {
+            if (ack.tokensIn != job.tokensIn() || ack.tokensOut != job.tokensOut()) {
                 revert TokenCountMismatch(0);
             }
             _settle(bound, job, order, plan);
             return;
         }
         Receipts.checkCounts(order, ack.tokensIn, ack.tokensOut);
+        uint256 counted = job.withMost(ack.tokensIn, ack.tokensOut);
+        // SAFETY: a batch ends by its matcher's word alone. Else a requester, or a stage of its,
+        // could end it with an Ack of nothing after the work.
+        bool ends = msg.sender == order.matcher && !_isSession(order);
+        // INVARIANT: an Ack that counts nothing new changes nothing, not even the window.
+        if (counted == job && !ends) revert AckStale(job.tokensIn(), job.tokensOut());
         // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts.
-        uint256 from = block.timestamp < job.deadline ? block.timestamp : job.deadline;
-        job.finalAt = uint32(from + order.window);
-        if (_isSession(order)) {
-            _payStep(bound, job, order, plan, ack);
+        uint256 from = block.timestamp < job.deadline() ? block.timestamp : job.deadline();
+        counted = counted.withFinalAt(from + order.window);
+        if (ends) {
+            _settle(bound, counted, order, plan);
             return;
         }
-        // SAFETY: else a requester could Ack nothing after the work and take its money back.
-        if (msg.sender != order.matcher && !_isStage(plan, msg.sender)) {
-            revert NotParty(msg.sender);
-        }
-        job.tokensIn = ack.tokensIn;
-        job.tokensOut = ack.tokensOut;
-        _settle(bound, job, order, plan);
+        _jobs[bound.key] = counted;
+        emit JobAcknowledged(bound.id, counted.tokensIn(), counted.tokensOut());
     }
 
     function deliver(
@@ -182,67 +191,69 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         StageReceipt[] calldata receipts,
         bytes[] calldata sigs
     ) external {
-        (Bound memory bound, Job memory job) = _bind(order, plan);
-        if (job.state != State.Matched) _rejectState(job.state);
+        (Bound memory bound, uint256 job) = _bind(order, plan);
+        if (job.state() != State.Matched) _rejectState(job);
         if (_isSession(order)) revert NotBatch();
-        if (block.timestamp > job.deadline) revert DeadlinePassed(job.deadline);
+        if (block.timestamp > job.deadline()) revert DeadlinePassed(job.deadline());
         sigs; // read by _check
         _check();
 
         StageReceipt calldata last = receipts[receipts.length - 1];
         uint256 finalAt = block.timestamp + order.window;
-        job.state = State.Delivered;
-        job.finalAt = uint32(finalAt);
-        job.tokensIn = last.tokensIn;
-        job.tokensOut = last.tokensOut;
-        _save(bound.key, job);
-        emit JobDelivered(bound.id, last.outputRoot, last.tokensIn, last.tokensOut, finalAt);
+        job = job.withMost(last.tokensIn, last.tokensOut).withFinalAt(finalAt);
+        // An Ack lets disputes begin before.
+        job = job.with(job.openDisputes() == 0 ? State.Delivered : State.Disputed);
+        _jobs[bound.key] = job;
+        emit JobDelivered(bound.id, last.outputRoot, job.tokensIn(), job.tokensOut(), finalAt);
     }
 
     function finalize(Order calldata order, Stage[] calldata plan) external nonReentrant {
-        (Bound memory bound, Job memory job) = _bind(order, plan);
-        if (job.state != State.Delivered) _rejectState(job.state);
-        if (block.timestamp <= job.finalAt) revert WindowOpen(job.finalAt);
+        (Bound memory bound, uint256 job) = _bind(order, plan);
+        if (job.state() != State.Delivered) _rejectState(job);
+        if (block.timestamp <= job.finalAt()) revert WindowOpen(job.finalAt());
         _settle(bound, job, order, plan);
     }
 
-    // --- a job ends without work ---
+    // --- a job ends without delivery ---
 
     function cancel(Order calldata order) external nonReentrant {
         JobId id = _idOf(order);
         bytes32 key = _keyOf(id, 0);
-        Job memory job = _load(key);
-        if (job.state != State.Open) _rejectState(job.state);
+        uint256 job = _jobs[key];
+        if (job.state() != State.Open) _rejectState(job);
         if (msg.sender != order.requester) revert NotParty(msg.sender);
-        job.state = State.Cancelled;
-        _save(key, job);
-        emit JobCancelled(id, order.requester, _refundRest(id, job, order));
+        _jobs[key] = job.with(State.Cancelled);
+        emit JobCancelled(id, order.requester, _refund(id, job, order));
     }
 
-    function expire(Order calldata order, bytes32 planHash) external nonReentrant {
-        JobId id = _idOf(order);
-        bytes32 key = _keyOf(id, planHash);
-        Job memory job = _load(key);
-        State state = job.state;
-        if (state != State.Open && state != State.Matched) _rejectState(state);
-        uint256 until = job.deadline;
+    function expire(Order calldata order, Stage[] calldata plan) external nonReentrant {
+        Bound memory bound;
+        uint256 job;
+        if (plan.length == 0) {
+            bound.id = _idOf(order);
+            bound.key = _keyOf(bound.id, 0);
+            job = _jobs[bound.key];
+            if (job.state() != State.Open) _rejectState(job);
+        } else {
+            (bound, job) = _bind(order, plan);
+            if (job.state() != State.Matched) _rejectState(job);
+        }
         // INVARIANT: after the deadline of work comes a time in which only an Ack counts.
-        if (state == State.Matched) until += _closeDelaySeconds;
+        uint256 until = job.deadline() + (plan.length == 0 ? 0 : _closeDelaySeconds);
         if (block.timestamp <= until) revert DeadlineNotPassed(until);
-        // Not final yet and still Matched: a session that has paid.
-        bool paid = job.finalAt != 0;
-        job.state = paid ? State.Settled : State.Expired;
-        _save(key, job);
-        uint256 refunded = _refundRest(id, job, order);
-        if (paid) emit JobSettled(id, order.requester, 0, refunded, 0);
-        else emit JobExpired(id, order.requester, refunded);
+        if (job.isCounted()) {
+            _settle(bound, job, order, plan);
+            return;
+        }
+        _jobs[bound.key] = job.with(State.Expired);
+        emit JobExpired(bound.id, order.requester, _refund(bound.id, job, order));
     }
 
     function requestClose(Order calldata order, bytes32 planHash) external {
         JobId id = _idOf(order);
         bytes32 key = _keyOf(id, planHash);
-        Job memory job = _load(key);
-        if (job.state != State.Matched) _rejectState(job.state);
+        uint256 job = _jobs[key];
+        if (job.state() != State.Matched) _rejectState(job);
         if (!_isSession(order)) revert NotSession();
         if (
             msg.sender != order.requester && msg.sender != order.matcher
@@ -251,9 +262,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             revert NotParty(msg.sender);
         }
         // INVARIANT: a session's deadline only moves to an earlier second that has come.
-        if (block.timestamp >= job.deadline) revert DeadlinePassed(job.deadline);
-        job.deadline = uint32(block.timestamp);
-        _save(key, job);
+        if (block.timestamp >= job.deadline()) revert DeadlinePassed(job.deadline());
+        _jobs[key] = job.withDeadline(block.timestamp);
         emit JobClosing(id, block.timestamp + _closeDelaySeconds);
     }
 
@@ -267,7 +277,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         AuditorDelegation calldata delegation,
         bytes calldata delegationSig
     ) external nonReentrant {
-        (Bound memory bound, Job memory job) = _bind(order, plan);
+        (Bound memory bound, uint256 job) = _bind(order, plan);
         _requireDisputable(job);
         receiptSig; // read by _check
         IArbitrator.DisputeRef memory ref;
@@ -290,11 +300,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes32 key = _trials[trial];
         if (key == 0 || key == OVER) revert NoOpenDispute(stage);
         _trials[trial] = OVER;
-        Job memory job = _load(key);
-        job.openDisputes -= 1;
-        if (fault) job.faultMask |= uint64(1) << stage;
-        if (job.state == State.Disputed && job.openDisputes == 0) job.state = State.Delivered;
-        _save(key, job);
+        _jobs[key] = _jobs[key].resolved(stage, fault);
         emit JobResolved(id, stage, right, receiptHash, fault);
     }
 
@@ -305,10 +311,9 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         IEvidence.Kind kind
     ) external nonReentrant {
         if (msg.sender != address(evidence)) revert NotParty(msg.sender);
-        (Bound memory bound, Job memory job) = _bind(order, plan);
+        (Bound memory bound, uint256 job) = _bind(order, plan);
         _requireFaultless(job, stage);
-        job.faultMask |= uint64(1) << stage;
-        _save(bound.key, job);
+        _jobs[bound.key] = job.withFault(stage);
         address owner = _ownerOf(plan[stage]);
         emit JobConvicted(bound.id, stage, owner, kind, _slashAll(job, order, owner));
     }
@@ -338,7 +343,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     // --- reads ---
 
     function jobOf(JobId id, bytes32 planHash) external view returns (Job memory) {
-        return _load(_keyOf(id, planHash));
+        return _jobs[_keyOf(id, planHash)].told();
     }
 
     function split(Order calldata order, Stage[] calldata plan, uint32 tokensIn, uint32 tokensOut)
@@ -351,15 +356,21 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             uint256 protocolFee
         )
     {
-        Job memory job;
-        _shape(job, order);
-        (job.tokensIn, job.tokensOut) = (tokensIn, tokensOut);
-        Plans.checkTiling(plan, job.layers);
-        Split.Shares memory shares = _shares(job, order, plan, 0, 0);
-        return (shares.gross, shares.pay, shares.matcherFee, shares.protocolFee);
+        uint256 job = Jobs.create(uint32(_wordOf(order.modelId)), 0).withMost(tokensIn, tokensOut);
+        Plans.checkTiling(plan, job.layers());
+        Split.Terms memory terms = _terms(job, order);
+        Plans.Shape memory shape = job.shape();
+        Split.Shares memory shares = Split.shares(plan, shape, terms);
+        gross = new uint256[](plan.length);
+        pay = new uint256[](plan.length);
+        for (uint256 i; i < plan.length; ++i) {
+            gross[i] = Plans.unitsOf(plan[i], shape) * terms.nanoPerUnit;
+            pay[i] = Split.nanoOf(shares.pay[i]);
+        }
+        return (gross, pay, shares.matcherFee, shares.protocolFee);
     }
 
-    function isNonceUsed(address requester, uint64 nonce) public view returns (bool) {
+    function isNonceUsed(address requester, uint64 nonce) external view returns (bool) {
         return _usedNonces[requester][nonce >> 8] >> (nonce & 0xff) & 1 == 1;
     }
 
@@ -393,7 +404,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     function _bind(Order calldata order, Stage[] calldata plan)
         private
         view
-        returns (Bound memory bound, Job memory job)
+        returns (Bound memory bound, uint256 job)
     {
         bound.binding = Plans.Binding({
             orderHash: Eip712Types.orderHash(order),
@@ -403,55 +414,41 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bound.id =
             JobId.wrap(Eip712Types.toDigest(bound.binding.separator, bound.binding.orderHash));
         bound.key = _keyOf(bound.id, bound.binding.planHash);
-        job = _load(bound.key);
-        if (job.state == State.None) _rejectState(State.None);
+        job = _jobs[bound.key];
+        if (job.state() == State.None) _rejectState(job);
     }
 
-    function _load(bytes32 key) private view returns (Job memory) {
-        return _jobs[key];
+    /// A model's shape, as Jobs keeps it, in place of the lowest 32 bits of its numerics profile.
+    function _wordOf(ModelId model) private view returns (uint256) {
+        (uint16 layers, uint8 embedUnits, uint8 headUnits) = modelRegistry.shapeOf(model);
+        uint256 profile = uint256(modelRegistry.numericsProfileOf(model));
+        return profile >> 32 << 32 | Jobs.shapeOf(layers, embedUnits, headUnits);
     }
 
-    function _save(bytes32 key, Job memory job) private {
-        _jobs[key] = job;
+    function _rejectProfile(Order calldata order) private view {
+        bytes32 profile = modelRegistry.numericsProfileOf(order.modelId);
+        revert NumericsProfileMismatch(order.numericsProfile, profile);
     }
 
-    function _shape(Job memory job, Order calldata order) private view {
-        (job.layers, job.embedUnits, job.headUnits) = modelRegistry.shapeOf(order.modelId);
+    function _units(uint256 job) private pure returns (uint256) {
+        return uint256(job.layers()) + job.embedUnits() + job.headUnits();
     }
 
-    /// What `tokensIn` and `tokensOut` cost over all layer units.
-    function _costOf(Job memory job, Order calldata order, uint256 tokensIn, uint256 tokensOut)
-        private
-        pure
-        returns (uint256 nano)
-    {
-        uint256 units = uint256(job.layers) + job.embedUnits + job.headUnits;
-        return Split.cost(units, tokensIn, tokensOut, order.priceIn, order.priceOut);
-    }
-
-    function _maxNano(Job memory job, Order calldata order) private pure returns (uint256) {
-        return _costOf(job, order, order.maxTokensIn, order.maxTokensOut);
+    function _maxNano(uint256 job, Order calldata order) private pure returns (uint256) {
+        uint256 most =
+            Split.perUnit(order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
+        return _units(job) * most;
     }
 
     /// What the order locks, in base units: the most that its requester gets of a slash's share.
-    function _maxUnits(Job memory job, Order calldata order) private pure returns (uint256) {
+    function _maxUnits(uint256 job, Order calldata order) private pure returns (uint256) {
         return _maxNano(job, order) / Split.NANO;
-    }
-
-    /// What of the lock no count has reached.
-    function _unreached(Job memory job, Order calldata order) private pure returns (uint256) {
-        return _costOf(
-            job,
-            order,
-            uint256(order.maxTokensIn) - job.tokensIn,
-            uint256(order.maxTokensOut) - job.tokensOut
-        );
     }
 
     /// Check an order by itself and use its nonce; the caller sets the state and locks `maxNano`.
     function _create(JobId id, Order calldata order)
         private
-        returns (Job memory job, uint256 maxNano)
+        returns (uint256 job, uint256 maxNano)
     {
         // INVARIANT: a nonce opens one job, so no order opens twice.
         _useNonce(order.requester, order.nonce);
@@ -468,42 +465,38 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         // INVARIANT: both fees are under 6 % together, so pay = gross − fees never underflows.
         uint256 maxFeeBps = order.matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
         if (order.matcherFeeBps > maxFeeBps) revert FeeTooHigh(order.matcherFeeBps, maxFeeBps);
-        // INVARIANT: the arbitrator is on MinerRegistry's list, from which none is taken.
-        if (!minerRegistry.isArbitrator(order.arbitrator)) {
-            revert ArbitratorUnknown(order.arbitrator);
-        }
-        bytes32 profile = modelRegistry.numericsProfileOf(order.modelId);
-        if (order.numericsProfile != profile) {
-            revert NumericsProfileMismatch(order.numericsProfile, profile);
-        }
-        _shape(job, order);
-        job.deadline = SafeCast.toUint32(order.deadline);
-        maxNano = _maxNano(job, order);
+        uint256 model = _models[order.modelId];
+        if (model == 0) _models[order.modelId] = model = _wordOf(order.modelId);
+        // 224 bits of a hash are as good as all.
+        if (uint256(order.numericsProfile) >> 32 != model >> 32) _rejectProfile(order);
+        job = Jobs.create(uint32(model), SafeCast.toUint32(order.deadline));
+        // INVARIANT: a stage's share is packed beside its operator's address.
+        maxNano = SafeCast.toUint96(_maxNano(job, order));
         emit JobOpened(id, order.requester, ModelId.unwrap(order.modelId), maxNano);
     }
 
     function _useNonce(address requester, uint64 nonce) private {
-        if (isNonceUsed(requester, nonce)) revert NonceUsedAlready(nonce);
-        _usedNonces[requester][nonce >> 8] |= 1 << (nonce & 0xff);
+        uint256 word = _usedNonces[requester][nonce >> 8];
+        uint256 bit = 1 << (nonce & 0xff);
+        if (word & bit != 0) revert NonceUsedAlready(nonce);
+        _usedNonces[requester][nonce >> 8] = word | bit;
     }
 
     /// Whom the order names to match it gives the job its pipeline; without a name its requester.
-    function _match(JobId id, Job memory job, Order calldata order, Stage[] calldata plan)
-        private
-    {
+    function _match(JobId id, uint256 job, Order calldata order, Stage[] calldata plan) private {
         address matcher = order.matcher == address(0) ? order.requester : order.matcher;
         if (msg.sender != matcher) revert NotMatcher(msg.sender, matcher);
-        Plans.checkTiling(plan, job.layers);
-        minerRegistry.requireWorkers(plan, order.minStake);
+        Plans.checkTiling(plan, job.layers());
+        // INVARIANT: the arbitrator is on MinerRegistry's list, from which none is taken.
+        minerRegistry.requireWorkers(plan, order.minStake, order.arbitrator);
         bytes32 planHash = Eip712Types.planHash(plan);
-        job.state = State.Matched;
-        _save(_keyOf(id, planHash), job);
+        _jobs[_keyOf(id, planHash)] = job.with(State.Matched);
         emit JobMatched(id, msg.sender, planHash, plan);
     }
 
     /// Once here and not at each caller: the contract stays under the size limit of EIP-170.
-    function _rejectState(State have) private pure {
-        revert WrongState(have);
+    function _rejectState(uint256 job) private pure {
+        revert WrongState(job.state());
     }
 
     /// INVARIANT: a job obeys its requester and the key that opened it, and no other spender: each
@@ -547,18 +540,19 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return minerRegistry.ownerOf(stage.operator);
     }
 
-    function _refundRest(JobId id, Job memory job, Order calldata order)
+    /// All of the lock, of a job that came to nothing.
+    function _refund(JobId id, uint256 job, Order calldata order)
         private
         returns (uint256 refunded)
     {
-        refunded = _unreached(job, order);
-        escrow.refund(id, order.requester, refunded, job.isSpenders);
+        refunded = _maxNano(job, order);
+        escrow.refund(id, order.requester, refunded, job.isSpenders());
     }
 
     /// The rest of `ref`, and what follows from it.
     function _openDispute(
         bytes32 key,
-        Job memory job,
+        uint256 job,
         Order calldata order,
         Stage[] calldata plan,
         IArbitrator.DisputeRef memory ref
@@ -568,9 +562,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes32 trial = _trialOf(ref.job, ref.stage, ref.receiptHash, ref.right, order.arbitrator);
         if (_trials[trial] != 0) revert StageAlreadyDisputed(ref.stage);
         _trials[trial] = key;
-        job.openDisputes += 1;
-        if (job.state == State.Delivered) job.state = State.Disputed;
-        _save(key, job);
+        _jobs[key] = job.disputed();
         emit JobDisputed(
             ref.job, ref.stage, msg.sender, ref.right, ref.receiptHash, order.arbitrator
         );
@@ -588,7 +580,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// INVARIANT: the victim of record is the requester, for what the job locked.
     function _accuse(
-        Job memory job,
+        uint256 job,
         Order calldata order,
         address owner,
         address arbitrator,
@@ -601,7 +593,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
 
     /// INVARIANT: a stolen operator key is worth what its thief locks. Nobody risked a bond for
     /// this, so neither share is more than the job's own lock.
-    function _slashAll(Job memory job, Order calldata order, address owner)
+    function _slashAll(uint256 job, Order calldata order, address owner)
         private
         returns (uint256 slashed)
     {
@@ -621,16 +613,16 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     }
 
     /// INVARIANT: a stage is found at fault once for a job, but for disputes that were open then.
-    function _requireFaultless(Job memory job, uint16 stage) private pure {
-        if (job.faultMask >> stage & 1 != 0) revert StageAlreadyAtFault(stage);
+    function _requireFaultless(uint256 job, uint16 stage) private pure {
+        if (job.isAtFault(stage)) revert StageAlreadyAtFault(stage);
     }
 
-    function _requireDisputable(Job memory job) private view {
-        State state = job.state;
-        // A session is disputed while it goes on, once it has paid: finalAt is set.
-        bool paid = state == State.Settled || (state == State.Matched && job.finalAt != 0);
-        if (state != State.Delivered && state != State.Disputed && !paid) _rejectState(state);
-        if (block.timestamp > job.finalAt) revert WindowClosed(job.finalAt);
+    function _requireDisputable(uint256 job) private view {
+        State state = job.state();
+        // A job is disputed while it goes on, once an Ack has counted something.
+        bool counted = state == State.Settled || (state == State.Matched && job.isCounted());
+        if (state != State.Delivered && state != State.Disputed && !counted) _rejectState(job);
+        if (block.timestamp > job.finalAt()) revert WindowClosed(job.finalAt());
     }
 
     /// The requester's, or that of the order's auditor and of a delegate by signature.
@@ -678,98 +670,38 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         parties[4] = escrow.jobSpenderOf(id);
     }
 
-    function _isStage(Stage[] calldata plan, address account) private view returns (bool) {
-        for (uint256 i; i < plan.length; ++i) {
-            if (account == plan[i].operator || account == _ownerOf(plan[i])) return true;
-        }
-        return false;
-    }
-
-    /// Pay by a batch's counts and close. INVARIANT: paid + refunded == maxNano.
-    function _settle(
-        Bound memory bound,
-        Job memory job,
-        Order calldata order,
-        Stage[] calldata plan
-    ) private {
-        job.state = State.Settled;
-        _save(bound.key, job);
-        uint256 rest = _unreached(job, order);
-        (uint256 paid, uint256 withheld) = _pay(bound.id, job, order, plan, 0, 0, rest);
-        emit JobSettled(bound.id, order.requester, paid, withheld + rest, withheld);
-    }
-
-    /// Pay what a session has come to since its last Ack; it goes on.
-    ///
-    /// INVARIANT: an Ack is worth its face whatever was paid before: each count is the most that
-    /// any Ack said. So counts never fall, and an Ack that raises neither changes nothing, not even
-    /// the window. A stage found at fault is paid no more; its gross goes back at once, so that
-    /// what a session has locked follows from its counts alone.
-    function _payStep(
-        Bound memory bound,
-        Job memory job,
-        Order calldata order,
-        Stage[] calldata plan,
-        Ack calldata ack
-    ) private {
-        (uint32 paidIn, uint32 paidOut) = (job.tokensIn, job.tokensOut);
-        if (ack.tokensIn > paidIn) job.tokensIn = ack.tokensIn;
-        if (ack.tokensOut > paidOut) job.tokensOut = ack.tokensOut;
-        if (job.tokensIn == paidIn && job.tokensOut == paidOut) revert AckStale(paidIn, paidOut);
-        _save(bound.key, job);
-        (uint256 paid, uint256 withheld) = _pay(bound.id, job, order, plan, paidIn, paidOut, 0);
-        emit JobPaid(bound.id, order.requester, job.tokensIn, job.tokensOut, paid, withheld);
-    }
-
-    /// Pay from (`paidIn`, `paidOut`) to the job's counts, and give back `rest` and what the stages
-    /// at fault are not paid.
-    function _pay(
-        JobId id,
-        Job memory job,
-        Order calldata order,
-        Stage[] calldata plan,
-        uint256 paidIn,
-        uint256 paidOut,
-        uint256 rest
-    ) private returns (uint256 paid, uint256 withheld) {
-        Split.Shares memory shares = _shares(job, order, plan, paidIn, paidOut);
-        withheld = shares.withheld;
-        paid = _costOf(job, order, job.tokensIn - paidIn, job.tokensOut - paidOut) - withheld;
+    /// Pay by the job's counts and close. INVARIANT: paid + refunded == maxNano.
+    function _settle(Bound memory bound, uint256 job, Order calldata order, Stage[] calldata plan)
+        private
+    {
+        _jobs[bound.key] = job.with(State.Settled);
+        Split.Terms memory terms = _terms(job, order);
+        Split.Shares memory shares = Split.shares(plan, job.shape(), terms);
+        uint256 paid = _units(job) * terms.nanoPerUnit - shares.withheld;
+        uint256 refunded = _maxNano(job, order) - paid;
+        emit JobSettled(bound.id, order.requester, paid, refunded, shares.withheld);
         escrow.pay(
             IEscrow.Bill({
-                job: id,
+                job: bound.id,
                 requester: order.requester,
-                isSpenders: job.isSpenders,
+                isSpenders: job.isSpenders(),
                 matcher: order.matcher,
                 matcherNano: shares.matcherFee,
                 protocolNano: shares.protocolFee,
-                refundNano: rest + withheld
+                refundNano: refunded
             }),
-            _operators(plan),
             shares.pay
         );
     }
 
-    function _shares(
-        Job memory job,
-        Order calldata order,
-        Stage[] calldata plan,
-        uint256 paidIn,
-        uint256 paidOut
-    ) private view returns (Split.Shares memory) {
-        return Split.shares(
-            Plans.unitsOf(plan, job.embedUnits, job.headUnits),
-            Split.Terms({
-                paidIn: paidIn,
-                paidOut: paidOut,
-                tokensIn: job.tokensIn,
-                tokensOut: job.tokensOut,
-                priceIn: order.priceIn,
-                priceOut: order.priceOut,
-                matcherFeeBps: order.matcherFeeBps,
-                protocolFeeBps: _protocolFeeBps
-            }),
-            job.faultMask
-        );
+    function _terms(uint256 job, Order calldata order) private view returns (Split.Terms memory) {
+        return Split.Terms({
+            nanoPerUnit: Split.perUnit(
+                job.tokensIn(), job.tokensOut(), order.priceIn, order.priceOut
+            ),
+            matcherFeeBps: order.matcherFeeBps,
+            protocolFeeBps: _protocolFeeBps,
+            faultMask: job.faultMask()
+        });
     }
 }

@@ -5,8 +5,9 @@ import {IERC20Errors} from "@openzeppelin/contracts/interfaces/draft-IERC6093.so
 
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {Split} from "../src/libraries/Split.sol";
 import {JobId} from "../src/types/Ids.sol";
-import {Order} from "../src/types/Signed.sol";
+import {Order, Stage} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {CutToken} from "./fixtures/Tokens.sol";
@@ -47,20 +48,15 @@ contract EscrowTest is Suite {
     }
 
     /// To the first two operators.
-    function shares(uint256 one, uint256 two)
-        private
-        view
-        returns (address[] memory operators, uint256[] memory payNano)
-    {
-        (operators, payNano) = (new address[](2), new uint256[](2));
-        (operators[0], operators[1]) = (operatorAt(0), operatorAt(1));
-        (payNano[0], payNano[1]) = (one, two);
+    function shares(uint256 one, uint256 two) private view returns (uint256[] memory list) {
+        list = new uint256[](2);
+        list[0] = Split.shareOf(operatorAt(0), one);
+        list[1] = Split.shareOf(operatorAt(1), two);
     }
 
     function pay(IEscrow.Bill memory bill_, uint256 one, uint256 two) private {
-        (address[] memory operators, uint256[] memory payNano) = shares(one, two);
         vm.prank(address(tasks));
-        escrow.pay(bill_, operators, payNano);
+        escrow.pay(bill_, shares(one, two));
     }
 
     function pay(uint256 one, uint256 two) private {
@@ -278,7 +274,7 @@ contract EscrowTest is Suite {
     function test_moneyOfJobs_isTaskRegistrysAlone() public {
         address[6] memory others =
             [address(this), requester, matcher, governor, address(miners), address(jury)];
-        (address[] memory operators, uint256[] memory payNano) = shares(1, 1);
+        uint256[] memory list = shares(1, 1);
         for (uint256 i; i < others.length; ++i) {
             bytes memory reason =
                 abi.encodeWithSelector(IEscrow.NotTaskRegistry.selector, others[i]);
@@ -288,7 +284,7 @@ contract EscrowTest is Suite {
             vm.expectRevert(reason);
             escrow.pull(requester, 1);
             vm.expectRevert(reason);
-            escrow.pay(bill(0, 0, 0), operators, payNano);
+            escrow.pay(bill(0, 0, 0), list);
             vm.expectRevert(reason);
             escrow.refund(JOB, requester, 1, false);
             vm.stopPrank();
@@ -299,14 +295,13 @@ contract EscrowTest is Suite {
 
     function test_pay_addsToEveryBook() public {
         lock(40 * USD * NANO);
-        (address[] memory operators, uint256[] memory payNano) =
-            shares(10 * USD * NANO + 1, 5 * USD * NANO);
+        (uint256 one, uint256 two) = (10 * USD * NANO + 1, 5 * USD * NANO);
         vm.expectEmit(address(escrow));
-        emit IEscrow.Paid(JOB, requester, matcher, operators, payNano, 2 * USD * NANO, 7, 9);
-        pay(bill(2 * USD * NANO, 7, 9), payNano[0], payNano[1]);
-        vm.assertEq(earnedNano(operators[0]), 10 * USD * NANO + 1);
-        vm.assertEq(escrow.earnedOf(operators[0]), 10 * USD);
-        vm.assertEq(escrow.earnedOf(operators[1]), 5 * USD);
+        emit IEscrow.Paid(JOB, requester, matcher, shares(one, two), 2 * USD * NANO, 7, 9);
+        pay(bill(2 * USD * NANO, 7, 9), one, two);
+        vm.assertEq(earnedNano(operatorAt(0)), one);
+        vm.assertEq(escrow.earnedOf(operatorAt(0)), 10 * USD);
+        vm.assertEq(escrow.earnedOf(operatorAt(1)), 5 * USD);
         (uint256 ofMatcher, uint256 ofProtocol) = escrow.feesOf(matcher);
         vm.assertEq(ofMatcher, 2 * USD);
         vm.assertEq(ofProtocol, 0);
@@ -322,11 +317,10 @@ contract EscrowTest is Suite {
     /// An operator may have several stages of a job.
     function test_pay_toOneOperatorTwice_addsUp() public {
         lock(3);
-        address[] memory operators = new address[](2);
-        (operators[0], operators[1]) = (operatorAt(0), operatorAt(0));
-        (, uint256[] memory payNano) = shares(1, 2);
+        uint256[] memory list = shares(1, 2);
+        list[1] = Split.shareOf(operatorAt(0), 2);
         vm.prank(address(tasks));
-        escrow.pay(bill(0, 0, 0), operators, payNano);
+        escrow.pay(bill(0, 0, 0), list);
         vm.assertEq(earnedNano(operatorAt(0)), 3);
     }
 
@@ -595,7 +589,7 @@ contract EscrowBooksTest is Suite {
         if (which == 7) {
             vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
             bool waits = tasks.jobOf(deal.id, 0).state == ITaskRegistry.State.Open;
-            tasks.expire(deal.order, waits ? bytes32(0) : deal.planHash);
+            tasks.expire(deal.order, waits ? new Stage[](0) : deal.plan);
         }
     }
 

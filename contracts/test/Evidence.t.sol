@@ -181,7 +181,7 @@ contract EvidenceTest is Suite {
     function test_equivocation_ofAnExpiredJob_stillSlashes() public {
         Deal memory deal = matchedDeal(2);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         equivocation(deal, contradiction(deal, 0));
         vm.assertEq(miners.minerOf(minerOwners[0]).stake, 0);
         assertState(deal, ITaskRegistry.State.Expired);

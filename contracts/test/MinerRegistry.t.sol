@@ -421,15 +421,17 @@ contract MinerRegistryTest is StakeFixture {
         registerMiner(MIN_STAKE);
         (address second, uint256 secondKey) = makeKey("second");
         registerMiner(stranger, secondKey, 2 * MIN_STAKE);
-        miners.requireWorkers(planOf(operator, second), MIN_STAKE);
-        miners.requireWorkers(new Stage[](0), MIN_STAKE);
+        miners.requireWorkers(planOf(operator, second), MIN_STAKE, address(jury));
+        miners.requireWorkers(new Stage[](0), MIN_STAKE, address(jury));
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, operator));
-        miners.requireWorkers(planOf(second, operator), MIN_STAKE + 1);
+        miners.requireWorkers(planOf(second, operator), MIN_STAKE + 1, address(jury));
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, stranger));
+        miners.requireWorkers(planOf(operator, second), MIN_STAKE, stranger);
         accuse();
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, operator));
-        miners.requireWorkers(planOf(operator, second), 0);
+        miners.requireWorkers(planOf(operator, second), 0, address(jury));
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.MinerCannotWork.selector, address(0)));
-        miners.requireWorkers(planOf(second, address(0)), 0);
+        miners.requireWorkers(planOf(second, address(0)), 0, address(jury));
     }
 
     uint256[3] private keys;

@@ -71,7 +71,7 @@ contract ReentrancyTest is Suite {
         calls[3] = abi.encodeCall(tasks.settleAck, (deal.order, ack, sig, deal.plan));
         calls[4] = abi.encodeCall(tasks.finalize, (deal.order, deal.plan));
         calls[5] = abi.encodeCall(tasks.cancel, (deal.order));
-        calls[6] = abi.encodeCall(tasks.expire, (deal.order, deal.planHash));
+        calls[6] = abi.encodeCall(tasks.expire, (deal.order, deal.plan));
         calls[7] = abi.encodeCall(
             tasks.dispute,
             (deal.order, deal.plan, delivery.receipts[0], delivery.sigs[0], noDelegation(), "")
@@ -161,7 +161,7 @@ contract ReentrancyTest is Suite {
             else collectFees();
             vm.assertTrue(hook.succeeded());
             vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.order, deal.planHash);
+            tasks.expire(deal.order, deal.plan);
             assertBooksBalance();
             (, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
                 tasks.split(deal.order, deal.plan, 100_000, 100_000);
@@ -302,7 +302,7 @@ contract ReentrancyTest is Suite {
         vm.assertEq(miners.creditOf(requester), evidenceAmends(deal));
         settleAck(deal, 1000, 1000);
         vm.warp(uint256(other.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(other.order, other.planHash);
+        tasks.expire(other.order, other.plan);
         vm.startPrank(requester);
         escrow.requestWithdraw(escrow.balanceOf(requester));
         skipTime(WITHDRAW_DELAY_SECONDS);

@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {IEvidence} from "../src/interfaces/IEvidence.sol";
+import {Split} from "../src/libraries/Split.sol";
 import {Ack, Order, Stage} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
@@ -93,9 +94,8 @@ contract TaskRegistryFinishTest is Suite {
     {
         (, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
             tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
-        address[] memory operators = new address[](deal.plan.length);
-        for (uint256 i; i < operators.length; ++i) {
-            operators[i] = deal.plan[i].operator;
+        for (uint256 i; i < pay.length; ++i) {
+            pay[i] = Split.shareOf(deal.plan[i].operator, pay[i]);
         }
         IEscrow.Bill memory bill = IEscrow.Bill({
             job: deal.id,
@@ -106,49 +106,112 @@ contract TaskRegistryFinishTest is Suite {
             protocolNano: protocolFee,
             refundNano: refund
         });
-        vm.expectCall(address(escrow), abi.encodeCall(escrow.pay, (bill, operators, pay)));
+        vm.expectCall(address(escrow), abi.encodeCall(escrow.pay, (bill, pay)));
     }
 
-    /// Who brings an Ack in Matched: the matcher, or any stage by owner or operator.
-    function test_settleAck_mayComeFromAStage() public {
+    /// In Matched an Ack that its matcher does not bring is counted alone: whatever it says and
+    /// whoever brings it, the work that was done can still be delivered, or acknowledged.
+    function test_settleAck_byAnotherThanTheMatcher_isCountedAlone() public {
         Deal memory deal = matchedDeal(3);
-        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
-        uint256 state = vm.snapshotState();
-        for (uint256 i; i < 3; ++i) {
-            vm.prank(deal.plan[i].operator);
+        (Ack memory ack, bytes memory sig) = newAck(deal, 1, 0);
+        address[4] memory others = [requester, stranger, minerOwners[0], deal.plan[1].operator];
+        for (uint256 i; i < others.length; ++i) {
+            uint256 state = vm.snapshotState();
+            vm.expectEmit(address(tasks));
+            emit ITaskRegistry.JobAcknowledged(deal.id, 1, 0);
+            vm.prank(others[i]);
             tasks.settleAck(deal.order, ack, sig, deal.plan);
-            vm.revertToState(state);
-            state = vm.snapshotState();
-            vm.prank(minerOwners[i]);
+            assertState(deal, ITaskRegistry.State.Matched);
+            vm.assertEq(jobOf(deal).finalAt, vm.getBlockTimestamp() + deal.order.window);
+            vm.prank(others[i]);
+            vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.AckStale.selector, 1, 0));
             tasks.settleAck(deal.order, ack, sig, deal.plan);
+            if (i % 2 == 0) deliver(deal, IN, OUT);
+            settleAck(deal, IN, OUT);
+            assertPaid(deal, IN, OUT, 0);
             vm.revertToState(state);
-            state = vm.snapshotState();
         }
     }
 
-    /// The requester's own word alone does not take its money back: work may have been done.
-    function test_settleAck_byTheRequesterInMatched_reverts() public {
-        Deal memory deal = matchedDeal(3);
+    function test_settleAck_ofNothing_byAnotherThanTheMatcher_reverts() public {
+        Deal memory deal = matchedDeal(2);
         (Ack memory ack, bytes memory sig) = newAck(deal, 0, 0);
         vm.prank(requester);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, requester));
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.AckStale.selector, 0, 0));
         tasks.settleAck(deal.order, ack, sig, deal.plan);
-        vm.prank(stranger);
-        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.NotParty.selector, stranger));
-        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        settleAck(deal, 0, 0);
+        assertPaid(deal, 0, 0, 0);
     }
 
-    function test_settleAck_withoutMatcher_isTheStagesAlone() public {
+    /// The matcher is silent: a stage's Ack pays when the job ends.
+    function test_expire_ofABatchWithAnAck_paysIt() public {
+        Deal memory deal = matchedDeal(3);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        vm.prank(deal.plan[2].operator);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
+        vm.warp(until);
+        vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
+        tasks.expire(deal.order, deal.plan);
+        vm.warp(until + 1);
+        vm.prank(stranger);
+        tasks.expire(deal.order, deal.plan);
+        assertPaid(deal, IN, OUT, 0);
+    }
+
+    /// The matcher brings a smaller Ack than a stage did: nothing that was counted is lost.
+    function test_settleAck_byTheMatcher_takesNothingBack() public {
+        Deal memory deal = matchedDeal(3);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, 1);
+        vm.prank(deal.plan[2].operator);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        settleAck(deal, 1, OUT);
+        assertPaid(deal, IN, OUT, 0);
+    }
+
+    function test_deliver_ofLessThanAnAckCounted_paysTheAck() public {
+        Deal memory deal = matchedDeal(3);
+        (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
+        vm.prank(stranger);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        deliver(deal, IN - 1, 1);
+        vm.assertEq(jobOf(deal).tokensIn, IN);
+        vm.assertEq(jobOf(deal).tokensOut, OUT);
+        skipTime(deal.order.window + 1);
+        finalize(deal);
+        assertPaid(deal, IN, OUT, 0);
+    }
+
+    /// A dispute that an Ack let begin freezes what is delivered after it.
+    function test_deliver_whileADisputeIsOpen_isDisputed() public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        (Ack memory ack, bytes memory sig) = newAck(deal, 1, 1);
+        vm.prank(requester);
+        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        dispute(deal, delivery, 1);
+        assertState(deal, ITaskRegistry.State.Matched);
+        deliver(deal, delivery);
+        assertState(deal, ITaskRegistry.State.Disputed);
+        resolve(deal, delivery, 1, true);
+        assertState(deal, ITaskRegistry.State.Delivered);
+        skipTime(deal.order.window + 1);
+        finalize(deal);
+        assertPaid(deal, IN, OUT, 2);
+    }
+
+    function test_settleAck_withoutMatcher_isCountedAlone() public {
         Order memory order = newOrder();
         (order.matcher, order.matcherFeeBps) = (address(0), 0);
         Deal memory deal = dealOf(order, evenPlan(2));
         openMatched(deal);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
-        expectRevertOnAck(
-            deal, ack, sig, abi.encodeWithSelector(ITaskRegistry.NotParty.selector, matcher)
-        );
-        vm.prank(deal.plan[1].operator);
+        vm.prank(requester);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
+        assertState(deal, ITaskRegistry.State.Matched);
+        vm.warp(uint256(order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        tasks.expire(deal.order, deal.plan);
+        assertPaid(deal, IN, OUT, 0);
         vm.assertEq(creditNano(address(0)), 0);
     }
 
@@ -510,12 +573,12 @@ contract TaskRegistryFinishTest is Suite {
         uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
         vm.warp(until);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         vm.warp(until + 1);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobExpired(deal.id, requester, amount);
         vm.prank(stranger);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         assertState(deal, ITaskRegistry.State.Expired);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO);
     }
@@ -526,7 +589,7 @@ contract TaskRegistryFinishTest is Suite {
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.prank(stranger);
-        vm.assertFalse(succeeds(abi.encodeCall(tasks.expire, (deal.order, deal.planHash))));
+        vm.assertFalse(succeeds(abi.encodeCall(tasks.expire, (deal.order, deal.plan))));
         vm.prank(matcher);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
         assertState(deal, ITaskRegistry.State.Settled);
@@ -542,20 +605,20 @@ contract TaskRegistryFinishTest is Suite {
             abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, deal.order.deadline);
         vm.warp(deal.order.deadline);
         vm.expectRevert(early);
-        tasks.expire(deal.order, 0);
+        tasks.expire(deal.order, new Stage[](0));
         vm.warp(deal.order.deadline + 1);
         expectNoJob();
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobExpired(deal.id, requester, amount);
         vm.prank(stranger);
-        tasks.expire(deal.order, 0);
+        tasks.expire(deal.order, new Stage[](0));
         assertState(deal, ITaskRegistry.State.Expired);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO + pulled);
         vm.expectRevert(
             abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Expired)
         );
-        tasks.expire(deal.order, 0);
+        tasks.expire(deal.order, new Stage[](0));
     }
 
     // --- another plan finds no job ---
@@ -585,7 +648,7 @@ contract TaskRegistryFinishTest is Suite {
         expectNoJob();
         tasks.convict(other.order, plan, 0, IEvidence.Kind.Equivocation);
         expectNoJob();
-        tasks.expire(other.order, other.planHash);
+        tasks.expire(other.order, other.plan);
         vm.prank(requester);
         expectNoJob();
         tasks.requestClose(other.order, other.planHash);
@@ -635,7 +698,7 @@ contract TaskRegistryFinishTest is Suite {
             tasks.requestClose(deals[i].order, 0);
             vm.warp(uint256(deals[i].order.deadline) + CLOSE_DELAY_SECONDS + 1);
             expectNoJob();
-            tasks.expire(deals[i].order, 0);
+            tasks.expire(deals[i].order, new Stage[](0));
             vm.prank(requester);
             expectNoJob();
             tasks.cancel(deals[i].order);
@@ -655,7 +718,7 @@ contract TaskRegistryFinishTest is Suite {
         tasks.settleAck(deal.order, ack, sig, deal.plan);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         expectNoJob();
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
     }
 
     /// No second lets a job be delivered and expire; between the two lies the delay.
@@ -672,7 +735,7 @@ contract TaskRegistryFinishTest is Suite {
             )
         );
         vm.revertToState(state);
-        bool expires = succeeds(abi.encodeCall(tasks.expire, (deal.order, deal.planHash)));
+        bool expires = succeeds(abi.encodeCall(tasks.expire, (deal.order, deal.plan)));
         vm.assertEq(delivers, moment <= from);
         vm.assertEq(expires, moment > from + CLOSE_DELAY_SECONDS);
     }

@@ -4,12 +4,14 @@ pragma solidity ^0.8.30;
 import {EntryPause} from "../src/EntryPause.sol";
 import {Escrow} from "../src/Escrow.sol";
 import {TaskRegistry} from "../src/TaskRegistry.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {IModelRegistry} from "../src/interfaces/IModelRegistry.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
 import {JobId, ModelId} from "../src/types/Ids.sol";
-import {Order} from "../src/types/Signed.sol";
+import {Order, Stage} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {ContractWallet} from "./fixtures/Wallets.sol";
@@ -243,7 +245,7 @@ contract TaskRegistryOpenTest is Suite {
         deal = newDeal(2);
         openUnmatched(deal);
         vm.warp(deal.order.deadline + 1);
-        tasks.expire(deal.order, 0);
+        tasks.expire(deal.order, new Stage[](0));
         expectNoSecondOpening(deal);
     }
 
@@ -341,10 +343,27 @@ contract TaskRegistryOpenTest is Suite {
         );
     }
 
+    /// A share is packed in 96 bits, so no lock is larger.
+    function test_openMatched_ofMoreThan96Bits_reverts() public {
+        Order memory order = newOrder();
+        (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, 0);
+        (order.priceIn, order.priceOut) = (type(uint64).max, type(uint64).max);
+        uint256 nano = maxNanoOf(order);
+        depositFor(requester, unitsOf(nano));
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(SafeCast.SafeCastOverflowedUintDowncast.selector, 96, nano)
+        );
+    }
+
     function test_openMatched_atTheLargestNumbers_locksAndPays() public {
         Order memory order = newOrder();
         (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, type(uint32).max);
-        (order.priceIn, order.priceOut) = (type(uint64).max, type(uint64).max);
+        order.priceIn = uint64(
+            uint256(type(uint96).max) / (uint256(LAYERS) + EMBED_UNITS + HEAD_UNITS)
+                / type(uint32).max - 1
+        );
+        order.priceOut = 1;
         uint256 nano = maxNanoOf(order);
         depositFor(requester, unitsOf(nano));
         Deal memory deal = dealOf(order, evenPlan(2));

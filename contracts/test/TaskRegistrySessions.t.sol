@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
-import {Ack, Order} from "../src/types/Signed.sol";
+import {Ack, Order, Stage} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {ContractWallet} from "./fixtures/Wallets.sol";
@@ -45,8 +45,28 @@ contract TaskRegistrySessionsTest is Suite {
         tasks.requestClose(deal.order, deal.planHash);
     }
 
-    /// refund = maxAmount − Σ paid: all have what one Ack would have paid, the lock has the rest.
-    function assertPaid(Deal memory deal, uint32 tokensIn, uint32 tokensOut) private view {
+    function end(Deal memory deal) private {
+        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+        vm.prank(stranger);
+        tasks.expire(deal.order, deal.plan);
+    }
+
+    /// Nobody has anything of it yet, and these are its counts.
+    function assertCounted(Deal memory deal, uint32 tokensIn, uint32 tokensOut) private view {
+        ITaskRegistry.Job memory job = jobOf(deal);
+        vm.assertEq(job.tokensIn, tokensIn);
+        vm.assertEq(job.tokensOut, tokensOut);
+        vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Matched));
+        for (uint256 i; i < deal.plan.length; ++i) {
+            vm.assertEq(creditNano(minerOwners[i]), 0);
+        }
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - maxNanoOf(deal.order));
+    }
+
+    /// The session ends with these counts: refund = maxAmount − Σ paid.
+    function assertPays(Deal memory deal, uint32 tokensIn, uint32 tokensOut) private {
+        if (stateOf(deal) == ITaskRegistry.State.Matched) end(deal);
+        assertState(deal, ITaskRegistry.State.Settled);
         (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
             tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
         uint256 spent;
@@ -56,10 +76,7 @@ contract TaskRegistrySessionsTest is Suite {
         }
         vm.assertEq(creditNano(matcher), matcherFee);
         vm.assertEq(creditNano(treasury), protocolFee);
-        vm.assertEq(lockedNano(deal) + balanceNano(requester), 100 * USD * NANO - spent);
-        if (stateOf(deal) == ITaskRegistry.State.Matched) {
-            vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - spent);
-        }
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
     }
 
@@ -91,37 +108,25 @@ contract TaskRegistrySessionsTest is Suite {
 
     // --- Acks ---
 
-    function test_ack_paysAndGoesOn() public {
+    function test_ack_isCountedAndPaysAtTheEnd() public {
         Deal memory deal = matchedSession(3);
-        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobPaid(
-            deal.id, requester, 1000, 500, gross[0] + gross[1] + gross[2], 0
-        );
+        emit ITaskRegistry.JobAcknowledged(deal.id, 1000, 500);
         bring(deal, 1000, 500);
-        assertPaid(deal, 1000, 500);
-        assertState(deal, ITaskRegistry.State.Matched);
-        ITaskRegistry.Job memory job = jobOf(deal);
-        vm.assertEq(job.tokensIn, 1000);
-        vm.assertEq(job.tokensOut, 500);
-        vm.assertEq(job.finalAt, vm.getBlockTimestamp() + deal.order.window);
+        assertCounted(deal, 1000, 500);
+        vm.assertEq(jobOf(deal).finalAt, vm.getBlockTimestamp() + deal.order.window);
+        assertPays(deal, 1000, 500);
     }
 
-    function test_ack_tellsWhatItBrought() public {
+    function test_ack_tellsTheMostOfEachCount() public {
         Deal memory deal = matchedSession(2);
         bring(deal, 1000, 500);
-        uint256 before = lockedNano(deal);
-        (Ack memory ack, bytes memory sig) = newAck(deal, 3000, 500);
-        uint256 state = vm.snapshotState();
-        tasks.settleAck(deal.order, ack, sig, deal.plan);
-        uint256 paid = before - lockedNano(deal);
-        vm.revertToState(state);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobPaid(deal.id, requester, 3000, 500, paid, 0);
-        tasks.settleAck(deal.order, ack, sig, deal.plan);
+        emit ITaskRegistry.JobAcknowledged(deal.id, 3000, 500);
+        bring(deal, 3000, 1);
     }
 
-    /// Any split of Acks pays what one Ack does, to the unit, where every step has a rest.
+    /// Any Acks on the way pay what the last one alone does, to the nano unit.
     function testFuzz_acks_inAnySteps_payWhatOneDoes(
         uint8 stages,
         uint32[6] memory ins,
@@ -135,22 +140,20 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = dealOf(order, evenPlan(bound(stages, 1, 8)));
         openMatched(deal);
         uint32 tokensIn;
-        uint32 tokensOut;
+        uint32 tokensOut = 1;
+        bring(deal, 0, 1);
         for (uint256 i; i < ins.length; ++i) {
             uint32 moreIn = uint32(bound(ins[i], 0, 50_000));
-            uint32 moreOut = uint32(bound(outs[i], 0, 50_000));
+            uint32 moreOut = uint32(bound(outs[i], 0, 50_000 - 1));
             if (moreIn == 0 && moreOut == 0) continue;
             (tokensIn, tokensOut) = (tokensIn + moreIn, tokensOut + moreOut);
             bring(deal, tokensIn, tokensOut);
-            assertPaid(deal, tokensIn, tokensOut);
+            assertCounted(deal, tokensIn, tokensOut);
         }
-        vm.warp(uint256(order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.order, deal.planHash);
-        assertPaid(deal, tokensIn, tokensOut);
-        vm.assertEq(lockedNano(deal), 0);
+        assertPays(deal, tokensIn, tokensOut);
     }
 
-    function test_ack_ofNoMoreThanPaid_reverts() public {
+    function test_ack_ofNoMoreThanCounted_reverts() public {
         Deal memory deal = matchedSession(2);
         expectRevertOnAck(deal, 0, 0, stale(0, 0));
         bring(deal, 1000, 500);
@@ -159,7 +162,7 @@ contract TaskRegistrySessionsTest is Suite {
         expectRevertOnAck(deal, 1000, 499, stale(1000, 500));
         bring(deal, 1000, 501);
         bring(deal, 1001, 501);
-        assertPaid(deal, 1001, 501);
+        assertPays(deal, 1001, 501);
     }
 
     /// Acks that do not cover each other pay the most that any of them said of each count.
@@ -167,8 +170,8 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = matchedSession(3);
         bring(deal, 10_000, 1);
         bring(deal, 1, 500);
-        assertPaid(deal, 10_000, 500);
         expectRevertOnAck(deal, 9_999, 499, stale(10_000, 500));
+        assertPays(deal, 10_000, 500);
     }
 
     /// A requester that pays itself one token more of one count makes no Ack in hand worthless.
@@ -179,7 +182,7 @@ contract TaskRegistrySessionsTest is Suite {
         vm.prank(requester);
         tasks.settleAck(deal.order, spoiler, spoilerSig, deal.plan);
         tasks.settleAck(deal.order, held, sig, deal.plan);
-        assertPaid(deal, IN + 1, OUT);
+        assertPays(deal, IN + 1, OUT);
     }
 
     /// An early small Ack, whoever brings it: the rest still pays.
@@ -192,9 +195,9 @@ contract TaskRegistrySessionsTest is Suite {
         requestClose(deal);
         skipTime(CLOSE_DELAY_SECONDS);
         tasks.settleAck(deal.order, last, sig, deal.plan);
-        assertPaid(deal, IN, OUT);
         vm.expectRevert(stale(IN, OUT));
         tasks.settleAck(deal.order, early, earlySig, deal.plan);
+        assertPays(deal, IN, OUT);
     }
 
     function test_ack_overCap_reverts() public {
@@ -212,7 +215,7 @@ contract TaskRegistrySessionsTest is Suite {
             abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
         );
         bring(deal, 1_000_000, 500_000);
-        assertPaid(deal, 1_000_000, 500_000);
+        assertPays(deal, 1_000_000, 500_000);
     }
 
     /// Replays: of another session, of the same order over another plan, on another chain.
@@ -273,65 +276,49 @@ contract TaskRegistrySessionsTest is Suite {
         ContractWallet refusing = new ContractWallet(stranger);
         vm.etch(requester, address(refusing).code);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
-        assertPaid(deal, IN, OUT);
+        assertPays(deal, IN, OUT);
     }
 
-    /// Between two Acks the protocol's fee falls: nobody is paid less, the requester pays the same.
-    function test_ack_afterTheFeeFell_isPaidInFull() public {
+    /// The protocol's fee falls before the end: that of the end counts, and all else is as before.
+    function test_ack_beforeTheFeeFell_paysTheFeeOfTheEnd() public {
         Deal memory deal = matchedSession(3);
-        bring(deal, 99_991, 31_337);
+        bring(deal, IN, OUT);
         vm.prank(governor);
         tasks.lowerProtocolFee(0);
-        bring(deal, IN, OUT);
-        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
+        assertPays(deal, IN, OUT);
+        vm.assertEq(creditNano(treasury), 0);
     }
 
     // --- a stage at fault ---
 
-    /// What it had stays its own; from then on it is not paid, and its share goes back at once.
-    function test_ack_afterAStageWasConvicted_paysTheOthersAndGivesItsShareBack() public {
+    /// A stage found at fault before the end has nothing of the session: its share goes back.
+    function test_end_withoutAStageAtFault_paysTheOthersAndGivesItsShareBack() public {
         Deal memory deal = matchedSession(3);
         bring(deal, 1000, 500);
-        uint256 had = creditNano(minerOwners[1]);
         equivocation(deal, contradiction(deal, 1));
-        uint256 balance = balanceNano(requester);
-        expectPaidWithout(deal, 1);
         bring(deal, IN, OUT);
-        vm.assertEq(creditNano(minerOwners[1]), had);
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, IN, OUT);
-        (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
-        vm.assertEq(creditNano(minerOwners[0]), pay[0]);
-        vm.assertEq(creditNano(minerOwners[2]), pay[2]);
-        vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
-        vm.assertEq(balanceNano(requester), balance + gross[1] - before[1]);
-        vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.order, deal.planHash);
-        vm.assertEq(balanceNano(requester), 100 * USD * NANO - gross[0] - before[1] - gross[2]);
-    }
-
-    /// The next Ack of (IN, OUT) after one of (1000, 500) withholds the step of `stage`.
-    function expectPaidWithout(Deal memory deal, uint256 stage) private {
-        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        (uint256[] memory before,,,) = tasks.split(deal.order, deal.plan, 1000, 500);
-        uint256 paid;
-        for (uint256 i; i < gross.length; ++i) {
-            if (i != stage) paid += gross[i] - before[i];
-        }
+        uint256 paid = gross[0] + gross[2];
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobPaid(deal.id, requester, IN, OUT, paid, gross[stage] - before[stage]);
+        emit ITaskRegistry.JobSettled(
+            deal.id, requester, paid, maxNanoOf(deal.order) - paid, gross[1]
+        );
+        end(deal);
+        vm.assertEq(creditNano(minerOwners[0]), pay[0]);
+        vm.assertEq(creditNano(minerOwners[1]), 0);
+        vm.assertEq(creditNano(minerOwners[2]), pay[2]);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - paid);
     }
 
-    /// In any steps, the requester has back what the guilty stage's steps since would have cost.
-    function testFuzz_acks_afterAConviction_giveBackEveryWithheldStep(
+    /// Whenever the conviction came between the Acks.
+    function testFuzz_end_afterAConviction_isTheSameWheneverItCame(
         uint32[4] memory ins,
         uint32[4] memory outs,
         uint256 guiltyAfter
     ) public {
         Deal memory deal = matchedSession(3);
         guiltyAfter %= 5;
-        uint256 keeps; // gross of the guilty stage until then
         uint32 tokensIn;
         uint32 tokensOut;
         for (uint256 i; i < 4; ++i) {
@@ -339,14 +326,12 @@ contract TaskRegistrySessionsTest is Suite {
             tokensIn += 1 + ins[i] % 200_000;
             tokensOut += outs[i] % 100_000;
             bring(deal, tokensIn, tokensOut);
-            (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
-            if (i < guiltyAfter) keeps = gross[2];
-            vm.assertEq(
-                balanceNano(requester) + lockedNano(deal),
-                100 * USD * NANO - gross[0] - gross[1] - keeps
-            );
-            vm.assertEq(lockedNano(deal), maxNanoOf(deal.order) - gross[0] - gross[1] - gross[2]);
         }
+        if (guiltyAfter == 4) equivocation(deal, contradiction(deal, 2));
+        end(deal);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - gross[0] - gross[1]);
+        vm.assertEq(creditNano(minerOwners[2]), 0);
     }
 
     // --- the end ---
@@ -360,17 +345,17 @@ contract TaskRegistrySessionsTest is Suite {
             vm.expectRevert(
                 abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until)
             );
-            tasks.expire(deal.order, deal.planHash);
+            tasks.expire(deal.order, deal.plan);
         }
         bring(deal, 2000, 500); // the last second in which nobody can have ended it
         vm.warp(until + 1);
-        uint256 left = lockedNano(deal);
+        (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, 2000, 500);
+        uint256 paid = gross[0] + gross[1];
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(deal.id, requester, 0, left, 0);
+        emit ITaskRegistry.JobSettled(deal.id, requester, paid, maxNanoOf(deal.order) - paid, 0);
         vm.prank(stranger);
-        tasks.expire(deal.order, deal.planHash);
-        assertState(deal, ITaskRegistry.State.Settled);
-        assertPaid(deal, 2000, 500);
+        tasks.expire(deal.order, deal.plan);
+        assertPays(deal, 2000, 500);
     }
 
     function test_expire_withoutAnAck_isExpired() public {
@@ -379,7 +364,7 @@ contract TaskRegistrySessionsTest is Suite {
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobExpired(deal.id, requester, amount);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         assertState(deal, ITaskRegistry.State.Expired);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO);
     }
@@ -389,7 +374,7 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = dealOf(sessionOrder(), evenPlan(2));
         openUnmatched(deal);
         vm.warp(deal.order.deadline + 1);
-        tasks.expire(deal.order, 0);
+        tasks.expire(deal.order, new Stage[](0));
         assertState(deal, ITaskRegistry.State.Expired);
     }
 
@@ -400,7 +385,7 @@ contract TaskRegistrySessionsTest is Suite {
         uint256 state = vm.snapshotState();
         bring(deal, 2000, 500); // late, but nobody has ended it
         vm.revertToState(state);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         expectRevertOnAck(deal, IN, OUT, wrongState(ITaskRegistry.State.Settled));
     }
 
@@ -414,12 +399,12 @@ contract TaskRegistrySessionsTest is Suite {
         vm.assertEq(jobOf(deal).deadline, closedAt);
         vm.warp(until);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         bring(deal, IN, OUT);
         vm.assertEq(jobOf(deal).finalAt, closedAt + deal.order.window);
         vm.warp(until + 1);
-        tasks.expire(deal.order, deal.planHash);
-        assertPaid(deal, IN, OUT);
+        tasks.expire(deal.order, deal.plan);
+        assertPays(deal, IN, OUT);
     }
 
     /// The delay runs once: asking again neither restarts nor shortens it.
@@ -479,7 +464,7 @@ contract TaskRegistrySessionsTest is Suite {
 
     // --- disputes ---
 
-    function test_dispute_needsAPaidAck() public {
+    function test_dispute_needsACountedAck() public {
         Deal memory deal = matchedSession(3);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.prank(requester);
@@ -490,8 +475,8 @@ contract TaskRegistrySessionsTest is Suite {
         ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Matched));
         vm.assertEq(job.openDisputes, 1);
-        bring(deal, 2000, 500); // the session goes on, and nobody's pay is frozen
-        assertPaid(deal, 2000, 500);
+        bring(deal, 2000, 500); // the session goes on
+        assertCounted(deal, 2000, 500);
         resolve(deal, delivery, 1, true);
         assertState(deal, ITaskRegistry.State.Matched);
         vm.assertEq(jobOf(deal).faultMask, 2);
@@ -532,12 +517,12 @@ contract TaskRegistrySessionsTest is Suite {
         bring(deal, IN, OUT);
         requestClose(deal);
         skipTime(CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         dispute(deal, delivery, 1);
         assertState(deal, ITaskRegistry.State.Settled);
         resolve(deal, delivery, 1, true);
         assertState(deal, ITaskRegistry.State.Settled);
-        assertPaid(deal, IN, OUT);
+        assertPays(deal, IN, OUT);
     }
 
     function testFuzz_finalAt_isNeverLaterThanAWindowAfterTheDeadline(uint256 moment, bool closes)

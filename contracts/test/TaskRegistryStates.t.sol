@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {Stage} from "../src/types/Signed.sol";
 import {Suite} from "./fixtures/Suite.sol";
 
 /// Every state against every function: legal pairs pass, all others say WrongState(have).
@@ -67,7 +68,7 @@ contract TaskRegistryStatesTest is Suite {
             vm.prank(requester);
             tasks.requestClose(deal.order, deal.planHash);
             skipTime(CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.order, deal.planHash);
+            tasks.expire(deal.order, deal.plan);
         }
     }
 
@@ -173,7 +174,7 @@ contract TaskRegistryStatesTest is Suite {
         if (want == ITaskRegistry.State.Settled) settleAck(deal, IN, OUT);
         if (want == ITaskRegistry.State.Expired) {
             vm.warp(deal.order.deadline + CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.order, deal.planHash);
+            tasks.expire(deal.order, deal.plan);
         }
         if (want == ITaskRegistry.State.Delivered || want == ITaskRegistry.State.Disputed) {
             Delivery memory delivery = deliver(deal, IN, OUT);
@@ -203,7 +204,7 @@ contract TaskRegistryStatesTest is Suite {
             finalize(deal);
         } else if (move == Move.Expire) {
             vm.warp(deal.order.deadline + CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.order, hashOf(deal));
+            tasks.expire(deal.order, isWithoutPlan(deal) ? new Stage[](0) : deal.plan);
         } else if (move == Move.Dispute) {
             dispute(deal, newDelivery(deal, IN, OUT), 1);
         } else if (move == Move.Equivocation) {
@@ -250,7 +251,7 @@ contract TaskRegistryStatesTest is Suite {
     function testFuzz_expiredWithoutPlan_staysTerminal(uint8[12] memory moves) public {
         Deal memory deal = reach(ITaskRegistry.State.Open);
         vm.warp(deal.order.deadline + 1);
-        tasks.expire(deal.order, 0);
+        tasks.expire(deal.order, new Stage[](0));
         checkTerminal(deal, ITaskRegistry.State.Expired, moves);
     }
 

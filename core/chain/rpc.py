@@ -82,6 +82,17 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _unpacked(args: dict[str, Any]) -> dict[str, Any]:
+    """Shares of a `Paid`, each an operator above 96 bits of nano units, as two lists."""
+    if "shares" not in args:
+        return args
+    shares = args["shares"]
+    operators = [to_checksum_address((share >> 96).to_bytes(20, "big")) for share in shares]
+    pays = [share & (2**96 - 1) for share in shares]
+    rest = {name: value for name, value in args.items() if name != "shares"}
+    return {**rest, "operators": operators, "payNano": pays}
+
+
 def _argument(value: Any) -> Any:
     """What we pass, as web3 wants it: addresses checksummed, structs as tuples of their fields."""
     if isinstance(value, Value):
@@ -281,7 +292,7 @@ class RpcChain(Chain):
         return ChainEvent(
             contract=name,
             name=data["event"],
-            args=_plain(data["args"]),
+            args=_unpacked(_plain(data["args"])),
             block_number=int(entry["blockNumber"]),
             block_hash="0x" + bytes(entry["blockHash"]).hex(),
             tx_hash="0x" + bytes(entry["transactionHash"]).hex(),

@@ -25,25 +25,12 @@ class Split(msgspec.Struct, frozen=True):
     pays: tuple[int, ...]
     matcher_fee: int
     protocol_fee: int
-    refund: int
-
-
-class VoucherStep(msgspec.Struct, frozen=True):
-    """What one more Ack of a session pays, in nano units.
-
-    `sum(pays) + matcher_fee + protocol_fee + withheld == sum(gross)`.
-    """
-
-    gross: tuple[int, ...]
-    pays: tuple[int, ...]
-    matcher_fee: int
-    protocol_fee: int
-    withheld: int  # gross of the stages at fault
+    withheld: int  # gross of the stages at fault, which is part of the refund
 
     @property
-    def paid(self) -> int:
-        """What leaves the lock."""
-        return sum(self.gross) - self.withheld
+    def refund(self) -> int:
+        """What goes back to the requester."""
+        return self.locked - sum(self.gross) + self.withheld
 
 
 def model_units(shape: Mapping[str, Any]) -> int:
@@ -83,67 +70,26 @@ def max_amount(order: Order, model: ModelSpec) -> int:
 
 
 def locked_nano(order: Order, job: Mapping[str, Any]) -> int:
-    """What a job still has locked, by its `TaskRegistry.jobOf`, in nano units.
+    """What a job has locked, by its `TaskRegistry.jobOf`, in nano units.
 
-    A session's counts are paid, a delivered batch's are not yet. Zero of a job that is over or not
+    The price of every token the order allows, until the job ends: zero of one that is over or not
     there.
     """
-    state = JobState(job["state"])
-    if state not in UNPAID_STATES:
+    if JobState(job["state"]) not in UNPAID_STATES:
         return 0
-    is_paid = state is JobState.MATCHED
-    tokens_in = order.max_tokens_in - (job["tokensIn"] if is_paid else 0)
-    tokens_out = order.max_tokens_out - (job["tokensOut"] if is_paid else 0)
-    units = model_units(job)
-    return cost_nano(units, tokens_in, tokens_out, order.price_in, order.price_out)
+    tokens_in, tokens_out = order.max_tokens_in, order.max_tokens_out
+    return cost_nano(model_units(job), tokens_in, tokens_out, order.price_in, order.price_out)
 
 
 def fees(gross: int, matcher_fee_bps: int, protocol_fee_bps: int) -> tuple[int, int]:
     """(matcher's, protocol's) of a stage's gross: their sum floored, the matcher's part floored.
 
-    Promise: neither of them, nor what they leave, falls as the gross grows, so the difference of
-    two totals is never negative.
+    Promise: neither of them, nor what they leave, falls as the gross grows.
     """
     bps = matcher_fee_bps + protocol_fee_bps
     both = gross * bps // BPS
     to_matcher = both * matcher_fee_bps // bps if bps else 0
     return to_matcher, both - to_matcher
-
-
-def step(
-    order: Order,
-    plan: Sequence[Stage],
-    model: ModelSpec,
-    paid: tuple[int, int],
-    totals: tuple[int, int],
-    *,
-    protocol_fee_bps: int = 0,
-    at_fault: frozenset[int] = frozenset(),
-) -> VoucherStep:
-    """What is due when a job that was paid up to the counts `paid` (in, out) has come to `totals`.
-
-    Promise: everything is a difference of two functions of the counts, so any number of steps to
-    the same totals pays the same. Stages found at fault get nothing of this step and keep what they
-    had before. Raises ValueError for a count that falls.
-    """
-    if totals[0] < paid[0] or totals[1] < paid[1]:
-        raise ValueError(f"counts fall from {paid} to {totals}")
-    gross, pays, matcher_fee, protocol_fee, withheld = [], [], 0, 0, 0
-    for index, stage in enumerate(plan):
-        units = stage_units(stage, model)
-        before = cost_nano(units, *paid, order.price_in, order.price_out)
-        total = cost_nano(units, *totals, order.price_in, order.price_out)
-        gross.append(total - before)
-        if index in at_fault:
-            pays.append(0)
-            withheld += total - before
-            continue
-        had = fees(before, order.matcher_fee_bps, protocol_fee_bps)
-        due = fees(total, order.matcher_fee_bps, protocol_fee_bps)
-        matcher_fee += due[0] - had[0]
-        protocol_fee += due[1] - had[1]
-        pays.append(total - before - sum(due) + sum(had))
-    return VoucherStep(tuple(gross), tuple(pays), matcher_fee, protocol_fee, withheld)
 
 
 def split(
@@ -162,9 +108,18 @@ def split(
     nothing and charged no fee: its gross returns to the requester. Promise: nothing is created or
     lost, and refund ≥ 0 as long as the counts are within the caps.
     """
-    locked, totals = max_nano(order, model), (tokens_in, tokens_out)
-    whole = step(
-        order, plan, model, (0, 0), totals, protocol_fee_bps=protocol_fee_bps, at_fault=at_fault
-    )
-    refund = locked - whole.paid
-    return Split(locked, whole.gross, whole.pays, whole.matcher_fee, whole.protocol_fee, refund)
+    gross, pays, matcher_fee, protocol_fee, withheld = [], [], 0, 0, 0
+    for index, stage in enumerate(plan):
+        units = stage_units(stage, model)
+        total = cost_nano(units, tokens_in, tokens_out, order.price_in, order.price_out)
+        gross.append(total)
+        if index in at_fault:
+            pays.append(0)
+            withheld += total
+            continue
+        due = fees(total, order.matcher_fee_bps, protocol_fee_bps)
+        matcher_fee += due[0]
+        protocol_fee += due[1]
+        pays.append(total - sum(due))
+    locked = max_nano(order, model)
+    return Split(locked, tuple(gross), tuple(pays), matcher_fee, protocol_fee, withheld)

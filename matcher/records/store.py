@@ -35,7 +35,7 @@ from core.protocol.types import (
     to_json,
 )
 from core.runtime.database import open_database
-from matcher.records.jobs import ENDED, FAILED, SETTLED, Job, SignedAck
+from matcher.records.jobs import ENDED, FAILED, Job, SignedAck
 from matcher.records.tables import (
     AcceptanceRow,
     AckRow,
@@ -77,14 +77,12 @@ class MinerSeen:
 class JobChange:
     """What is new of a job: columns of `MatchedJobRow` and their values.
 
-    `plan_hash`: of the job with this plan only; empty: whatever its plan. `more_withheld_units` is
-    what one Ack of a session withheld: it counts with that Ack's token counts, once.
+    `plan_hash`: of the job with this plan only; empty: whatever its plan.
     """
 
     job_id: str
     values: Mapping[str, Any]
     plan_hash: str = ""
-    more_withheld_units: int | None = None
 
 
 class Store:
@@ -315,31 +313,9 @@ def _change(session: Session, change: JobChange, now: int) -> None:
     row = session.get(MatchedJobRow, change.job_id)
     if row is None or change.plan_hash not in ("", row.plan_hash):
         return
-    values = dict(change.values)
-    withheld = row.withheld_units or 0
-    is_end = values.get("state") == SETTLED and "refunded_units" in values
-    if change.more_withheld_units is not None:
-        # Each Ack of a session grows a count and lets none fall, so its event is told from one that
-        # was taken in before.
-        if values["tokens_in"] + values["tokens_out"] <= row.tokens_in + row.tokens_out:
-            del values["tokens_in"], values["tokens_out"]
-        else:
-            values["withheld_units"] = withheld + change.more_withheld_units
-    elif is_end and _is_session(session, row):
-        # A session's end only gives back the rest: its Acks paid and withheld.
-        rest = values["refunded_units"]
-        values["paid_units"] = row.locked_units - rest - withheld
-        values["refunded_units"] = rest + withheld
-        values["withheld_units"] = withheld
-    for name, value in values.items():
+    for name, value in change.values.items():
         setattr(row, name, value)
     row.updated_at = now
-
-
-def _is_session(session: Session, job: MatchedJobRow) -> bool:
-    order = session.get(OrderRow, job.job_id)
-    assert order is not None, "a job has its order"
-    return msgspec.json.decode(order.signed, type=SignedOrder).order.is_open
 
 
 def _replace(session: Session, job: Job, now: int) -> None:

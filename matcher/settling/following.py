@@ -52,7 +52,7 @@ class Followed:
 #: Event → the state that it puts a job in ("": none), and what it says beside its numbers.
 _SAYS = {
     "JobDelivered": (DELIVERED, ("deliver_tx", "beacon")),
-    "JobPaid": ("", ("beacon",)),
+    "JobAcknowledged": ("", ("beacon",)),
     "JobSettled": (SETTLED, ("end_tx", "beacon")),
     "JobExpired": (EXPIRED, ("end_tx",)),
     "JobCancelled": (CANCELLED, ("end_tx",)),
@@ -82,14 +82,10 @@ def job_change(event: ChainEvent) -> JobChange | None:
     values |= {
         ours: whole_units(args[name]) for name, ours in _NANO_NUMBERS.items() if name in args
     }
-    more_withheld = None
-    if event.name == "JobPaid":  # money of one acknowledgement, not of the job
-        del values["paid_units"]
-        more_withheld = values.pop("withheld_units")
     said = {"beacon": event.block_hash, "deliver_tx": event.tx_hash, "end_tx": event.tx_hash}
     values |= {name: said[name] for name in others}
     values |= {"state_block": event.block_number, "stale": False}
-    return JobChange(str(event.args["job"]), values, more_withheld_units=more_withheld)
+    return JobChange(str(event.args["job"]), values)
 
 
 def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:

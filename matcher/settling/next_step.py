@@ -39,8 +39,8 @@ class SettlingStep(Enum):
     COLLECT = "collect"  # ask the stages what they finished and for their receipts
     DELIVER = "deliver"
     FINALIZE = "finalize"
-    CLOSE = "close"  # an open order has ended and everything is paid: the rest may go back
-    EXPIRE = "expire"
+    CLOSE = "close"  # an open order has ended and everything is counted: it may be paid
+    EXPIRE = "expire"  # pays what was counted, and gives back the rest
     RECORD = "record"  # it ended on chain
 
 
@@ -49,13 +49,11 @@ class Patience:
     """How long a requester may take to acknowledge finished work (`ack_grace_s`).
 
     `deadline_margin_s` before the deadline the grace ends: a delivery must be mined in time. An
-    open order's newest acknowledgement goes on chain then too, when its requester ends it, and once
-    it adds `voucher_units` to what was paid.
+    open order's newest acknowledgement goes on chain then too, or when its requester ends it.
     """
 
     ack_grace_s: int = 20
     deadline_margin_s: int = 30
-    voucher_units: int = 500_000
 
 
 def next_step(
@@ -64,19 +62,17 @@ def next_step(
     now_s: int,
     patience: Patience = Patience(),
     *,
-    unpaid_units: int = 0,
     close_delay_s: int = 0,
 ) -> SettlingStep:
     """The one thing to do about a job at chain time `now_s`.
 
-    Of an open order `unpaid_units` is what the newest acknowledgement adds to what the chain has
-    paid. `close_delay_s` is how long after its deadline the chain still takes acknowledgements.
+    `close_delay_s` is how long after its deadline the chain still takes acknowledgements.
     """
     if chain.state == "None":
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
         return SettlingStep.FAIL if lapsed else SettlingStep.OPEN
     if chain.state == MATCHED and job.signed.order.is_open:
-        return _when_open(job, chain, now_s, patience, unpaid_units, close_delay_s)
+        return _when_open(job, chain, now_s, patience, close_delay_s)
     if chain.state == MATCHED:
         return _when_matched(job, chain, now_s, patience, close_delay_s)
     if chain.state == DELIVERED:
@@ -104,12 +100,11 @@ def _when_matched(
 
 
 def _when_open(
-    job: Job, chain: OnChain, now_s: int, patience: Patience, unpaid_units: int, close_delay_s: int
+    job: Job, chain: OnChain, now_s: int, patience: Patience, close_delay_s: int
 ) -> SettlingStep:
     is_late = now_s >= chain.deadline_s - patience.deadline_margin_s
-    is_worth_it = unpaid_units >= patience.voucher_units
     if adds(job.ack, chain):
-        return SettlingStep.ACK if is_late or is_ended(job) or is_worth_it else SettlingStep.WAIT
+        return SettlingStep.ACK if is_late or is_ended(job) else SettlingStep.WAIT
     if now_s > chain.deadline_s + close_delay_s:
         return SettlingStep.EXPIRE
     return SettlingStep.CLOSE if is_ended(job) and now_s < chain.deadline_s else SettlingStep.WAIT
@@ -121,7 +116,7 @@ def is_ended(job: Job) -> bool:
 
 
 def adds(signed: SignedAck | None, chain: OnChain) -> bool:
-    """Whether an acknowledgement of an open order covers more than the chain has paid for."""
+    """Whether an acknowledgement of an open order covers more than the chain has counted."""
     if signed is None:
         return False
     ack = signed.ack

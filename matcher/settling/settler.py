@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from core.money import pricing
 from core.protocol.errors import ChainUnreachable, HeadraceError, IdInvalid
 from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
@@ -146,11 +145,8 @@ class Settler:
         found = await self._chain.read("TaskRegistry", "jobOf", job_id, job.plan_hash)
         seen = OnChain.of(found)
         now_s = await self._matchmaker.chain_time()
-        unpaid = self._unpaid_units(job, seen)
         delay_s = await self._close_delay_s()
-        step = next_step(
-            job, seen, now_s, self._patience, unpaid_units=unpaid, close_delay_s=delay_s
-        )
+        step = next_step(job, seen, now_s, self._patience, close_delay_s=delay_s)
         if step is not SettlingStep.FAIL:
             await self._agree(job, seen)
         match step:
@@ -164,9 +160,10 @@ class Settler:
                 assert job.ack is not None, "an acknowledged job has its acknowledgement"
                 order, ack = job.signed.order, job.ack
                 await self._end(job, "settleAck", order, ack.ack, ack.signature, list(job.plan))
-                if not order.is_open:  # a session's are the most that any Ack said: its event
-                    said = {"tokens_in": ack.ack.tokens_in, "tokens_out": ack.ack.tokens_out}
-                    await self._note(job_id, **said)
+                if not order.is_open:  # the event of a session's says them
+                    most_in = max(ack.ack.tokens_in, seen.tokens_in)
+                    most_out = max(ack.ack.tokens_out, seen.tokens_out)
+                    await self._note(job_id, tokens_in=most_in, tokens_out=most_out)
             case SettlingStep.DELIVER:
                 await self._deliver(job)
             case SettlingStep.FINALIZE:
@@ -176,7 +173,7 @@ class Settler:
                 sent = await self._chain.transact(self._signer, *close)
                 log.info("session closing", job=job.name, tx=sent.tx_hash)
             case SettlingStep.EXPIRE:
-                await self._end(job, "expire", job.signed.order, job.plan_hash)
+                await self._end(job, "expire", job.signed.order, list(job.plan))
             case SettlingStep.WAIT:
                 self.put_off(job_id, self._until_next(job, seen, now_s, delay_s))
             case SettlingStep.RECORD:
@@ -190,15 +187,11 @@ class Settler:
         if job.state != state or job.stale:
             values = {"state": state, "stale": False}
             if state not in ENDED and job.state in ENDED:  # a rollback brought it back to life
-                values |= dict.fromkeys(("paid_units", "refunded_units"))
-                if not job.signed.order.is_open:  # a session's Acks withheld, and they still do
-                    values["withheld_units"] = None
+                values |= dict.fromkeys(("paid_units", "refunded_units", "withheld_units"))
                 values["end_tx"] = ""
         if job.final_at_s != seen.final_at_s:
             values["final_at_s"] = seen.final_at_s
-        # A session's counts come with the events of its Acks, which also say what was withheld.
-        counts = (seen.tokens_in, seen.tokens_out)
-        if not job.signed.order.is_open and counts != (job.tokens_in, job.tokens_out):
+        if (seen.tokens_in, seen.tokens_out) != (job.tokens_in, job.tokens_out):
             values |= {"tokens_in": seen.tokens_in, "tokens_out": seen.tokens_out}
         if values:
             await self._note_of_plan(job, **values)
@@ -232,15 +225,6 @@ class Settler:
         )
         await self._record(job, sent, "deliver")
 
-    def _unpaid_units(self, job: Job, seen: OnChain) -> int:
-        """What the newest acknowledgement adds to what the chain has paid."""
-        order, spec = job.signed.order, self._world.models.get(job.signed.order.model_id)
-        if job.ack is None or spec is None or not order.is_open:
-            return 0
-        new_in = max(0, job.ack.ack.tokens_in - seen.tokens_in)
-        new_out = max(0, job.ack.ack.tokens_out - seen.tokens_out)
-        return pricing.cost(spec.layer_units, new_in, new_out, order.price_in, order.price_out)
-
     async def _end(self, job: Job, function: str, *args: Any) -> None:
         sent = await self._chain.transact(self._signer, "TaskRegistry", function, *args)
         if function != "settleAck" or not job.signed.order.is_open:
@@ -248,16 +232,12 @@ class Settler:
         await self._record(job, sent, function)
 
     async def _record(self, job: Job, sent: Sent, function: str) -> None:
-        """What our transaction did, from its own event; the follower will see the same.
-
-        What a session's Ack did is left to the follower, which takes all of them in, in order.
-        """
+        """What our transaction did, from its own event; the follower will see the same."""
         for event in await self._chain.events(sent.block_number, sent.block_number):
             change = job_change(event)
             if change is None or (change.job_id, event.tx_hash) != (job.job_id, sent.tx_hash):
                 continue
-            values = change.values if change.more_withheld_units is None else {}
-            await self._note(job.job_id, **{**values, "failure": ""})
+            await self._note(job.job_id, **{**change.values, "failure": ""})
         log.info("job advanced", job=job.name, by=function, tx=sent.tx_hash, gas=sent.gas_used)
 
     async def _receipts_now(self, job: Job) -> tuple[Any, ...]:

@@ -622,9 +622,8 @@ class Calls:
         id_ = self.model.net.job_id(order)
         signer = self.model.signed_by[id_]
         by, signature = self.signed(self.one("spender", order.requester, signer, p=0.95), ack)
-        owners = [self.model.owner[stage.operator] for stage in plan]
         stages = [stage.operator for stage in plan]
-        who = self.one("matcher", order.matcher, order.matcher, *owners, *stages)
+        who = self.one("matcher", order.matcher, order.matcher, order.requester, *stages)
         args = (order, ack, signature, plan)
         said = (order, ack, by, plan)
         jobs = [known, Known(order, known.by, plan)]
@@ -725,12 +724,13 @@ class Calls:
         known = self._some(STATES.OPEN, STATES.MATCHED, first=first)
         if known is None:
             return self._open()
-        order, hash_ = self._reorder(known), self._plan_hash(known)
+        order, plan = self._reorder(known), known.plan
         deadline = self._job(known).deadline
         self.wait_for(deadline, deadline + self.model.clocks.close_delay_s)
-        hash_ = hash_ if self.odds(0.95) else self.rng.choice((t.ZERO_HASH, self.hash()))
-        args, jobs = (order, hash_), [known, Known(order, None)]
-        return self._tasks("expire", self.one("stranger"), *args, jobs=jobs)
+        if self.odds(0.05):
+            plan = self.rng.choice(((), self._plan(order)))
+        jobs = [known, Known(order, known.by, plan)]
+        return self._tasks("expire", self.one("stranger"), order, plan, jobs=jobs)
 
     def _request_close(self) -> Call:
         known = self._some(STATES.MATCHED, session=True, alive=True)

@@ -36,22 +36,22 @@ class Model(Accounts):
         units = m.layers + m.embed_units + m.head_units
         return self._cost(order, units, order.max_tokens_in, order.max_tokens_out)
 
-    def _pay(self, order: Order, plan: Plan, n_in: int, n_out: int, *before: int) -> None:
-        """Pay each share at these counts less the same share at those paid before."""
+    def _settle(self, order: Order, plan: Plan, job: Job) -> None:
+        """Pay each share at the job's counts, and return the rest."""
         id_, model = self.net.job_id(order), self.net.model
         m, p = order.matcher_fee_bps, self.clocks.protocol_fee_bps
         for stage in plan:
             units = stage.layer_to - stage.layer_from
             units += model.embed_units if stage.layer_from == 0 else 0
             units += model.head_units if stage.layer_to == model.layers else 0
-            for sign, counts in ((1, (n_in, n_out)), (-1, before or (0, 0))):
-                gross = sign * self._cost(order, units, *counts)
-                fees = sign * (sign * gross * (m + p) // 10**4)
-                to_matcher = sign * (sign * fees * m // (m + p)) if m + p else 0
-                self.matcher_fees[order.matcher] += to_matcher
-                self.protocol_fees[order.matcher] += fees - to_matcher
-                self.earned[stage.operator] += gross - fees
-                self.lock[id_] = (order.requester, self.lock[id_][1] - gross)
+            gross = self._cost(order, units, job.tokens_in, job.tokens_out)
+            fees = gross * (m + p) // 10**4
+            to_matcher = fees * m // (m + p) if m + p else 0
+            self.matcher_fees[order.matcher] += to_matcher
+            self.protocol_fees[order.matcher] += fees - to_matcher
+            self.earned[stage.operator] += gross - fees
+            self.lock[id_] = (order.requester, self.lock[id_][1] - gross)
+        self._end(order, job, JobState.SETTLED)
 
     def _end(self, order: Order, job: Job, state: JobState) -> None:
         """What is left of the lock returns to the balance, and to the spender's limit."""
@@ -72,7 +72,8 @@ class Model(Accounts):
     def _is_sound(self, need: Any, order: Order) -> None:
         latest, longest = self.now + self.clocks.max_job_s, self.clocks.max_window_s
         fee, most = order.matcher_fee_bps, 0 if order.matcher == NOBODY else 500
-        profile = self.net.model.numerics_profile
+        given, profile = order.numerics_profile, self.net.model.numerics_profile
+        nano = self._max_nano(order)
         is_used = (order.requester, order.nonce) in self.used
         need(order.requests > 0, "RequestsZero")
         need(order.deadline >= self.now, "DeadlinePassed", order.deadline)
@@ -81,8 +82,8 @@ class Model(Accounts):
         need(fee <= most, "FeeTooHigh", fee, most)
         need(order.arbitrator in self.net.arbitrators, "ArbitratorUnknown", order.arbitrator)
         need(order.model_id == self.net.model_id, "ModelUnknown", order.model_id)
-        given = order.numerics_profile
         need(given == profile, "NumericsProfileMismatch", given, profile)
+        need(nano < 2**96, "SafeCastOverflowedUintDowncast", 96, nano)
         need(not is_used, "NonceUsedAlready", order.nonce)
 
     def _can_match(self, need: Any, caller: str, order: Order, plan: Plan) -> None:
@@ -163,29 +164,22 @@ class Model(Accounts):
 
     def settle_ack(self, caller: str, order: Order, ack: Ack, by: By, plan: Plan) -> None:
         job, id_ = self._job(order, plan), self.net.job_id(order)
-        n_in, n_out, paid = ack.tokens_in, ack.tokens_out, (job.tokens_in, job.tokens_out)
+        n_in, n_out, had = ack.tokens_in, ack.tokens_out, (job.tokens_in, job.tokens_out)
         hashes, at_work = self._has_plan(order, plan), job.state == JobState.MATCHED
-        stages = [who for s in plan for who in (s.operator, self.owner[s.operator])]
+        ends = not at_work or (caller == order.matcher and not order.is_open)
         with rules() as need:
             need(at_work or job.state == JobState.DELIVERED, "WrongState", job.state)
             need((ack.order_hash, ack.plan_hash) == hashes, "AckMismatch")
             signs = self._is_own(order, by) or by == self.signed_by[id_]
             need(signs, "BadSignature", order.requester)
             self._is_within(need, order, n_in, n_out)
-            if order.is_open:
-                need(n_in > paid[0] or n_out > paid[1], "AckStale", *paid)
-            elif at_work:
-                need(caller in (order.matcher, *stages), "NotParty", caller)
-            else:
-                need((n_in, n_out) == paid, "TokenCountMismatch", 0)
-        if order.is_open:
-            n_in, n_out = max(n_in, paid[0]), max(n_out, paid[1])
-        self._pay(order, plan, n_in, n_out, *(paid if order.is_open else ()))
-        job.tokens_in, job.tokens_out = n_in, n_out
+            need(ends or n_in > had[0] or n_out > had[1], "AckStale", *had)
+            need(at_work or (n_in, n_out) == had, "TokenCountMismatch", 0)
+        job.tokens_in, job.tokens_out = max(n_in, had[0]), max(n_out, had[1])
         if at_work:
             job.final_at = min(self.now, job.deadline) + order.window
-        if not order.is_open:
-            self._end(order, job, JobState.SETTLED)
+        if ends:
+            self._settle(order, plan, job)
 
     def _has_plan(self, order: Order, plan: Plan) -> tuple[str, str]:
         return self.net.order_hash(order), self.net.plan_hash(plan)
@@ -224,7 +218,8 @@ class Model(Accounts):
                 self._is_within(need, order, *counts)
                 need(by == stage.operator, "BadSignature", stage.operator)
                 before = said
-        job.tokens_in, job.tokens_out = before.tokens_in, before.tokens_out
+        job.tokens_in = max(job.tokens_in, before.tokens_in)
+        job.tokens_out = max(job.tokens_out, before.tokens_out)
         job.state = JobState.DELIVERED
         job.final_at = self.now + order.window
 
@@ -233,8 +228,7 @@ class Model(Accounts):
         with rules() as need:
             need(job.state == JobState.DELIVERED, "WrongState", job.state)
             need(self.now > job.final_at, "WindowOpen", job.final_at)
-        self._pay(order, plan, job.tokens_in, job.tokens_out)
-        self._end(order, job, JobState.SETTLED)
+        self._settle(order, plan, job)
 
     def cancel(self, caller: str, order: Order) -> None:
         job = self._job(order, None)
@@ -243,12 +237,14 @@ class Model(Accounts):
             need(caller == order.requester, "NotParty", caller)
         self._end(order, job, JobState.CANCELLED)
 
-    def expire(self, caller: str, order: Order, plan_hash: str) -> None:
-        job = self.job[self.net.job_id(order), plan_hash]
-        is_matched = job.state == JobState.MATCHED
-        due = job.deadline + (self.clocks.close_delay_s if is_matched else 0)
+    def expire(self, caller: str, order: Order, plan: Plan) -> None:
+        job = self._job(order, plan or None)
+        due = job.deadline + (self.clocks.close_delay_s if plan else 0)
         with rules() as need:
-            need(is_matched or job.state == JobState.OPEN, "WrongState", job.state)
+            state = JobState.MATCHED if plan else JobState.OPEN
+            need(job.state == state, "WrongState", job.state)
             need(self.now > due, "DeadlineNotPassed", due)
-        is_paid = job.tokens_in + job.tokens_out > 0
-        self._end(order, job, JobState.SETTLED if is_paid else JobState.EXPIRED)
+        if job.tokens_in + job.tokens_out > 0:
+            self._settle(order, plan, job)
+        else:
+            self._end(order, job, JobState.EXPIRED)

@@ -346,7 +346,7 @@ class FakeChain(Chain):
         values = msgspec.to_builtins({"order": order, "plan": stages, **more})
         call = ChainCall("TaskRegistry", function, values, t.ZERO_ADDRESS)
         said = {"job": job_id, "matcher": order.matcher, "planHash": plan_hash}
-        return self.emit("TaskRegistry", "JobMatched", call=call, **said)
+        return self.emit("TaskRegistry", "JobMatched", call=call, **said, plan=values["plan"])
 
     # --- transactions ---
 
@@ -423,7 +423,8 @@ class FakeChain(Chain):
         self.locked[job_id] = need
         job = ChainJob(JobState.MATCHED, plan_hash, order, tuple(plan), opener=opener)
         self.jobs[job_id] = job
-        return "JobMatched", {"job": job_id, "matcher": sender, "planHash": plan_hash}
+        said = {"job": job_id, "matcher": sender, "planHash": plan_hash}
+        return "JobMatched", {**said, "plan": msgspec.to_builtins(list(plan))}
 
     def _check_order(self, sender: str, order: t.Order) -> None:
         now, (longest_s, window_s) = self.clock.now(), self.longest_s
@@ -451,24 +452,22 @@ class FakeChain(Chain):
             raise _refusal("AckMismatch")
         if signing.recover(DOMAIN, ack, signature) not in (order.requester, job.opener):
             raise _refusal("BadSignature")
-        parties = {order.matcher, *(stage.operator for stage in plan)}
-        if job.state is JobState.MATCHED and not order.is_open and sender not in parties:
-            raise _refusal("NotParty")
         totals, had = (ack.tokens_in, ack.tokens_out), (job.tokens_in, job.tokens_out)
-        if job.state is JobState.DELIVERED and totals != had:
-            raise _refusal("TokenCountMismatch")
-        assert ack.tokens_in <= order.max_tokens_in and ack.tokens_out <= order.max_tokens_out
-        if not order.is_open:
-            job.tokens_in, job.tokens_out = ack.tokens_in, ack.tokens_out
+        if job.state is JobState.DELIVERED:
+            if totals != had:
+                raise _refusal("TokenCountMismatch")
             return self._settled(job_id, job)
+        assert ack.tokens_in <= order.max_tokens_in and ack.tokens_out <= order.max_tokens_out
         totals = max(had[0], ack.tokens_in), max(had[1], ack.tokens_out)
-        if totals == had:
+        ends = sender == order.matcher and not order.is_open
+        if totals == had and not ends:
             raise _refusal("AckStale")
-        paid = self._pay(job_id, job, had, totals)
         job.tokens_in, job.tokens_out = totals
-        counts = {"tokensIn": totals[0], "tokensOut": totals[1]}
-        said = {"job": job_id, "requester": order.requester, **counts}
-        return "JobPaid", {**said, "paidNano": paid, "withheldNano": 0}
+        job.final_at = min(int(self.clock.now()), job.deadline) + order.window
+        if ends:
+            return self._settled(job_id, job)
+        said = {"job": job_id, "tokensIn": totals[0], "tokensOut": totals[1]}
+        return "JobAcknowledged", said
 
     def _deliver(
         self,
@@ -499,13 +498,14 @@ class FakeChain(Chain):
             assert after.input_root == before.output_root
         last = receipts[-1]
         job.state = JobState.DELIVERED
-        job.tokens_in, job.tokens_out = last.tokens_in, last.tokens_out
+        job.tokens_in = max(job.tokens_in, last.tokens_in)
+        job.tokens_out = max(job.tokens_out, last.tokens_out)
         job.final_at = int(self.clock.now()) + order.window
         return "JobDelivered", {
             "job": job_id,
             "resultRoot": last.output_root,
-            "tokensIn": last.tokens_in,
-            "tokensOut": last.tokens_out,
+            "tokensIn": job.tokens_in,
+            "tokensOut": job.tokens_out,
             "finalAt": job.final_at,
         }
 
@@ -527,14 +527,15 @@ class FakeChain(Chain):
         job.closed_at = now
         return "JobClosing", {"job": job_id, "until": now + CLOSE_DELAY_S}
 
-    def _expire(self, order: t.Order, plan_hash: str) -> Event:
-        _, job = self._found(order, plan_hash, JobState.OPEN, JobState.MATCHED)
-        if self.clock.now() <= job.deadline + CLOSE_DELAY_S:
+    def _expire(self, order: t.Order, plan: Sequence[t.Stage]) -> Event:
+        plan_hash = signing.plan_hash(tuple(plan)) if plan else t.ZERO_HASH
+        state = JobState.MATCHED if plan else JobState.OPEN
+        job_id, job = self._found(order, plan_hash, state)
+        if self.clock.now() <= job.deadline + (CLOSE_DELAY_S if plan else 0):
             raise _refusal("DeadlineNotPassed")
         if not job.tokens_in and not job.tokens_out:
-            return self._given_back(order, plan_hash, job.state, JobState.EXPIRED)
-        _, said = self._given_back(order, plan_hash, JobState.MATCHED, JobState.SETTLED)
-        return "JobSettled", {**said, "paidNano": 0, "withheldNano": 0}
+            return self._given_back(order, plan_hash, state, JobState.EXPIRED)
+        return self._settled(job_id, job)
 
     def _given_back(self, order: t.Order, plan_hash: str, needs: JobState, end: JobState) -> Event:
         job_id, job = self._found(order, plan_hash, needs)
@@ -543,24 +544,23 @@ class FakeChain(Chain):
         said = {"job": job_id, "requester": order.requester, "refundedNano": refund}
         return f"Job{end.name.capitalize()}", said
 
-    def _settled(self, job_id: str, job: ChainJob) -> Event:
-        paid = self._pay(job_id, job, (0, 0), (job.tokens_in, job.tokens_out))
-        job.state, refund = JobState.SETTLED, self.locked.pop(job_id)
-        self.add_nano(_order(job).requester, refund)
-        said = {"job": job_id, "requester": _order(job).requester, "paidNano": paid}
-        return "JobSettled", {**said, "refundedNano": refund, "withheldNano": 0}
+    def end(self, job_id: str) -> None:
+        """As if the job's deadline and delay had passed: what was counted is paid."""
+        self._settled(job_id, self.jobs[job_id])
 
-    def _pay(
-        self, job_id: str, job: ChainJob, paid: tuple[int, int], totals: tuple[int, int]
-    ) -> int:
-        """Pay stages and matcher for these counts (in, out) beyond those paid before."""
+    def _settled(self, job_id: str, job: ChainJob) -> Event:
+        """Pay stages and matcher by the job's counts, and the requester the rest."""
         order = _order(job)
-        due = pricing.step(order, job.plan, self.models[order.model_id], paid, totals)
+        model, counts = self.models[order.model_id], (job.tokens_in, job.tokens_out)
+        due = pricing.split(order, job.plan, model, *counts)
         for stage, pay in zip(job.plan, due.pays, strict=True):
             self.earned[stage.operator] += pay
         self.fees[order.matcher] += due.matcher_fee
-        self.locked[job_id] -= due.paid
-        return due.paid
+        self.add_nano(order.requester, due.refund)
+        del self.locked[job_id]
+        job.state = JobState.SETTLED
+        said = {"job": job_id, "requester": order.requester, "refundedNano": due.refund}
+        return "JobSettled", {**said, "paidNano": sum(due.gross), "withheldNano": 0}
 
     def _bound(
         self, order: t.Order, plan: Sequence[t.Stage], *states: JobState

@@ -15,6 +15,7 @@ from client.records.store import ClientStore
 from client.sessions.answering import Answered, Ask, AskTerms, Said
 from client.sessions.budget import Life
 from client.sessions.pool import SessionPool
+from core.money.pricing import cost_nano
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import MatcherUnreachable, NoCapacity
@@ -106,7 +107,7 @@ class Village(Town):
             await super().acknowledge(job_id, ack, signature)
         if closing and job_id not in self.closed:
             self.closed.add(job_id)
-            self.chain.add_nano(REQUESTER.address, self.chain.locked.pop(job_id))
+            self.chain.end(job_id)
         return {}
 
     def _adds(self, job_id: str, ack: t.Ack) -> bool:
@@ -114,13 +115,14 @@ class Village(Town):
         return ack.tokens_in > job.tokens_in or ack.tokens_out > job.tokens_out
 
     def paid_for(self, match: Match) -> int:
-        """In nano units."""
-        paid = [e.args for e in self.chain.log if e.name == "JobPaid"]
-        return sum(args["paidNano"] for args in paid if args["job"] == match.job_id)
+        """What a session's Acks count, in nano units."""
+        job, order = self.chain.jobs[match.job_id], match.signed.order
+        counts = job.tokens_in, job.tokens_out
+        return cost_nano(self.spec.layer_units, *counts, order.price_in, order.price_out)
 
     @property
     def paid_nano(self) -> int:
-        """What its sessions have paid, by the chain's events."""
+        """What its sessions' Acks count, in nano units."""
         return sum(self.paid_for(match) for match in self.matches)
 
     @property

@@ -189,7 +189,7 @@ def _row_opening(found: RowOpening) -> dict[str, Any]:
 def _money_vector(rng: random.Random, stages: int) -> dict[str, Any]:
     cuts = sorted(rng.sample(range(1, 80), stages - 1))
     bounds = [0, *cuts, 80]
-    plan = [t.Stage(t.ZERO_ADDRESS, bounds[i], bounds[i + 1]) for i in range(stages)]
+    plan = [t.Stage(_address(rng), bounds[i], bounds[i + 1]) for i in range(stages)]
     spec = msgspec.structs.replace(model_spec(rng), layers=80, embed_units=1, head_units=8)
     tokens_in, tokens_out = rng.randrange(10**7), rng.randrange(10**7)
     order = msgspec.structs.replace(
@@ -200,39 +200,30 @@ def _money_vector(rng: random.Random, stages: int) -> dict[str, Any]:
         price_out=rng.randrange(10**9),
     )
     fee = rng.randrange(101)
-    result = pricing.split(order, plan, spec, tokens_in, tokens_out, protocol_fee_bps=fee)
-    steps, paid = [], (0, 0)
-    for totals in _on_the_way(rng, tokens_in, tokens_out):
-        due = pricing.step(order, plan, spec, paid, totals, protocol_fee_bps=fee)
-        steps.append({"tokensIn": totals[0], "tokensOut": totals[1], **_shares(due)})
-        paid = totals
+    at_fault = frozenset(i for i in range(stages) if rng.random() < 0.2)
+    due = pricing.split(
+        order, plan, spec, tokens_in, tokens_out, protocol_fee_bps=fee, at_fault=at_fault
+    )
     return {
-        "units": [pricing.stage_units(s, spec) for s in plan],
+        "plan": msgspec.to_builtins(plan),
+        "layers": spec.layers,
+        "embedUnits": spec.embed_units,
+        "headUnits": spec.head_units,
         "tokensIn": tokens_in,
         "tokensOut": tokens_out,
         "priceIn": order.price_in,
         "priceOut": order.price_out,
         "matcherFeeBps": order.matcher_fee_bps,
         "protocolFeeBps": fee,
-        **_shares(result),
-        "steps": steps,
-    }
-
-
-def _shares(due: pricing.Split | pricing.VoucherStep) -> dict[str, Any]:
-    return {
-        "gross": list(due.gross),
-        "pay": list(due.pays),
+        "faultMask": sum(1 << i for i in at_fault),
+        "shares": [
+            (int(stage.operator, 16) << 96) | nano
+            for stage, nano in zip(plan, due.pays, strict=True)
+        ],
         "matcherFee": due.matcher_fee,
         "protocolFee": due.protocol_fee,
+        "withheld": due.withheld,
     }
-
-
-def _on_the_way(rng: random.Random, tokens_in: int, tokens_out: int) -> list[tuple[int, int]]:
-    """Counts that a session's Acks could have had until these."""
-    ins = sorted([rng.randrange(tokens_in + 1), rng.randrange(tokens_in + 1), tokens_in])
-    outs = sorted([rng.randrange(tokens_out + 1), rng.randrange(tokens_out + 1), tokens_out])
-    return list(zip(ins, outs, strict=True))
 
 
 def model_spec(rng: random.Random) -> t.ModelSpec:

@@ -113,9 +113,16 @@ class Session:
             self.town.signers[8], "TaskRegistry", "settleAck", self.order, ack, signature, plan
         )
 
-    @property
-    def bound(self) -> tuple[t.Order, str]:
-        return self.order, signing.plan_hash(self.town.plan)
+    async def close(self, signer: Signer) -> None:
+        plan_hash = signing.plan_hash(self.town.plan)
+        await self.town.chain.transact(
+            signer, "TaskRegistry", "requestClose", self.order, plan_hash
+        )
+
+    async def end(self) -> None:
+        """An outsider ends it, once its delay is over."""
+        outsider, plan = self.town.signers[8], self.town.plan
+        await self.town.chain.transact(outsider, "TaskRegistry", "expire", self.order, plan)
 
     async def job(self) -> Any:
         plan_hash = signing.plan_hash(self.town.plan)
@@ -165,30 +172,26 @@ async def test_a_session_pays_as_python_computes_and_ends_with_the_rest_returned
     assert await town.read("jobSpenderOf", session.job_id) == town.spender.address
 
     operators = [signer.address for signer in town.signers[3:5]]
-    paid, spent, earned, to_matcher = (0, 0), 0, dict.fromkeys(operators, 0), 0
     for totals in ((1000, 333), (1001, 333), (77_777, 99_999)):
         await session.bring(town.spender, *totals)
-        due = pricing.step(session.order, town.plan, town.spec, paid, totals, **FEES)
-        paid, spent = totals, spent + due.paid
-        to_matcher += due.matcher_fee
-        for operator, nano in zip(operators, due.pays, strict=True):
-            earned[operator] += nano
-        assert await session.locked() == locked - spent
-        for who, nano in earned.items():
-            assert (await town.read("nanoOf", who))["earned"] == nano
-        assert (await town.read("nanoOf", town.matcher.address))["matcherFees"] == to_matcher
         job = await session.job()
         assert (job["state"], job["tokensIn"], job["tokensOut"]) == (t.JobState.MATCHED, *totals)
+        assert await session.locked() == locked
+        for who in operators:
+            assert (await town.read("nanoOf", who))["earned"] == 0
 
-    whole = pricing.split(session.order, town.plan, town.spec, *paid, **FEES)
-    assert whole.refund == locked - spent
-
-    await chain.transact(town.spender, "TaskRegistry", "requestClose", *session.bound)
+    await session.close(town.spender)
     with pytest.raises(ContractRefused, match="DeadlineNotPassed"):
-        await chain.transact(town.signers[8], "TaskRegistry", "expire", *session.bound)
+        await session.end()
     await later(chain, PARAMETERS.close_delay_s + 1)
-    await chain.transact(town.signers[8], "TaskRegistry", "expire", *session.bound)
+    await session.end()
+    due = pricing.split(session.order, town.plan, town.spec, 77_777, 99_999, **FEES)
+    for who, nano in zip(operators, due.pays, strict=True):
+        assert (await town.read("nanoOf", who))["earned"] == nano
+    assert (await town.read("nanoOf", town.matcher.address))["matcherFees"] == due.matcher_fee
     assert (await session.job())["state"] == t.JobState.SETTLED
+    assert await session.locked() == 0
+    spent = locked - due.refund
     left = (await town.read("nanoOf", town.requester.address))["balance"]
     assert left == DEPOSIT * NANO - spent
     used = await town.read("spenderOf", town.requester.address, town.spender.address)
@@ -198,6 +201,9 @@ async def test_a_session_pays_as_python_computes_and_ends_with_the_rest_returned
 async def test_what_operators_earned_goes_to_their_owners_whoever_collects(town: Town) -> None:
     session = await town.session(town.requester)
     await session.bring(town.requester, 77_777, 99_999)
+    await session.close(town.requester)
+    await later(town.chain, PARAMETERS.close_delay_s + 1)
+    await session.end()
     operators = [signer.address for signer in town.signers[3:5]]
     earned = [await town.read("earnedOf", operator) for operator in operators]
     assert all(earned)

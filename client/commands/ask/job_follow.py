@@ -32,7 +32,7 @@ EVENTS = (
     "JobOpened",
     "JobMatched",
     "JobDelivered",
-    "JobPaid",
+    "JobAcknowledged",
     "JobClosing",
     "JobSettled",
     "JobCancelled",
@@ -183,10 +183,7 @@ async def _ending(context: Context, job_id: str, state: JobState) -> Ended:
     show = context.settings.show_token
     paid = refunded = 0
     for event in await events_of_job(context.chain, job_id, context.settings.network.deploy_block):
-        if event.name == "JobPaid":
-            paid += event.args["paidNano"]
-            refunded += event.args["withheldNano"]
-        elif event.name in ("JobSettled", "JobCancelled", "JobExpired"):
+        if event.name in ("JobSettled", "JobCancelled", "JobExpired"):
             paid += event.args.get("paidNano", 0)
             refunded += event.args["refundedNano"]
     return Ended(
@@ -217,7 +214,7 @@ async def cancel_job(run: Run, typed: str) -> Ended:
             await _interrupt(settings, row, pid)
             return await _settled(context, row)
         function = _way_out(name, state, left_s, await _delay_s(context))
-        said = (found.order, found.plan_hash) if function == "expire" else (found.order,)
+        said = (found.order, list(found.plan)) if function == "expire" else (found.order,)
         await context.chain.simulate(signer.address, "TaskRegistry", function, *said)
         run.confirm(
             "End it?",

@@ -230,7 +230,7 @@ def _check_chain(job: FoundJob, tokens_in: int, tokens_out: int) -> None:
     if job.state is JobState.NONE:
         raise CheckFailed(
             "the job on chain is another one",
-            f"there is none of this order with plan {job.plan_hash}",
+            "there is none of this order with the plan that its matcher told",
         )
     counted = (job.said["tokensIn"], job.said["tokensOut"])
     paid = job.state in (JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED)

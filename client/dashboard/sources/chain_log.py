@@ -153,24 +153,16 @@ class ChainLog:
     async def movements(
         self, account: str, names: Sequence[str], *, before: int | None = None, limit: int = 50
     ) -> list[LoggedEvent]:
-        """Newest first: those of these events that moved the account's own money.
-
-        A `JobSettled` tells the money of its transaction's `Paid` again; alone, as of a session
-        that expired, it is a movement.
-        """
+        """Newest first: those of these events that moved the account's own money."""
         own, key = ("requester", "to", "account"), account.lower()
         whose = ", ".join(f"json_extract(e.args, '$.{name}')" for name in own)
-        where = (
-            f"{_SUBJECT} AND lower(coalesce({whose}, ?)) = ? AND NOT (e.name = 'JobSettled' "
-            "AND EXISTS (SELECT 1 FROM event p WHERE p.tx = e.tx AND p.name = 'Paid' "
-            "AND json_extract(p.args, '$.job') = json_extract(e.args, '$.job')))"
-        )
+        where = f"{_SUBJECT} AND lower(coalesce({whose}, ?)) = ?"
         return await self._off_loop(self._page, where, [key, key, key], tuple(names), before, limit)
 
     async def open_locks(self, account: str, limit: int = 100) -> list[tuple[LoggedEvent, int]]:
         """Newest first: `JobOpened` of jobs of an account that did not end, and what each locks.
 
-        In nano units: the lock less what the job's Acks paid and gave back.
+        In nano units.
         """
         return await self._off_loop(self._open_locks, account.lower(), limit)
 
@@ -282,15 +274,7 @@ class ChainLog:
             f"WHERE j.subject = lower(json_extract(e.args, '$.job')) AND r.name IN ({ends})) "
         )
         opened = self._page(where, [account], (), None, limit)
-        return [(event, self._locked_nano(event)) for event in opened]
-
-    def _locked_nano(self, opened: LoggedEvent) -> int:
-        query = f"SELECT e.args FROM event e {_SUBJECT} AND e.name = 'JobPaid'"
-        paid = [
-            json.loads(row[0]) for row in self._db.execute(query, (opened.args["job"].lower(),))
-        ]
-        gone = sum(int(args["paidNano"]) + int(args["withheldNano"]) for args in paid)
-        return int(opened.args["maxNano"]) - gone
+        return [(event, int(event.args["maxNano"])) for event in opened]
 
     def _income_of_jobs(self, account: str, jobs: list[str]) -> dict[str, int]:
         operators, found = self._operators_of(account), dict[str, int]()

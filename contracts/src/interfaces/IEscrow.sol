@@ -8,7 +8,7 @@ import {JobId} from "../types/Ids.sol";
 ///
 /// Balances, pay and fees are kept in nano units, so a share below a unit is a share. Tokens come
 /// and go in whole units. What a job has locked is in nobody's book here: it follows from its order
-/// and the counts that were paid, which TaskRegistry has.
+/// and its state, which TaskRegistry has.
 ///
 /// INVARIANT: 10⁹·(token.balanceOf(this) − Σ thawing) = Σ balances + Σ earned + Σ fees + Σ locks of
 /// TaskRegistry's jobs, in nano units. (Tokens sent here without a deposit belong to nobody.)
@@ -53,13 +53,13 @@ interface IEscrow {
     event Deposited(address indexed account, address indexed payer, uint256 amount);
     event WithdrawRequested(address indexed account, uint256 amount, uint256 readyAt);
     event Withdrawn(address indexed account, uint256 amount);
-    /// Out of a job's lock: to operators, a place each, to matcher and protocol, and back.
+    /// Out of a job's lock: to stages, to matcher and protocol, and back. A share is a word: the
+    /// operator's address above 96 bits of nano units.
     event Paid(
         JobId indexed job,
         address indexed requester,
         address indexed matcher,
-        address[] operators,
-        uint256[] payNano,
+        uint256[] shares,
         uint256 matcherNano,
         uint256 protocolNano,
         uint256 refundNano
@@ -119,9 +119,9 @@ interface IEscrow {
     /// than `nano` is added to its balance.
     function pull(address requester, uint256 nano) external;
 
-    /// Pay out of a job's lock: each stage's operator, the fees, and back to the requester.
-    function pay(Bill calldata bill, address[] calldata operators, uint256[] calldata payNano)
-        external;
+    /// Pay out of a job's lock: each stage's operator, the fees, and back to the requester. Shares
+    /// are words as `Paid` tells them.
+    function pay(Bill calldata bill, uint256[] calldata shares) external;
 
     /// Give of a job's lock back to the requester's balance.
     function refund(JobId job, address requester, uint256 nano, bool isSpenders) external;

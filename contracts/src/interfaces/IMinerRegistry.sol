@@ -214,8 +214,11 @@ interface IMinerRegistry {
     /// stake ≥ both minimums?
     function canWork(address operator, uint256 minStake) external view returns (bool);
 
-    /// Reverts with ITaskRegistry.MinerCannotWork unless every stage's operator `canWork`.
-    function requireWorkers(Stage[] calldata plan, uint256 minStake) external view;
+    /// Reverts with ITaskRegistry's errors unless every stage's operator `canWork` and an order may
+    /// name this arbitrator.
+    function requireWorkers(Stage[] calldata plan, uint256 minStake, address arbitrator)
+        external
+        view;
     function creditOf(address account) external view returns (uint256);
     function disputeOf(address owner, uint32 number) external view returns (Dispute memory);
     /// What the miner had at stake when this dispute, which is not over, was opened.

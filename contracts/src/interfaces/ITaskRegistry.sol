@@ -8,11 +8,13 @@ import {IEvidence} from "./IEvidence.sol";
 import {IMinerRegistry} from "./IMinerRegistry.sol";
 
 /// A job, from signed order to payment: a batch of requests, or, if both roots of its order are
-/// zero, a session whose requests are opened one by one and paid by cumulative Acks.
+/// zero, a session whose requests are opened one by one and counted by cumulative Acks. A job is
+/// paid once, at its end.
 ///
-/// None → Open → Matched → Delivered → Settled; Open → Cancelled; Open | Matched → Expired; Matched
-/// → Settled by Ack; Delivered ⇄ Disputed → Settled without the guilty stages' shares. A session
-/// stays Matched through its Acks; `expire` ends it, as Settled if anything was paid.
+/// None → Open → Matched → Delivered → Settled; Open → Cancelled; Open | Matched → Expired; a batch
+/// Matched → Settled by its matcher's Ack; Delivered ⇄ Disputed → Settled without the guilty
+/// stages' shares. Any other Ack is counted and leaves the job Matched; `expire` ends it, as
+/// Settled if anything was counted.
 interface ITaskRegistry {
     enum State {
         None,
@@ -28,8 +30,8 @@ interface ITaskRegistry {
     /// One word a job, found by its id and the hash of its plan. All else is the order's.
     struct Job {
         uint32 deadline; //      seconds; the order's, or the moment of requestClose
-        uint32 finalAt; //       of a delivery; paid by Ack: the end of slash-only disputes
-        uint32 tokensIn; //      delivered, or acknowledged and paid
+        uint32 finalAt; //       of a delivery; of an Ack: the end of slash-only disputes
+        uint32 tokensIn; //      delivered or acknowledged
         uint32 tokensOut;
         uint64 faultMask; //     bit i: stage i was found at fault
         uint16 openDisputes;
@@ -55,18 +57,11 @@ interface ITaskRegistry {
     event JobDelivered(
         JobId indexed job, bytes32 resultRoot, uint32 tokensIn, uint32 tokensOut, uint256 finalAt
     );
-    /// A session's Ack: counts in all so far, and what this one paid and gave back.
-    event JobPaid(
-        JobId indexed job,
-        address indexed requester,
-        uint32 tokensIn,
-        uint32 tokensOut,
-        uint256 paidNano,
-        uint256 withheldNano
-    );
+    /// An Ack was counted: the most that any said of each so far. The job goes on.
+    event JobAcknowledged(JobId indexed job, uint32 tokensIn, uint32 tokensOut);
     /// No more work for this session: its Acks count until then.
     event JobClosing(JobId indexed job, uint256 until);
-    /// `paidNano`: by this call; a session's Acks told their own.
+    /// Escrow's `Paid` tells who got what.
     event JobSettled(
         JobId indexed job,
         address indexed requester,
@@ -131,7 +126,7 @@ interface ITaskRegistry {
     error StageAlreadyAtFault(uint256 stage);
     error NoOpenDispute(uint256 stage);
     error AckMismatch();
-    error AckStale(uint32 paidIn, uint32 paidOut);
+    error AckStale(uint32 countedIn, uint32 countedOut);
     error NotSession();
     error NotBatch();
     error RequestsZero();
@@ -157,15 +152,11 @@ interface ITaskRegistry {
     /// Requester, Open only: full refund. → Cancelled
     function cancel(Order calldata order) external;
 
-    /// Pays by the requester's word, at once. → Settled. In Matched only the order's matcher or a
-    /// stage may bring it, else a requester could Ack nothing after the work; in Delivered anyone
-    /// may, of the delivered counts.
+    /// The requester's word of what the job is due, which anyone may bring.
     ///
-    /// A session's Ack is a voucher that anyone may bring: it pays every stage the difference to
-    /// the counts paid before, of which one grows and none falls, and the session goes on.
-    ///
-    /// INVARIANT: what a session has paid is a function of its highest Ack (but for a nano unit of
-    /// fees a stage if the protocol's fee falls on the way); refund = maxAmount − Σ paid.
+    /// A batch's Ack ends the job at once if its matcher brings it, or if it says what was
+    /// delivered. → Settled. Any other Ack is counted, each count as the most that any said, and is
+    /// paid when the job ends: so no Ack takes anything from a job, whatever it says.
     function settleAck(
         Order calldata order,
         Ack calldata ack,
@@ -173,8 +164,9 @@ interface ITaskRegistry {
         Stage[] calldata plan
     ) external;
 
-    /// Silent requester: every stage's receipt over all requests, by the deadline. → Delivered. Not
-    /// of a session, whose receipts never cover what was ordered.
+    /// Silent requester: every stage's receipt over all requests, by the deadline. → Delivered, or
+    /// Disputed if a dispute is open. An Ack that counted more keeps its counts. Not of a session,
+    /// whose receipts never cover what was ordered.
     function deliver(
         Order calldata order,
         Stage[] calldata plan,
@@ -185,18 +177,19 @@ interface ITaskRegistry {
     /// After the window, with no open dispute: pays all stages not at fault. → Settled
     function finalize(Order calldata order, Stage[] calldata plan) external;
 
-    /// After the deadline, nothing delivered: full refund. Anyone. → Expired. `planHash` as in
-    /// `jobOf`. A matched job ends so
-    /// `closeDelaySeconds` later, a session as Settled if anything was paid.
-    function expire(Order calldata order, bytes32 planHash) external;
+    /// After the deadline, nothing delivered: full refund. Anyone. → Expired. `plan` is empty of a
+    /// job that waits for one. A matched job ends so `closeDelaySeconds` later; if Acks counted
+    /// anything it is paid by their counts. → Settled
+    function expire(Order calldata order, Stage[] calldata plan) external;
 
     /// Requester, the key that signed the order, or its matcher: a session's deadline is now. Acks
     /// of work done by then count for `closeDelaySeconds` more.
     function requestClose(Order calldata order, bytes32 planHash) external;
 
     /// Requester, the order's auditor or a delegate: name the guilty stage by its signed receipt,
-    /// within the window. Delivered or Disputed: its share is frozen. Paid by Ack: only stake is at
-    /// risk; a session's window begins anew with every Ack, and ends a window after the deadline.
+    /// within the window. Delivered or Disputed: its share is frozen. Acknowledged: only stake is
+    /// at risk, and the share of a stage that is found at fault before the job ends; the window
+    /// begins anew with every Ack that counts, and ends a window after the deadline.
     ///
     /// Requester and auditor have a dispute each for every receipt that the stage signed; a
     /// delegate has the auditor's. A stage found at fault is not disputed again in the job. The

@@ -81,12 +81,22 @@ library Eip712Types {
         return _hash(STAGE_TYPEHASH, head, 3 * 32);
     }
 
-    function planHash(Stage[] calldata plan) internal pure returns (bytes32) {
-        bytes32[] memory hashes = new bytes32[](plan.length);
-        for (uint256 i; i < plan.length; ++i) {
-            hashes[i] = stageHash(plan[i]);
+    function planHash(Stage[] calldata plan) internal pure returns (bytes32 result) {
+        bytes32 typeHash = PLAN_TYPEHASH;
+        bytes32 stageType = STAGE_TYPEHASH;
+        // Stages stand in calldata as the three words that are hashed.
+        assembly ("memory-safe") {
+            let stage := mload(0x40)
+            let hashes := add(stage, 128)
+            mstore(stage, stageType)
+            for { let i := 0 } lt(i, plan.length) { i := add(i, 1) } {
+                calldatacopy(add(stage, 32), add(plan.offset, mul(i, 96)), 96)
+                mstore(add(hashes, shl(5, i)), keccak256(stage, 128))
+            }
+            mstore(stage, typeHash)
+            mstore(add(stage, 32), keccak256(hashes, shl(5, plan.length)))
+            result := keccak256(stage, 64)
         }
-        return keccak256(abi.encode(PLAN_TYPEHASH, keccak256(abi.encodePacked(hashes))));
     }
 
     function receiptHash(StageReceipt calldata receipt) internal pure returns (bytes32) {

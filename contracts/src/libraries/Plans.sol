@@ -22,25 +22,35 @@ library Plans {
         if (plan.length > MAX_STAGES) revert ITaskRegistry.TooManyStages(plan.length, MAX_STAGES);
         uint16 covered;
         for (uint256 i; i < plan.length; ++i) {
-            uint16 from = plan[i].layerFrom;
+            Stage calldata stage = plan[i];
+            uint16 from = stage.layerFrom;
             if (from != covered) revert ITaskRegistry.LayerGap(covered, from);
-            covered = plan[i].layerTo;
+            covered = stage.layerTo;
             if (covered <= from) revert ITaskRegistry.BadPlan();
         }
         if (covered != layers) revert ITaskRegistry.LayersUncovered(covered, layers);
     }
 
-    /// Layer units of each stage of a plan that `checkTiling` found whole.
-    function unitsOf(Stage[] calldata plan, uint256 embedUnits, uint256 headUnits)
+    /// A model's size in layer units.
+    struct Shape {
+        uint256 layers;
+        uint256 embedUnits;
+        uint256 headUnits;
+    }
+
+    /// Layer units of a stage of a plan that `checkTiling` found whole: its layers, at the ends the
+    /// embedding's or the head's too.
+    function unitsOf(Stage calldata stage, Shape memory shape)
         internal
         pure
-        returns (uint256[] memory units)
+        returns (uint256 units)
     {
-        units = new uint256[](plan.length);
-        for (uint256 i; i < plan.length; ++i) {
-            units[i] = plan[i].layerTo - plan[i].layerFrom;
+        (uint256 from, uint256 to) = (stage.layerFrom, stage.layerTo);
+        // SAFETY: a layer range is not empty, and units are 16 and 8 bits.
+        unchecked {
+            units = to - from;
+            if (from == 0) units += shape.embedUnits;
+            if (to == shape.layers) units += shape.headUnits;
         }
-        units[0] += embedUnits;
-        units[plan.length - 1] += headUnits;
     }
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {Stage} from "../types/Signed.sol";
+import {Plans} from "./Plans.sol";
+
 /// Who gets how much (docs/protocol.md §4)? No storage, no signatures. All amounts are in nano
 /// base units, as prices are, so that a share below a unit is a share.
 library Split {
@@ -10,40 +13,43 @@ library Split {
 
     /// Why the shares of one job are what they are.
     struct Terms {
-        uint256 paidIn; //       tokens that were paid before
-        uint256 paidOut;
-        uint256 tokensIn; //     tokens in all, no fewer
-        uint256 tokensOut;
-        uint256 priceIn;
-        uint256 priceOut;
+        uint256 nanoPerUnit; //  what all tokens cost for a layer unit
         uint256 matcherFeeBps;
         uint256 protocolFeeBps;
+        uint256 faultMask; //    bit i: stage i was found at fault
     }
 
     struct Shares {
-        uint256[] gross; //      what the requester pays for each stage
-        uint256[] pay; //        what of it the stage's owner gets
+        uint256[] pay; //        `shareOf` each stage
         uint256 matcherFee;
         uint256 protocolFee;
         uint256 withheld; //     gross of the stages at fault: back to the requester
     }
 
-    /// units·(nIn·priceIn + nOut·priceOut), exactly; below 2¹¹⁵ for any order.
-    function cost(
-        uint256 units,
-        uint256 tokensIn,
-        uint256 tokensOut,
-        uint256 priceIn,
-        uint256 priceOut
-    ) internal pure returns (uint256) {
-        return units * (tokensIn * priceIn + tokensOut * priceOut);
+    /// What tokens cost for each layer unit, exactly; below 2⁹⁷ for any order.
+    function perUnit(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut)
+        internal
+        pure
+        returns (uint256)
+    {
+        return tokensIn * priceIn + tokensOut * priceOut;
     }
 
-    /// What of a stage's gross goes to the matcher and to the protocol.
-    ///
-    /// INVARIANT: fees, and the gross less fees, never fall as the gross grows, so no step between
-    /// two totals is negative. Two floors would break that: at 5 % and 1 %, 100 leaves 94 and 99
-    /// leaves 95.
+    /// A stage's pay beside whom it is for, in one word. `nano` is below 2⁹⁶, as a lock is.
+    function shareOf(address operator, uint256 nano) internal pure returns (uint256) {
+        return uint256(uint160(operator)) << 96 | nano;
+    }
+
+    function operatorOf(uint256 share) internal pure returns (address) {
+        return address(uint160(share >> 96));
+    }
+
+    function nanoOf(uint256 share) internal pure returns (uint256) {
+        return uint96(share);
+    }
+
+    /// What of a stage's gross goes to the matcher and to the protocol, rounded down together, so
+    /// that a stage never pays a nano unit twice.
     function feesOf(uint256 gross, uint256 matcherFeeBps, uint256 protocolFeeBps)
         internal
         pure
@@ -59,40 +65,34 @@ library Split {
         }
     }
 
-    /// Shares since (`paidIn`, `paidOut`), zero if all is paid at once. A stage whose bit is set in
-    /// `faultMask` is paid nothing and pays no fees.
+    /// Everybody's part. A stage whose bit is set in `faultMask` is paid nothing and pays no fees.
     ///
-    /// INVARIANT: shares are differences of functions of the totals, so any steps pay what one
-    /// would; Σ pay + matcherFee + protocolFee + withheld == Σ gross == cost(Σ units).
-    function shares(uint256[] memory units, Terms memory terms, uint256 faultMask)
+    /// `plan` was found whole by Plans.checkTiling.
+    ///
+    /// INVARIANT: Σ pay + matcherFee + protocolFee + withheld == Σ units · nanoPerUnit.
+    function shares(Stage[] calldata plan, Plans.Shape memory shape, Terms memory terms)
         internal
         pure
         returns (Shares memory result)
     {
-        uint256 count = units.length;
-        result.gross = new uint256[](count);
-        result.pay = new uint256[](count);
-        // SAFETY: units, tokens, prices and bps have 16, 32, 64 and 16 bits, so nothing overflows.
+        uint256[] memory pay = new uint256[](plan.length);
+        result.pay = pay;
+        // SAFETY: units, prices' sums and bps have 17, 97 and 16 bits, so nothing overflows.
         unchecked {
-            uint256 perUnit = terms.tokensIn * terms.priceIn + terms.tokensOut * terms.priceOut;
-            uint256 paidPerUnit = terms.paidIn * terms.priceIn + terms.paidOut * terms.priceOut;
-            for (uint256 i; i < count; ++i) {
-                uint256 total = units[i] * perUnit;
-                uint256 paid = units[i] * paidPerUnit;
-                result.gross[i] = total - paid;
-                if (faultMask >> i & 1 == 1) {
-                    result.withheld += total - paid;
-                    continue;
+            for (uint256 i; i < plan.length; ++i) {
+                Stage calldata stage = plan[i];
+                uint256 nano = Plans.unitsOf(stage, shape) * terms.nanoPerUnit;
+                if (terms.faultMask >> i & 1 == 1) {
+                    result.withheld += nano;
+                    nano = 0;
+                } else {
+                    (uint256 matcherFee, uint256 protocolFee) =
+                        feesOf(nano, terms.matcherFeeBps, terms.protocolFeeBps);
+                    result.matcherFee += matcherFee;
+                    result.protocolFee += protocolFee;
+                    nano -= matcherFee + protocolFee;
                 }
-                (uint256 matcherFee, uint256 protocolFee) =
-                    feesOf(total, terms.matcherFeeBps, terms.protocolFeeBps);
-                (uint256 matcherHad, uint256 protocolHad) =
-                    feesOf(paid, terms.matcherFeeBps, terms.protocolFeeBps);
-                matcherFee -= matcherHad;
-                protocolFee -= protocolHad;
-                result.pay[i] = total - paid - matcherFee - protocolFee;
-                result.matcherFee += matcherFee;
-                result.protocolFee += protocolFee;
+                pay[i] = shareOf(stage.operator, nano);
             }
         }
     }

@@ -124,6 +124,10 @@ contract Gains is Court {
         worstOf("a requester lets a job expire before its Ack comes", this.expireFirst);
     }
 
+    function test_gain_ofCuttingABatchOff() public {
+        worstOf("a requester and a stage of it cut a batch off with a small Ack", this.cutOff);
+    }
+
     function convictOneself() external returns (int256) {
         gather(minerOwners[0], straw);
         vm.startPrank(minerOwners[0]);
@@ -168,7 +172,7 @@ contract Gains is Court {
         finalize(deal);
         for (uint256 i; i < own.length; ++i) {
             if (DisputeId.unwrap(feigned[i]) != 0) finalize(own[i]);
-            else tasks.expire(own[i].order, own[i].planHash);
+            else tasks.expire(own[i].order, own[i].plan);
         }
         return wealth() - before;
     }
@@ -243,7 +247,7 @@ contract Gains is Court {
         vm.prank(minerOwners[0]);
         tasks.settleAck(deal.order, held, sig, deal.plan);
         skipTime(3 days);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         return wealth() - before + served(deal, usedIn, usedOut);
     }
 
@@ -255,10 +259,29 @@ contract Gains is Court {
         uint32 usedOut = uint32(random(1, 400_000));
         vm.warp(deal.order.deadline + random(0, CLOSE_DELAY_SECONDS));
         vm.prank(requester);
-        (bool ok,) = address(tasks).call(abi.encodeCall(tasks.expire, (deal.order, deal.planHash)));
+        (bool ok,) = address(tasks).call(abi.encodeCall(tasks.expire, (deal.order, deal.plan)));
         vm.assertFalse(ok, "expired while its Ack counts");
         settleAck(deal, usedIn, usedOut);
         return wealth() - before + served(deal, usedIn, usedOut);
+    }
+
+    /// The others deliver what they did, by all receipts: the attackers' stage has signed too.
+    function cutOff() external returns (int256) {
+        gather(requester, minerOwners[0]);
+        int256 before = wealth();
+        Deal memory deal = opened(randomOrder(requester), random(2, 4));
+        (uint32 usedIn, uint32 usedOut) = (uint32(random(1, 900_000)), uint32(random(1, 400_000)));
+        (, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, usedIn, usedOut);
+        int256 owed = served(deal, usedIn, usedOut) - int256(pay[0]);
+        Delivery memory delivery = newDelivery(deal, usedIn, usedOut);
+        for (uint256 i = random(1, 3); i != 0; --i) {
+            acknowledge(deal, uint32(random(0, usedIn)), uint32(random(0, usedOut)));
+        }
+        deliver(deal, delivery);
+        if (flip()) acknowledge(deal, uint32(random(0, usedIn)), uint32(random(0, usedOut)));
+        skipTime(3 days);
+        finalize(deal);
+        return wealth() - before + owed;
     }
 
     /// The requester brings its own Ack. One that raises neither count is refused.

@@ -11,12 +11,15 @@ contract PlansHarness {
         Plans.checkTiling(plan, layers);
     }
 
-    function unitsOf(Stage[] calldata plan, uint256 embedUnits, uint256 headUnits)
+    function unitsOf(Stage[] calldata plan, Plans.Shape calldata shape)
         external
         pure
-        returns (uint256[] memory)
+        returns (uint256[] memory units)
     {
-        return Plans.unitsOf(plan, embedUnits, headUnits);
+        units = new uint256[](plan.length);
+        for (uint256 i; i < plan.length; ++i) {
+            units[i] = Plans.unitsOf(plan[i], shape);
+        }
     }
 }
 
@@ -50,7 +53,7 @@ contract PlansTest is Test {
         layers = uint16(bound(layers, 1, type(uint16).max));
         Stage[] memory plan = tiling(layers, bound(count, 1, 64), seed);
         plans.checkTiling(plan, layers);
-        uint256[] memory units = plans.unitsOf(plan, 2, 3);
+        uint256[] memory units = plans.unitsOf(plan, Plans.Shape(layers, 2, 3));
         uint256 total;
         for (uint256 i; i < units.length; ++i) {
             total += units[i];
@@ -103,12 +106,12 @@ contract PlansTest is Test {
         Stage[] memory plan = new Stage[](3);
         (plan[0].layerTo, plan[1].layerFrom) = (10, 10);
         (plan[1].layerTo, plan[2].layerFrom, plan[2].layerTo) = (60, 60, 70);
-        uint256[] memory units = plans.unitsOf(plan, 2, 3);
+        uint256[] memory units = plans.unitsOf(plan, Plans.Shape(70, 2, 3));
         vm.assertEq(units.length, 3);
         vm.assertEq(units[0], 12);
         vm.assertEq(units[1], 50);
         vm.assertEq(units[2], 13);
-        units = plans.unitsOf(tiling(70, 1, 0), 2, 3);
+        units = plans.unitsOf(tiling(70, 1, 0), Plans.Shape(70, 2, 3));
         vm.assertEq(units.length, 1);
         vm.assertEq(units[0], 75);
     }

@@ -1,114 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import {Plans} from "../../src/libraries/Plans.sol";
 import {Split} from "../../src/libraries/Split.sol";
+import {Stage} from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
 
+contract SplitHarness {
+    function shares(Stage[] calldata plan, Split.Terms calldata terms)
+        external
+        pure
+        returns (Split.Shares memory)
+    {
+        Plans.Shape memory shape = Plans.Shape(plan[plan.length - 1].layerTo, 2, 3);
+        return Split.shares(plan, shape, terms);
+    }
+}
+
 contract SplitTest is Test {
-    function terms(uint256 tokensIn, uint256 tokensOut, uint256 priceIn, uint256 priceOut)
+    SplitHarness private split = new SplitHarness();
+
+    /// `total` layers cut at random places into at most `parts` stages.
+    function cut(uint16 total, uint256 parts, uint256 seed)
         private
         pure
-        returns (Split.Terms memory)
+        returns (Stage[] memory plan)
     {
-        return Split.Terms(0, 0, tokensIn, tokensOut, priceIn, priceOut, 500, 100);
-    }
-
-    /// `total` cut at random places into at most `parts` positive parts.
-    function cut(uint256 total, uint256 parts, uint256 seed)
-        private
-        pure
-        returns (uint256[] memory units)
-    {
-        units = new uint256[](parts > total ? total : parts);
-        uint256 left = total;
-        for (uint256 i; i + 1 < units.length; ++i) {
-            units[i] =
-                1 + uint256(keccak256(abi.encode(seed, i))) % (left - (units.length - 1 - i));
-            left -= units[i];
-        }
-        units[units.length - 1] = left;
-    }
-
-    function sum(uint256[] memory values) private pure returns (uint256 total) {
-        for (uint256 i; i < values.length; ++i) {
-            total += values[i];
+        plan = new Stage[](parts > total ? total : parts);
+        uint16 from;
+        for (uint256 i; i < plan.length; ++i) {
+            uint256 most = total - from - (plan.length - 1 - i);
+            uint256 length =
+                i + 1 == plan.length ? most : 1 + uint256(keccak256(abi.encode(seed, i))) % most;
+            plan[i] = Stage(address(uint160(i + 1)), from, from + uint16(length));
+            from += uint16(length);
         }
     }
 
-    function test_cost_isExact() public pure {
-        vm.assertEq(Split.cost(1, 1, 0, 999_999_999, 0), 999_999_999);
-        vm.assertEq(Split.cost(3, 2, 5, 1e8, 2e8), 36e8);
+    function stages(uint16 one, uint16 two, uint16 three)
+        private
+        pure
+        returns (Stage[] memory plan)
+    {
+        plan = new Stage[](3);
+        plan[0] = Stage(address(1), 0, one);
+        plan[1] = Stage(address(2), one, one + two);
+        plan[2] = Stage(address(3), one + two, one + two + three);
     }
 
-    function test_shares_ofStagesAtFault_areWithheldWhole() public pure {
-        uint256[] memory units = new uint256[](3);
-        (units[0], units[1], units[2]) = (10, 20, 30);
-        Split.Shares memory s = Split.shares(units, terms(1e6, 0, 1e6, 0), 2);
-        vm.assertEq(s.gross[1], 20_000e9);
-        vm.assertEq(s.pay[1], 0);
+    function test_perUnit_isExact() public pure {
+        vm.assertEq(Split.perUnit(1, 0, 999_999_999, 0), 999_999_999);
+        vm.assertEq(Split.perUnit(2, 5, 1e8, 2e8), 12e8);
+    }
+
+    function testFuzz_shareOf_keepsBoth(address operator, uint96 nano) public pure {
+        uint256 share = Split.shareOf(operator, nano);
+        vm.assertEq(Split.operatorOf(share), operator);
+        vm.assertEq(Split.nanoOf(share), nano);
+    }
+
+    function test_shares_ofStagesAtFault_areWithheldWhole() public view {
+        Split.Shares memory s = split.shares(stages(8, 20, 27), Split.Terms(1e12, 500, 100, 2));
+        vm.assertEq(s.pay[1], Split.shareOf(address(2), 0));
         vm.assertEq(s.withheld, 20_000e9);
         vm.assertEq(s.matcherFee, 2_000e9);
         vm.assertEq(s.protocolFee, 400e9);
-        vm.assertEq(s.pay[0] + s.pay[2], 37_600e9);
+        vm.assertEq(s.pay[0], Split.shareOf(address(1), 9_400e9));
+        vm.assertEq(s.pay[2], Split.shareOf(address(3), 28_200e9));
     }
 
-    /// INVARIANT of docs/protocol.md §4: nothing is made, nothing is lost, refund ≥ 0.
-    function testFuzz_shares_conserve_andNeverExceedTheLock(
-        uint32[4] memory counts,
-        uint64[2] memory prices,
+    /// INVARIANT of docs/protocol.md §4: nothing is made, nothing is lost.
+    function testFuzz_shares_conserve(
+        uint96 nanoPerUnit,
         uint256[2] memory bps,
         uint256 parts,
         uint256 seed,
         uint64 faultMask
-    ) public pure {
-        uint256[] memory units = cut(75, bound(parts, 1, 64), seed);
-        Split.Terms memory t = Split.Terms({
-            paidIn: 0,
-            paidOut: 0,
-            tokensIn: counts[0] < counts[1] ? counts[0] : counts[1],
-            tokensOut: counts[2] < counts[3] ? counts[2] : counts[3],
-            priceIn: prices[0],
-            priceOut: prices[1],
-            matcherFeeBps: bound(bps[0], 0, 500),
-            protocolFeeBps: bound(bps[1], 0, 100)
-        });
-        uint256 maxIn = counts[0] < counts[1] ? counts[1] : counts[0];
-        uint256 maxOut = counts[2] < counts[3] ? counts[3] : counts[2];
-        Split.Shares memory s = Split.shares(units, t, faultMask);
-        uint256 gross = sum(s.gross);
-        vm.assertEq(sum(s.pay) + s.matcherFee + s.protocolFee + s.withheld, gross);
-        vm.assertEq(gross, Split.cost(75, t.tokensIn, t.tokensOut, t.priceIn, t.priceOut));
-        vm.assertLe(gross, Split.cost(75, maxIn, maxOut, t.priceIn, t.priceOut));
-        for (uint256 i; i < units.length; ++i) {
-            if (faultMask >> i & 1 == 1) vm.assertEq(s.pay[i], 0);
-            else vm.assertGe(s.pay[i] * 100, s.gross[i] * 94);
+    ) public view {
+        Stage[] memory plan = cut(70, bound(parts, 1, 64), seed);
+        Split.Terms memory t = Split.Terms(
+            nanoPerUnit / 128, bound(bps[0], 0, 500), bound(bps[1], 0, 100), faultMask
+        );
+        Split.Shares memory s = split.shares(plan, t);
+        uint256 sum = s.matcherFee + s.protocolFee + s.withheld;
+        for (uint256 i; i < plan.length; ++i) {
+            uint256 units = plan[i].layerTo - plan[i].layerFrom;
+            if (i == 0) units += 2;
+            if (i + 1 == plan.length) units += 3;
+            uint256 pay = Split.nanoOf(s.pay[i]);
+            sum += pay;
+            vm.assertEq(Split.operatorOf(s.pay[i]), plan[i].operator);
+            if (faultMask >> i & 1 == 1) vm.assertEq(pay, 0);
+            else vm.assertGe(pay * 100, units * t.nanoPerUnit * 94);
         }
-    }
-
-    function test_shares_atTheLargestNumbers_doNotOverflow() public pure {
-        uint256[] memory units = new uint256[](1);
-        units[0] = uint256(type(uint16).max) + 2 * uint256(type(uint8).max);
-        uint256 most = type(uint32).max;
-        uint256 price = type(uint64).max;
-        Split.Shares memory s = Split.shares(units, terms(most, most, price, price), 0);
-        vm.assertEq(s.gross[0], units[0] * 2 * most * price);
-        vm.assertLt(s.gross[0], uint256(1) << 115);
+        vm.assertEq(sum, 75 * t.nanoPerUnit);
     }
 
     /// A fair price of less than a unit a stage is not 0, and fees do not round it away.
-    function test_shares_belowAUnit_areShares() public pure {
-        uint256[] memory units = new uint256[](2);
-        (units[0], units[1]) = (1, 2);
-        Split.Shares memory s = Split.shares(units, terms(1, 1, 100, 200), 0);
-        vm.assertEq(s.gross[0], 300);
-        vm.assertEq(s.gross[1], 600);
-        vm.assertEq(s.pay[0], 282);
-        vm.assertEq(s.pay[1], 564);
-        vm.assertEq(s.matcherFee, 45);
-        vm.assertEq(s.protocolFee, 9);
+    function test_shares_belowAUnit_areShares() public view {
+        Stage[] memory plan = new Stage[](2);
+        plan[0] = Stage(address(1), 0, 1);
+        plan[1] = Stage(address(2), 1, 2);
+        Split.Shares memory s = split.shares(plan, Split.Terms(300, 500, 100, 0));
+        vm.assertEq(Split.nanoOf(s.pay[0]), 846);
+        vm.assertEq(Split.nanoOf(s.pay[1]), 1128);
+        vm.assertEq(s.matcherFee, 105);
+        vm.assertEq(s.protocolFee, 21);
     }
 
-    /// Fees and what is left never fall as the gross grows, so no later Ack owes less.
+    /// Fees and what is left never fall as the gross grows: nobody earns less by more work.
     function testFuzz_feesOf_neverFall(
         uint96 gross,
         uint8 more,
@@ -136,73 +136,5 @@ contract SplitTest is Test {
         vm.assertEq(p, 1);
         (m, p) = Split.feesOf(1e6, 0, 0);
         vm.assertEq(m + p, 0);
-    }
-
-    struct Got {
-        uint256[] pay;
-        uint256 matcherFee;
-        uint256 protocolFee;
-        uint256 gross;
-    }
-
-    /// Dust extraction: any way to reach a total pays everybody the same as one step.
-    function testFuzz_shares_inSteps_payWhatOneStepPays(
-        uint32[2] memory totals,
-        uint64[2] memory prices,
-        uint256[2] memory bps,
-        uint256 parts,
-        uint256 seed
-    ) public pure {
-        uint256[] memory units = cut(75, bound(parts, 1, 64), seed);
-        Split.Terms memory t = Split.Terms(
-            0,
-            0,
-            totals[0],
-            totals[1],
-            prices[0],
-            prices[1] % 1e6,
-            bound(bps[0], 0, 500),
-            bound(bps[1], 0, 100)
-        );
-        Split.Shares memory one = Split.shares(units, t, 0);
-        Got memory got = Got(new uint256[](units.length), 0, 0, 0);
-        for (uint256 step; step < 5; ++step) {
-            (t.tokensIn, t.tokensOut) = (totals[0], totals[1]);
-            if (step < 4) {
-                t.tokensIn = t.paidIn + uint256(keccak256(abi.encode(seed, "in", step)))
-                    % (totals[0] - t.paidIn + 1);
-                t.tokensOut = t.paidOut + uint256(keccak256(abi.encode(seed, "out", step)))
-                    % (totals[1] - t.paidOut + 1);
-            }
-            add(got, Split.shares(units, t, 0));
-            (t.paidIn, t.paidOut) = (t.tokensIn, t.tokensOut);
-        }
-        for (uint256 i; i < units.length; ++i) {
-            vm.assertEq(got.pay[i], one.pay[i]);
-        }
-        vm.assertEq(got.matcherFee, one.matcherFee);
-        vm.assertEq(got.protocolFee, one.protocolFee);
-        vm.assertEq(got.gross, sum(one.gross));
-    }
-
-    function add(Got memory got, Split.Shares memory step) private pure {
-        for (uint256 i; i < got.pay.length; ++i) {
-            got.pay[i] += step.pay[i];
-        }
-        got.matcherFee += step.matcherFee;
-        got.protocolFee += step.protocolFee;
-        got.gross += sum(step.gross);
-    }
-
-    /// A stage found at fault between two steps keeps what it had and gets nothing more.
-    function test_shares_ofAStageAtFaultMeanwhile_areOnlyTheStepWithheld() public pure {
-        uint256[] memory units = new uint256[](2);
-        (units[0], units[1]) = (10, 20);
-        Split.Terms memory t = Split.Terms(1e6, 0, 3e6, 0, 1e6, 0, 200, 50);
-        Split.Shares memory s = Split.shares(units, t, 2);
-        vm.assertEq(s.gross[1], 40_000e9);
-        vm.assertEq(s.withheld, 40_000e9);
-        vm.assertEq(s.pay[1], 0);
-        vm.assertEq(s.pay[0] + s.matcherFee + s.protocolFee, 20_000e9);
     }
 }

@@ -67,7 +67,7 @@ contract GasTest is Suite {
                 }
             }
             vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-            tasks.expire(deal.order, deal.planHash);
+            tasks.expire(deal.order, deal.plan);
             if (stages == 1) vm.snapshotGasLastCall("TaskRegistry", "expire, session");
         }
     }

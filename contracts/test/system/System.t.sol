@@ -123,7 +123,7 @@ contract SystemTest is Court {
         );
         deliver(deal, delivery);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO);
         vm.assertEq(miners.minerOf(minerOwners[2]).stake, STAKE);
     }
@@ -138,7 +138,7 @@ contract SystemTest is Court {
         skipTime(CLOSE_DELAY_SECONDS);
         settleAck(deal, IN, OUT);
         skipTime(1);
-        tasks.expire(deal.order, deal.planHash);
+        tasks.expire(deal.order, deal.plan);
         uint256 paid = creditNano(matcher) + creditNano(treasury);
         uint256 gross;
         for (uint256 i; i < 4; ++i) {

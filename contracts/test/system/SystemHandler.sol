@@ -25,19 +25,12 @@ contract SystemHandler is Court {
     uint32 private constant OUT = 400_000;
 
     /// What a job's lock follows from, beside its counts.
-    struct Lock {
-        bytes32 planHash;
-        uint32 maxIn;
-        uint32 maxOut;
-        uint64 priceIn;
-        uint64 priceOut;
-    }
-
     struct Task {
         JobId id;
         address requester;
         address[] owners; // of the stages
-        Lock lock;
+        bytes32 planHash;
+        uint256 maxNano;
         bool isSession;
         bytes deal; //      abi.encode(Deal): what was signed
         bytes delivery; //  abi.encode(Delivery), once there are receipts
@@ -138,52 +131,21 @@ contract SystemHandler is Court {
         return _tasks.length;
     }
 
-    function taskAt(uint256 i) external view returns (JobId id, bool isSession) {
-        return (_tasks[i].id, _tasks[i].isSession);
+    function taskAt(uint256 i) external view returns (JobId id) {
+        return _tasks[i].id;
     }
 
     function jobAt(uint256 i) public view returns (ITaskRegistry.Job memory job) {
-        job = tasks.jobOf(_tasks[i].id, _tasks[i].lock.planHash);
+        job = tasks.jobOf(_tasks[i].id, _tasks[i].planHash);
         if (job.state == ITaskRegistry.State.None) job = tasks.jobOf(_tasks[i].id, 0);
     }
 
-    /// What the `i`th job has locked, by its order and its counts.
+    /// What the `i`th job has locked: its order's most, until it ends.
     function lockedAt(uint256 i) external view returns (uint256 nano) {
-        return lockedOf(jobAt(i), _tasks[i].lock);
-    }
-
-    function lockedOf(Deal memory deal) private view returns (uint256) {
-        return lockedOf(jobOf(deal), lockIn(deal));
-    }
-
-    function lockIn(Deal memory deal) private pure returns (Lock memory) {
-        return Lock(
-            deal.planHash,
-            deal.order.maxTokensIn,
-            deal.order.maxTokensOut,
-            deal.order.priceIn,
-            deal.order.priceOut
-        );
-    }
-
-    function lockedOf(ITaskRegistry.Job memory job, Lock memory lock)
-        private
-        pure
-        returns (uint256)
-    {
-        ITaskRegistry.State state = job.state;
-        uint256 paidIn;
-        uint256 paidOut;
-        if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) {
-            (paidIn, paidOut) = (job.tokensIn, job.tokensOut);
-        } else if (state != ITaskRegistry.State.Delivered && state != ITaskRegistry.State.Disputed)
-        {
-            return 0;
-        }
-        uint256 units = uint256(LAYERS) + EMBED_UNITS + HEAD_UNITS;
-        return
-            units
-                * ((lock.maxIn - paidIn) * lock.priceIn + (lock.maxOut - paidOut) * lock.priceOut);
+        ITaskRegistry.State state = jobAt(i).state;
+        bool ended = state == ITaskRegistry.State.Settled || state == ITaskRegistry.State.Cancelled
+            || state == ITaskRegistry.State.Expired;
+        return ended ? 0 : _tasks[i].maxNano;
     }
 
     function hearingCount() external view returns (uint256) {
@@ -326,7 +288,8 @@ contract SystemHandler is Court {
         if (!ok) return;
         Task storage task = _tasks.push();
         _touched = _tasks.length;
-        (task.lock, task.isSession) = (lockIn(deal), isSession);
+        (task.planHash, task.isSession) = (deal.planHash, isSession);
+        task.maxNano = maxNanoOf(deal.order);
         task.id = deal.id;
         task.requester = requester;
         for (uint256 i; i < deal.plan.length; ++i) {
@@ -428,13 +391,22 @@ contract SystemHandler is Court {
         forbid(rule, caller, address(tasks), openCall(deal));
     }
 
-    function expireByAnotherPlan(uint256 which, bytes32 planHash) external someTask observed {
+    function expireByAnotherPlan(uint256 which, uint256 start, uint256 stages)
+        external
+        someTask
+        observed
+    {
         Deal memory deal = pickDeal(which);
-        if (planHash == planHashOf(deal)) planHash = ~planHash; // forge tries hashes it has seen
-        bytes memory data = abi.encodeCall(tasks.expire, (deal.order, planHash));
-        forbid("a job expires by its own plan", stranger, address(tasks), data);
-        data = abi.encodeCall(tasks.requestClose, (deal.order, planHash));
-        forbid("a job expires by its own plan", requester, address(tasks), data);
+        Stage[] memory other = otherPlan(deal, start, stages).plan;
+        if (start >> 128 & 1 == 0) {
+            // As if it waited for a plan, or had one.
+            other = planOf(deal).length == 0 ? deal.plan : new Stage[](0);
+        }
+        string memory rule = "a job expires by its own plan";
+        bytes memory data = abi.encodeCall(tasks.expire, (deal.order, other));
+        forbid(rule, stranger, address(tasks), data);
+        data = abi.encodeCall(tasks.requestClose, (deal.order, dealOf(deal.order, other).planHash));
+        forbid(rule, requester, address(tasks), data);
     }
 
     function keyOf(address who) private pure returns (uint256) {
@@ -450,98 +422,48 @@ contract SystemHandler is Court {
     }
 
     /// The plan by which the job is found: none while it waits for one.
-    function planHashOf(Deal memory deal) private view returns (bytes32) {
+    function planOf(Deal memory deal) private view returns (Stage[] memory) {
         bool matched = tasks.jobOf(deal.id, deal.planHash).state != ITaskRegistry.State.None;
-        return matched ? deal.planHash : bytes32(0);
+        return matched ? deal.plan : new Stage[](0);
     }
 
     function expire(uint256 which) public someTask observed {
         Deal memory deal = pickDeal(which);
-        act(
-            jobOf(deal).finalAt != 0 ? "expire a session" : "expire",
+        settle(
+            jobOf(deal).finalAt != 0 ? "expire acknowledged" : "expire",
+            deal,
             stranger,
-            address(tasks),
-            abi.encodeCall(tasks.expire, (deal.order, planHashOf(deal)))
+            abi.encodeCall(tasks.expire, (deal.order, planOf(deal)))
         );
     }
 
     // --- jobs end well ---
 
-    function ack(uint256 which, uint256 countIn, uint256 countOut) public someTask observed {
-        Deal memory deal = abi.decode(pick(which).deal, (Deal));
-        if (_tasks[_touched - 1].isSession) return voucher(deal, countIn, countOut);
-        (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
-        (Ack memory word, bytes memory sig) = ackFor(deal, countIn, countOut);
-        bytes memory data = abi.encodeCall(tasks.settleAck, (deal.order, word, sig, deal.plan));
-        settle("settleAck", deal, which % 2 == 0 ? matcher : deal.plan[0].operator, data);
-    }
-
-    /// A session's next Ack, or one with a count less than the last; brought by a stranger.
+    /// Brought by the matcher, a stage, the requester or a stranger.
     ///
-    /// INVARIANT under test: stages not at fault got the difference of two totals, the requester
-    /// that of the others.
-    function voucher(Deal memory deal, uint256 countIn, uint256 countOut) private {
-        ITaskRegistry.Job memory job = jobOf(deal);
-        bool falls = countIn >> 200 & 7 == 0 && job.tokensIn > 0;
-        uint256 to = falls
-            ? job.tokensIn - 1
-            : job.tokensIn + bound(countIn, 0, (deal.order.maxTokensIn - job.tokensIn) / 2);
-        uint256 out =
-            job.tokensOut + bound(countOut, 0, (deal.order.maxTokensOut - job.tokensOut) / 2);
-        (requester, requesterKey) = (deal.order.requester, keyOf(deal.order.requester));
+    /// INVARIANT under test: counts never fall, and reach what the Ack says.
+    function ack(uint256 which, uint256 countIn, uint256 countOut) public someTask observed {
+        Deal memory deal = pickDeal(which);
+        bool isSession = _tasks[_touched - 1].isSession;
         if (escrow.jobSpenderOf(deal.id) != address(0) && countOut >> 200 & 1 == 1) {
             requesterKey += 1000; // its spender
         }
-        bring(deal, job, uint32(to), uint32(out));
+        address caller = [matcher, deal.plan[0].operator, requester, stranger][which >> 8 & 3];
+        ITaskRegistry.Job memory had = jobOf(deal);
+        (Ack memory word, bytes memory sig) = ackFor(deal, countIn, countOut);
+        bytes memory data = abi.encodeCall(tasks.settleAck, (deal.order, word, sig, deal.plan));
+        bool ends = had.state == ITaskRegistry.State.Delivered
+            || (caller == deal.order.matcher && !isSession);
+        string memory what = ends ? "settleAck" : "acknowledge";
+        if (!settle(what, deal, caller, data)) return;
+        ITaskRegistry.Job memory job = jobOf(deal);
+        if ((job.state == ITaskRegistry.State.Settled) != ends) paidWrongly = true;
+        if (job.tokensIn != most(had.tokensIn, word.tokensIn)) paidWrongly = true;
+        if (job.tokensOut != most(had.tokensOut, word.tokensOut)) paidWrongly = true;
     }
 
-    struct Books {
-        uint256 credits;
-        uint256 balance;
-        uint256 locked;
-    }
-
-    function booksOf(Deal memory deal) private view returns (Books memory books) {
-        (books.credits, books.balance) = (creditsOf(deal), balanceNano(deal.order.requester));
-        books.locked = lockedOf(deal);
-    }
-
-    function bring(Deal memory deal, ITaskRegistry.Job memory job, uint32 to, uint32 out) private {
-        Books memory before = booksOf(deal);
-        if (!act("voucher", stranger, address(tasks), ackCall(deal, to, out))) return;
-        if (to < job.tokensIn) to = job.tokensIn;
-        (uint256 earned, uint256 spent, uint256 withheld) = due(deal, job, to, out);
-        Books memory afterwards = booksOf(deal);
-        if (afterwards.balance - before.balance != withheld) paidWrongly = true;
-        if (
-            afterwards.credits - before.credits != earned
-                || before.locked - afterwards.locked != spent + withheld
-        ) paidWrongly = true;
-        paidFor[escrow.jobSpenderOf(deal.id)] += spent;
-    }
-
-    function ackCall(Deal memory deal, uint32 to, uint32 out) private view returns (bytes memory) {
-        (Ack memory word, bytes memory sig) = newAck(deal, to, out);
-        return abi.encodeCall(tasks.settleAck, (deal.order, word, sig, deal.plan));
-    }
-
-    function due(Deal memory deal, ITaskRegistry.Job memory job, uint32 to, uint32 out)
-        private
-        view
-        returns (uint256 earned, uint256 spent, uint256 withheld)
-    {
-        (uint256[] memory gross, uint256[] memory pay,,) =
-            tasks.split(deal.order, deal.plan, to, out);
-        (uint256[] memory hadGross, uint256[] memory had,,) =
-            tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
-        for (uint256 s; s < pay.length; ++s) {
-            if (job.faultMask >> s & 1 == 1) {
-                withheld += gross[s] - hadGross[s];
-                continue;
-            }
-            earned += pay[s] - had[s];
-            spent += gross[s] - hadGross[s];
-        }
+    function most(uint32 one, uint32 other) private pure returns (uint32) {
+        return one > other ? one : other;
     }
 
     function requestClose(uint256 which) public someTask observed {
@@ -607,29 +529,40 @@ contract SystemHandler is Court {
         settle("finalize", deal, stranger, abi.encodeCall(tasks.finalize, (deal.order, deal.plan)));
     }
 
-    /// INVARIANT under test: stages not at fault got their pay, and the requester the rest.
+    /// INVARIANT under test: when a job ends, stages not at fault get their pay, and the requester
+    /// the rest; until then nobody gets anything.
     function settle(string memory what, Deal memory deal, address caller, bytes memory data)
         private
+        returns (bool)
     {
-        uint256 creditsBefore = creditsOf(deal);
-        uint256 balanceBefore = balanceNano(deal.order.requester);
-        uint256 locked = lockedOf(deal);
-        if (!act(what, caller, address(tasks), data)) return;
+        uint256 credits = creditsOf(deal);
+        uint256 balance = balanceNano(deal.order.requester);
+        if (!act(what, caller, address(tasks), data)) return false;
+        credits = creditsOf(deal) - credits;
+        balance = balanceNano(deal.order.requester) - balance;
         ITaskRegistry.Job memory job = jobOf(deal);
+        (uint256 earned, uint256 spent) = (0, 0);
+        if (job.state == ITaskRegistry.State.Settled) (earned, spent) = due(deal, job);
+        bool ended =
+            job.state == ITaskRegistry.State.Settled || job.state == ITaskRegistry.State.Expired;
+        uint256 refunded = ended ? maxNanoOf(deal.order) - spent : 0;
+        if (credits != earned || balance != refunded) paidWrongly = true;
+        paidFor[escrow.jobSpenderOf(deal.id)] += spent;
+        return true;
+    }
+
+    function due(Deal memory deal, ITaskRegistry.Job memory job)
+        private
+        view
+        returns (uint256 earned, uint256 spent)
+    {
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
-        uint256 earned;
-        uint256 spent;
         for (uint256 s; s < pay.length; ++s) {
             if (job.faultMask >> s & 1 == 1) continue;
             earned += pay[s];
             spent += gross[s];
         }
-        if (creditsOf(deal) - creditsBefore != earned) paidWrongly = true;
-        if (balanceNano(deal.order.requester) - balanceBefore != locked - spent) {
-            paidWrongly = true;
-        }
-        paidFor[escrow.jobSpenderOf(deal.id)] += spent;
     }
 
     function creditsOf(Deal memory deal) private view returns (uint256 total) {
@@ -759,7 +692,7 @@ contract SystemHandler is Court {
         if (course >> 16 & 1 == 1) disputeStage(last, course >> 17, course >> 25);
     }
 
-    /// As `runJob`, of a session that is paid once and that time ends.
+    /// As `runJob`, of a session that time ends.
     function runSession(uint256 who, uint256 start, uint256 stages, uint256 course) external {
         uint256 before = _tasks.length;
         openSession(who, start, stages, (course >> 1) / 3 * 3 + 1); // matched at once
@@ -884,7 +817,7 @@ contract SystemHandler is Court {
             Deal memory deal = abi.decode(_tasks[i].deal, (Deal));
             ITaskRegistry.State state = jobOf(deal).state;
             if (state == ITaskRegistry.State.Open || state == ITaskRegistry.State.Matched) {
-                tasks.expire(deal.order, planHashOf(deal));
+                tasks.expire(deal.order, planOf(deal));
             }
             if (state == ITaskRegistry.State.Delivered) tasks.finalize(deal.order, deal.plan);
         }

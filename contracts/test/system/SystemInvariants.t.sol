@@ -126,7 +126,7 @@ contract SystemInvariants is Test {
             address spender = handler.spenderAt(i);
             uint256 used = handler.paidFor(spender);
             for (uint256 k; k < handler.taskCount(); ++k) {
-                (JobId id,) = handler.taskAt(k);
+                JobId id = handler.taskAt(k);
                 if (escrow.jobSpenderOf(id) != spender) continue;
                 used += handler.lockedAt(k);
             }
@@ -171,11 +171,11 @@ contract SystemInvariants is Test {
     function disputesAreCounted() private view {
         uint256 open;
         for (uint256 i; i < handler.taskCount(); ++i) {
-            (, bool isSession) = handler.taskAt(i);
             ITaskRegistry.Job memory job = handler.jobAt(i);
             vm.assertEq(
                 job.state == ITaskRegistry.State.Disputed,
-                job.openDisputes > 0 && job.state != ITaskRegistry.State.Settled && !isSession
+                job.openDisputes > 0 && job.state != ITaskRegistry.State.Settled
+                    && job.state != ITaskRegistry.State.Matched
             );
             open += job.openDisputes;
         }
@@ -267,9 +267,9 @@ contract SystemInvariants is Test {
             "withdrawCredit",
             "openSession",
             "openMatched by a spender",
-            "voucher",
+            "acknowledge",
             "requestClose",
-            "expire a session",
+            "expire acknowledged",
             "requestExit",
             "withdrawStake",
             "addStake",

@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import {ModelRegistry} from "../../src/ModelRegistry.sol";
 import {IModelRegistry} from "../../src/interfaces/IModelRegistry.sol";
 import {RowOpening} from "../../src/interfaces/ITraceJudge.sol";
+import {Plans} from "../../src/libraries/Plans.sol";
 import {ShaTree} from "../../src/libraries/ShaTree.sol";
 import {Split} from "../../src/libraries/Split.sol";
 import {Openings} from "../../src/trace/Openings.sol";
@@ -429,49 +430,45 @@ contract VectorsTest is Test {
 
     // --- money ---
 
-    function moneyTerms(string memory v) private view returns (Split.Terms memory) {
-        return Split.Terms({
-            paidIn: 0,
-            paidOut: 0,
-            tokensIn: num(string.concat(v, ".tokensIn")),
-            tokensOut: num(string.concat(v, ".tokensOut")),
-            priceIn: num(string.concat(v, ".priceIn")),
-            priceOut: num(string.concat(v, ".priceOut")),
-            matcherFeeBps: num(string.concat(v, ".matcherFeeBps")),
-            protocolFeeBps: num(string.concat(v, ".protocolFeeBps"))
-        });
-    }
-
-    function assertShares(string memory v, string memory told, Split.Terms memory t) private view {
-        Split.Shares memory s =
-            Split.shares(vm.parseJsonUintArray(json, string.concat(v, ".units")), t, 0);
-        vm.assertEq(
-            keccak256(abi.encode(s.gross)),
-            keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(told, ".gross"))))
-        );
-        vm.assertEq(
-            keccak256(abi.encode(s.pay)),
-            keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(told, ".pay"))))
-        );
-        vm.assertEq(s.matcherFee, num(string.concat(told, ".matcherFee")));
-        vm.assertEq(s.protocolFee, num(string.concat(told, ".protocolFee")));
+    function sharesOf(Stage[] calldata plan, Plans.Shape calldata shape, Split.Terms calldata t)
+        external
+        pure
+        returns (Split.Shares memory)
+    {
+        return Split.shares(plan, shape, t);
     }
 
     function test_money_isTheSame() public view {
         uint256 i;
         for (; has(at(".money", i, "")); ++i) {
             string memory v = at(".money", i, "");
-            Split.Terms memory t = moneyTerms(v);
-            assertShares(v, v, t);
-            uint256 step;
-            for (; has(at(string.concat(v, ".steps"), step, "")); ++step) {
-                string memory s = at(string.concat(v, ".steps"), step, "");
-                (t.tokensIn, t.tokensOut) =
-                (num(string.concat(s, ".tokensIn")), num(string.concat(s, ".tokensOut")));
-                assertShares(v, s, t);
-                (t.paidIn, t.paidOut) = (t.tokensIn, t.tokensOut);
-            }
-            vm.assertGt(step, 1);
+            Split.Terms memory t = Split.Terms({
+                nanoPerUnit: Split.perUnit(
+                    num(string.concat(v, ".tokensIn")),
+                    num(string.concat(v, ".tokensOut")),
+                    num(string.concat(v, ".priceIn")),
+                    num(string.concat(v, ".priceOut"))
+                ),
+                matcherFeeBps: num(string.concat(v, ".matcherFeeBps")),
+                protocolFeeBps: num(string.concat(v, ".protocolFeeBps")),
+                faultMask: num(string.concat(v, ".faultMask"))
+            });
+            Split.Shares memory s = this.sharesOf(
+                stages(string.concat(v, ".plan")),
+                Plans.Shape(
+                    num(string.concat(v, ".layers")),
+                    num(string.concat(v, ".embedUnits")),
+                    num(string.concat(v, ".headUnits"))
+                ),
+                t
+            );
+            vm.assertEq(
+                keccak256(abi.encode(s.pay)),
+                keccak256(abi.encode(vm.parseJsonUintArray(json, string.concat(v, ".shares"))))
+            );
+            vm.assertEq(s.matcherFee, num(string.concat(v, ".matcherFee")));
+            vm.assertEq(s.protocolFee, num(string.concat(v, ".protocolFee")));
+            vm.assertEq(s.withheld, num(string.concat(v, ".withheld")));
         }
         vm.assertGt(i, 0);
     }

@@ -212,7 +212,7 @@ async def test_only_orders_of_ours_are_looked_into(world: World) -> None:
     world.chain.match_for(JOB, auditor=t.ZERO_ADDRESS, requester=stranger)
     world.chain.match_for(OTHER, auditor=stranger, requester=served.lower())
     for job in (JOB, OTHER):
-        world.chain.tell("JobPaid", job)
+        world.chain.tell("JobAcknowledged", job)
     await world.watcher.step()
     assert {v.job_id for v in world.book.verdicts()} == {OTHER}
 
@@ -358,10 +358,10 @@ async def test_stages_that_never_answer_are_given_up_with_the_reason(world: Worl
 async def test_session_that_goes_on_is_looked_at_again_for_what_is_new(world: World) -> None:
     world.requests = 1
     world.chain.match_for()
-    world.chain.tell("JobPaid", JOB)
+    world.chain.tell("JobAcknowledged", JOB)
     await world.watcher.step()
     world.requests = 2
-    world.chain.tell("JobPaid", JOB)
+    world.chain.tell("JobAcknowledged", JOB)
     await world.watcher.step()
     assert world.looks == [frozenset({0}), frozenset({1})]
 

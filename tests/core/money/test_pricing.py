@@ -142,56 +142,6 @@ def test_a_share_below_a_unit_is_a_share() -> None:
     assert (found.matcher_fee, found.protocol_fee) == (45, 9)
 
 
-@st.composite
-def sessions(draw: st.DrawFn) -> tuple[Job, list[tuple[int, int]]]:
-    """A job and the counts of its Acks, which end at the job's."""
-    job = draw(jobs())
-    ins = sorted(draw(st.lists(st.integers(0, job.tokens_in), max_size=5)))
-    outs = sorted(draw(st.lists(st.integers(0, job.tokens_out), max_size=len(ins))))
-    outs += [job.tokens_out] * (len(ins) - len(outs))
-    return job, [*zip(ins, outs, strict=True), (job.tokens_in, job.tokens_out)]
-
-
-def walk(
-    job: Job, totals: list[tuple[int, int]], at_fault: frozenset[int]
-) -> list[pricing.VoucherStep]:
-    starts = [(0, 0), *totals[:-1]]
-    return [
-        pricing.step(
-            job.order,
-            job.plan,
-            job.model,
-            before,
-            after,
-            protocol_fee_bps=job.protocol_fee_bps,
-            at_fault=at_fault,
-        )
-        for before, after in zip(starts, totals, strict=True)
-    ]
-
-
-@given(sessions(), st.data())
-def test_any_steps_to_the_same_counts_pay_everybody_the_same(
-    session: tuple[Job, list[tuple[int, int]]], data: st.DataObject
-) -> None:
-    job, totals = session
-    faulty = frozenset(data.draw(st.sets(st.integers(0, len(job.plan) - 1))))
-    steps, once = walk(job, totals, faulty), split(job, faulty)
-    assert tuple(map(sum, zip(*(s.pays for s in steps), strict=True))) == once.pays
-    assert tuple(map(sum, zip(*(s.gross for s in steps), strict=True))) == once.gross
-    assert sum(s.matcher_fee for s in steps) == once.matcher_fee
-    assert sum(s.protocol_fee for s in steps) == once.protocol_fee
-    assert once.locked - sum(s.paid for s in steps) == once.refund
-
-
-@given(sessions())
-def test_no_step_takes_anything_back(session: tuple[Job, list[tuple[int, int]]]) -> None:
-    for step in walk(*session, frozenset()):
-        parts = [*step.pays, *step.gross, step.matcher_fee, step.protocol_fee, step.paid]
-        assert min(parts) >= 0
-        assert sum(step.pays) + step.matcher_fee + step.protocol_fee == step.paid
-
-
 @given(st.integers(0, 2**90), st.integers(0, 300), st.integers(0, 500), st.integers(0, 100))
 def test_fees_and_what_they_leave_never_fall(gross: int, more: int, m: int, p: int) -> None:
     before, after = pricing.fees(gross, m, p), pricing.fees(gross + more, m, p)
@@ -208,9 +158,3 @@ def test_two_floors_side_by_side_would_take_a_unit_back() -> None:
     ours = [g - sum(pricing.fees(g, 500, 100)) for g in (99, 100)]
     assert naive == [95, 94]
     assert ours == [94, 94]
-
-
-def test_counts_that_fall_are_no_step() -> None:
-    for paid, totals in (((5, 5), (4, 9)), ((5, 5), (9, 4))):
-        with pytest.raises(ValueError, match="fall"):
-            pricing.step(ORDER, [], model_of(1, 0, 0), paid, totals)

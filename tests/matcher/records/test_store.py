@@ -137,7 +137,7 @@ def test_the_plan_that_the_chain_shows_takes_the_place_of_another_one(store: Sto
     assert store.job(JOB.job_id).state == MATCHED, "that was about the other plan"
 
 
-# --- what a session paid and withheld ---
+# --- what a session was counted and paid ---
 
 SESSION = make_job(
     sign_order(make_order(input_root=ZERO_HASH, sampling_root=ZERO_HASH)), [(1, 0, 10), (2, 10, 30)]
@@ -151,33 +151,20 @@ def said(name: str, block: int = 5, **args: int) -> JobChange:
     return change
 
 
-def acked(tokens_in: int, tokens_out: int, withheld_units: int) -> JobChange:
-    counts = {"tokensIn": tokens_in, "tokensOut": tokens_out, "paidNano": 7 * NANO}
-    return said("JobPaid", **counts, withheldNano=withheld_units * NANO)
-
-
-def test_what_every_ack_of_a_session_withheld_adds_up_however_often_it_is_told(
-    store: Store,
-) -> None:
+def test_a_session_is_counted_by_its_acks_and_paid_by_its_end(store: Store) -> None:
     store.begin(SESSION, NOW_S)
-    for change in (acked(5, 5, 0), acked(5, 9, 10), acked(5, 9, 10), acked(8, 9, 20)):
+    for tokens_in, tokens_out in ((5, 5), (5, 9), (8, 9)):
+        change = said("JobAcknowledged", tokensIn=tokens_in, tokensOut=tokens_out)
         store.change(change, NOW_S)
-    for change in (acked(5, 9, 10), acked(8, 9, 20)):  # after a rollback
-        store.change(change, NOW_S)
-    found = store.job(SESSION.job_id)
-    assert (found.tokens_in, found.tokens_out, found.withheld_units) == (8, 9, 30)
-    assert found.paid_units is None
-
-
-def test_a_sessions_end_tells_what_is_left_and_the_acks_the_rest(store: Store) -> None:
-    store.begin(SESSION, NOW_S)
-    store.change(acked(5, 5, 40), NOW_S)
-    end = {"paidNano": 0, "refundedNano": 100 * NANO, "withheldNano": 0}
+        found = store.job(SESSION.job_id)
+        assert (found.tokens_in, found.tokens_out) == (tokens_in, tokens_out)
+        assert found.paid_units is None
+    end = {"paidNano": 9 * NANO, "refundedNano": 140 * NANO, "withheldNano": 40 * NANO}
     for _ in range(2):
         store.change(said("JobSettled", **end), NOW_S)
     found = store.job(SESSION.job_id)
-    assert (found.refunded_units, found.withheld_units) == (140, 40)
-    assert found.paid_units == SESSION.locked_units - 140
+    assert (found.state, found.tokens_in, found.tokens_out) == ("Settled", 8, 9)
+    assert (found.paid_units, found.refunded_units, found.withheld_units) == (9, 140, 40)
 
 
 def test_events_and_position_are_stored_together_or_not_at_all(store: Store) -> None:

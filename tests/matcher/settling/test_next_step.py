@@ -199,41 +199,29 @@ def open_job(ack: tuple[int, int] | None = None, *, ended: bool = False) -> Job:
     return replace(job, ack=SignedAck(said, "0x"))
 
 
-def step_of(
-    job: Job, *, paid: tuple[int, int] = (0, 0), now_s: int = 0, unpaid_units: int = 0
-) -> SettlingStep:
-    seen = OnChain(MATCHED, 1000, 0, *paid, 0)
-    return next_step(job, seen, now_s, unpaid_units=unpaid_units, close_delay_s=100)
-
-
 @pytest.mark.parametrize(
-    ("job", "paid", "now_s", "unpaid", "step"),
+    ("job", "counted", "now_s", "step"),
     [
-        (open_job(), (0, 0), 10, 0, SettlingStep.WAIT),
-        (open_job((5, 5)), (0, 0), 10, 1000, SettlingStep.WAIT),  # not worth a transaction yet
-        (open_job((5, 5)), (0, 0), 10, 500_000, SettlingStep.ACK),
-        (open_job((5, 5)), (5, 5), 10, 0, SettlingStep.WAIT),
-        (open_job((5, 5)), (0, 0), 970, 1, SettlingStep.ACK),  # the deadline is near
-        (open_job((5, 5)), (5, 5), 999, 0, SettlingStep.WAIT),
-        (open_job((5, 5), ended=True), (4, 5), 10, 1, SettlingStep.ACK),
-        (open_job((5, 5), ended=True), (5, 5), 10, 0, SettlingStep.CLOSE),
-        (
-            open_job((5, 5), ended=True),
-            (5, 5),
-            1000,
-            0,
-            SettlingStep.WAIT,
-        ),  # closing: others may still bring theirs
-        (open_job((5, 5)), (5, 5), 1100, 0, SettlingStep.WAIT),
-        (open_job((5, 6)), (5, 5), 1101, 1, SettlingStep.ACK),
-        (open_job((5, 5)), (5, 5), 1101, 0, SettlingStep.EXPIRE),
-        (open_job(), (0, 0), 1101, 0, SettlingStep.EXPIRE),
-        # its requester has paid more of one count to spoil what stages hold
-        (open_job((5, 5), ended=True), (6, 0), 10, 1, SettlingStep.ACK),
-        (open_job((5, 5)), (6, 6), 10, 500_000, SettlingStep.WAIT),
+        (open_job(), (0, 0), 10, SettlingStep.WAIT),
+        (open_job((5, 5)), (0, 0), 10, SettlingStep.WAIT),
+        (open_job((5, 5)), (5, 5), 10, SettlingStep.WAIT),
+        (open_job((5, 5)), (0, 0), 970, SettlingStep.ACK),  # the deadline is near
+        (open_job((5, 5)), (5, 5), 999, SettlingStep.WAIT),
+        (open_job((5, 5), ended=True), (4, 5), 10, SettlingStep.ACK),
+        (open_job((5, 5), ended=True), (5, 5), 10, SettlingStep.CLOSE),
+        # closing: others may still bring theirs
+        (open_job((5, 5), ended=True), (5, 5), 1000, SettlingStep.WAIT),
+        (open_job((5, 5)), (5, 5), 1100, SettlingStep.WAIT),
+        (open_job((5, 6)), (5, 5), 1101, SettlingStep.ACK),
+        (open_job((5, 5)), (5, 5), 1101, SettlingStep.EXPIRE),
+        (open_job(), (0, 0), 1101, SettlingStep.EXPIRE),
+        # its requester has had more of one count counted, to spoil what stages hold
+        (open_job((5, 5), ended=True), (6, 0), 10, SettlingStep.ACK),
+        (open_job((5, 5)), (6, 6), 970, SettlingStep.WAIT),
     ],
 )
-def test_an_open_orders_acknowledgements_go_on_chain_when_it_is_worth_it(
-    job: Job, paid: tuple[int, int], now_s: int, unpaid: int, step: SettlingStep
+def test_an_open_orders_acknowledgement_goes_on_chain_at_its_end(
+    job: Job, counted: tuple[int, int], now_s: int, step: SettlingStep
 ) -> None:
-    assert step_of(job, paid=paid, now_s=now_s, unpaid_units=unpaid) is step
+    seen = OnChain(MATCHED, 1000, 0, *counted, 0)
+    assert next_step(job, seen, now_s, close_delay_s=100) is step

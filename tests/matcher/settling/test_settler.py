@@ -221,7 +221,7 @@ async def test_a_step_whose_answer_is_lost_is_not_done_twice(net: Net, function:
 async def test_somebody_elses_step_is_recorded_not_repeated(net: Net) -> None:
     job = await opened(net, deadline=int(net.clock.now()) + 30)
     await net.clock.advance(31 + CLOSE_DELAY_S)
-    await net.chain.transact(key(9), "TaskRegistry", "expire", job.signed.order, job.plan_hash)
+    await net.chain.transact(key(9), "TaskRegistry", "expire", job.signed.order, list(job.plan))
     await net.pass_time(3)
     assert state(net, job) == "Expired"
     assert net.chain.called.count("expire") == 1

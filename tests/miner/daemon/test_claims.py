@@ -1,4 +1,4 @@
-"""An acknowledgement that the matcher did not bring is brought by a stage, in its turn and once."""
+"""What the matcher did not bring, or end, a stage does, in its turn and once."""
 
 from __future__ import annotations
 
@@ -7,41 +7,58 @@ from dataclasses import replace
 import pytest
 
 from core.protocol.types import JobState
-from miner.daemon.claims import OpenOrderSeen, is_due, turn_s
+from miner.daemon.claims import ClaimStep, JobSeen, due_now, turn_s
 
-SEEN = OpenOrderSeen(JobState.MATCHED, deadline_s=1000, tokens_in=10, tokens_out=5)
+SEEN = JobSeen(JobState.MATCHED, deadline_s=1000, tokens_in=10, tokens_out=5)
 DELAY_S = 400
+NOTHING, ACK, END = ClaimStep.NOTHING, ClaimStep.ACK, ClaimStep.END
 
 
 def due(
-    seen: OpenOrderSeen = SEEN, now_s: int = 1100, stage: int = 0, acked: tuple[int, int] = (20, 9)
-) -> bool:
-    return is_due(seen, acked, now_s, DELAY_S, stage, 4)
+    seen: JobSeen = SEEN, now_s: int = 1100, stage: int = 0, acked: tuple[int, int] = (20, 9)
+) -> ClaimStep:
+    return due_now(seen, acked, now_s, DELAY_S, stage, 4)
 
 
 def test_the_matcher_has_the_first_quarter_for_itself() -> None:
-    assert not due(now_s=1099)
-    assert due(now_s=1100)
+    assert due(now_s=1099) is NOTHING
+    assert due(now_s=1100) is ACK
 
 
 def test_stages_take_turns_and_all_have_had_one_before_the_end() -> None:
-    turns = [turn_s(SEEN, DELAY_S, stage, 4) for stage in range(4)]
+    turns = [turn_s(1000, DELAY_S, stage, 4) for stage in range(4)]
     assert turns == [1100, 1150, 1200, 1250]
     assert turns == sorted(set(turns)) and turns[-1] < SEEN.deadline_s + DELAY_S
-    assert [due(now_s=1150, stage=stage) for stage in range(4)] == [True, True, False, False]
+    found = [due(now_s=1150, stage=stage) for stage in range(4)]
+    assert found == [ACK, ACK, NOTHING, NOTHING]
 
 
-def test_what_is_paid_is_not_brought_again() -> None:
-    assert not due(acked=(10, 5))
-    assert not due(acked=(9, 5))
-    assert due(acked=(10, 6))
+def test_what_is_counted_is_not_brought_again() -> None:
+    assert due(acked=(10, 5)) is NOTHING
+    assert due(acked=(9, 5)) is NOTHING
+    assert due(acked=(10, 6)) is ACK
 
 
-def test_an_acknowledgement_is_brought_for_one_count_that_is_not_paid() -> None:
-    """A requester may have paid more of the other count, to spoil it."""
-    assert due(acked=(9, 6))
+def test_an_acknowledgement_is_brought_for_one_count_that_is_not_counted() -> None:
+    """A requester may have had more of the other counted, to spoil it."""
+    assert due(acked=(9, 6)) is ACK
+
+
+def test_a_counted_job_is_ended_by_turns_once_its_delay_is_over() -> None:
+    assert due(acked=(10, 5), now_s=1400) is NOTHING
+    found = [due(acked=(0, 0), now_s=1550, stage=stage) for stage in range(4)]
+    assert found == [END, END, NOTHING, NOTHING]
+
+
+def test_a_late_acknowledgement_is_brought_before_the_job_is_ended() -> None:
+    assert due(now_s=9999) is ACK
+
+
+def test_a_job_that_came_to_nothing_is_left_to_its_requester() -> None:
+    assert due(replace(SEEN, tokens_in=0, tokens_out=0), acked=(0, 0), now_s=9999) is NOTHING
 
 
 @pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.MATCHED])
-def test_a_job_that_is_over_takes_no_acknowledgement(state: JobState) -> None:
-    assert not due(replace(SEEN, state=state))
+def test_a_job_that_is_over_takes_nothing(state: JobState) -> None:
+    for now_s in (1100, 9999):
+        assert due(replace(SEEN, state=state), now_s=now_s) is NOTHING

@@ -16,7 +16,6 @@ import pytest
 from client.commands.ask import job_follow, receipts
 from client.commands.judge import bundle
 from client.commands.wallet import allow
-from core.protocol import signing
 from core.protocol.errors import CheckFailed, DeadlinePassed, UsageError
 from core.protocol.types import ZERO_HASH, JobState
 from core.protocol.units import NANO, whole_units
@@ -130,6 +129,7 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
     desk.on_chain.state = state
     if state is JobState.OPEN:
         desk.on_chain.plan_hash = ZERO_HASH
+    desk.on_chain.tokens_in = desk.on_chain.tokens_out = 0
     if late:
         desk.chain.clock = ManualClock(desk.job.signed.order.deadline + CLOSE_DELAY_S + 1)
     if function is None:
@@ -142,7 +142,7 @@ async def test_money_comes_back_where_the_contract_allows_it_and_nothing_is_sent
     assert desk.chain.simulated == [function], "a dry run simulates"
     assert desk.chain.sent == []
     found = plain(await job_follow.cancel_job(run_of(desk), desk.typed))
-    plan = [desk.job.plan_hash] if function == "expire" else []
+    plan = [list(desk.job.plan)] if function == "expire" else []
     assert desk.chain.sent == [("TaskRegistry", function, desk.job.signed.order, *plan)]
     assert found["refunded"] == desk.settings.show_token(whole_units(desk.locked_nano))
 
@@ -172,7 +172,7 @@ async def test_money_comes_back_from_a_job_that_was_matched_with_another_plan(de
     desk.chain.match(order, others, desk.job.job_id)
     desk.chain.clock = ManualClock(order.deadline + CLOSE_DELAY_S + 1)
     found = plain(await job_follow.cancel_job(run_of(desk), desk.typed))
-    call = ("TaskRegistry", "expire", order, signing.plan_hash(others))
+    call = ("TaskRegistry", "expire", order, list(others))
     assert desk.chain.sent == [call] and found["on_chain"] == "expired"
 
 
@@ -185,11 +185,11 @@ async def test_an_order_that_nobody_opened_has_nothing_to_give_back(desk: Desk) 
     assert desk.chain.sent == []
 
 
-async def test_what_a_session_paid_is_the_sum_of_its_acks(desk: Desk) -> None:
+async def test_what_a_session_paid_is_told_by_its_end(desk: Desk) -> None:
     desk.keep()
-    happened(desk, "JobPaid", paidNano=3 * USD, withheldNano=0)
-    happened(desk, "JobPaid", paidNano=USD, withheldNano=2 * USD)
-    happened(desk, "JobSettled", paidNano=0, refundedNano=USD, withheldNano=0)
+    happened(desk, "JobAcknowledged", tokensIn=3, tokensOut=1)
+    happened(desk, "JobAcknowledged", tokensIn=3, tokensOut=2)
+    happened(desk, "JobSettled", paidNano=4 * USD, refundedNano=3 * USD, withheldNano=2 * USD)
     found = plain(await job_follow.wait_for_job(run_of(desk), desk.typed))
     assert (found["on_chain"], found["paid"], found["refunded"]) == ("settled", "4usd", "3usd")
 

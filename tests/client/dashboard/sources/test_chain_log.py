@@ -81,15 +81,13 @@ async def read_on(log: ChainLog) -> None:
 
 
 def pay(chain: WrittenChain, job: str, operator: str, nano: int, **more: Any) -> None:
-    """A session's Ack that pays one stage, and a tenth of it to the matcher."""
+    """A job's end that pays one stage, and a tenth of it to the matcher."""
     fee = nano // 10
     ids = {"job": job, "requester": PAYER}
     said = {"matcher": MATCHER, "operators": [operator], "payNano": [nano], "matcherNano": fee}
     chain.emit("Escrow", "Paid", **ids, **(said | {"protocolNano": 0, "refundNano": 0} | more))
-    counts = {"tokensIn": 1, "tokensOut": 1}
-    withheld = more.get("refundNano", 0)
-    told = ids | counts | {"paidNano": nano + fee, "withheldNano": withheld}
-    chain.note("TaskRegistry", "JobPaid", told)
+    told = ids | {"paidNano": nano + fee, "withheldNano": 0, "refundedNano": 0}
+    chain.note("TaskRegistry", "JobSettled", told)
 
 
 async def test_locks_and_counts(log: ChainLog) -> None:
@@ -100,16 +98,12 @@ async def test_locks_and_counts(log: ChainLog) -> None:
     assert await log.subjects(("JobMatched",), "job", 2) == [FOREIGN_JOB, JOB]
 
 
-async def test_a_session_locks_what_its_acks_left_until_it_ends(
-    log: ChainLog, chain: WrittenChain
-) -> None:
-    pay(chain, JOB, MINERS[2], 10, refundNano=5)
-    pay(chain, JOB, MINERS[2], 20)
+async def test_a_session_locks_all_until_it_ends(log: ChainLog, chain: WrittenChain) -> None:
+    chain.emit("TaskRegistry", "JobAcknowledged", job=JOB, tokensIn=1, tokensOut=1)
     await read_on(log)
     ((_, nano),) = await log.open_locks(PAYER)
-    assert nano == 3 * USD * NANO - 11 - 5 - 22
-    ending = {"paidNano": 0, "refundedNano": nano, "withheldNano": 0}
-    chain.emit("TaskRegistry", "JobSettled", job=JOB, requester=PAYER, **ending)
+    assert nano == 3 * USD * NANO
+    pay(chain, JOB, MINERS[2], 10)
     await read_on(log)
     assert await log.open_locks(PAYER) == []
 
@@ -150,13 +144,12 @@ async def test_movements_are_those_of_the_accounts_own_money_each_told_once(
 
     assert await moved(PAYER) == ["Deposited", "JobOpened", "Paid", "JobOpened"]
     assert await moved(MATCHER) == await moved(MINERS[2]) == []
-    ending = {"paidNano": 0, "refundedNano": 7, "withheldNano": 0}
-    chain.emit("TaskRegistry", "JobSettled", job=JOB, requester=PAYER, **ending)
+    pay(chain, JOB, MINERS[1], 10, refundNano=7)
     collected = {"account": MINERS[2], "payee": 0, "amount": 3}
     chain.emit("Escrow", "Collected", to=OWNER, **collected)
     chain.emit("Escrow", "Deposited", account=OWNER, payer=PAYER, amount=2)
     await read_on(log)
-    assert (await moved(PAYER))[4:] == ["JobSettled"], "a session that expired"
+    assert (await moved(PAYER))[4:] == ["Paid"], "told once, by Escrow"
     assert await moved(OWNER) == ["Collected", "Deposited"]
     newest = await log.movements(PAYER, tuple(MOVES), limit=2)
     rest = await log.movements(PAYER, tuple(MOVES), before=newest[-1].id)
