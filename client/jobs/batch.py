@@ -36,7 +36,16 @@ from core.protocol.errors import (
     MatcherUnreachable,
     UsageError,
 )
-from core.protocol.types import JobState, ModelSpec, Order, SignedOrder, SignedReceipt, Stage, Terms
+from core.protocol.types import (
+    Ack,
+    JobState,
+    ModelSpec,
+    Order,
+    SignedOrder,
+    SignedReceipt,
+    Stage,
+    Terms,
+)
 from core.protocol.units import whole_units
 from core.runtime import origin
 from core.runtime.clock import Clock
@@ -105,6 +114,11 @@ class Policy:
     turn: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
     #: Takes what is due instead of its being acknowledged at once.
     due: list[Due] | None = None
+
+    @property
+    def pays_now(self) -> bool:
+        """Whether a job is acknowledged as soon as it gave what it gives."""
+        return self.acknowledge and self.due is None
 
 
 @dataclass(frozen=True)
@@ -364,9 +378,11 @@ class _Submission:
             else:
                 whole = await _close_job(run, list(outcome.finished))
                 requester.store.add_receipts(match.job_id, whole)
+            answers = {i: state.answer for i, state in (outcome.finished | outcome.begun).items()}
+            if answers and self._policy.pays_now:
+                await run.acknowledge(*signed_ack(requester, match, answers))
         finally:
             await run.close()
-        answers = {i: state.answer for i, state in (outcome.finished | outcome.begun).items()}
         await pay(requester, Due(match, answers), self._policy, self._watcher)
 
 
@@ -480,13 +496,20 @@ async def acknowledge(
     requester: Requester, match: Match, answers: Mapping[int, RequestAnswer], watcher: BatchWatcher
 ) -> None:
     """Sign off these answers, as far as they came, and have the matcher settle the job on chain."""
-    order = match.signed.order
-    ack = ack_of_answers(answers, order, match.plan)
-    signature = signing.sign(requester.signer, requester.chain.domain, ack)
+    ack, signature = signed_ack(requester, match, answers)
     await requester.matcher.acknowledge(match.job_id, ack, signature)
     requester.store.set_state(match.job_id, "acknowledged")
-    result = pricing.split(order, match.plan, requester.model, ack.tokens_in, ack.tokens_out)
+    counts = ack.tokens_in, ack.tokens_out
+    result = pricing.split(match.signed.order, match.plan, requester.model, *counts)
     watcher.acknowledged(match, whole_units(sum(result.gross)))
+
+
+def signed_ack(
+    requester: Requester, match: Match, answers: Mapping[int, RequestAnswer]
+) -> tuple[Ack, str]:
+    """The acknowledgement of these answers; the same answers give the same one."""
+    ack = ack_of_answers(answers, match.signed.order, match.plan)
+    return ack, signing.sign(requester.signer, requester.chain.domain, ack)
 
 
 def new_submission_id() -> str:

@@ -24,7 +24,7 @@ from client.pipeline.streams import Streams
 from client.pipeline.verify import ShardRootOf, check_answers, check_pipeline
 from core.protocol import commit, wire
 from core.protocol.errors import CheckFailed, HeadraceError
-from core.protocol.types import SignedReceipt
+from core.protocol.types import Ack, SignedReceipt
 from core.runtime.network.channel import StreamIdentity
 
 if TYPE_CHECKING:
@@ -90,6 +90,10 @@ class JobRun(Pipeline):
         check_pipeline(receipts, self._bought)
         check_answers(receipts, {i: self._requests[i].answer for i in indices})
         return receipts
+
+    async def acknowledge(self, ack: Ack, signature: str) -> None:
+        """Hand an acknowledgement to the stages: one that its matcher keeps back is theirs."""
+        await self._push(wire.Acknowledge(ack, signature))
 
     async def _run_request(self, index: int, slots: asyncio.Semaphore) -> None:
         request = self._requests[index]

@@ -9,6 +9,7 @@
 `compiled`    C of ours, compiled for this very processor
 `commit`      which root commits to which bytes (`docs/protocol.md` §3)
 `signing`     a message as a digest and a signature: EIP-712 (`docs/protocol.md` §2)
+`receipts`    whether receipts are what stages signed, and tell one story
 `records`     what the swarm says: signed records of miners and of allocations
 `wire`        every message on a stream, its framing and its limits
 `errors`      what can go wrong, and what each mistake tells the person and the script

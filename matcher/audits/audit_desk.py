@@ -32,9 +32,9 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.ids import Kind, short
+from core.protocol.receipts import check_receipt
 from core.runtime.logs import get_logger
 from matcher.audits.audit_book import AuditBook
-from matcher.settling.next_step import check_receipt
 
 if TYPE_CHECKING:
     from core.protocol.signing import Domain

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from core.protocol.signing import DigestSigner
     from core.runtime.clock import Clock
     from core.runtime.metrics import Metrics
+    from core.runtime.network.collecting import Dialer
     from matcher.matching.orders import MatcherTerms
-    from matcher.matching.proposing import Dialer
 
 TICK_S = 1.0
 SWARM_TIMEOUT_S = 8.0

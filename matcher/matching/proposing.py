@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
 from core.protocol.types import SignedAcceptance, SignedOrder, Stage
+from core.runtime.network.collecting import Dialer
 from core.runtime.network.pulse import Beat
 
 PROPOSE_TIMEOUT_S = 8.0
@@ -18,20 +18,6 @@ GO_ON_TIMEOUT_S = 1.0
 CONFIRM_TIMEOUT_S = 1.0
 #: A stage whose acceptance runs out sooner may have given up its place when the job is opened.
 MIN_ACCEPTANCE_S = 5
-
-
-class Stream(Protocol):
-    """The part of `Channel` that a matcher uses."""
-
-    async def call(
-        self, message: wire.AnyMessage, payload: bytes = b"", *, timeout_s: float = 15.0
-    ) -> wire.Frame: ...
-
-
-class Dialer(Protocol):
-    """The part of `Peers` that a matcher uses."""
-
-    async def get(self, operator: str, endpoint: str, *, timeout_s: float = 5.0) -> Stream: ...
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from core.protocol.errors import ChainUnreachable, HeadraceError, IdInvalid
 from core.protocol.ids import Kind, short
 from core.runtime.logs import get_logger
+from core.runtime.network.collecting import TIMEOUT_S, Collected, collect, dialled
 from matcher.records.jobs import ENDED, FAILED, Job, OnChain, SignedAck
 from matcher.records.store import JobChange, Store
-from matcher.settling.collecting import collect
 from matcher.settling.following import job_change
 from matcher.settling.next_step import (
     STORED,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from core.chain.chain import Chain, Sent
     from core.protocol.signing import DigestSigner
     from core.runtime.clock import Clock
+    from core.runtime.network.collecting import Dialer
     from matcher.matching.matching import Matchmaker
-    from matcher.matching.proposing import Dialer
     from matcher.world import MatcherWorld
 
 COLLECT_EVERY_S = 2.0
@@ -203,8 +203,7 @@ class Settler:
         log.warning("job not opened", job=job.name, why=why)
 
     async def _collect(self, job: Job, now_s: int) -> None:
-        reachable = self._world.reachable(job, self._now_ms())
-        found = await collect(self._peers, reachable, self._chain.domain, all_requests=True)
+        found = await self._receipts_of(job, all_requests=True)
         if found.receipts:
             await self._off(self._store.save_receipts, job.job_id, found.receipts, self._now())
             await self._note(job.job_id, finished_at_s=now_s, failure="")
@@ -244,18 +243,26 @@ class Settler:
         """Receipts over everything that all stages finished; none when a stage does not answer."""
         if job.complete:
             return job.receipts
-        found = await collect(
-            self._peers,
-            self._world.reachable(job, self._now_ms()),
-            self._chain.domain,
-            all_requests=False,
-            timeout_s=ACK_LOOK_S,
-        )
+        found = await self._receipts_of(job, all_requests=False, timeout_s=ACK_LOOK_S)
         if found.receipts:
             await self._off(self._store.save_receipts, job.job_id, found.receipts, self._now())
         return found.receipts
 
     # --- helpers ---
+
+    async def _receipts_of(
+        self, job: Job, *, all_requests: bool, timeout_s: float = TIMEOUT_S
+    ) -> Collected:
+        order, plan = job.signed.order, job.plan
+        reachable = self._world.reachable(job, self._now_ms())
+        return await collect(
+            dialled(self._peers, plan, reachable.endpoints),
+            order,
+            plan,
+            self._chain.domain,
+            all_requests=all_requests,
+            timeout_s=timeout_s,
+        )
 
     async def _close_delay_s(self) -> int:
         """How long after a job's deadline its acknowledgements count."""

@@ -4,6 +4,6 @@
 `assignment`   the layers that this miner is told to hold, loaded and changed
 `announce`     this miner's records in the swarm, and distances to the others
 `stake_watch`  what the owner should hear of stake and credits
-`claims`       acknowledgements that the miner itself brings on chain, and jobs that it ends
+`claims`       what the miner itself brings on chain, work or acknowledgement, and jobs that it ends
 `status`       the page that tells the owner, on this machine only
 """

@@ -1,27 +1,35 @@
-"""When does a miner bring an acknowledgement on chain itself, or end a job to be paid?
+"""When does a miner bring its work or an acknowledgement on chain itself, and end a job to be paid?
 
 When its matcher has not, and time runs out.
 
-The newest acknowledgement counts for every stage, from any sender; the chain takes it until a while
-after the order's deadline or closing. When that is over anybody may end the job, which pays what
-was counted. Stages take turns, the first one first, so that only one pays for the transaction.
+A batch that every stage finished and nobody acknowledged is delivered with all stages' receipts,
+in the last quarter before the deadline, and ended after its window. The newest acknowledgement
+counts for every stage, from any sender; the chain takes it until a while after the order's deadline
+or closing. When that is over anybody may end the job, which pays what was counted. Stages take
+turns, the first one first, so that only one pays for a transaction.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from core.chain.chain import Chain
+from core.protocol import wire
 from core.protocol.errors import ContractRefused, GasShort
 from core.protocol.signing import DigestSigner
-from core.protocol.types import JobState
+from core.protocol.types import Ack, JobState
 from core.runtime.logs import get_logger
+from core.runtime.network.collecting import Ask, Dialer, collect, dialled
 from miner.records.store import StoredJob
 from miner.serving.receipts import ReceiptBook
 
 log = get_logger(__name__)
+#: How long whole work waits for its requester's acknowledgement, where the deadline leaves time.
+ACK_GRACE_S = 30
 
 
 class ClaimStep(Enum):
@@ -29,6 +37,8 @@ class ClaimStep(Enum):
 
     NOTHING = "nothing"
     ACK = "acknowledgement"
+    DELIVER = "delivery"
+    FINALIZE = "end of a delivery"
     END = "end"
 
 
@@ -38,8 +48,21 @@ class JobSeen:
 
     state: JobState
     deadline_s: int
+    final_at_s: int
     tokens_in: int
     tokens_out: int
+    open_disputes: int = 0
+
+
+@dataclass(frozen=True)
+class WorkHeld:
+    """What a stage has in hand: the counts (in, out) of its newest acknowledgement and of a batch
+    that it finished whole, since chain time `whole_since_s`; both zero where it has none.
+    """
+
+    acked: tuple[int, int] = (0, 0)
+    whole: tuple[int, int] = (0, 0)
+    whole_since_s: int = 0
 
 
 def turn_s(since_s: int, while_s: int, stage: int, stages: int) -> int:
@@ -48,51 +71,93 @@ def turn_s(since_s: int, while_s: int, stage: int, stages: int) -> int:
     return since_s + quarter + 2 * quarter * stage // stages
 
 
+def delivery_turn_s(started_s: int, deadline_s: int, stage: int, stages: int) -> int:
+    """When this stage may deliver: in the last quarter of a batch's time, all in its first half."""
+    span_s = max(deadline_s - started_s, 0)
+    return deadline_s - span_s // 4 + span_s // 8 * stage // stages
+
+
 def due_now(
-    seen: JobSeen,
-    acked: tuple[int, int],
-    now_s: int,
-    close_delay_s: int,
-    stage: int,
-    stages: int,
+    seen: JobSeen, held: WorkHeld, now_s: int, close_delay_s: int, stage: int, stages: int
 ) -> ClaimStep:
-    """What this stage should do, who holds an acknowledgement over these tokens in and out."""
+    """What this stage should do, once `delivery_turn_s` of a batch has come."""
+    if seen.state is JobState.DELIVERED:
+        is_turn = now_s >= turn_s(seen.final_at_s, close_delay_s, stage, stages)
+        is_free = is_turn and not seen.open_disputes
+        return ClaimStep.FINALIZE if is_free else ClaimStep.NOTHING
     if seen.state is not JobState.MATCHED:
         return ClaimStep.NOTHING
-    over_s = seen.deadline_s + close_delay_s
-    if acked[0] > seen.tokens_in or acked[1] > seen.tokens_out:
+    counted = seen.tokens_in, seen.tokens_out
+    if now_s <= seen.deadline_s:
+        known = max(held.acked[0], counted[0]), max(held.acked[1], counted[1])
+        patient_s = min(held.whole_since_s + ACK_GRACE_S, seen.deadline_s - ACK_GRACE_S)
+        is_due = _adds(held.whole, known) and now_s >= patient_s
+        return ClaimStep.DELIVER if is_due else ClaimStep.NOTHING
+    if _adds(held.acked, counted):
         is_turn = now_s >= turn_s(seen.deadline_s, close_delay_s, stage, stages)
         return ClaimStep.ACK if is_turn else ClaimStep.NOTHING
-    is_counted = seen.tokens_in > 0 or seen.tokens_out > 0
-    is_turn = now_s >= turn_s(over_s, close_delay_s, stage, stages)
-    return ClaimStep.END if is_counted and is_turn else ClaimStep.NOTHING
+    is_turn = now_s >= turn_s(seen.deadline_s + close_delay_s, close_delay_s, stage, stages)
+    return ClaimStep.END if is_turn and any(counted) else ClaimStep.NOTHING
+
+
+def _adds(counts: tuple[int, int], known: tuple[int, int]) -> bool:
+    return counts[0] > known[0] or counts[1] > known[1]
 
 
 class Claims:
-    """Looks after the acknowledgements that this miner holds, and the pay that they bring."""
+    """Looks after what this miner can claim. `is_running`: whether a job's requests still run."""
 
-    def __init__(self, chain: Chain, signer: DigestSigner, book: ReceiptBook) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        signer: DigestSigner,
+        book: ReceiptBook,
+        peers: Dialer,
+        is_running: Callable[[str], bool],
+    ) -> None:
         self._chain, self._signer, self._book = chain, signer, book
+        self._peers, self._is_running = peers, is_running
+        self._whole_since_s = dict[str, int]()
         self._close_delay_s: int | None = None
 
     async def look(self, now_s: int) -> int:
         """Send what is due at chain time `now_s`; how many were. Raises ChainUnreachable."""
         store, sent = self._book.store, 0
-        for job in await self._book.disk(store.live_jobs):
+        deliveries = list[StoredJob]()
+        jobs = await self._book.disk(store.live_jobs)
+        live = {job.order_hash for job in jobs}
+        self._whole_since_s = {k: v for k, v in self._whole_since_s.items() if k in live}
+        for job in jobs:
             kept = await self._book.disk(store.ack, job.order_hash, job.plan_hash)
-            if kept is None and now_s <= job.order.deadline:
-                continue
-            plan, acked = list(job.plan), (0, 0)
-            if kept is not None:
-                acked = kept[0].tokens_in, kept[0].tokens_out
-            match await self._due_now(job, acked, now_s):
-                case ClaimStep.ACK if kept is not None:
-                    sent += await self._send(job, "settleAck", job.order, *kept, plan)
-                case ClaimStep.END:
-                    sent += await self._send(job, "expire", job.order, plan)
+            may_deliver = not job.order.is_open and now_s >= _delivery_turn_s(job)
+            if kept is not None or may_deliver or now_s > job.order.deadline:
+                held = await self._held(job, kept[0] if kept else None, now_s)
+                step = await self._due_now(job, held, now_s)
+                if step is ClaimStep.DELIVER:
+                    deliveries.append(job)
+                else:
+                    sent += await self._do(job, step, kept)
+        # Beside each other: a stage that does not answer for one job delays no other.
+        delivered = await asyncio.gather(*map(self._deliver, deliveries), return_exceptions=True)
+        for one in delivered:
+            if isinstance(one, BaseException):
+                raise one
+            sent += one
         return sent
 
-    async def _due_now(self, job: StoredJob, acked: tuple[int, int], now_s: int) -> ClaimStep:
+    async def _held(self, job: StoredJob, ack: Ack | None, now_s: int) -> WorkHeld:
+        acked = (ack.tokens_in, ack.tokens_out) if ack else (0, 0)
+        is_time = _delivery_turn_s(job) <= now_s <= job.order.deadline
+        if job.order.is_open or not is_time or self._is_running(job.order_hash):
+            return WorkHeld(acked)
+        found = await self._book.disk(self._book.store.leaves, job.order_hash, job.plan_hash)
+        if len(found) < job.order.requests:
+            return WorkHeld(acked)
+        leaves = [kept.leaf for kept in found.values()]
+        whole = sum(leaf.tokens_in for leaf in leaves), sum(leaf.tokens_out for leaf in leaves)
+        return WorkHeld(acked, whole, self._whole_since_s.setdefault(job.order_hash, now_s))
+
+    async def _due_now(self, job: StoredJob, held: WorkHeld, now_s: int) -> ClaimStep:
         if self._close_delay_s is None:
             params = await self._chain.read("TaskRegistry", "params")
             self._close_delay_s = int(params["closeDelaySeconds"])
@@ -100,10 +165,47 @@ class Claims:
         seen = JobSeen(
             JobState(int(found["state"])),
             int(found["deadline"]),
+            int(found["finalAt"]),
             int(found["tokensIn"]),
             int(found["tokensOut"]),
+            int(found["openDisputes"]),
         )
-        return due_now(seen, acked, now_s, self._close_delay_s, job.stage, len(job.plan))
+        return due_now(seen, held, now_s, self._close_delay_s, job.stage, len(job.plan))
+
+    async def _do(self, job: StoredJob, step: ClaimStep, kept: tuple[Ack, str] | None) -> bool:
+        order, plan = job.order, list(job.plan)
+        match step:
+            case ClaimStep.ACK if kept is not None:
+                return await self._send(job, "settleAck", order, *kept, plan)
+            case ClaimStep.FINALIZE:
+                return await self._send(job, "finalize", order, plan)
+            case ClaimStep.END:
+                return await self._send(job, "expire", order, plan)
+        return False
+
+    async def _deliver(self, job: StoredJob) -> bool:
+        """With every stage's receipt over the whole batch; not where one does not sign."""
+        domain = self._chain.domain
+        found = await collect(self._ask(job), job.order, job.plan, domain, all_requests=True)
+        if not found.receipts:
+            log.info("a batch is not delivered", job=job.job_id[:10], why=found.problem)
+            return False
+        receipts = [signed.receipt for signed in found.receipts]
+        signatures = [signed.signature for signed in found.receipts]
+        return await self._send(job, "deliver", job.order, list(job.plan), receipts, signatures)
+
+    def _ask(self, job: StoredJob) -> Ask:
+        """Asks other stages over their streams, and our own book."""
+        others = dialled(self._peers, job.plan, job.endpoints)
+
+        async def ask(stage: int, message: wire.AnyMessage) -> wire.AnyMessage:
+            if stage != job.stage:
+                return await others(stage, message)
+            if isinstance(message, wire.CloseJob):
+                return wire.Receipt(await self._book.sign_over(job, message.requests))
+            return wire.Finished(requests=list(range(job.order.requests)))
+
+        return ask
 
     async def _send(self, job: StoredJob, function: str, *args: Any) -> bool:
         name = job.job_id[:10]
@@ -117,3 +219,7 @@ class Claims:
             return False
         log.info("claim sent", job=name, by=function, tx=sent.tx_hash)
         return True
+
+
+def _delivery_turn_s(job: StoredJob) -> int:
+    return delivery_turn_s(job.started_at, job.order.deadline, job.stage, len(job.plan))

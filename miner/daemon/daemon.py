@@ -236,7 +236,7 @@ class MinerDaemon:
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
         self._speed = (0.0, 0.0)
-        self._claims = Claims(chain.chain, signer, self._book)
+        self._claims = Claims(chain.chain, signer, self._book, self._peers, self._table.is_running)
         self._defence = Defence(
             chain.chain,
             signer,
@@ -494,7 +494,7 @@ class MinerDaemon:
         )
 
     async def _claim(self) -> None:
-        """Bring on chain what a requester acknowledged and the matcher did not bring."""
+        """Bring on chain what is ours and the matcher did not bring."""
         try:
             await self._claims.look(self._chain.now_s())
         except ChainUnreachable as error:

@@ -447,6 +447,11 @@ class JobTable:
             raise Refused(NOT_MATCHED, "on chain another key opened the job than signed it here")
         return stored
 
+    def is_running(self, order_hash: str) -> bool:
+        """Whether a request of this order is not over here: nothing is signed for all of them."""
+        job = self.jobs.get(order_hash)
+        return job is not None and bool(job.runs)
+
     # --- open orders ---
 
     def admit(self, job: ActiveJob, most_units: int, *, slack: int = 1) -> None:
@@ -466,9 +471,9 @@ class JobTable:
             )
 
     def acknowledged(self, job: ActiveJob, ack: t.Ack, signature: str) -> bool:
-        """Whether an acknowledgement of an open order says more than is known. Raises Refused."""
+        """Whether an acknowledgement says more than is known. Raises Refused."""
         order = job.order
-        if not job.is_open_order or ack.plan_hash != job.stored.plan_hash:
+        if ack.plan_hash != job.stored.plan_hash:
             raise Refused(NOT_PAID, "it is about another order or another plan")
         if ack.tokens_in > order.max_tokens_in or ack.tokens_out > order.max_tokens_out:
             raise Refused(NOT_PAID, "it exceeds the order's caps")

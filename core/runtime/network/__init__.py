@@ -3,5 +3,6 @@
 `transport`  the swarm: who is there and what they say of themselves (hivemind's DHT)
 `channel`    direct streams between two proven keys: connect, call, push, answer
 `circuits`   a machine that cannot be dialled, reached through a libp2p relay
+`collecting` what the stages of a job have finished, and what they sign for it
 `pulse`      whether a peer is still there, and still computes
 """

@@ -199,6 +199,16 @@ def dies_after(finished: int, *, shown: int = 2) -> Any:
     return script
 
 
+async def acks_heard(stages: Stages, count: int) -> dict[int, t.Ack]:
+    """By stage, once so many came: they are sent without an answer."""
+    async with asyncio.timeout(30):
+        while True:
+            heard = {n: m.ack for n, m in stages.heard if isinstance(m, wire.Acknowledge)}
+            if len(heard) >= count:
+                return heard
+            await asyncio.sleep(0.01)
+
+
 async def test_a_batch_is_answered_acknowledged_and_kept(bench: Bench, stages: Stages) -> None:
     result = await bench.submit(stages)
     assert not result.unfinished
@@ -210,6 +220,8 @@ async def test_a_batch_is_answered_acknowledged_and_kept(bench: Bench, stages: S
     answers = {i: stages.answer(i) for i in range(4)}
     assert ack == ack_of_leaves(leaves_of(answers, 2, 3), stages.signed.order, stages.plan)
     order = stages.signed.order
+    heard = await acks_heard(stages, 3)
+    assert heard == dict.fromkeys(range(3), ack), "the stages have it in hand too"
     split = pricing.split(order, stages.plan, SPEC, ack.tokens_in, ack.tokens_out)
     assert sum(split.gross) == split.locked - split.refund
     assert bench.watch.paid == whole_units(sum(split.gross))
@@ -436,6 +448,7 @@ async def test_without_acknowledgement_nothing_is_sent_to_the_matcher(
     result = await bench.submit(stages, acknowledge=False)
     assert len(result.finished) == 4
     assert not bench.matcher.acks
+    assert not any(isinstance(m, wire.Acknowledge) for _, m in stages.heard)
     assert bench.states() == ["unacknowledged"]
     whole = [s for row, s in bench.store.receipts() if row.request_index == -1]
     assert len(whole) == 3, "the receipts that a dispute needs"

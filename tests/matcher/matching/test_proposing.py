@@ -11,7 +11,6 @@ import pytest
 from core.protocol import signing, wire
 from core.protocol import types as t
 from matcher.matching.proposing import ProposalRefusal, judge, propose
-from matcher.settling.collecting import collect
 from tests.clocks import ManualClock
 from tests.town.fleet import FakePeers, FakeStage, accept, machine_key, make_job, make_order
 from tests.town.orders import DOMAIN, NOW_S, sign_order
@@ -96,25 +95,3 @@ async def test_stages_are_asked_at_once_and_a_silent_one_costs_one_deadline() ->
     )
     assert [refusal.unreachable for refusal in found.refusals] == [True, True]
     assert asyncio.get_running_loop().time() - began < 2
-
-
-async def test_collecting_from_a_silent_stage_says_which_and_ends() -> None:
-    clock = ManualClock(float(NOW_S))
-    one, two = FakeStage(1, clock, finished={0, 1}), Hanging(2, clock)
-    peers = FakePeers({machine_key(1).address: one, machine_key(2).address: two})
-    found = await collect(peers, JOB, DOMAIN, all_requests=True, timeout_s=0.2)
-    assert found.receipts == ()
-    assert "stage 1" in found.problem
-
-
-async def test_only_what_every_stage_finished_is_receipted() -> None:
-    clock = ManualClock(float(NOW_S))
-    stages = {machine_key(n).address: FakeStage(n, clock) for n in (1, 2)}
-    peers = FakePeers(dict(stages))
-    await propose(peers, JOB.signed, JOB.plan, JOB.endpoints, DOMAIN, NOW_S)
-    stages[machine_key(1).address].finished = {0, 1, 77}
-    stages[machine_key(2).address].finished = {1, 77}
-    found = await collect(peers, JOB, DOMAIN, all_requests=False)
-    assert (found.requests, len(found.receipts)) == ((1,), 2)
-    whole = await collect(peers, JOB, DOMAIN, all_requests=True)
-    assert (whole.requests, whole.receipts) == ((1,), ())

@@ -7,17 +7,27 @@ from dataclasses import replace
 import pytest
 
 from core.protocol.types import JobState
-from miner.daemon.claims import ClaimStep, JobSeen, due_now, turn_s
+from miner.daemon.claims import (
+    ACK_GRACE_S,
+    ClaimStep,
+    JobSeen,
+    WorkHeld,
+    delivery_turn_s,
+    due_now,
+    turn_s,
+)
 
-SEEN = JobSeen(JobState.MATCHED, deadline_s=1000, tokens_in=10, tokens_out=5)
+SEEN = JobSeen(JobState.MATCHED, deadline_s=1000, final_at_s=0, tokens_in=10, tokens_out=5)
+DELIVERED = replace(SEEN, state=JobState.DELIVERED, final_at_s=1000)
 DELAY_S = 400
-NOTHING, ACK, END = ClaimStep.NOTHING, ClaimStep.ACK, ClaimStep.END
+NOTHING, ACK, DELIVER = ClaimStep.NOTHING, ClaimStep.ACK, ClaimStep.DELIVER
+FINALIZE, END = ClaimStep.FINALIZE, ClaimStep.END
 
 
 def due(
     seen: JobSeen = SEEN, now_s: int = 1100, stage: int = 0, acked: tuple[int, int] = (20, 9)
 ) -> ClaimStep:
-    return due_now(seen, acked, now_s, DELAY_S, stage, 4)
+    return due_now(seen, WorkHeld(acked), now_s, DELAY_S, stage, 4)
 
 
 def test_the_matcher_has_the_first_quarter_for_itself() -> None:
@@ -58,7 +68,46 @@ def test_a_job_that_came_to_nothing_is_left_to_its_requester() -> None:
     assert due(replace(SEEN, tokens_in=0, tokens_out=0), acked=(0, 0), now_s=9999) is NOTHING
 
 
-@pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.MATCHED])
+@pytest.mark.parametrize(
+    "state", [s for s in JobState if s not in (JobState.MATCHED, JobState.DELIVERED)]
+)
 def test_a_job_that_is_over_takes_nothing(state: JobState) -> None:
-    for now_s in (1100, 9999):
-        assert due(replace(SEEN, state=state), now_s=now_s) is NOTHING
+    for now_s in (900, 1100, 9999):
+        seen = replace(SEEN, state=state)
+        held = WorkHeld((20, 9), (20, 9), 100)
+        assert due_now(seen, held, now_s, DELAY_S, 0, 4) is NOTHING
+
+
+# --- whole work that nobody acknowledged ---
+
+
+def test_deliveries_take_turns_in_the_last_quarter_and_leave_half_of_it() -> None:
+    assert [delivery_turn_s(200, 1000, stage, 4) for stage in range(4)] == [800, 825, 850, 875]
+    assert delivery_turn_s(1001, 1000, 0, 4) == 1000, "a clock behind that of the chain"
+
+
+@pytest.mark.parametrize(
+    ("held", "now_s", "step"),
+    [
+        (WorkHeld(whole=(20, 9), whole_since_s=800), 800 + ACK_GRACE_S - 1, NOTHING),
+        (WorkHeld(whole=(20, 9), whole_since_s=800), 800 + ACK_GRACE_S, DELIVER),
+        (WorkHeld(whole=(20, 9), whole_since_s=990), 990, DELIVER),  # no time to be patient
+        (WorkHeld(whole=(20, 9), whole_since_s=800), 1000, DELIVER),
+        (WorkHeld(whole=(20, 9), whole_since_s=800), 1001, NOTHING),  # too late for a delivery
+        (WorkHeld((20, 9), (20, 9), 800), 900, NOTHING),  # its acknowledgement pays as much
+        (WorkHeld((20, 8), (20, 9), 800), 900, DELIVER),
+        (WorkHeld(whole=(10, 5), whole_since_s=800), 900, NOTHING),  # counted already
+        (WorkHeld(), 900, NOTHING),
+    ],
+)
+def test_whole_work_is_delivered_where_nothing_else_pays_it(
+    held: WorkHeld, now_s: int, step: ClaimStep
+) -> None:
+    assert due_now(SEEN, held, now_s, DELAY_S, 3, 4) is step
+
+
+def test_a_delivery_is_ended_by_turns_after_its_window_unless_a_dispute_is_open() -> None:
+    found = [due(DELIVERED, now_s=1150, stage=stage) for stage in range(4)]
+    assert found == [FINALIZE, FINALIZE, NOTHING, NOTHING]
+    assert due(DELIVERED, now_s=1000) is NOTHING
+    assert due(replace(DELIVERED, open_disputes=1), now_s=9999) is NOTHING

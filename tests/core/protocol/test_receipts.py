@@ -1,0 +1,59 @@
+"""A receipt is what its stage signed over its requests, and all stages' tell one story."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from core.protocol import signing
+from core.protocol import types as t
+from core.protocol.receipts import check_chain, check_receipt
+from tests.town.fleet import machine_key, make_job, make_order, make_receipt
+from tests.town.orders import DOMAIN, key, sign_order
+
+JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
+RECEIPTS = tuple(
+    make_receipt(JOB.signed.order, JOB.plan, i, (0, 1), machine_key(i + 1)) for i in (0, 1)
+)
+
+
+def receipt_problem(
+    signed: t.SignedReceipt, stage: int = 1, requests: tuple[int, ...] = (0, 1)
+) -> str | None:
+    return check_receipt(JOB.signed.order, JOB.plan, stage, signed, requests, DOMAIN)
+
+
+def test_an_honest_receipt_passes_and_chains() -> None:
+    assert receipt_problem(RECEIPTS[1]) is None
+    assert check_chain(RECEIPTS) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stage": 0}, "another order, plan or stage"),
+        ({"order_hash": "0x" + "01" * 32}, "another order, plan or stage"),
+        ({"layer_to": 29}, "about layers"),
+        ({"output_root": "0x" + "01" * 32}, "roots"),
+        ({"tokens_out": 61}, "counts"),
+    ],
+)
+def test_a_receipt_that_says_something_else_is_refused(
+    changes: dict[str, object], words: str
+) -> None:
+    lying = msgspec.structs.replace(RECEIPTS[1].receipt, **changes)
+    signature = signing.sign(machine_key(2), DOMAIN, lying)
+    found = receipt_problem(t.SignedReceipt(lying, signature, RECEIPTS[1].leaves))
+    assert found is not None
+    assert words in found
+
+
+def test_a_receipt_signed_by_somebody_else_or_over_other_requests_is_refused() -> None:
+    other = make_receipt(JOB.signed.order, JOB.plan, 1, (0, 1), key(9))
+    assert "not signed" in (receipt_problem(other) or "")
+    assert "not those asked for" in (receipt_problem(RECEIPTS[1], requests=(0,)) or "")
+
+
+def test_receipts_with_different_counts_do_not_chain() -> None:
+    more = make_receipt(JOB.signed.order, JOB.plan, 1, (0, 1), machine_key(2), tokens_out=31)
+    assert "count tokens differently" in (check_chain((RECEIPTS[0], more)) or "")

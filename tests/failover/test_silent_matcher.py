@@ -1,0 +1,115 @@
+"""A matcher that does nothing after it opened a job costs no stage its pay."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.money import pricing
+from core.protocol import signing
+from core.protocol import types as t
+from core.protocol.errors import MatcherUnreachable
+from miner.daemon.claims import Claims
+from tests.town.chain import CLOSE_DELAY_S, PREPAID
+from tests.town.orders import DOMAIN, REQUESTER
+from tests.town.town import Town, Watch, prompts
+
+CUTS = ((0, 2), (2, 4), (4, 6))
+STEP_S = 10
+
+
+@pytest.fixture
+async def town(tmp_path: Path, model_dir: Path) -> AsyncIterator[Silent]:
+    town = Silent(tmp_path, model_dir)
+    yield town
+    await town.close()
+
+
+class Silent(Town):
+    """Its matcher opens jobs, and is never heard of again."""
+
+    async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
+        raise MatcherUnreachable("no answer from the matcher", "it is silent", retryable=False)
+
+    async def served(self, **policy: Any) -> Watch:
+        """Three answers, all of which came."""
+        await self.start(*CUTS)
+        watch = Watch()
+        result = await self.begin(prompts(3, tokens=6), watch, **policy)
+        assert not result.unfinished
+        return watch
+
+    async def time_passes(self) -> None:
+        """Until the job and every delay of it are over: each machine that lives looks by turns."""
+        claims = [
+            Claims(self.chain, m.signer, m.book, m.peers, m.table.is_running)
+            for m in self.machines
+            if not m.is_dead
+        ]
+        order = self.matches[0].signed.order
+        until = order.deadline + order.window + 3 * CLOSE_DELAY_S
+        while self.now_s < until:
+            await self.chain.clock.advance(STEP_S)
+            for one in claims:
+                await one.look(self.now_s)
+
+    @property
+    def now_s(self) -> int:
+        return int(self.chain.clock.now())
+
+    @property
+    def called(self) -> list[str]:
+        return [function for _, function, *_ in self.chain.sent]
+
+    def check_paid(self, watch: Watch) -> None:
+        """Every stage and the requester have what all the tokens that came cost."""
+        (match,) = self.matches
+        tokens_in = sum(len(prompt.ids) for prompt in prompts(3, tokens=6))
+        tokens_out = sum(len(tokens) for tokens in watch.tokens.values())
+        due = pricing.split(match.signed.order, match.plan, self.spec, tokens_in, tokens_out)
+        for stage, pay in zip(match.plan, due.pays, strict=True):
+            assert self.chain.earned[stage.operator] == pay > 0
+        assert self.prepaid == PREPAID * 10**9 - due.locked + due.refund
+
+
+async def test_work_that_nobody_acknowledged_is_delivered_by_a_stage(town: Silent) -> None:
+    watch = await town.served(acknowledge=False)
+    await town.time_passes()
+    assert town.called == ["openMatched", "deliver", "finalize"]
+    town.check_paid(watch)
+
+
+async def test_an_acknowledgement_that_the_matcher_keeps_back_is_brought_by_a_stage(
+    town: Silent,
+) -> None:
+    watch = await town.served()
+    await town.time_passes()
+    assert town.called == ["openMatched", "settleAck", "expire"]
+    town.check_paid(watch)
+
+
+async def test_a_small_ack_that_the_requester_brings_keeps_no_stage_from_its_pay(
+    town: Silent,
+) -> None:
+    watch = await town.served(acknowledge=False)
+    (match,) = town.matches
+    order = match.signed.order
+    ack = t.Ack(match.order_hash, match.plan_hash, t.ZERO_HASH, 1, 0)
+    signature = signing.sign(REQUESTER, DOMAIN, ack)
+    await town.chain.transact(
+        REQUESTER, "TaskRegistry", "settleAck", order, ack, signature, match.plan
+    )
+    await town.time_passes()
+    assert town.called == ["openMatched", "settleAck", "deliver", "finalize"]
+    town.check_paid(watch)
+
+
+async def test_without_a_stages_receipt_nothing_is_delivered(town: Silent) -> None:
+    """What is left open: a stage that keeps its receipt back, and a requester that pays nobody."""
+    await town.served(acknowledge=False)
+    await town.machines[1].kill()
+    await town.time_passes()
+    assert town.called == ["openMatched"]
