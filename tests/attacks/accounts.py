@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.protocol.units import NANO
-from tests.attacks.books import NOBODY, Job, Miner, MinerState, Network, Spender, rules
+from tests.attacks.books import (
+    NOBODY,
+    Dispute,
+    Job,
+    Miner,
+    MinerState,
+    Network,
+    Pool,
+    Spender,
+    rules,
+)
 
 NONE, ACTIVE, COOLDOWN, EXITED = MinerState
 By = str | None  # who signed
@@ -33,6 +43,9 @@ class Accounts:
         self.job: dict[tuple[str, str], Job] = defaultdict(Job)  # by id and plan hash
         self.miner: dict[str, Miner] = defaultdict(Miner)
         self.owner: dict[str, str] = defaultdict(lambda: NOBODY)
+        self.dispute_of: dict[tuple[str, int], Dispute] = defaultdict(Dispute)  # by owner, number
+        self.pool: dict[str, Pool] = defaultdict(Pool)
+        self.credit: dict[str, int] = defaultdict(int)
         self.used: set[tuple[str, int]] = set()
 
     # --- TestUSD: an ERC-20 and its own refusals ---
@@ -60,7 +73,8 @@ class Accounts:
     def owed(self, contract: str) -> int:
         """What a contract has to hold, by the invariant of its interface."""
         if contract == self.stakes:
-            return sum(miner.stake + miner.leaving for miner in self.miner.values())
+            staked = sum(miner.stake + miner.leaving for miner in self.miner.values())
+            return staked + sum(self.credit.values()) + sum(p.units for p in self.pool.values())
         books = (self.balance, self.earned, self.matcher_fees, self.protocol_fees)
         nano = sum(sum(book.values()) for book in books)
         units, rest = divmod(nano + sum(amount for _, amount in self.lock.values()), NANO)
@@ -161,22 +175,26 @@ class Accounts:
         need(miner.leaving > 0, "NothingLeaving")
 
     def cancel_exit(self, caller: str) -> None:
-        miner = self.miner[caller]
+        miner, least = self.miner[caller], self.clocks.min_stake
+        whole = miner.stake + miner.leaving
         with rules() as need:
             self._is_leaving(need, miner)
+            need(whole >= least, "StakeTooLow", whole, least)
         miner.stake, miner.leaving, miner.leave_at = miner.stake + miner.leaving, 0, 0
         miner.state = ACTIVE
 
     def withdraw_stake(self, caller: str) -> None:
         miner = self.miner[caller]
         with rules() as need:
-            self._is_leaving(need, miner)
+            # What a slash left nothing of may end all the same.
+            if miner.state != COOLDOWN:
+                self._is_leaving(need, miner)
             need(self.now >= miner.leave_at, "ExitNotReady", miner.leave_at)
             need(miner.open_disputes == 0, "HasOpenDisputes", miner.open_disputes)
             need(miner.jail_until == 0, "MinerJailed", miner.jail_until)
         self._send(self.stakes, caller, miner.leaving)
         miner.leaving = miner.leave_at = 0
-        miner.state = ACTIVE if miner.stake else EXITED
+        miner.state = EXITED if miner.state == COOLDOWN else miner.state
 
     def rotate_operator(self, caller: str, operator: str, by: By) -> None:
         miner = self.miner[caller]
@@ -186,8 +204,86 @@ class Accounts:
         miner.operator, self.owner[operator] = operator, caller
 
     def unjail(self, caller: str) -> None:
+        miner, least = self.miner[caller], self.clocks.min_stake
         with rules() as need:
-            need(self.miner[caller].jail_until > 0, "NotJailed")
+            need(miner.jail_until > 0, "NotJailed")
+            need(self.now >= miner.jail_until, "MinerJailed", miner.jail_until)
+            enough = miner.state != ACTIVE or miner.stake >= least
+            need(enough, "StakeTooLow", miner.stake, least)
+        miner.jail_until = 0
+
+    # --- MinerRegistry: the money of a slash (§6) ---
+
+    def _open_dispute(
+        self, owner: str, arbitrator: str, challenger: str, victim: str, victim_cap: int
+    ) -> int:
+        """Freeze a miner; the dispute's number."""
+        miner, pool = self.miner[owner], self.pool[owner]
+        miner.open_disputes += 1
+        number, pool.opened = pool.opened, pool.opened + 1
+        at_stake = miner.stake + miner.leaving
+        self.dispute_of[owner, number] = Dispute(
+            arbitrator, at_stake, challenger, 0, victim, victim_cap
+        )
+        return number
+
+    def close_dispute(self, caller: str, owner: str, number: int, bps: int, cap: int) -> None:
+        """`bps` in 10⁻⁴ of the stake; `cap`: the most for its challenger."""
+        dispute, miner = self.dispute_of[owner, number], self.miner[owner]
+        with rules() as need:
+            need(caller == dispute.arbitrator, "NotArbitrator", caller)
+        share = min(bps, 10**4)
+        miner.open_disputes -= 1
+        if share:
+            self._slash(owner, share)
+            base = dispute.at_stake * share // 10**4
+            dispute.to_challenger = min(base * 2000 // 10**4, cap)
+            dispute.to_victim = min(base * 3000 // 10**4, dispute.to_victim)
+            dispute.arbitrator = NOBODY
+        else:
+            self.dispute_of[owner, number] = Dispute()
+        # Its own turn, if it has come, and those of two more.
+        self._serve(owner, 2 + (number == self.pool[owner].served))
+
+    def _slash(self, owner: str, share: int) -> None:
+        miner = self.miner[owner]
+        stake, leaving = miner.stake * share // 10**4, miner.leaving * share // 10**4
+        miner.stake, miner.leaving = miner.stake - stake, miner.leaving - leaving
+        taken = stake + leaving
+        self.pool[owner].units += taken // 2
+        self.credit[self.net.burn] += taken - taken // 2
+        if miner.state in (ACTIVE, COOLDOWN):
+            miner.strikes = min(miner.strikes + 1, 255)
+            miner.jail_until = self.now + self.clocks.jail_s
+
+    def _serve(self, owner: str, count: int) -> None:
+        """Claims in the order of their numbers, each when no older dispute is open."""
+        pool = self.pool[owner]
+        while count and pool.served < pool.opened:
+            dispute = self.dispute_of[owner, pool.served]
+            if dispute.arbitrator != NOBODY:
+                break
+            claims = (
+                (dispute.victim, dispute.to_victim),
+                (dispute.challenger, dispute.to_challenger),
+            )
+            for who, claim in claims:
+                paid = min(claim, pool.units)
+                pool.units -= paid
+                self.credit[self.net.burn if who == NOBODY else who] += paid
+            del self.dispute_of[owner, pool.served]
+            pool.served, count = pool.served + 1, count - 1
+        if pool.served == pool.opened:
+            self.credit[self.net.burn] += pool.units
+            pool.units = 0
+
+    def serve(self, caller: str, owner: str, count: int) -> None:
+        self._serve(owner, count)
+
+    def withdraw_credit(self, caller: str) -> None:
+        with rules() as need:
+            need(self.credit[caller] > 0, "NoCredit")
+        self._send(self.stakes, caller, self.credit.pop(caller))
 
     def can_work(self, operator: str, least: int) -> bool:
         miner = self.miner[self.owner[operator]]

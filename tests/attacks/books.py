@@ -44,7 +44,7 @@ class MinerState(IntEnum):
 
 @dataclass
 class Miner:
-    """`minerOf`. Jail, open disputes and strikes come with slashing; machines decide nothing."""
+    """`minerOf`. Machines decide nothing."""
 
     operator: str = NOBODY
     stake: int = 0
@@ -58,6 +58,27 @@ class Miner:
 
 
 @dataclass
+class Dispute:
+    """`disputeOf`: by whom it may be closed, what was at stake, and what it may claim."""
+
+    arbitrator: str = NOBODY
+    at_stake: int = 0
+    challenger: str = NOBODY
+    to_challenger: int = 0
+    victim: str = NOBODY
+    to_victim: int = 0
+
+
+@dataclass
+class Pool:
+    """`poolOf`."""
+
+    units: int = 0
+    opened: int = 0
+    served: int = 0
+
+
+@dataclass
 class Spender:
     """`spenderOf`."""
 
@@ -68,7 +89,7 @@ class Spender:
 
 @dataclass
 class Job:
-    """`jobOf`. Open disputes and the mask come with disputes."""
+    """`jobOf`."""
 
     deadline: int = 0
     final_at: int = 0
@@ -92,8 +113,11 @@ class Network:
     model: t.ModelSpec
     model_id: str
     arbitrators: Sequence[str]
+    evidence: str
+    burn: str
     addresses: Mapping[str, str]
     contracts: Sequence[str]  # accounts with code, which sign nothing as plain keys do
     order_hash: Callable[[t.Order], str]
     plan_hash: Callable[[Sequence[t.Stage]], str]
     job_id: Callable[[t.Order], str]
+    receipt_hash: Callable[[t.StageReceipt], str]

@@ -35,12 +35,15 @@ WEIGHTS = {
     "collect_fees": 3,
     "set_spender": 5,
     "register": 3,
-    "add_stake": 4,
-    "request_exit": 2,
+    "add_stake": 7,
+    "request_exit": 4,
     "cancel_exit": 3,
-    "withdraw_stake": 4,
+    "withdraw_stake": 6,
     "rotate_operator": 3,
-    "unjail": 0.5,
+    "unjail": 4,
+    "close_dispute": 8,
+    "serve": 2,
+    "withdraw_credit": 2,
     "open": 8,
     "open_matched": 24,
     "match_job": 8,
@@ -51,6 +54,9 @@ WEIGHTS = {
     "expire": 8,
     "request_close": 5,
     "revoke_nonce": 2,
+    "dispute": 14,
+    "resolve": 8,
+    "convict": 2,
 }
 
 
@@ -95,6 +101,8 @@ class Calls:
         self.who["requester"].append(wallet)
         self.everyone = [*self.keys, wallet]
         self.known: list[Known] = []
+        #: Who rules: not those that the contracts themselves name.
+        self.rulers = set(model.net.arbitrators)
         self.last = self.at = self.nonces = 0
         self.approvals: list[str] = []
 
@@ -224,7 +232,7 @@ class Calls:
         )
 
     def _of_account(self, who: str) -> list[tuple[Any, ...]]:
-        reads = [(name, who) for name in ("tokens", "balance", "fees", "nano", "thaw")]
+        reads = [(name, who) for name in ("tokens", "balance", "fees", "nano", "thaw", "credit")]
         miner = self.model.miner[who]
         if who in self.who["owner"] or miner.state != NONE:
             least = self.rng.choice((0, miner.stake, miner.stake + 1))
@@ -253,6 +261,7 @@ class Calls:
         model, addresses = self.model, self.model.net.addresses
         reads = [read for who in self.everyone for read in self._of_account(who)]
         reads += [("owed", addresses[name]) for name in ("Escrow", "MinerRegistry")]
+        reads += [read for who in self.who["owner"] for read in self._of_owner(who)]
         reads += [("spender", *pair) for pair in model.spender]
         reads += [("owner", key) for key in self.keys]
         reads += [("nano", key) for key in self.keys]
@@ -355,7 +364,9 @@ class Calls:
         return self._stakes("register", who, amount, key, signature, said=said, reads=reads)
 
     def _add_stake(self) -> Call:
-        who = self.one("owner", *self._of_state(ACTIVE))
+        active = self._of_state(ACTIVE)
+        slashed = [who for who in active if self.model.miner[who].stake < 10**8]
+        who = self.one("owner", *(slashed or active))
         return self._stakes("addStake", who, self._stake_amount(who, 10**8))
 
     def _request_exit(self) -> Call:
@@ -375,7 +386,7 @@ class Calls:
 
     def _withdraw_stake(self) -> Call:
         who = self._leaving()
-        self.wait_for(self.model.miner[who].leave_at, p=0.5)
+        self.wait_for(self.model.miner[who].leave_at)
         return self._stakes("withdraw", who, method="withdraw_stake")
 
     def _rotate_operator(self) -> Call:
@@ -386,7 +397,47 @@ class Calls:
         return self._stakes("rotateOperator", who, key, signature, said=said, reads=reads)
 
     def _unjail(self) -> Call:
-        return self._stakes("unjail", self.one("owner"))
+        jailed = [who for who in self.who["owner"] if self.model.miner[who].jail_until]
+        who = self.one("owner", *jailed)
+        self.wait_for(self.model.miner[who].jail_until, p=0.8)
+        return self._stakes("unjail", who)
+
+    def _close_dispute(self) -> Call:
+        open_ = [
+            place for place, said in self.model.dispute_of.items() if said.arbitrator in self.rulers
+        ]
+        if not open_ or self.odds(0.05):
+            owner = self.one("owner")
+            number = self.rng.choice((0, self.model.pool[owner].opened, MAX[32]))
+        else:
+            owner, number = self.rng.choice(open_)
+        said = self.model.dispute_of[owner, number]
+        who = self.one("stranger", said.arbitrator, p=0.95)
+        bps = self.rng.choice((0, 0, 1, 3333, 10_000, 10_000, 10_001, MAX[16]))
+        cap = self.amount(said.at_stake * min(bps, 10_000) // 50_000)
+        return self._of_guilt("closeDispute", who, owner, (owner, number, bps, cap))
+
+    def _serve(self) -> Call:
+        waiting = [who for who, pool in self.model.pool.items() if pool.served < pool.opened]
+        owner = self.one("owner", *waiting)
+        count = self.rng.choice((0, 1, 2, MAX[256]))
+        return self._of_guilt("serve", self.one("stranger"), owner, (owner, count))
+
+    def _withdraw_credit(self) -> Call:
+        owed = [who for who in self.everyone if self.model.credit[who]]
+        return self._stakes("withdrawCredit", self.one("requester", *owed))
+
+    def _of_guilt(self, function: str, who: str, owner: str, args: tuple[Any, ...]) -> Call:
+        return self._stakes(function, who, *args, reads=self._of_owner(owner))
+
+    def _of_owner(self, owner: str) -> list[tuple[Any, ...]]:
+        """What a slash of this miner moves."""
+        pool, reads = self.model.pool[owner], self._of_account(owner)
+        numbers = range(pool.served, pool.opened + 1)
+        disputes = [self.model.dispute_of[owner, n] for n in numbers]
+        people = {who for said in disputes for who in (said.challenger, said.victim)}
+        reads += [("credit", who) for who in (*people, owner, self.model.net.burn)]
+        return [*reads, ("pool", owner), *(("dispute", owner, n) for n in numbers)]
 
     # --- TaskRegistry: messages ---
 
@@ -413,7 +464,7 @@ class Calls:
             min_stake=rng.choice((0, 0, 0, clocks.min_stake, 3 * clocks.min_stake)),
             deadline=now + rng.choice((1, 60, 200, 600, 900, clocks.max_job_s)),
             window=rng.choice((0, 1, 30, 120, clocks.max_window_s)),
-            auditor=t.ZERO_ADDRESS,
+            auditor=rng.choice((t.ZERO_ADDRESS, *self.who["stranger"])),
             arbitrator=rng.choice(model.net.arbitrators),
             numerics_profile=model.net.model.numerics_profile,
             terms_hash=t.ZERO_HASH,
@@ -749,3 +800,100 @@ class Calls:
         ahead = self.nonces + self.rng.randint(1, 30)
         nonce = self.rng.choice([ahead, ahead, MAX[64], *nonces[-2:]])
         return self._tasks("revokeNonce", who, nonce, reads=[("used", who, nonce)])
+
+    # --- TaskRegistry: guilt ---
+
+    def _dispute(self) -> Call:
+        open_ = [k for k in self.known if k.plan and self._job(k).final_at >= self.at]
+        known = self.rng.choice(open_) if open_ and self.odds(0.9) else self._some(*STATES)
+        if known is None or not known.plan:
+            return self._deliver()
+        order, plan, job = self._reorder(known), self._replan(known), self._job(known)
+        self.wait_for(job.final_at, p=0.2)
+        receipt, by, signature = self._accused(order, plan)
+        id_ = self.model.net.job_id(order)
+        who = self.one("stranger", order.requester, order.requester, order.auditor)
+        expiry = self.beside(self.at) if self.odds(0.2) else MAX[64]
+        delegation = self.altered(
+            t.AuditorDelegation(signing.order_hash(order), who, expiry),
+            {"order_hash": self.hash()},
+            {"auditor": self.one("stranger")},
+            {"expiry": 0},
+        )
+        signer = self.one("spender", order.requester, self.model.signed_by[id_], p=0.95)
+        by_whom, word = self.signed(signer, delegation)
+        owner = self.model.owner[plan[min(receipt.stage, len(plan) - 1)].operator] if plan else who
+        return self._tasks(
+            "dispute",
+            who,
+            order,
+            plan,
+            receipt,
+            signature,
+            delegation,
+            word,
+            said=(order, plan, receipt, by, delegation, by_whom),
+            jobs=[known, Known(order, known.by, plan)],
+            reads=self._of_owner(owner),
+        )
+
+    def _accused(self, order: t.Order, plan: Sequence[t.Stage]) -> tuple[t.StageReceipt, By, bytes]:
+        """One stage's receipt; often one that was disputed before."""
+        place = self.rng.randrange(max(len(plan), 1))
+        stage = plan[place] if plan else t.Stage(t.ZERO_ADDRESS, 0, 1)
+        roots = ["0x" + bytes([self.rng.randrange(3)]).hex() * 32] * 4
+        receipt = t.StageReceipt(
+            signing.order_hash(order),
+            self.model.net.plan_hash(plan),
+            place,
+            stage.layer_from,
+            stage.layer_to,
+            *roots,
+            order.requests,
+            1,
+            1,
+            self.last // 1000,
+            self.last // 1000,
+        )
+        receipt = self.altered(
+            receipt,
+            {"order_hash": self.hash()},
+            {"plan_hash": self.hash()},
+            {"stage": len(plan)},
+            {"stage": MAX[16]},
+            {"layer_from": stage.layer_from + 1},
+            {"layer_to": stage.layer_to + 1},
+            {"tokens_in": MAX[32]},
+        )
+        by, signature = self.signed(stage.operator, receipt)
+        return receipt, by, signature
+
+    def _resolve(self) -> Call:
+        trials = list(self.model.trial)
+        open_ = [trial for trial in trials if self.model.trial[trial] is not None]
+        if open_ and self.odds(0.93):
+            trials = open_
+        if not trials:
+            return self._dispute()
+        id_, stage, hash_, right, arbitrator = self.rng.choice(trials)
+        who = self.one("stranger", arbitrator, p=0.95)
+        args = [id_, stage, hash_, right, self.odds(0.5)]
+        if self.odds(0.1):
+            wrong = self.hash(), stage + 1, self.hash(), 1 - right
+            place = self.rng.randrange(4)
+            args[place] = wrong[place]
+        jobs = [known for known in self.known if self.model.net.job_id(known.order) == id_]
+        return self._tasks("resolve", who, *args, jobs=jobs)
+
+    def _convict(self) -> Call:
+        known = self._some(*STATES)
+        if known is None or not known.plan:
+            return self._open_matched()
+        order, plan = self._reorder(known), self._replan(known)
+        if not plan:
+            return self._open_matched()
+        place, kind = self.rng.randrange(len(plan)), self.rng.randrange(7)
+        who = self.one("stranger", self.model.net.evidence, p=0.97)
+        owner, jobs = self.model.owner[plan[place].operator], [known, Known(order, known.by, plan)]
+        reads = [*self._of_owner(owner), ("credit", order.requester)]
+        return self._tasks("convict", who, order, plan, place, kind, jobs=jobs, reads=reads)

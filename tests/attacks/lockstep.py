@@ -54,6 +54,9 @@ CALLS_A_CHAIN = 1000
 EVERYTHING_EVERY = 200  # calls: all accounts and jobs are compared, not those of the call alone
 #: An ERC-1271 wallet: a hash is signed if the slot of that number holds a one.
 WALLET, WALLET_CODE = address(b"\xca" * 20), "0x60043554631626ba7e60e01b025f5260205ff3"
+BURN = address(bytes(18) + b"\xde\xad")
+#: An arbitrator that takes any dispute, and has no rules of its own.
+RULER_CODE = "0x60206000f3"
 #: What a read should answer: contract, function, and the model's words for its arguments.
 READS: dict[str, tuple[str, str, Any]] = {
     "tokens": ("TestUSD", "balanceOf", lambda m, who: [m.wallet[who]]),
@@ -72,6 +75,13 @@ READS: dict[str, tuple[str, str, Any]] = {
     "job": ("TaskRegistry", "jobOf", lambda m, *pair: vars(m.job[pair]).values()),
     "used": ("TaskRegistry", "isNonceUsed", lambda m, *pair: [pair in m.used]),
     "miner": ("MinerRegistry", "minerOf", lambda m, who: vars(m.miner[who]).values()),
+    "credit": ("MinerRegistry", "creditOf", lambda m, who: [m.credit[who]]),
+    "pool": ("MinerRegistry", "poolOf", lambda m, who: vars(m.pool[who]).values()),
+    "dispute": (
+        "MinerRegistry",
+        "disputeOf",
+        lambda m, *pair: vars(m.dispute_of[pair]).values(),
+    ),
     "owner": ("MinerRegistry", "ownerOf", lambda m, key: [m.owner[key]]),
     "works": ("MinerRegistry", "canWork", lambda m, key, least: [m.can_work(key, least)]),
 }
@@ -254,8 +264,8 @@ def table(seen: Counter[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, str]:
-    """Addresses, the registered model, and the fees' account."""
+async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, str, str]:
+    """Addresses, the registered model, the fees' account, and the contract of evidence."""
     deployer, fee_account, *_ = devnet_accounts(2, chain_id=CHAIN_ID)
     roots = [keccak(bytes([i])) for i in range(LAYERS + 2)]
     root = commit.to_hex(commit.merkle_root(roots))
@@ -265,14 +275,15 @@ async def _deployed(rpc_url: str) -> tuple[dict[str, str], t.ModelSpec, str]:
         found = await deploy(chain, deployer, fee_account.address, CLOCKS)
         told = ["0x" + root.hex() for root in roots]
         await chain.transact(deployer, "ModelRegistry", "register", spec, told)
+        evidence = await chain.read("TaskRegistry", "evidence")
     finally:
         await chain.close()
-    return found, spec, fee_account.address
+    return found, spec, fee_account.address, evidence
 
 
 def prepared(rpc_url: str, seed: int) -> Lockstep:
     """Contracts on this node, parties with tokens, and a model that knows them."""
-    addresses, spec, fee_account = asyncio.run(_deployed(rpc_url))
+    addresses, spec, fee_account, evidence = asyncio.run(_deployed(rpc_url))
     domain = signing.Domain(CHAIN_ID, addresses["TaskRegistry"])
     network = Network(
         clocks=CLOCKS,
@@ -280,14 +291,18 @@ def prepared(rpc_url: str, seed: int) -> Lockstep:
         model=spec,
         model_id=signing.model_id(spec),
         arbitrators=[addresses[n] for n in ("JuryArbitrator", "ToleranceGame")],
+        evidence=evidence,
+        burn=BURN,
         contracts=[WALLET, *addresses.values()],
         addresses=addresses,
         order_hash=signing.order_hash,
         plan_hash=lru_cache(signing.plan_hash),
         job_id=lru_cache(lambda order: signing.job_id(domain, order)),
+        receipt_hash=signing.struct_hash,
     )
     node, model = Node(rpc_url, addresses), Model(network)
-    node.ask(("anvil_setCode", [WALLET, WALLET_CODE]))
+    codes = {WALLET: WALLET_CODE} | dict.fromkeys(network.arbitrators, RULER_CODE)
+    node.ask(*(("anvil_setCode", [who, code]) for who, code in codes.items()))
     keys = {
         role: [Signer(keccak(f"{role} {i}".encode()), chain_id=CHAIN_ID) for i in range(count)]
         for role, count in PARTIES.items()

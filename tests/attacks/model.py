@@ -5,8 +5,8 @@ changes the model or raises `Refused` with every rule that it breaks, as the doc
 before another. Whose signature came with a message is given, not computed: None is one that fits
 nobody.
 
-Not modelled yet: disputes and slashes. They come after `finalize`, and fill `open_disputes`,
-`jail_until` and the mask, which the rules here and in `accounts` read.
+An arbitrator is anybody's code: what it takes for a dispute is its own affair, and so is how it
+rules.
 """
 
 from __future__ import annotations
@@ -14,17 +14,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from core.protocol.types import ZERO_HASH, Ack, JobState, Order, Stage, StageReceipt
+from core.protocol.types import (
+    ZERO_HASH,
+    Ack,
+    AuditorDelegation,
+    JobState,
+    Order,
+    Stage,
+    StageReceipt,
+)
 from core.protocol.units import NANO, covering_units
 from tests.attacks.accounts import Accounts, By
-from tests.attacks.books import NOBODY, Job, rules
+from tests.attacks.books import NOBODY, Job, Network, rules
 
+REQUESTER, AUDITOR = 0, 1  # rights to a dispute
+SLASH_ALL_BPS = 10**4
 Plan = Sequence[Stage]
+#: Job, stage, receipt's hash, right, arbitrator.
+Trial = tuple[str, int, str, int, str]
 Receipts = Sequence[tuple[StageReceipt, By]]
 
 
 class Model(Accounts):
     """Jobs, from order to payment: TaskRegistry."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        #: The job of an open dispute; of one that was resolved None.
+        self.trial: dict[Trial, Job | None] = {}
 
     # --- money of a job (§1, §4) ---
 
@@ -40,7 +57,9 @@ class Model(Accounts):
         """Pay each share at the job's counts, and return the rest."""
         id_, model = self.net.job_id(order), self.net.model
         m, p = order.matcher_fee_bps, self.clocks.protocol_fee_bps
-        for stage in plan:
+        for i, stage in enumerate(plan):
+            if job.fault_mask >> i & 1:
+                continue
             units = stage.layer_to - stage.layer_from
             units += model.embed_units if stage.layer_from == 0 else 0
             units += model.head_units if stage.layer_to == model.layers else 0
@@ -220,7 +239,7 @@ class Model(Accounts):
                 before = said
         job.tokens_in = max(job.tokens_in, before.tokens_in)
         job.tokens_out = max(job.tokens_out, before.tokens_out)
-        job.state = JobState.DELIVERED
+        job.state = JobState.DISPUTED if job.open_disputes else JobState.DELIVERED
         job.final_at = self.now + order.window
 
     def finalize(self, caller: str, order: Order, plan: Plan) -> None:
@@ -248,3 +267,72 @@ class Model(Accounts):
             self._settle(order, plan, job)
         else:
             self._end(order, job, JobState.EXPIRED)
+
+    # --- TaskRegistry: guilt (§6) ---
+
+    def dispute(
+        self,
+        caller: str,
+        order: Order,
+        plan: Plan,
+        receipt: StageReceipt,
+        by: By,
+        delegation: AuditorDelegation,
+        delegated_by: By,
+    ) -> None:
+        job, id_, i = self._job(order, plan), self.net.job_id(order), receipt.stage
+        is_there, hashes = i < len(plan), self._has_plan(order, plan)
+        goes_on = job.state == JobState.MATCHED and job.final_at > 0
+        right = REQUESTER if caller == order.requester else AUDITOR
+        hash_ = self.net.receipt_hash(receipt)
+        trial = id_, i, hash_, right, order.arbitrator
+        with rules() as need:
+            open_to = JobState.DELIVERED, JobState.DISPUTED, JobState.SETTLED
+            need(goes_on or job.state in open_to, "WrongState", job.state)
+            need(self.now <= job.final_at, "WindowClosed", job.final_at)
+            if caller not in (order.requester, order.auditor):
+                named = delegation.auditor == caller and delegation.order_hash == hashes[0]
+                need(named and self.now <= delegation.expiry, "NotParty", caller)
+                signs = self._is_own(order, delegated_by) or delegated_by == self.signed_by[id_]
+                need(signs, "BadSignature", order.requester)
+            need(is_there, "StageOutOfRange", i, len(plan))
+            if is_there:
+                stage = plan[i]
+                place = (*hashes, stage.layer_from, stage.layer_to)
+                given = receipt.order_hash, receipt.plan_hash, receipt.layer_from, receipt.layer_to
+                need(given == place, "ReceiptMismatch", i)
+                need(by == stage.operator, "BadSignature", stage.operator)
+                need(not job.fault_mask >> i & 1, "StageAlreadyAtFault", i)
+            need(trial not in self.trial, "StageAlreadyDisputed", i)
+        self.trial[trial] = job
+        job.open_disputes += 1
+        if job.state == JobState.DELIVERED:
+            job.state = JobState.DISPUTED
+        owner, cap = self.owner[plan[i].operator], self._max_nano(order) // NANO
+        self._open_dispute(owner, order.arbitrator, caller, order.requester, cap)
+
+    def resolve(
+        self, caller: str, id_: str, stage: int, receipt_hash: str, right: int, fault: bool
+    ) -> None:
+        trial = id_, stage, receipt_hash, right, caller
+        job = self.trial.get(trial)
+        with rules() as need:
+            need(job is not None, "NoOpenDispute", stage)
+        assert job is not None
+        self.trial[trial] = None
+        job.open_disputes -= 1
+        job.fault_mask |= fault << stage
+        if job.state == JobState.DISPUTED and not job.open_disputes:
+            job.state = JobState.DELIVERED
+
+    def convict(self, caller: str, order: Order, plan: Plan, stage: int, kind: int) -> None:
+        job = self._job(order, plan)
+        with rules() as need:
+            need(caller == self.net.evidence, "NotParty", caller)
+            need(job.state != JobState.NONE, "WrongState", job.state)
+            need(not job.fault_mask >> stage & 1, "StageAlreadyAtFault", stage)
+        job.fault_mask |= 1 << stage
+        owner, tasks = self.owner[plan[stage].operator], self.net.addresses["TaskRegistry"]
+        requester, cap = order.requester, self._max_nano(order) // NANO
+        number = self._open_dispute(owner, tasks, requester, requester, cap)
+        self.close_dispute(tasks, owner, number, SLASH_ALL_BPS, cap)
