@@ -197,7 +197,7 @@ def test_there_is_nothing_to_withdraw_or_to_unjail_for_a_newcomer(
 
 
 async def paid_job(chain: RpcChain, town: Town, operator: str, nonce: int) -> int:
-    """A session of one stage that pays; what its operator got, in nano units."""
+    """A batch of one stage that its matcher settles; what its operator got, in nano units."""
     requester, matcher = devnet_accounts()[5], town.deployer
     spec = msgspec.convert(await chain.read("ModelRegistry", "specOf", town.model_id), t.ModelSpec)
     offer = OrderTerms(
@@ -215,6 +215,7 @@ async def paid_job(chain: RpcChain, town: Town, operator: str, nonce: int) -> in
     order = make_open_order(
         Allowance(8, 10_000, 10_000), town.model_id, spec, offer, requester.address, nonce
     )
+    order = msgspec.structs.replace(order, input_root="0x" + "01" * 32)
     plan = [t.Stage(operator, 0, spec.layers)]
     ack = t.Ack(
         signing.order_hash(order), signing.plan_hash(plan), t.ZERO_HASH, 1_001, 2_003 + nonce
