@@ -55,11 +55,11 @@ from client.orders.demands import names_ids, operators_of
 from client.orders.matcher_api import MatcherApi, Quote
 from client.orders.orders import OrderTerms, route_text
 from client.records.keeper import Keeper, keepers_of
-from client.wallet import balances
+from client.wallet import Balances, balances
 from core.engine.sampling.stops import stop_strings
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids
-from core.protocol.errors import UsageError
+from core.protocol.errors import ChainUnreachable, UsageError
 from core.runtime.clock import SystemClock
 from core.runtime.commands.console import StageProgress
 from core.runtime.commands.results import Result, plain
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
 MOST_REPLICAS = 8
 LONGEST_NAME = 80
+NOT_KNOWN = "not known"
 
 
 class SubmittedJob(Result, frozen=True):
@@ -216,9 +217,8 @@ class _Submitting:
             await matcher.close()
             store.close()
             keeper.close()
-        after = await balances(chain, self._signer.address)
-        spent = before.wallet + before.deposited - after.wallet - after.deposited
-        summary = self._summary(folder, replicas, views, spent, after.deposited)
+        after = await self._balances_after()
+        summary = self._summary(folder, replicas, views, before, after)
         if len(views) > 1:
             compared = _compared(folder, results, differing)
             summary = msgspec.structs.replace(summary, **compared)
@@ -232,6 +232,14 @@ class _Submitting:
         for result in results:
             if result.unfinished:
                 raise next(iter(result.unfinished.values()))
+
+    async def _balances_after(self) -> Balances | None:
+        """None where the chain does not answer: the answers are here, and paid, all the same."""
+        try:
+            return await balances(self._context.chain, self._signer.address)
+        except ChainUnreachable as error:
+            self._run.note(f"what is left is not known ({error.what}); ask `client balance` later")
+            return None
 
     async def _stream(
         self, store: ClientStore, matcher: MatcherApi, views: Sequence[BatchWatcher]
@@ -314,13 +322,17 @@ class _Submitting:
         folder: Path,
         replicas: Sequence[Replica],
         views: Sequence[BatchView],
-        spent: int,
-        prepaid: int,
+        before: Balances,
+        after: Balances | None,
     ) -> SubmittedJob:
         show, first = self._context.settings.show_token, views[0]
         results = [replica.result for replica in replicas if replica.result is not None]
         matches = [match for result in results for match in result.matches]
         paid = sum(view.paid_units for view in views)
+        locked = spent = prepaid = NOT_KNOWN
+        if after is not None:
+            gone = before.wallet + before.deposited - after.wallet - after.deposited
+            locked, spent, prepaid = show(max(0, gone - paid)), show(gone), show(after.deposited)
         return SubmittedJob(
             jobs=[ids.short(ids.Kind.JOB, m.job_id) for m in matches],
             job_ids=[ids.full(ids.Kind.JOB, m.job_id) for m in matches],
@@ -330,9 +342,9 @@ class _Submitting:
             tokens=first.tokens,
             tokens_per_s=round(first.tokens_per_s, 2),
             paid=show(paid),
-            still_locked=show(max(0, spent - paid)),
-            spent=show(spent),
-            prepaid=show(prepaid),
+            still_locked=locked,
+            spent=spent,
+            prepaid=prepaid,
             results=str(folder / "output.jsonl"),
         )
 
