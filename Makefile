@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 # Hundreds of programs are started: what one has compiled the next need not.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-contracts test-python lint docs ready setup contracts model clean
+.PHONY: demo test test-contracts test-python lint analyse docs ready setup contracts model clean
 
 demo: ready ## set up, then the whole story on one machine
 	@$(BIN)/devnet demo
@@ -60,6 +60,15 @@ test-contracts: setup ## the forge part alone
 
 test-python: setup model
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+analyse: setup .build/slither/.installed ## slither over the contracts: every finding has a reason why it is no fault
+	@$(BIN)/python contracts/tools/analyse.py
+
+# Beside the other packages: its own pins are not ours.
+.build/slither/.installed: Makefile
+	@$(PYTHON) -m venv .build/slither
+	@.build/slither/bin/python -m pip install --quiet --disable-pip-version-check slither-analyzer==0.11.6
+	@touch $@
 
 docs: setup ## the documentation site, in .build/site; it opens from the disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
