@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from torch import Tensor
 
 from benchmarks.table import Row
 from benchmarks.trust.gradients import Differentiable
-from benchmarks.trust.kernels import other_sums
+from benchmarks.trust.kernels import OTHER_SUMS
 from benchmarks.trust.limits import tolerance_of
 from core.dispute.play.build import Boundaries
 from core.dispute.play.model import TraceModel
 from core.dispute.play.plea import SAMPLED, Conditioning, most_noise
 from core.dispute.play.program import model_program
+from core.dispute.registration.kernels import by_pieces, whole
 from core.dispute.trace.families import (
     BF16_PLEA,
     BF16_TOLERANCES,
@@ -183,15 +185,8 @@ def _moved(rows: Tensor, rng: torch.Generator) -> Tensor:
 
 def kernels(shard: ModelShard) -> dict[str, Callable[[Tensor], Tensor]]:
     """Honest ways to compute rows: all at once, one by one, and with other orders of summation."""
-
-    def whole(x: Tensor) -> Tensor:
-        return shard.forward(x, shard.new_cache())
-
-    def one_by_one(x: Tensor) -> Tensor:
-        cache = shard.new_cache()
-        return torch.cat([shard.forward(x[i : i + 1], cache) for i in range(len(x))])
-
-    return {"whole": whole, "one by one": one_by_one} | other_sums(shard)
+    known = {"whole": whole, "one by one": by_pieces(1)} | OTHER_SUMS
+    return {name: partial(kernel, shard) for name, kernel in known.items()}
 
 
 # --- attacks ---

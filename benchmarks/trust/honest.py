@@ -13,8 +13,9 @@ from torch import Tensor
 
 from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
-from benchmarks.trust.kernels import other_sums
+from benchmarks.trust.kernels import OTHER_SUMS
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, quick_columns, town
+from core.dispute.registration.kernels import by_pieces, on_threads
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 from core.engine.batch.whole import prepare, run_whole
@@ -139,29 +140,17 @@ def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
     yield "whole, fused attention", lambda x: attention(shard, "sdpa")(shard, 0)(x)
     ready = prepare(here.load(here.spans[stage]), here.folder)
     yield "whole, as auditors run it", partial(run_whole, ready, states=True)
-    yield f"chunks of {CHUNK}", lambda x: _by_pieces(shard, x, CHUNK)
-    yield "decoded one by one", lambda x: _by_pieces(shard, x, 1)
-    yield "two threads", lambda x: _on_threads(shard, x, 2)
-    yield from other_sums(shard).items()
+    yield f"chunks of {CHUNK}", partial(by_pieces(CHUNK), shard)
+    yield "decoded one by one", partial(by_pieces(1), shard)
+    yield "two threads", partial(on_threads(2), shard)
+    for name, sums in OTHER_SUMS.items():
+        yield name, partial(sums, shard)
     for batch in (1, 8, 32):
         yield f"batch of {batch}, torch's kernels", _batched(shard, batch, bare=True)
     packed = here.load(here.spans[stage])
     least = prepack(packed, model_dir=here.folder).least_rows
     for batch in (1, 8, 32):
         yield f"batch of {batch}, our kernels", _batched(packed, batch, least_rows=least)
-
-
-def _by_pieces(shard: ModelShard, x: Tensor, length: int) -> Tensor:
-    cache = shard.new_cache()
-    return torch.cat([shard.forward(x[i : i + length], cache) for i in range(0, len(x), length)])
-
-
-def _on_threads(shard: ModelShard, x: Tensor, threads: int) -> Tensor:
-    torch.set_num_threads(threads)
-    try:
-        return shard.forward(x, shard.new_cache())
-    finally:
-        torch.set_num_threads(1)
 
 
 # --- batches ---

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from core.dispute.registration.kernels import Kernel, whole
 from core.engine.model.blocks import ModelShard
 
 BLOCK = 16
@@ -46,29 +47,24 @@ def _reordered(x: Tensor, w: Tensor) -> Tensor:
     return x[..., order].float() @ w[:, order].float().T
 
 
-PRODUCTS: dict[str, Product] = {
-    "sums one by one": _sequential,
-    "sums in blocks": _blocked,
-    "split sums": _split,
-    "reordered sums": _reordered,
-}
-
-
-def other_sums(shard: ModelShard) -> dict[str, Callable[[Tensor], Tensor]]:
-    """The shard's rows [N, D] → [N, D] with each of these orders, by name."""
-    return {name: _with_products(shard, product) for name, product in PRODUCTS.items()}
-
-
-def _with_products(shard: ModelShard, product: Product) -> Callable[[Tensor], Tensor]:
-    linears = [m for m in shard.decoder_layers.modules() if isinstance(m, nn.Linear)]
-
-    def run(x: Tensor) -> Tensor:
+def _with_products(product: Product) -> Kernel:
+    def run(shard: ModelShard, x: Tensor) -> Tensor:
+        linears = [m for m in shard.decoder_layers.modules() if isinstance(m, nn.Linear)]
         with ExitStack() as stack:
             for linear in linears:
                 stack.enter_context(_multiplying(linear, product))
-            return shard.forward(x, shard.new_cache())
+            return whole(shard, x)
 
     return run
+
+
+#: The library's layers with other orders of summation in their products.
+OTHER_SUMS: dict[str, Kernel] = {
+    "sums one by one": _with_products(_sequential),
+    "sums in blocks": _with_products(_blocked),
+    "split sums": _with_products(_split),
+    "reordered sums": _with_products(_reordered),
+}
 
 
 @contextmanager

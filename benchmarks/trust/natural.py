@@ -15,15 +15,17 @@ import numpy as np
 import torch
 
 from benchmarks.table import Row
-from benchmarks.trust.adversary import kernels
+from benchmarks.trust.kernels import OTHER_SUMS
 from benchmarks.trust.limits import Limits
 from benchmarks.trust.town import Town, quick_columns, town
 from benchmarks.trust.town import columns as all_columns
+from core.dispute.registration.kernels import by_pieces, whole
 
 TEXTS, TOKENS = 12, 160
 SEEDS = (0, 101)
 MINUTES = 1.0  # of search among token ids, for each model
 CHOSEN = 16  # tokens of a sequence
+KERNELS = (whole, by_pieces(1), OTHER_SUMS["sums one by one"])
 STAGE = 1  # in the middle, behind a real prefix
 QUICK: dict[str, Any] = {"TEXTS": 1, "TOKENS": 20, "MINUTES": 0.0, "columns": quick_columns}
 
@@ -119,8 +121,8 @@ def _count(here: Town, ids: Sequence[int], tally: Tally) -> None:
     rows = prefix.forward(torch.tensor(list(ids)), prefix.new_cache()).float()
     limits = Limits(here, STAGE, rows, SEEDS)
     tally.lifted = max(tally.lifted, limits.lifted())
-    for run in list(kernels(shard).values())[:3]:
-        for shares in limits.shares(run(rows), pleaded=False):
+    for kernel in KERNELS:
+        for shares in limits.shares(kernel(shard, rows), pleaded=False):
             tally.windows += len(shares)
             tally.above += int((shares > 1).sum())
             tally.share = max(tally.share, float(shares.max()))

@@ -15,36 +15,28 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.dispute.play.program import model_program
+from core.dispute.registration.kernels import KERNELS, PACKED
+from core.dispute.registration.natural import ROWS, Largest, largest, random_ids
 from core.dispute.trace.calibration import tolerance_for
 from core.dispute.trace.families import BF16_TOLERANCES, FP32_TOLERANCES, SIGMA
 from core.dispute.trace.program import Tolerance
-from core.engine.kernels.prepack import prepack
-from core.engine.model.attention import attention_by
-from core.engine.model.blocks import ModelShard, output_of
-from core.engine.weights.load_shard import load_shard
 from core.engine.weights.shape import describe_model
 from core.engine.weights.store import model_path
-from core.protocol.types import LayerRange
 from devnet.models.tiny_models import write_tiny_model
 
 TINY = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
-_ROWS = 129
-_SEQUENCES = 1
 _TINY_LAYERS = 12
 _DEPTHS = (1, 6, 10, 18, 29)
-Kernel = Callable[[ModelShard, torch.Tensor], torch.Tensor]
-#: (max_depth, min_rows) → the largest D/S of an honest window, and how many windows there were.
-Largest = dict[tuple[int, int], tuple[float, int]]
+#: By (max_depth, min_rows) of a tolerance.
+Seen = dict[tuple[int, int], Largest]
 
 
 @dataclass(frozen=True)
@@ -67,117 +59,16 @@ NUMERICS = {
 }
 
 
-def whole(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
-    return shard.forward(x, shard.new_cache())
+def seen(model_dir: Path, numerics: Numerics) -> Seen:
+    """What machines of these numerics come to on random tokens, for each published tolerance."""
+    layers, promised = describe_model(model_dir).layers, numerics.tolerances
+    deepest = max(t.max_depth for t in promised)
+    depths = [d for d in _DEPTHS if d < layers and d <= deepest]
+    sigma, texts = model_program(model_dir).tables[SIGMA], [random_ids(model_dir, ROWS, seed=0)]
+    return largest(model_dir, sigma, promised, numerics.name, texts, depths)
 
 
-def by_pieces(length: int) -> Kernel:
-    def run(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
-        cache = shard.new_cache()
-        return torch.cat(
-            [shard.forward(x[i : i + length], cache) for i in range(0, len(x), length)]
-        )
-
-    return run
-
-
-def on_threads(threads: int) -> Kernel:
-    def run(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            return whole(shard, x)
-        finally:
-            torch.set_num_threads(before)
-
-    return run
-
-
-def attending(kind: str) -> Kernel:
-    def run(shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
-        with attention_by(shard.model.config, kind):
-            return whole(shard, x)
-
-    return run
-
-
-def rows_of(kernel: Kernel, shard: ModelShard, x: torch.Tensor) -> torch.Tensor:
-    """What a machine signs: the rows of the shard's last layer, at the model's end too."""
-    if not shard.is_last:
-        return kernel(shard, x)
-    with output_of(shard.decoder_layers[-1]) as left:
-        kernel(shard, x)
-    return torch.cat([part.reshape(-1, shard.hidden) for part in left])
-
-
-PACKED, FUSED = "our kernels", "fused attention"
-KERNELS: dict[str, Kernel] = {
-    "prefill": whole,
-    "chunks of 16": by_pieces(16),
-    "decode": by_pieces(1),
-    "two threads": on_threads(2),
-    "eager attention": attending("eager"),
-    FUSED: attending("sdpa"),
-}
-
-
-def _kernels_for(shard: ModelShard) -> list[Kernel]:
-    """Scores with a soft cap have no fused attention."""
-    has_cap = getattr(shard.model.config, "attn_logit_softcapping", None) is not None
-    return [kernel for name, kernel in KERNELS.items() if not (has_cap and name == FUSED)]
-
-
-def deviations(
-    model_dir: Path, depths: tuple[int, ...], seed: int, numerics: str
-) -> Iterator[tuple[int, Any]]:
-    """(depth, whitened errors and sizes by row) of every kernel on every span."""
-    shape, rng = describe_model(model_dir), np.random.default_rng(seed)
-    sigma = model_program(model_dir).tables[SIGMA].astype(np.float64)
-    texts = [torch.from_numpy(rng.integers(3, shape.vocab, _ROWS)) for _ in range(_SEQUENCES)]
-    for depth in depths:
-        entering = list(texts)
-        for start in range(0, shape.layers, depth):
-            span = LayerRange(start, min(start + depth, shape.layers))
-            exact = load_shard(model_dir, span, numerics=numerics, reference=True)
-            served, packed = (load_shard(model_dir, span, numerics=numerics) for _ in range(2))
-            prepack(packed)
-            for i, x in enumerate(entering):
-                made = reexecute(exact, x if start == 0 else x.double(), states=True)
-                reference = (made.rows if exact.is_last else made).numpy()
-                for shard, kernel in (
-                    *((served, k) for k in _kernels_for(served)),
-                    (packed, whole),
-                ):
-                    y = rows_of(kernel, shard, x).float().numpy()
-                    yield len(span), (y[1:], reference[1:], sigma[span.end])
-                entering[i] = rows_of(whole, served, x)
-            if len(span) < depth:
-                break
-
-
-def largest(model_dir: Path, numerics: Numerics, seed: int = 0) -> Largest:
-    """What machines of these numerics come to, for every tolerance that is published."""
-    layers = describe_model(model_dir).layers
-    wanted = [(t.max_depth, t.min_rows) for t in numerics.tolerances]
-    found = dict.fromkeys(wanted, (0.0, 0))
-    deepest = max(t.max_depth for t in numerics.tolerances)
-    depths = tuple(d for d in _DEPTHS if d < layers and d <= deepest)
-    for depth, (served, reference, sigma) in deviations(model_dir, depths, seed, numerics.name):
-        for max_depth, rows in wanted:
-            if depth > max_depth:
-                continue
-            worst, count = found[max_depth, rows]
-            for at in range(0, len(served) - rows + 1, rows):
-                window = slice(at, at + rows)
-                worst = max(
-                    worst, whitened_relative_l2(served[window], reference[window], sigma).ratio
-                )
-                count += 1
-            found[max_depth, rows] = (worst, count)
-    return found
-
-
-def entries(results: list[Largest], tolerances: Sequence[Tolerance]) -> list[dict[str, Any]]:
+def entries(results: list[Seen], tolerances: Sequence[Tolerance]) -> list[dict[str, Any]]:
     rows = []
     for tolerance in tolerances:
         key = (tolerance.max_depth, tolerance.min_rows)
@@ -185,8 +76,8 @@ def entries(results: list[Largest], tolerances: Sequence[Tolerance]) -> list[dic
             {
                 "max_depth": tolerance.max_depth,
                 "min_rows": tolerance.min_rows,
-                "largest": (most := max(float(f"{r[key][0]:.3g}") for r in results)),
-                "windows": sum(r[key][1] for r in results),
+                "largest": (most := max(float(f"{r[key].ratio:.3g}") for r in results)),
+                "windows": sum(r[key].windows for r in results),
                 "parts_per_trillion": tolerance_for(most, tolerance.parts_per_trillion),
             }
         )
@@ -199,7 +90,7 @@ def machine() -> str:
 
 
 def main(file: Path, numerics: Numerics, real: Sequence[str]) -> None:
-    found: dict[str, list[Largest]] = {}
+    found: dict[str, list[Seen]] = {}
     models: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         tiny = {}
@@ -208,7 +99,7 @@ def main(file: Path, numerics: Numerics, real: Sequence[str]) -> None:
             tiny[f"{name} of {_TINY_LAYERS} random layers"] = path
         for name, path in {**tiny, **{name: model_path(name) for name in real}}.items():
             architecture = describe_model(path).architecture
-            found.setdefault(architecture, []).append(largest(path, numerics))
+            found.setdefault(architecture, []).append(seen(path, numerics))
             models.setdefault(architecture, []).append(name)
             print(name, found[architecture][-1], flush=True)
     document = json.loads(file.read_text("utf-8")) if file.exists() else {"profiles": {}}

@@ -1,0 +1,5 @@
+"""What honest work on a model's own weights comes to, before T is promised for them.
+
+`kernels`  how an honest machine computes a shard's rows
+`natural`  how far its work on natural rows is from float64, at every span of layers
+"""
