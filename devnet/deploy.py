@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,13 +187,22 @@ def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpe
 async def register_model(
     chain: RpcChain, signer: DigestSigner, model_dir: Path, program: ModelProgram | None = None
 ) -> str:
-    """Register the model and store its program unless they are; returns the model's id."""
+    """Register the model and store its program unless they are; returns the model's id.
+
+    Before anything is sent it is measured whether honest machines keep the program's T on these
+    weights. Raises ModelUnsupported where they do not.
+    """
+    from core.dispute.registration.weigh import check_weights
+
     program = program or registered_program(model_dir)
     spec = model_spec(model_dir, program)
     model_id = signing.model_id(spec)
+    is_there = await chain.read("ModelRegistry", "exists", model_id)
+    if program and not is_there:
+        await asyncio.to_thread(check_weights, model_dir, program)
     if program and not await chain.read("ProgramStore", "has", spec.numerics_profile):
         await chain.transact(signer, "ProgramStore", "store", program.program.to_bytes())
-    if not await chain.read("ModelRegistry", "exists", model_id):
+    if not is_there:
         roots = ["0x" + root.hex() for root in model_manifest(model_dir).roots]
         await chain.transact(signer, "ModelRegistry", "register", spec, roots)
     return model_id

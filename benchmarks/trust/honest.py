@@ -15,7 +15,7 @@ from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.kernels import OTHER_SUMS
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, quick_columns, town
-from core.dispute.registration.kernels import by_pieces, on_threads
+from core.dispute.registration.kernels import by_pieces, with_threads
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
 from core.engine.batch.whole import prepare, run_whole
@@ -142,7 +142,7 @@ def _kernels(here: Town, stage: int) -> Iterator[tuple[str, Kernel]]:
     yield "whole, as auditors run it", partial(run_whole, ready, states=True)
     yield f"chunks of {CHUNK}", partial(by_pieces(CHUNK), shard)
     yield "decoded one by one", partial(by_pieces(1), shard)
-    yield "two threads", partial(on_threads(2), shard)
+    yield "two threads", partial(with_threads(2), shard)
     for name, sums in OTHER_SUMS.items():
         yield name, partial(sums, shard)
     for batch in (1, 8, 32):

@@ -11,8 +11,8 @@ from torch import Tensor
 from benchmarks.trust.town import Town
 from core.dispute.play.build import Boundaries
 from core.dispute.play.plea import Conditioning, most_noise
+from core.dispute.registration.search import PARTS, tolerance_of
 from core.dispute.trace.layout import TraceLayout
-from core.dispute.trace.program import Program
 
 WINDOWS = (1, 16, 64)
 
@@ -44,18 +44,11 @@ class Limits:
         for wide in WINDOWS:
             if wide > len(self._of.size):
                 continue
-            least = tolerance_of(self._program, self._depth, wide)
+            tolerance = tolerance_of(self._program, self._depth, wide)
+            assert tolerance is not None, "a stage that the program does not judge"
+            least = tolerance.parts_per_trillion / PARTS
             noise = np.max([_sums(change, wide) for change in self._changes], axis=0)
             yield _sums(self._of.size, wide) * least**2, most * noise, wide
-
-
-def tolerance_of(program: Program, depth: int, rows: int) -> float:
-    """T of a window of so many rows, for a stage of `depth` layers: the least that applies."""
-    return min(
-        t.parts_per_trillion / 10**12
-        for t in program.tolerances
-        if depth <= t.max_depth and rows >= t.min_rows
-    )
 
 
 def _sums(squares: Any, wide: int) -> Any:

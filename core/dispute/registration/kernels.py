@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -30,14 +31,21 @@ def by_pieces(length: int) -> Kernel:
     return run
 
 
-def on_threads(threads: int) -> Kernel:
+@contextmanager
+def on_threads(threads: int) -> Iterator[None]:
+    """Within, torch computes on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def with_threads(threads: int) -> Kernel:
     def run(shard: ModelShard, x: Tensor) -> Tensor:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
+        with on_threads(threads):
             return whole(shard, x)
-        finally:
-            torch.set_num_threads(before)
 
     return run
 
@@ -64,7 +72,7 @@ KERNELS: dict[str, Kernel] = {
     "prefill": whole,
     "chunks of 16": by_pieces(16),
     "decode": by_pieces(1),
-    "two threads": on_threads(2),
+    "two threads": with_threads(2),
     "eager attention": attending("eager"),
     _FUSED: attending("sdpa"),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,11 +16,10 @@ from torch import Tensor
 
 from core.dispute.play.model import TraceModel
 from core.dispute.referee import LeafKind
-from core.dispute.trace.layout import TABLES_PART, UNSHAKEN, TraceLayout
-from core.dispute.trace.program import NONE, Form, Op
+from core.dispute.trace.layout import EMBED_PART, TABLES_PART, UNSHAKEN, TraceLayout
+from core.dispute.trace.program import NONE, Op
 
 _TWO_ROOT = 2 * (2 / torch.pi) ** 0.5
-_HEADS = (Form.QUERY, Form.KEYS)
 #: A value of an operator, changed.
 Shake = Callable[[Tensor], Tensor]
 
@@ -44,6 +44,19 @@ class Differentiable:
                 made.append(found)
             entering = made[-1]
         return entering
+
+    @cached_property
+    def table(self) -> Tensor:
+        """The embeddings [V, D] in float32, before they are scaled."""
+        return torch.from_numpy(self._model.tensor(EMBED_PART, self._enter.tensor))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """What enters a first stage's layers of ids [N], [N, D]."""
+        return self.table[ids].double() * self._number(self._enter)
+
+    @property
+    def _enter(self) -> Op:
+        return self._at.section(0).ops[0]
 
     def whitened(self, rows: Tensor) -> Tensor:
         """Each row's size [N] in units of the registered sizes of its channels."""
