@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.trust.town import Town
 from core.dispute.play.build import Boundaries
 from core.dispute.play.plea import Conditioning, most_noise
-from core.dispute.registration.search import PARTS, tolerance_of
+from core.dispute.registration.search import PARTS, tolerance_of, window_sums
 from core.dispute.trace.layout import TraceLayout
 
 WINDOWS = (1, 16, 64)
@@ -36,7 +36,7 @@ class Limits:
         far = self._of.deviation(served.float().numpy())
         for size, noise, wide in self._windows():
             limit = np.maximum(size, noise) if pleaded else size
-            yield np.sqrt(_sums(far, wide) / limit)
+            yield np.sqrt(window_sums(far, wide) / limit)
 
     def _windows(self) -> Iterator[tuple[Any, Any, int]]:
         """T²·S² and K²·N² of every window, by length."""
@@ -47,11 +47,5 @@ class Limits:
             tolerance = tolerance_of(self._program, self._depth, wide)
             assert tolerance is not None, "a stage that the program does not judge"
             least = tolerance.parts_per_trillion / PARTS
-            noise = np.max([_sums(change, wide) for change in self._changes], axis=0)
-            yield _sums(self._of.size, wide) * least**2, most * noise, wide
-
-
-def _sums(squares: Any, wide: int) -> Any:
-    """Sums over every `wide` neighbours."""
-    total = np.concatenate([[0.0], np.cumsum(squares)])
-    return total[wide:] - total[:-wide]
+            noise = np.max([window_sums(change, wide) for change in self._changes], axis=0)
+            yield window_sums(self._of.size, wide) * least**2, most * noise, wide

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -156,52 +157,99 @@ class _Judge:
     ways: Mapping[str, Callable[[Tensor], Tensor]]
 
     def look_at(self, attack: str, x: Tensor) -> None:
-        """Ids [N] or rows [N, D] in windows of their own length; one row in every window."""
-        self.found.tried.add(attack)
-        lengths = {t.min_rows for t in self.site.program.tolerances} if len(x) == 1 else {1}
-        for many in sorted(many for many in lengths if many <= self.effort.most_rows):
-            self._judge(attack, x.repeat(many, *[1] * (x.ndim - 1)))
-
-    def _judge(self, attack: str, x: Tensor) -> None:
-        """The rows by every kernel, by the worst one again on rows changed a little; what comes
-        nearest to the limit is kept.
+        """Ids [N] or rows [N, D] by every kernel, by the worst one again on rows changed a little,
+        in every window that has a T. One row is repeated to fill the longest.
         """
-        site, found = self.site, self.found
-        tolerance = tolerance_of(site.program, len(site.span), len(x))
-        if tolerance is None:
-            return
-        if x.is_floating_point():
+        self.found.tried.add(attack)
+        site, is_rows = self.site, x.is_floating_point()
+        if len(x) == 1:
+            longest = max(t.min_rows for t in site.program.tolerances)
+            x = x.repeat(min(longest, self.effort.most_rows), *[1] * (x.ndim - 1))
+        if is_rows:
             x = x.to(getattr(torch, site.numerics))
-        least, first = tolerance.parts_per_trillion / PARTS, site.conditioning(x)
-        kernel = max(self.ways, key=lambda name: self._far(first, name, x))
-        tries = [(first, x)]
-        for _ in range(self.effort.ground if x.is_floating_point() else 0):
+        first = _Exact(site.conditioning(x))
+        works = [self._worked(first, name, x) for name in self.ways]
+        worst = max(works, key=lambda work: max((w.bare for w in work), default=0.0))
+        if not worst:
+            return  # so few rows have no T at this depth
+        works = [worst]
+        for _ in range(self.effort.ground if is_rows else 0):
             moved = _moved(x, self.rng)
-            tries.append((site.conditioning(moved), moved))
-        ratio, of = max(
-            ((self._far(exact, kernel, given), exact) for exact, given in tries),
-            key=lambda one: one[0],
-        )
-        found.bare = max(found.bare, ratio / least)
-        # Neither the worst nor too far, whatever a plea adds.
+            works.append(self._worked(_Exact(site.conditioning(moved)), worst[0].kernel, moved))
+        for of_length in zip(*works, strict=True):
+            self._plead(attack, max(of_length, key=lambda w: w.bare))
+
+    def _worked(self, exact: _Exact, kernel: str, x: Tensor) -> list[_Window]:
+        """The worst window of each length that has a T, of what this kernel makes."""
+        self.found.judged += 1
+        far = exact.of.deviation(self.ways[kernel](x).float().numpy())
+        found = []
+        for rows in sorted({t.min_rows for t in self.site.program.tolerances}):
+            tolerance = tolerance_of(self.site.program, len(self.site.span), rows)
+            if tolerance is not None and rows <= len(x):
+                ratios = np.sqrt(window_sums(far, rows) / window_sums(exact.of.size, rows))
+                ratios = np.where(np.isnan(ratios), np.inf, ratios)
+                at = int(ratios.argmax())
+                found.append(
+                    _Window(kernel, exact, slice(at, at + rows), tolerance, float(ratios[at]))
+                )
+        return found
+
+    def _plead(self, attack: str, worst: _Window) -> None:
+        """Keep what comes nearest to its limit, or is too far, whatever a plea adds."""
+        found, span = self.found, self.site.span
+        found.bare = max(found.bare, worst.bare)
         enough = max(self.effort.floor, min(found.share, HALF))
-        share, noise, most = ratio / least, 0.0, most_noise(site.program)
+        share, noise, most = worst.bare, 0.0, most_noise(self.site.program)
         for seed in SAMPLED if most else ():
             if share <= enough:
                 break
-            noise = max(noise, math.sqrt(of.change(seed).sum() / of.size.sum()))
-            share = ratio / max(least, most * noise)
-        if share <= enough:
-            return
-        how = f"{attack}, {kernel}"
-        found.add(HonestWork("adversarial", how, site.span, len(x), tolerance, ratio, share))
+            noise = max(noise, worst.exact.noise(seed, worst.window))
+            share = worst.ratio / max(worst.least, most * noise)
+        if share > enough:
+            rows = worst.window.stop - worst.window.start
+            how = f"{attack}, {worst.kernel}"
+            found.add(
+                HonestWork("adversarial", how, span, rows, worst.tolerance, worst.ratio, share)
+            )
 
-    def _far(self, exact: Conditioning, kernel: str, x: Tensor) -> float:
-        """D/S of what this kernel makes."""
-        self.found.judged += 1
-        served = self.ways[kernel](x).float().numpy()
-        ratio = math.sqrt(exact.deviation(served).sum() / exact.size.sum())
-        return math.inf if math.isnan(ratio) else ratio
+
+@dataclass(frozen=True)
+class _Exact:
+    """What some rows make, and each shake of it once."""
+
+    of: Conditioning
+    _changes: dict[int, Any] = field(default_factory=dict)
+
+    def noise(self, seed: int, window: slice) -> float:
+        """N over S."""
+        if seed not in self._changes:
+            self._changes[seed] = self.of.change(seed)
+        return math.sqrt(self._changes[seed][window].sum() / self.of.size[window].sum())
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A window of what a kernel made of some rows."""
+
+    kernel: str
+    exact: _Exact
+    window: slice
+    tolerance: Tolerance
+    ratio: float  # D over S
+
+    @property
+    def least(self) -> float:
+        return self.tolerance.parts_per_trillion / PARTS
+
+    @property
+    def bare(self) -> float:
+        return self.ratio / self.least
+
+
+def window_sums(squares: Any, rows: int) -> Any:
+    """Sums over every `rows` neighbours."""
+    return np.lib.stride_tricks.sliding_window_view(squares, rows).sum(axis=1)
 
 
 def _moved(rows: Tensor, rng: torch.Generator) -> Tensor:
