@@ -140,7 +140,7 @@ async def bring_up(run: Run, wanted: WantedDevnet, *, keep: bool) -> Up:
     net.min_machines, net.block_time_s = len(parties), wanted.block_time_s
     try:
         await net.warm_up()
-        with run.stage(first, stages, "chain and contracts"):
+        with run.stage(first, stages, "chain, contracts and model"):
             await net.start_chain(keep=True)
             if not continued:
                 await net.deploy()

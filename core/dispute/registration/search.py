@@ -29,7 +29,7 @@ from core.dispute.registration.kernels import Kernel, honest_ways
 from core.dispute.trace.families import BF16_PLEA
 from core.dispute.trace.layout import TraceLayout
 from core.dispute.trace.program import Program, Tolerance
-from core.engine.model.blocks import ModelShard
+from core.engine.model.blocks import MAX_ACTIVATION, ModelShard
 from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
 
@@ -167,6 +167,8 @@ class _Judge:
             x = x.repeat(min(longest, self.effort.most_rows), *[1] * (x.ndim - 1))
         if is_rows:
             x = x.to(getattr(torch, site.numerics))
+            if not bool((x.abs() <= MAX_ACTIVATION).all()):
+                return  # a stage takes no such rows
         first = _Exact(site.conditioning(x))
         works = [self._worked(first, name, x) for name in self.ways]
         worst = max(works, key=lambda work: max((w.bare for w in work), default=0.0))
@@ -187,8 +189,7 @@ class _Judge:
         for rows in sorted({t.min_rows for t in self.site.program.tolerances}):
             tolerance = tolerance_of(self.site.program, len(self.site.span), rows)
             if tolerance is not None and rows <= len(x):
-                ratios = np.sqrt(window_sums(far, rows) / window_sums(exact.of.size, rows))
-                ratios = np.where(np.isnan(ratios), np.inf, ratios)
+                ratios = _ratios(window_sums(far, rows), window_sums(exact.of.size, rows))
                 at = int(ratios.argmax())
                 found.append(
                     _Window(kernel, exact, slice(at, at + rows), tolerance, float(ratios[at]))
@@ -247,6 +248,13 @@ class _Window:
         return self.ratio / self.least
 
 
+def _ratios(far: Any, size: Any) -> Any:
+    """D/S of windows, infinite for what is no number."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.sqrt(far / size)
+    return np.where(far == 0, 0.0, np.where(np.isnan(found), np.inf, found))
+
+
 def window_sums(squares: Any, rows: int) -> Any:
     """Sums over every `rows` neighbours."""
     return np.lib.stride_tricks.sliding_window_view(squares, rows).sum(axis=1)
@@ -281,7 +289,8 @@ def cancelled(site: Site, steps: int, rng: torch.Generator, until: float) -> Ite
         jacobian = torch.autograd.functional.jacobian(left, x[0], vectorize=True) * f.sigma
         square = jacobian.T @ jacobian
         damped = square + damping * torch.diag(square.diagonal() + 1e-9)
-        tried = x - torch.linalg.solve(damped, jacobian.T @ left(x[0])) * f.sigma
+        step = torch.linalg.solve_ex(damped, jacobian.T @ left(x[0])).result
+        tried = x - step * f.sigma
         if ratio(tried) < best:
             x, best, damping = tried, ratio(tried), max(damping / 5, 1e-12)
         else:

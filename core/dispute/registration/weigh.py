@@ -94,7 +94,7 @@ def _natural(model_dir: Path, ours: ModelProgram, seed: int) -> Iterator[HonestW
             tolerance.min_rows,
             tolerance,
             most.ratio,
-            math.inf if math.isnan(share) else share,
+            share,
         )
 
 
