@@ -21,6 +21,7 @@ from devnet.models.model_spec import spec_of_folder
 
 if TYPE_CHECKING:
     from core.dispute.play.program import ModelProgram
+    from core.dispute.registration.search import SearchEffort
 
 USD = 10**6
 
@@ -185,21 +186,25 @@ def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpe
 
 
 async def register_model(
-    chain: RpcChain, signer: DigestSigner, model_dir: Path, program: ModelProgram | None = None
+    chain: RpcChain,
+    signer: DigestSigner,
+    model_dir: Path,
+    program: ModelProgram | None = None,
+    effort: SearchEffort | None = None,
 ) -> str:
     """Register the model and store its program unless they are; returns the model's id.
 
     Before anything is sent it is measured whether honest machines keep the program's T on these
-    weights. Raises ModelUnsupported where they do not.
+    weights; `effort` is that of the search for rows. Raises ModelUnsupported where they do not.
     """
-    from core.dispute.registration.weigh import check_weights
+    from core.dispute.registration.weigh import REGISTERING, check_weights
 
     program = program or registered_program(model_dir)
     spec = model_spec(model_dir, program)
     model_id = signing.model_id(spec)
     is_there = await chain.read("ModelRegistry", "exists", model_id)
     if program and not is_there:
-        await asyncio.to_thread(check_weights, model_dir, program)
+        await asyncio.to_thread(check_weights, model_dir, program, effort or REGISTERING)
     if program and not await chain.read("ProgramStore", "has", spec.numerics_profile):
         await chain.transact(signer, "ProgramStore", "store", program.program.to_bytes())
     if not is_there:

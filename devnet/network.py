@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core.chain.rpc import RpcChain
 from core.engine.weights.store import resolve_model
@@ -23,6 +23,9 @@ from devnet.links.service import ask, read_plan, write_plan
 from devnet.models.unpack import DEFAULT_MODEL
 from devnet.ports import free_ports
 from devnet.processes import Processes, ProcessFailed, RunningProgram
+
+if TYPE_CHECKING:
+    from core.dispute.registration.search import SearchEffort
 
 ENROLLED_WITHIN_S = 120.0
 
@@ -66,6 +69,7 @@ class Devnet:
     model: str = DEFAULT_MODEL
     cache: Path | None = None  # where models are; None: the user's cache
     parameters: Parameters = field(default_factory=Parameters)
+    effort: SearchEffort | None = None  # before the model is registered; None: as usual
     parties: Sequence[str] = tuple(PARTIES)
     processes: Processes = field(init=False)
     addresses: dict[str, str] = field(default_factory=dict)
@@ -116,7 +120,7 @@ class Devnet:
             if party in FUNDS:
                 address = self.addresses[party]
                 await chain.transact(deployer, "TestUSD", "mint", address, FUNDS[party])
-        self.model_id = await register_model(chain, deployer, self.model_folder)
+        self.model_id = await register_model(chain, deployer, self.model_folder, effort=self.effort)
         self.write_network_file()
         for party in self.parties:
             self.write_home(party, {"client": self._client_section})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from core.dispute.registration.search import SearchEffort
 from devnet.accounts import PARTIES
 from devnet.layout import DevnetFolders
 from devnet.models.tiny_models import write_tiny_model
@@ -42,6 +43,7 @@ async def devnet_of(
         DevnetFolders(folder / "devnet"),
         model=MODEL,
         cache=cache,
+        effort=SearchEffort(steps=1, ground=0, most_rows=1),
         parties=tuple(dict.fromkeys([*PARTIES, *profiles])),
         min_machines=len(profiles),
     )

@@ -44,8 +44,8 @@ _POINTED_AT = 4
 class SearchEffort:
     """How long rows are sought against each stage: by equal seeds and steps, the same rows.
 
-    Every attack runs once at least, from as many starts as there are rounds. Nothing begins anew
-    after `seconds`, and no attack steps on.
+    Every attack runs once at least, from as many starts as there are rounds. In the first
+    round they share `seconds`; after them nothing begins anew, and no attack steps on.
     """
 
     steps: int = 80  # of a search from one start
@@ -138,13 +138,16 @@ def search(
 ) -> None:
     """Each attack against one stage, from several starts; `extra` kernels compute beside ours."""
     until = time.monotonic() + effort.seconds
+    attacks = ATTACKS if site.span.start else TOKEN_ATTACKS
     rng = torch.Generator().manual_seed(effort.seed << 20 | site.span.start << 10 | site.span.end)
     judge = _Judge(site, effort, rng, found, honest_ways(site.load, extra))
     for number in range(effort.rounds):
-        for name, attack in (ATTACKS if site.span.start else TOKEN_ATTACKS).items():
-            if number and time.monotonic() >= until:
+        for name, attack in attacks.items():
+            now = time.monotonic()
+            if number and now >= until:
                 return
-            for x in attack(site, effort.steps, rng, until):
+            end = until if number else now + effort.seconds / len(attacks)
+            for x in attack(site, effort.steps, rng, end):
                 judge.look_at(name, x)
 
 
@@ -303,7 +306,7 @@ def cancelled(site: Site, steps: int, rng: torch.Generator, until: float) -> Ite
 def amplified(site: Site, steps: int, rng: torch.Generator, until: float) -> Iterator[Tensor]:
     """Rows in which a random shake grows most: by Adam, from natural sizes."""
     f = site.gradients
-    for count in (2, 16):
+    for count in (16, 2):
         x = torch.randn(count, len(f.sigma), generator=rng, dtype=torch.float64) * f.sigma
         x.requires_grad_()
         by = torch.optim.Adam([x], lr=float(f.sigma.mean()) / 20)
@@ -319,7 +322,7 @@ def amplified(site: Site, steps: int, rng: torch.Generator, until: float) -> Ite
 def named(site: Site, steps: int, rng: torch.Generator, until: float) -> Iterator[Tensor]:
     """Token ids in which a random shake grows most: one after the other, by gradients."""
     f, table = site.gradients, site.gradients.table
-    for count in (1, 16):
+    for count in (16, 1):
         ids = torch.randint(len(table), (count,), generator=rng)
         best = math.inf
         for _ in range(steps):

@@ -41,11 +41,11 @@ _ROWS = 65
 WEIGHED_FILE = "headrace-weighed.txt"
 _VERSION = 1
 #: Before every registration.
-REGISTERING = SearchEffort(steps=12, ground=2, seconds=2.0, floor=HALF)
+REGISTERING = SearchEffort(steps=40, ground=2, seconds=2.0, floor=HALF)
 _log = logging.getLogger(__name__)
 
 
-def check_weights(model_dir: Path, ours: ModelProgram, effort: SearchEffort = REGISTERING) -> None:
+def check_weights(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> None:
     """Raise ModelUnsupported where `weigh` refuses. That it did not is kept beside the model, and
     the same weights are not measured again for the same program and effort.
     """

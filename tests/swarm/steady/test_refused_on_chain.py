@@ -69,7 +69,10 @@ async def test_an_order_is_refused_on_another_chain_even_at_equal_addresses(
     try:
         await deploy(other, deployer, deployer.address, world.net.parameters)
         assert dict(other.addresses) == dict(world.chain.addresses)
-        assert await register_model(other, deployer, world.net.model_folder) == world.net.model_id
+        again = await register_model(
+            other, deployer, world.net.model_folder, effort=world.net.effort
+        )
+        assert again == world.net.model_id
         with pytest.raises(ContractRefused) as refused:
             await other.simulate(
                 world.net.addresses["matcher-1"],

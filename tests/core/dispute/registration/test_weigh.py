@@ -22,7 +22,7 @@ from core.protocol.errors import ModelUnsupported
 from devnet.models.tiny_models import write_tiny_model
 from tests.core.dispute.registration.crafted import LAYER, write_crafted_model
 
-EFFORT = SearchEffort(steps=8, ground=1, most_rows=16, floor=HALF, seed=1)
+EFFORT = SearchEffort(steps=4, ground=1, most_rows=16, floor=HALF, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "llama", "llama", layers=2)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3"])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
 def test_models_as_they_are_made_keep_the_published_tolerances(family: str, tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / family, family, layers=2)
     found = weigh(path, model_program(path, FP32_TOLERANCES), EFFORT)
@@ -52,7 +52,8 @@ def test_bfloat16_is_weighed_by_machines_of_bfloat16(tmp_path: Path) -> None:
 
 def test_weights_by_which_sums_cancel_are_refused(crafted: Path) -> None:
     with pytest.raises(ModelUnsupported) as refused:
-        weigh(crafted, model_program(crafted, FP32_TOLERANCES), EFFORT)
+        check_weights(crafted, model_program(crafted, FP32_TOLERANCES), EFFORT)
+    assert not (crafted / WEIGHED_FILE).exists()
     error = refused.value
     assert error.what.startswith("honest work on natural rows comes to ")
     assert f"layers {LAYER}-{LAYER}, 64 rows" in error.why
@@ -76,7 +77,7 @@ def test_the_least_tolerance_that_is_named_would_do(crafted: Path) -> None:
 
 def test_adversarial_rows_are_refused_where_no_plea_is_left(llama: Path) -> None:
     """The same model, once with a plea and once with one that lifts nothing."""
-    longer = replace(EFFORT, steps=30, most_rows=1)
+    longer = replace(EFFORT, steps=40, most_rows=1)
     assert weigh(llama, model_program(llama, FP32_TOLERANCES, plea=FP32_PLEA), longer)
     bare = model_program(llama, FP32_TOLERANCES, plea=Plea(0, FP32_PLEA.own_bits))
     with pytest.raises(ModelUnsupported) as refused:
@@ -107,13 +108,6 @@ def test_a_model_is_weighed_once_for_a_program(
     (llama / WEIGHED_FILE).unlink()
     check_weights(llama, other, EFFORT)
     assert len(weighed) == 4
-
-
-def test_a_refusal_is_not_kept(crafted: Path) -> None:
-    for _ in range(2):
-        with pytest.raises(ModelUnsupported):
-            check_weights(crafted, model_program(crafted, FP32_TOLERANCES[:1]), EFFORT)
-    assert not (crafted / WEIGHED_FILE).exists()
 
 
 def test_stages_of_every_depth_that_has_a_tolerance_are_searched(llama: Path) -> None:
