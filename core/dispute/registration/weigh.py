@@ -127,7 +127,7 @@ def _refusal(found: list[HonestWork]) -> ModelUnsupported:
     worst = found[0]
     of, promised = worst.tolerance, worst.tolerance.parts_per_trillion / PARTS
     ratio = max(w.ratio for w in found if w.tolerance == of and w.share > HALF)
-    least, enough = math.inf, "register it without tolerances: its disputes are then the jury's"
+    least, enough = None, "register it without tolerances: nobody is accused of deviating then"
     if math.isfinite(ratio):
         least = tolerance_for(ratio, of.parts_per_trillion) / PARTS
         enough = f"register it with a T of {least:g} there, or more"
