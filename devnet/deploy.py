@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.chain.chain import CONTRACTS
 from core.chain.rpc import RpcChain, predict_address
-from core.dispute.trace.program import Tolerance
 from core.engine.weights.shape import describe_model
 from core.engine.weights.weights import model_manifest
 from core.protocol import signing
 from core.protocol.signing import DigestSigner
 from core.protocol.types import ModelSpec
-from devnet.models.calibration import calibrated
 from devnet.models.model_spec import spec_of_folder
+from devnet.models.registering import registered_program
 
 if TYPE_CHECKING:
     from core.dispute.play.program import ModelProgram
@@ -152,22 +150,6 @@ async def deploy(
         assert address == at[name], f"{name} landed at {address}, not at {at[name]}"
     chain.bind("Evidence", await chain.read("TaskRegistry", "evidence"))
     return dict(chain.addresses)
-
-
-def registered_program(
-    model_dir: Path, tolerances: Sequence[Tolerance] | None = None
-) -> ModelProgram | None:
-    """The operator program that a model folder is registered with, by default as calibrated here.
-
-    None where no program describes the model: its disputes are the jury's.
-    """
-    from core.dispute.play.program import has_program, model_program
-
-    if not has_program(model_dir):
-        return None
-    architecture = describe_model(model_dir).architecture
-    given = calibrated(architecture) if tolerances is None else tolerances
-    return model_program(model_dir, given)
 
 
 def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpec:

@@ -25,7 +25,7 @@ ANYWHERE = "*"
 #: Check → contract or function (or ANYWHERE) → why it is no fault.
 REASONS: dict[str, dict[str, str]] = {
     "arbitrary-send-erc20": {
-        "Escrow._pull": "from the caller, or the requester whom TaskRegistry.open saw as its caller",
+        "Escrow._pull": "from the caller, or the requester who called TaskRegistry.open",
         "ToleranceGame.open": "from the challenger, who called TaskRegistry.dispute",
     },
     "incorrect-exp": {"ShaTree.climb": "xor is meant: it chooses one of two words"},

@@ -41,7 +41,7 @@ _ROWS = 65
 WEIGHED_FILE = "headrace-weighed.txt"
 _VERSION = 1
 #: Before every registration.
-REGISTERING = SearchEffort(steps=40, ground=2, seconds=2.0, floor=HALF)
+REGISTERING = SearchEffort(steps=40, ground=1, seconds=0.3, most_rows=16, floor=HALF)
 _log = logging.getLogger(__name__)
 
 
@@ -49,15 +49,24 @@ def check_weights(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> 
     """Raise ModelUnsupported where `weigh` refuses. That it did not is kept beside the model, and
     the same weights are not measured again for the same program and effort.
     """
-    of = (_VERSION, model_manifest(model_dir).hash().hex(), ours.numerics_profile, effort)
-    stamp, kept = sha256(repr(of).encode()).hexdigest(), model_dir / WEIGHED_FILE
-    if kept.is_file() and kept.read_text("utf-8") == stamp:
+    if is_weighed(model_dir, ours, effort):
         return
     weigh(model_dir, ours, effort)
     try:
-        kept.write_text(stamp, encoding="utf-8")
+        (model_dir / WEIGHED_FILE).write_text(_stamp(model_dir, ours, effort), encoding="utf-8")
     except OSError as error:
         _log.warning("cannot keep beside the model that it was weighed: %s", error)
+
+
+def is_weighed(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> bool:
+    """Whether these weights were found to keep this program's T, with this effort."""
+    kept = model_dir / WEIGHED_FILE
+    return kept.is_file() and kept.read_text("utf-8") == _stamp(model_dir, ours, effort)
+
+
+def _stamp(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> str:
+    of = (_VERSION, model_manifest(model_dir).hash().hex(), ours.numerics_profile, effort)
+    return sha256(repr(of).encode()).hexdigest()
 
 
 def weigh(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> list[HonestWork]:
@@ -80,8 +89,8 @@ def weigh(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> list[Hon
 def _natural(model_dir: Path, ours: ModelProgram, seed: int) -> Iterator[HonestWork]:
     program, rows = ours.program, min(_ROWS, ours.program.context)
     encode = Tokenizer(model_dir).encode
-    corpus = [token for text in corpus_texts() for token in encode(text)]
-    texts = [torch.tensor(corpus[:rows]), random_ids(model_dir, rows, seed)]
+    corpus = torch.tensor([token for text in corpus_texts() for token in encode(text)])
+    texts = [torch.cat([corpus[: rows // 2], random_ids(model_dir, rows - rows // 2, seed)])]
     sigma, promised = ours.tables[SIGMA], program.tolerances
     seen = largest(model_dir, sigma, promised, numerics_of(program), texts, _depths(program))
     for tolerance in promised:
@@ -108,11 +117,13 @@ def _adversarial(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> l
 def spans(program: Program) -> list[LayerRange]:
     """Stages of every depth that the program has a T for, the deepest that fit.
 
-    Of each depth those that share the model out, and the first that is fed rows instead of ids.
+    Each layer alone; of a greater depth the first stage, the first that is fed rows instead of ids,
+    and the last.
     """
     layers, found = len(program.layer_types), dict[tuple[int, int], None]()
     for depth in _depths(program):
-        for start in (*range(0, layers, depth), 1):
+        starts = range(layers) if depth == 1 else (0, 1, layers - depth)
+        for start in starts:
             if start < layers:
                 found[start, min(start + depth, layers)] = None
     return [LayerRange(*span) for span in found]
