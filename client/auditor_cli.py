@@ -108,8 +108,11 @@ async def watch(
     delegation: Annotated[
         list[Path] | None, Option(help="Permission signed by a requester (JSON).")
     ] = None,
+    convict: Annotated[
+        bool, Option("--convict", help="Convict stages by their own words, for gas alone.")
+    ] = False,
     dispute: Annotated[
-        bool, Option("--dispute", help="Accuse stages at fault, and pay the bond.")
+        bool, Option("--dispute", help="As --convict; also accuse stages, and pay the bond.")
     ] = False,
     max_bond: Annotated[
         str | None, Option(help="Most to lock for one dispute, such as 20usd.")
@@ -150,6 +153,7 @@ async def watch(
         rate_bps=round(100 * rate),
         serves=requester or (),
         delegation_files=delegation or (),
+        convicts=convict or dispute,
         disputes=dispute,
         tells=tell,
         paid_by_matcher=paid_by_matcher,

@@ -53,6 +53,16 @@ class Looked:
 
 
 @dataclass(frozen=True)
+class OwnWords:
+    """What a stage was convicted by, in words, and what became of it."""
+
+    stage: int
+    request: int
+    why: str
+    ended: str
+
+
+@dataclass(frozen=True)
 class Callbacks:
     """How the daemon reaches beyond the chain. Each call raises HeadraceError."""
 
@@ -72,6 +82,8 @@ class Callbacks:
     hand_in: Callable[[AuditCase, RequestVerdict], Awaitable[None]] | None = None
     #: What accusing a stage takes, and what our disputes hold; None: there is no limit.
     at_stake: Callable[[str, int], Awaitable[AtStake]] | None = None
+    #: Convicts every stage that its own signed words convict, for no bond.
+    convict: Callable[[AuditCase], Awaitable[Sequence[OwnWords]]] | None = None
 
 
 class Watcher:
@@ -160,6 +172,8 @@ class Watcher:
     async def _audit(self, job: WatchedJob) -> None:
         try:
             case = await case_matched(self._chain, job.job_id, job.matched_tx)
+            # First: receipts that contradict each other cannot be audited.
+            await self._convict(case)
             pipelines = await self._callbacks.receipts_of(case)
             drawn, refused = self._draw(job, case, pipelines), None
             try:
@@ -179,6 +193,20 @@ class Watcher:
         except Exception as error:  # what others wrote must not stop the other jobs
             log.exception("audit failed, will retry", job=_named(job.job_id))
             self._put_off(job, repr(error))
+
+    async def _convict(self, case: AuditCase) -> None:
+        if self._callbacks.convict is None:
+            return
+        for one in await self._callbacks.convict(case):
+            operator = case.plan[one.stage].operator
+            fault = AuditEnd.FAULT
+            verdict = StageVerdict(case.job_id, one.stage, operator, fault, 1, 0, 0.0, 0.0, one.why)
+            found = RequestVerdict(one.request, fault, one.stage)
+            self._book.keep([verdict], self._clock.now(), judged=[found])
+            self._book.disputed(case.job_id, one.stage, one.ended)
+            self._on_verdict(verdict)
+            of: dict[str, Any] = {"job": _named(case.job_id), "stage": one.stage}
+            log.warning("convicted by its own words", **of, why=one.why, ended=one.ended)
 
     def _put_off(self, job: WatchedJob, why: str) -> None:
         give_up = job.tries + 1 >= MAX_TRIES

@@ -104,6 +104,22 @@ async def convict_job(run: Run, typed: str, delegation_file: Path | None) -> Non
         run.emit([await _convict(run, context, signer, case, one) for one in due])
 
 
+async def convict_unasked(
+    context: Context, signer: DigestSigner, case: AuditCase, delegation: Delegation | None
+) -> list[tuple[Contradiction, Sent]]:
+    """Convict each stage that its own words convict, and that is not convicted yet.
+
+    Raises HeadraceError; what was sent before has happened.
+    """
+    found, _ = await contradictions(context, signer, case, delegation)
+    done = []
+    for one in found:
+        if not await _is_at_fault(context, case, one.stage):
+            sent = await context.chain.transact(signer, CONTRACT, one.call, *_call(case, one))
+            done.append((one, sent))
+    return done
+
+
 async def _is_at_fault(context: Context, case: AuditCase, stage: int) -> bool:
     job = await context.chain.read("TaskRegistry", "jobOf", case.job_id, case.plan_hash)
     return bool(job["faultMask"] >> stage & 1)

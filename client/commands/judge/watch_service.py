@@ -11,13 +11,14 @@ from pathlib import Path
 from client.audit.evidence import AuditCase, Delegation, case_of_job
 from client.audit.investigation import investigate, open_evidence, read_delegation, source_of
 from client.audit.rerun import AuditEffort, audit_job
+from client.commands.judge.convict import CONTRACT, convict_unasked
 from client.commands.judge.play_dispute import is_played, play_dispute
 from client.context import Context, open_context
 from client.disputes.bonds import AtStake, BondLimits, at_stake
 from client.disputes.jury_dispute import check_standing, open_dispute
 from client.orders.shard_roots import shard_roots
 from client.watch.watch_book import RequestVerdict, StageVerdict, WatchBook
-from client.watch.watcher import Callbacks, Looked, Watcher
+from client.watch.watcher import Callbacks, Looked, OwnWords, Watcher
 from core.chain.follower import EventFollower
 from core.money.audit_report import AuditReport, OperatorAudits, report_of, sign_report
 from core.money.lottery import commitment
@@ -50,6 +51,7 @@ async def watch(
     rate_bps: int,
     serves: Collection[str],
     delegation_files: Collection[Path],
+    convicts: bool,
     disputes: bool,
     tells: bool,
     paid_by_matcher: bool,
@@ -57,8 +59,9 @@ async def watch(
 ) -> None:
     """Audit until stopped orders that name us, and those of the requesters in `serves`.
 
-    `disputes`: a stage at fault is accused, as far as `bonds` allows; `tells`: the matcher is told
-    what is found; `paid_by_matcher`: also what the matcher's lot falls on, which it pays for.
+    `convicts`: a stage is convicted where its own words do; `disputes`: a stage at fault is
+    accused, as far as `bonds` allows; `tells`: the matcher is told what is found;
+    `paid_by_matcher`: also what the matcher's lot falls on, which it pays for.
     """
     settings = run.settings
     if paid_by_matcher:
@@ -89,6 +92,7 @@ async def watch(
                 work.paid_lots if paid_by_matcher else None,
                 work.hand_in if paid_by_matcher else None,
                 None if bonds == BondLimits() else work.at_stake,
+                work.convict if convicts and CONTRACT in context.chain.addresses else None,
             ),
             auditor=signer.address,
             serves=serves,
@@ -147,6 +151,15 @@ class _Work:
                 effort=efforts.__setitem__,
             )
         return Looked(findings, [e.in_float64 for e in efforts], source.profile.is_shadow)
+
+    async def convict(self, case: AuditCase) -> list[OwnWords]:
+        """Convict every stage that its own words convict."""
+        delegation = self._delegation(case)
+        sent = await convict_unasked(self._context, self._signer, case, delegation)
+        return [
+            OwnWords(one.stage, one.request, f"{one.call}: {one.why}", f"convicted in {tx.tx_hash}")
+            for one, tx in sent
+        ]
 
     async def tell(self, standings: Sequence[OperatorAudits]) -> None:
         """Everything that we have found out about operators, to the network's matcher."""

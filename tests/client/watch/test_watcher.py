@@ -24,6 +24,7 @@ from client.watch.watcher import (
     WEIGH_AGAIN_S,
     Callbacks,
     Looked,
+    OwnWords,
     Watcher,
     request_verdict,
 )
@@ -124,6 +125,7 @@ class World:
         self.mute: list[Exception] = []  # what the matcher says instead of lots, and of findings
         self.unheard: list[Exception] = []
         self.handed: list[tuple[int, AuditEnd, int]] = []
+        self.own_words: list[OwnWords] | None = None  # None: nobody is convicted by them
         self.stake = AtStake(20, 0)
         self.weighed = 0
         self.clock = InstantClock()
@@ -137,6 +139,8 @@ class World:
             callbacks = replace(callbacks, paid_lots=self.paid_lots, hand_in=self.hand_in)
         if "bonds" in self.options:
             callbacks = replace(callbacks, at_stake=self.at_stake)
+        if self.own_words is not None:
+            callbacks = replace(callbacks, convict=self.convict)
         around = (self.chain, self.book, self.clock, follower, callbacks)
         self.watcher = Watcher(*around, auditor=AUDITOR, **self.options)
 
@@ -161,6 +165,10 @@ class World:
     async def accuse(self, job: str, stage: int) -> str:
         self.accused.append((job, stage))
         return "fault"
+
+    async def convict(self, case: Any) -> list[OwnWords]:
+        found, self.own_words = self.own_words or [], []
+        return found
 
     async def at_stake(self, job: str, stage: int) -> AtStake:
         self.weighed += 1
@@ -215,6 +223,23 @@ async def test_only_orders_of_ours_are_looked_into(world: World) -> None:
         world.chain.tell("JobAcknowledged", job)
     await world.watcher.step()
     assert {v.job_id for v in world.book.verdicts()} == {OTHER}
+
+
+async def test_a_stage_is_convicted_by_its_own_words_before_anything_is_run_again(
+    world: World,
+) -> None:
+    """Also where no lot falls, and where the receipts do not hold, as a liar's may not."""
+    words = OwnWords(1, 0, "equivocation: two results are signed", "convicted in 0x01")
+    world.options |= {"rate_bps": 0, "disputes": True}
+    world.own_words, world.errors = [words], [CheckFailed("receipts do not hold", "two results")]
+    world.restart()
+    world.chain.match_for()
+    world.chain.tell("JobDelivered", JOB)
+    await world.watcher.step()
+    (verdict,) = world.book.verdicts()
+    assert (verdict.stage, verdict.found, verdict.why) == (1, AuditEnd.FAULT, words.why)
+    assert verdict.dispute == words.ended and world.accused == [], "it is not accused as well"
+    assert world.told[-1] == [verdict.operator]
 
 
 async def test_lots_of_nobody_are_no_work(world: World) -> None:
