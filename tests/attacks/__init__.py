@@ -8,5 +8,6 @@
 `books`              what the model keeps, as getters tell it, and how it refuses
 `calls`              random calls: every actor, amount and time that decides something, one beside
 `lockstep`           model and contracts side by side on a local chain, compared after every call
+`mutants`            faults put into the contracts at random, and who notices them
 `test_lockstep`      some hundred calls
 """
