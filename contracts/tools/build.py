@@ -1,5 +1,7 @@
 """Which bytecode and ABI do the programs deploy and call? contracts/src → core/protocol/abi.
 
+Where each contract keeps what is written beside it, in contracts/storage.json.
+
     python contracts/tools/build.py            compile and write, one JSON a contract
     python contracts/tools/build.py --check    compile and compare; exit 1 naming what differs
     python contracts/tools/build.py --native   let py-solc-x install the native compiler first
@@ -28,6 +30,7 @@ from solcx.wrapper import get_solc_version
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "core" / "protocol" / "abi"
+STORAGE = ROOT / "contracts" / "storage.json"
 #: Deployed by tests/twins alone, so its artifact lies there.
 LENS = "contracts/test/fixtures/RefereeLens.sol"
 LENS_OUT = ROOT / "tests" / "twins"
@@ -37,6 +40,8 @@ MAX_RUNTIME_BYTES = 24_576  # EIP-170: a longer contract cannot be deployed
 IMPORT = re.compile(r"""^\s*import\s+(?:[^"';]*?\sfrom\s+)?["']([^"']+)["']""", re.MULTILINE)
 
 Artifacts = dict[str, dict[str, Any]]
+#: Contract → its variables as "slot:offset type name", in order.
+Layouts = dict[str, list[str]]
 
 
 class BuildError(Exception):
@@ -134,8 +139,10 @@ def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]])
     return digest.hexdigest()
 
 
-def compile_artifacts(solc_binary: Path) -> Artifacts:
-    """Artifacts of the lens and of every deployable contract under contracts/src, by name."""
+def compile_artifacts(solc_binary: Path) -> tuple[Artifacts, Layouts]:
+    """Artifacts of the lens and of every deployable contract under contracts/src, by name; and
+    where those of contracts/src keep what they store.
+    """
     profile = load_profile()
     settings = settings_of(profile)
     sources, edges = read_sources(profile)
@@ -144,6 +151,7 @@ def compile_artifacts(solc_binary: Path) -> Artifacts:
         "evm.bytecode.object",
         "evm.bytecode.linkReferences",
         "evm.deployedBytecode.object",
+        "storageLayout",
     ]
     output = solcx.compile_standard(
         {
@@ -156,6 +164,7 @@ def compile_artifacts(solc_binary: Path) -> Artifacts:
     version = str(get_solc_version(solc_binary, with_commit_hash=True))
 
     artifacts: Artifacts = {}
+    layouts: Layouts = {}
     for path in sorted(output["contracts"]):
         if not path.startswith(f"{profile['src']}/") and path != LENS:
             continue
@@ -181,7 +190,17 @@ def compile_artifacts(solc_binary: Path) -> Artifacts:
                 "bytecode": "0x" + creation["object"],
                 "runtimeBytes": len(contract["evm"]["deployedBytecode"]["object"]) // 2,
             }
-    return artifacts
+            if path != LENS and contract["storageLayout"]["storage"]:
+                layouts[name] = _variables(contract["storageLayout"])
+    return artifacts, layouts
+
+
+def _variables(layout: dict[str, Any]) -> list[str]:
+    kinds = layout["types"]
+    return [
+        f"{one['slot']}:{one['offset']} {kinds[one['type']]['label']} {one['label']}"
+        for one in layout["storage"]
+    ]
 
 
 def oversized(artifacts: Artifacts) -> list[str]:
@@ -251,14 +270,18 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         solc_binary = find_compiler(compiler_version(), native=options.native)
-        artifacts = compile_artifacts(solc_binary)
+        artifacts, layouts = compile_artifacts(solc_binary)
     except (BuildError, SolcError) as error:
         return fail("the contracts do not build:", str(error).splitlines())
+    told = json.dumps(layouts, indent=1, sort_keys=True) + "\n"
     if options.check and (lines := differences(artifacts)):
         lines.append("run: python contracts/tools/build.py")
         return fail("artifacts do not match contracts/src:", lines)
+    if options.check and (not STORAGE.is_file() or STORAGE.read_text() != told):
+        return fail("contracts/storage.json differs:", ["run: python contracts/tools/build.py"])
     if not options.check:
         write(artifacts)
+        STORAGE.write_text(told)
     if lines := oversized(artifacts):
         return fail("too long to deploy (EIP-170):", lines)
     if options.check:
