@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from core.chain.chain import Chain
+from core.chain.earned import earned_by
 from core.protocol.errors import DepositShort, TokenShort
 from core.protocol.signing import DigestSigner
-from core.protocol.types import ZERO_ADDRESS
 from core.protocol.units import format_token
 from core.runtime.commands.results import Result
 
@@ -37,25 +37,21 @@ class Balances:
 class Dues:
     """What jobs paid an account and it has not collected, in whole units of the token."""
 
-    operator: str  # of the account's miner; the zero address without one
-    pay: int
+    pay: Mapping[str, int]  # by operator of the account's miner, also those rotated away
     fees: int
 
     @property
     def total(self) -> int:
-        return self.pay + self.fees
+        return sum(self.pay.values()) + self.fees
 
 
 async def dues(read: Callable[..., Awaitable[Any]], account: str) -> Dues:
-    """The pay of the account's miner's operator and its fees as a matcher, by `Chain.read`.
+    """The pay of the account's miner's operators and its fees as a matcher, by `Chain.read`.
 
     Raises ChainUnreachable.
     """
-    operator = str((await read("MinerRegistry", "minerOf", account))["operator"])
-    has_miner = operator != ZERO_ADDRESS
-    pay = int(await read("Escrow", "earnedOf", operator)) if has_miner else 0
-    fees = await read("Escrow", "feesOf", account)
-    return Dues(operator, pay, int(fees["ofMatcher"]))
+    pay, fees = await earned_by(read, account), await read("Escrow", "feesOf", account)
+    return Dues(pay, int(fees["ofMatcher"]))
 
 
 async def balances(chain: Chain, account: str) -> Balances:

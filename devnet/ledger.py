@@ -33,13 +33,14 @@ class Holdings:
 async def holdings(chain: Chain, account: str) -> Holdings:
     """Read one account from every contract that may owe it something.
 
-    Of pay, that of its miner's present operator; the protocol's fees are not among it.
+    Of pay, that of all its miner's operators; the protocol's fees are not among it.
     """
     thaw = await chain.read("Escrow", "thawOf", account)
     miner = await chain.read("MinerRegistry", "minerOf", account)
     juror = await chain.read("JuryArbitrator", "jurorOf", account)
     escrow = await chain.read("Escrow", "nanoOf", account)
-    pay = await chain.read("Escrow", "nanoOf", miner["operator"])
+    operators = await chain.read("MinerRegistry", "operatorsOf", account)
+    pay = [(await chain.read("Escrow", "nanoOf", one))["earned"] for one in operators]
     credits_ = [
         await chain.read(contract, "creditOf", account)
         for contract in ("MinerRegistry", "JuryArbitrator", "ToleranceGame")
@@ -49,7 +50,7 @@ async def holdings(chain: Chain, account: str) -> Holdings:
     return Holdings(
         wallet=await chain.read("TestUSD", "balanceOf", account) * NANO,
         prepaid=escrow["balance"] + thaw["amount"] * NANO,
-        credit=pay["earned"] + escrow["matcherFees"] + sum(credits_) * NANO,
+        credit=sum(pay) + escrow["matcherFees"] + sum(credits_) * NANO,
         stake=stakes * NANO,
     )
 

@@ -70,6 +70,8 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
     CreditBook.Book private _credits;
 
     mapping(address operator => Operator) private _operators;
+    /// Every operator that an owner ever named, in order.
+    mapping(address owner => address[]) private _named;
     mapping(address account => bool) public isArbitrator;
     /// When a proposed arbitrator may be added; zero: not proposed.
     mapping(address account => uint256 time) public arbitratorReadyAt;
@@ -341,6 +343,10 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         return _operators[operator].owner;
     }
 
+    function operatorsOf(address owner_) external view returns (address[] memory) {
+        return _named[owner_];
+    }
+
     function canWork(address operator, uint256 minStake_) public view returns (bool) {
         uint256 canStake = _operators[operator].canStake;
         return canStake != 0 && canStake >= minStake_;
@@ -450,6 +456,7 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         if (operator == address(0) || Eip712Types.recover(digest, operatorProof) != operator) {
             revert OperatorProofInvalid(operator);
         }
+        if (owner_ == address(0)) _named[msg.sender].push(operator);
         _operators[operator].owner = msg.sender;
     }
 

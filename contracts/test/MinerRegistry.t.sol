@@ -417,6 +417,23 @@ contract MinerRegistryTest is StakeFixture {
         (plan[0].operator, plan[1].operator) = (one, two);
     }
 
+    function test_operatorsOf_areAllThatTheOwnerEverNamed() public {
+        vm.assertEq(miners.operatorsOf(owner).length, 0);
+        registerMiner(MIN_STAKE);
+        (address second, uint256 secondKey) = makeKey("second");
+        bytes memory proof = operatorProof(secondKey, owner);
+        bytes memory back = operatorProof(operatorKey, owner);
+        vm.startPrank(owner);
+        miners.rotateOperator(second, proof);
+        miners.rotateOperator(operator, back); // one that it has
+        vm.stopPrank();
+        address[] memory named = miners.operatorsOf(owner);
+        vm.assertEq(named.length, 2);
+        vm.assertEq(named[0], operator);
+        vm.assertEq(named[1], second);
+        vm.assertEq(miners.operatorsOf(stranger).length, 0);
+    }
+
     function test_requireWorkers_namesTheFirstThatCannot() public {
         registerMiner(MIN_STAKE);
         (address second, uint256 secondKey) = makeKey("second");

@@ -2,5 +2,4 @@
 
 `onchain`    state of jobs, stake and models, and what holds while the chain is silent
 `admission`  whether this miner takes part in a proposed job
-`earned`     an owner's operators, and what they have to collect
 """

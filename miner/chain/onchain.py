@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import Chain, ChainEvent
+from core.chain.earned import earned_by
 from core.chain.follower import ChainPosition, EventFollower
 from core.money.spending import may_sign_for
 from core.protocol import types as t
@@ -20,7 +21,6 @@ from core.protocol.errors import ChainUnreachable, ContractRefused
 from core.protocol.types import JobState
 from core.runtime.clock import Clock
 from miner.chain.admission import ChainView
-from miner.chain.earned import earned_by, operators_of
 
 CALL_TIMEOUT_S = 8.0
 _OTHER_CHAIN_S = 24 * 3600
@@ -40,11 +40,8 @@ class JobOnChain:
 class MinerChain:
     """The chain as a miner needs it. Every call may raise ChainUnreachable."""
 
-    def __init__(self, chain: Chain, operator: str, clock: Clock, *, deploy_block: int = 0) -> None:
-        """`deploy_block` is the first one with events of the contracts."""
+    def __init__(self, chain: Chain, operator: str, clock: Clock) -> None:
         self.chain, self.operator, self._clock = chain, operator, clock
-        self._deploy_block = deploy_block
-        self._operators: list[str] | None = None
         self.is_reachable = True
         self._limits: tuple[int, int] | None = None
         self._seen_s, self._seen_at = int(clock.now()), clock.monotonic()
@@ -127,14 +124,8 @@ class MinerChain:
         return int(await self._ask(self.chain.read("MinerRegistry", "minStake")))
 
     async def credit(self, owner: str) -> int:
-        """What jobs have paid an owner's operators and was not collected yet, in base units.
-
-        The operators before this daemon's are read once: a rotation ends it.
-        """
-        if self._operators is None:
-            found = await operators_of(self.chain, owner, self._deploy_block)
-            self._operators = list(dict.fromkeys([*found, self.operator]))
-        return sum((await self._ask(earned_by(self.chain, self._operators))).values())
+        """What jobs have paid an owner's operators and was not collected yet, in base units."""
+        return sum((await self._ask(earned_by(self.chain.read, owner))).values())
 
     async def gas_wei(self) -> int:
         """What the operator's key has for fees."""

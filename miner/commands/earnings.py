@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.chain.chain import Chain, ChainEvent, history
+from core.chain.earned import earned_by
 from core.chain.rpc import RpcChain
 from core.money import pricing
 from core.protocol import ids, units
@@ -24,7 +25,6 @@ from core.protocol.errors import UsageError
 from core.protocol.types import ZERO_ADDRESS, ModelSpec
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
-from miner.chain.earned import earned_by, operator_named
 from miner.commands.facts import require_operator
 from miner.commands.results import EarnedRow, Earnings
 
@@ -66,10 +66,10 @@ def take_in(books: Books, events: Iterable[ChainEvent], owner: str) -> None:
     for event in events:
         args, job = event.args, str(event.args.get("job", "")).lower()
         match event.name:
-            case "MinerRegistered" | "OperatorRotated":
-                operator = operator_named(event, owner)
-                if operator is not None:
-                    books.operators.add(operator.lower())
+            case "MinerRegistered" if str(args["owner"]).lower() == owner:
+                books.operators.add(str(args["operator"]).lower())
+            case "OperatorRotated" if str(args["owner"]).lower() == owner:
+                books.operators.add(str(args["newOperator"]).lower())
             case "JobOpened":
                 books.models[job] = str(args["modelId"]).lower()
             case "JobMatched":
@@ -178,7 +178,7 @@ async def read_earnings(run: Run, by: By, since: str | None, csv_file: Path | No
         blocks = {block for block, _ in books.payments} | {j.block for j in books.jobs.values()}
         days = await _days(chain, sorted(blocks)) if by == "day" else {}
         to_claim = int(await chain.read(REGISTRY, "creditOf", owner))
-        to_claim += sum((await earned_by(chain, books.operators)).values())
+        to_claim += sum((await earned_by(chain.read, owner)).values())
     names = {known.lower(): name for name, known in settings.network.models.items()}
     rows = rows_of(books, by, days, lambda m: names.get(m, m[:10] or "?"), show)
 

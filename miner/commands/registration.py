@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import Chain, Sent
+from core.chain.earned import earned_by
 from core.chain.rpc import RpcChain
 from core.dispute.game.game_log import GAME
 from core.keys.keystore import Keystore
@@ -32,7 +33,6 @@ from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
 from core.protocol.units import format_duration, format_eth, format_moment
 from core.runtime.commands.console import Run
 from core.runtime.settings import Settings
-from miner.chain.earned import earned_by, operators_of
 from miner.commands.results import Leaving, Registered, Rotated, Stake, StakeChanged, WithdrawnStake
 from miner.records.home import operator_wallet
 
@@ -218,7 +218,7 @@ async def withdraw_credits(run: Run) -> WithdrawnStake:
     """
     owner, show = run.unlock(), run.settings.show_token
     async with open_chain(run.settings) as chain:
-        earned = await _earned(run, chain, owner.address)
+        earned = await earned_by(chain.read, owner.address)
         owed = {
             contract: int(await chain.read(contract, "creditOf", owner.address))
             for contract in (REGISTRY, GAME)
@@ -328,14 +328,8 @@ async def _stake(run: Run, chain: Chain, owner: str) -> Stake:
         jailed_for_s=max(0, miner["jailUntil"] - now_s) if miner["jailUntil"] else None,
         strikes=miner["strikes"],
         open_disputes=miner["openDisputes"],
-        credit=show(sum((await _earned(run, chain, owner)).values())),
+        credit=show(sum((await earned_by(chain.read, owner)).values())),
     )
-
-
-async def _earned(run: Run, chain: Chain, owner: str) -> dict[str, int]:
-    """What each operator of this owner has to collect, in base units."""
-    operators = await operators_of(chain, owner, run.settings.network.deploy_block)
-    return await earned_by(chain, operators)
 
 
 async def _changed(sent: Sent, run: Run, chain: Chain, owner: str) -> StakeChanged:

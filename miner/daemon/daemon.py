@@ -116,9 +116,7 @@ async def _start(
     node = RpcChain(rpc_url, chain_id, dict(settings.network.contracts))
     stack.push_async_callback(node.close)
     await node.check()
-    chain = MinerChain(
-        node, signer.address, SystemClock(), deploy_block=settings.network.deploy_block
-    )
+    chain = MinerChain(node, signer.address, SystemClock())
     owner = await chain.owner()
     if owner == t.ZERO_ADDRESS:
         raise UsageError(

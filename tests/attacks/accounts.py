@@ -43,6 +43,7 @@ class Accounts:
         self.job: dict[tuple[str, str], Job] = defaultdict(Job)  # by id and plan hash
         self.miner: dict[str, Miner] = defaultdict(Miner)
         self.owner: dict[str, str] = defaultdict(lambda: NOBODY)
+        self.named: dict[str, list[str]] = defaultdict(list)  # operators, by owner
         self.dispute_of: dict[tuple[str, int], Dispute] = defaultdict(Dispute)  # by owner, number
         self.pool: dict[str, Pool] = defaultdict(Pool)
         self.credit: dict[str, int] = defaultdict(int)
@@ -146,8 +147,8 @@ class Accounts:
             self._is_proven(need, caller, operator, by)
             self._can_stake(need, caller, amount)
         self._pull(caller, self.stakes, amount)
-        miner.operator, miner.stake, miner.state = operator, amount, ACTIVE
-        self.owner[operator] = caller
+        miner.stake, miner.state = amount, ACTIVE
+        self._name(caller, operator)
 
     def add_stake(self, caller: str, amount: int) -> None:
         miner = self.miner[caller]
@@ -201,7 +202,12 @@ class Accounts:
         with rules() as need:
             need(miner.state == ACTIVE, "InvalidState", miner.state)
             self._is_proven(need, caller, operator, by)
-        miner.operator, self.owner[operator] = operator, caller
+        self._name(caller, operator)
+
+    def _name(self, owner: str, operator: str) -> None:
+        if self.owner[operator] == NOBODY:
+            self.named[owner].append(operator)
+        self.miner[owner].operator, self.owner[operator] = operator, owner
 
     def unjail(self, caller: str) -> None:
         miner, least = self.miner[caller], self.clocks.min_stake

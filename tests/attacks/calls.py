@@ -236,7 +236,7 @@ class Calls:
         miner = self.model.miner[who]
         if who in self.who["owner"] or miner.state != NONE:
             least = self.rng.choice((0, miner.stake, miner.stake + 1))
-            reads += [("miner", who), ("works", miner.operator, least)]
+            reads += [("miner", who), ("named", who), ("works", miner.operator, least)]
         return reads
 
     def _of_job(self, known: Known) -> list[tuple[Any, ...]]:

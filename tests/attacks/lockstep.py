@@ -82,6 +82,11 @@ READS: dict[str, tuple[str, str, Any]] = {
         "disputeOf",
         lambda m, *pair: vars(m.dispute_of[pair]).values(),
     ),
+    "named": (
+        "MinerRegistry",
+        "operatorsOf",
+        lambda m, who: [32, len(m.named[who]), *m.named[who]],
+    ),
     "owner": ("MinerRegistry", "ownerOf", lambda m, key: [m.owner[key]]),
     "works": ("MinerRegistry", "canWork", lambda m, key, least: [m.can_work(key, least)]),
 }

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from client.commands.wallet.withdraw import request_withdrawal, take_withdrawal
 from client.wallet import Dues, balances, deposit, dues, ensure_deposit
 from core.protocol.errors import DeadlinePassed, DepositShort, TokenShort, UsageError
-from core.protocol.types import ZERO_ADDRESS
 from core.protocol.units import NANO, format_token
 from core.runtime.commands.results import plain
 from tests.town.chain import FakeChain
 from tests.town.orders import NOW_S, REQUESTER, key
 
 ME = REQUESTER.address
-OPERATOR = key(70).address
+OPERATOR, OLD = key(70).address, key(71).address
 amounts = st.integers(0, 10**12)
 
 
@@ -39,7 +38,7 @@ class Terminal:
 def chain_with(*, wallet: int = 0, prepaid: int = 0) -> FakeChain:
     chain = FakeChain(prepaid={ME: prepaid})
     chain.usd[ME] = wallet
-    chain.answers["MinerRegistry.minerOf"] = {"operator": ZERO_ADDRESS}
+    chain.answers["MinerRegistry.operatorsOf"] = []
     return chain
 
 
@@ -98,10 +97,11 @@ async def test_balances_are_what_the_chain_says() -> None:
 
 async def test_credit_is_the_pay_of_the_accounts_miner_and_its_fees_as_a_matcher() -> None:
     chain = chain_with()
-    chain.answers["MinerRegistry.minerOf"] = {"operator": OPERATOR}
+    chain.answers["MinerRegistry.operatorsOf"] = [OLD, OPERATOR]
+    chain.earned[OLD] = NANO - 1
     chain.earned[OPERATOR], chain.fees[ME] = 5 * NANO + 1, 3 * NANO - 1
     chain.earned[ME], chain.fees[OPERATOR] = 70 * NANO, 70 * NANO
-    assert await dues(chain.read, ME) == Dues(OPERATOR, pay=5, fees=2)
+    assert await dues(chain.read, ME) == Dues({OPERATOR: 5}, fees=2)
     assert (await balances(chain, ME)).credit == 7
 
 

@@ -269,6 +269,8 @@ class FakeChain(Chain):
             case "MinerRegistry.ownerOf":
                 owner = OWNER if args[0] in self.stakes else t.ZERO_ADDRESS
                 return self.owners.get(args[0], owner)
+            case "MinerRegistry.operatorsOf":
+                return [one for one, owner in self.owners.items() if owner == args[0]]
             case "MinerRegistry.minerOf":
                 stake = max(self.stakes.values(), default=0)
                 kept = {"stake": stake, "leaving": 0, "strikes": self.strikes}

@@ -47,7 +47,7 @@ async def withdraw_credits(run: Run) -> CollectedCredit:
             if contract in chain.addresses
         }
         of_jobs = await dues(chain.read, signer.address)
-        owed |= {"pay": of_jobs.pay, "fees": of_jobs.fees}
+        owed |= {"pay": sum(of_jobs.pay.values()), "fees": of_jobs.fees}
         due = {debtor: units for debtor, units in owed.items() if units}
         if not due:
             raise UsageError(
@@ -59,7 +59,7 @@ async def withdraw_credits(run: Run) -> CollectedCredit:
         run.confirm("Withdraw it?", named | {"to": f"wallet {signer.address}"})
         for debtor in due:
             if debtor == "pay":
-                due[debtor] = await _collect(chain, signer, "collect", of_jobs.operator)
+                due[debtor] = await _collect(chain, signer, "collect", *of_jobs.pay)
             elif debtor == "fees":
                 due[debtor] = await _collect(chain, signer, "collectFees", signer.address)
             else:
@@ -71,9 +71,9 @@ async def withdraw_credits(run: Run) -> CollectedCredit:
         )
 
 
-async def _collect(chain: Chain, signer: DigestSigner, function: str, payee: str) -> int:
-    """What a payee's collection brought the wallet. Raises ContractRefused for nothing."""
-    sent = await chain.transact(signer, "Escrow", function, [payee])
+async def _collect(chain: Chain, signer: DigestSigner, function: str, *payees: str) -> int:
+    """What the payees' collection brought the wallet. Raises ContractRefused for nothing."""
+    sent = await chain.transact(signer, "Escrow", function, list(payees))
     events = await chain.events(sent.block_number, sent.block_number)
     units = sum(
         int(event.args["amount"])
@@ -85,6 +85,7 @@ async def _collect(chain: Chain, signer: DigestSigner, function: str, payee: str
         raise ContractRefused(
             f"Escrow.{function} sent nothing to {signer.address}",
             error="no payment was logged",
-            state=f"{payee} is still owed it by the escrow, unless somebody collected it meanwhile",
+            state=f"{', '.join(payees)} is still owed it by the escrow, unless somebody "
+            "collected it meanwhile",
         )
     return units

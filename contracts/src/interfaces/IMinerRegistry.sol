@@ -210,6 +210,9 @@ interface IMinerRegistry {
     /// Written once an operator: an old receipt always finds its owner. Zero: never registered.
     function ownerOf(address operator) external view returns (address);
 
+    /// Every operator that `owner` ever named: each has pay of its own in Escrow.
+    function operatorsOf(address owner) external view returns (address[] memory);
+
     /// Is this the current key of an Active miner, out of jail and without an open dispute, with
     /// stake ≥ both minimums?
     function canWork(address operator, uint256 minStake) external view returns (bool);

@@ -140,6 +140,7 @@ class WrittenChain(FakeChain):
             "TestUSD.balanceOf": 80 * USD,
             "Escrow.balanceOf": 15 * USD,
             "Escrow.earnedOf": 400_000,
+            "MinerRegistry.operatorsOf": [MINERS[2]],
             "Escrow.feesOf": {"ofMatcher": 0, "ofProtocol": 0},
             "TaskRegistry.jobOf": lambda job, plan_hash: {
                 "state": 5 if job == OLD_JOB else 2,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from client.commands.wallet import balance as holdings_module
 from client.commands.wallet.balance import DAY_S, holdings, lasts, per_day_spent
 from core.money import pricing
-from core.protocol.types import ZERO_ADDRESS, JobState
+from core.protocol.types import JobState
 from core.protocol.units import covering_units
 from core.runtime.commands.results import plain
 from tests.client.commands.ask.test_job_list import Desk
@@ -35,7 +35,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setattr(holdings_module, "SystemClock", At)
     me = REQUESTER.address
     desk.chain.usd[me], desk.chain.prepaid[me] = 3 * USD, 4 * USD
-    desk.chain.answers["MinerRegistry.minerOf"] = {"operator": ZERO_ADDRESS}
+    desk.chain.answers["MinerRegistry.operatorsOf"] = []
     desk.on_chain.state, desk.on_chain.tokens_in, desk.on_chain.tokens_out = JobState.MATCHED, 0, 0
     return desk
 

@@ -61,9 +61,8 @@ def owes(desk: Desk, **credits: int) -> None:
 
 
 def has_operator(desk: Desk, operator: str) -> None:
-    desk.chain.answers["MinerRegistry.minerOf"] = lambda owner: {
-        "operator": operator if owner == ME else ZERO_ADDRESS
-    }
+    named = [] if operator == ZERO_ADDRESS else [operator]
+    desk.chain.answers["MinerRegistry.operatorsOf"] = {ME: named}.get
 
 
 async def test_everything_that_is_owed_is_taken_from_who_owes_it(desk: Desk) -> None:
