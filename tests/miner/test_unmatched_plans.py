@@ -385,7 +385,8 @@ async def test_an_acknowledgement_is_brought_for_the_plan_on_chain_only(
     async with asyncio.timeout(30):
         while machine.store.ack(asker.order_hash, asker.plan_hash) is None:
             await asyncio.sleep(0.01)
-    claims = Claims(chain, machine.signer, machine.book)
+    of = machine.book, machine.peers, machine.table.is_running
+    claims = Claims(chain, machine.signer, *of)
     due_s = asker.signed.order.deadline + CLOSE_DELAY_S // 2
     matched = chain.jobs[asker.job_id]
     chain.jobs[asker.job_id] = ChainJob(
