@@ -81,8 +81,8 @@ async def locks_of(sources: PageSources) -> list[wallet.Lock]:
         return []
     return [
         wallet.Lock(str(event.args["job"]), covering_units(nano), event.block, event.at_s)
-        for event, nano in await sources.log.open_locks(sources.gateway.payer, limit=PAGE)
-        if nano
+        for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE)
+        if (nano := int(event.args["maxNano"]))
     ]
 
 

@@ -7,7 +7,7 @@ was not finished begins again, and lots stay as they fell.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,8 +82,8 @@ class Callbacks:
     hand_in: Callable[[AuditCase, RequestVerdict], Awaitable[None]] | None = None
     #: What accusing a stage takes, and what our disputes hold; None: there is no limit.
     at_stake: Callable[[str, int], Awaitable[AtStake]] | None = None
-    #: Convicts every stage that its own signed words convict, for no bond.
-    convict: Callable[[AuditCase], Awaitable[Sequence[OwnWords]]] | None = None
+    #: Convicts every stage that its own signed words convict, for no bond, and tells each at once.
+    convict: Callable[[AuditCase], AsyncIterator[OwnWords]] | None = None
 
 
 class Watcher:
@@ -197,7 +197,7 @@ class Watcher:
     async def _convict(self, case: AuditCase) -> None:
         if self._callbacks.convict is None:
             return
-        for one in await self._callbacks.convict(case):
+        async for one in self._callbacks.convict(case):
             operator = case.plan[one.stage].operator
             fault = AuditEnd.FAULT
             verdict = StageVerdict(case.job_id, one.stage, operator, fault, 1, 0, 0.0, 0.0, one.why)

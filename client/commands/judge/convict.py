@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -84,7 +84,7 @@ async def convict_job(run: Run, typed: str, delegation_file: Path | None) -> Non
         found, gaps = await contradictions(context, signer, case, delegation)
         for gap in gaps:
             run.note(f"not seen: {gap}")
-        due = [one for one in found if not await _is_at_fault(context, case, one.stage)]
+        due = [one for one in found if await _is_due(context, case, one)]
         if not due:
             why = "no stage contradicts the order or itself by what could be seen"
             raise UsageError(
@@ -106,29 +106,33 @@ async def convict_job(run: Run, typed: str, delegation_file: Path | None) -> Non
 
 async def convict_unasked(
     context: Context, signer: DigestSigner, case: AuditCase, delegation: Delegation | None
-) -> list[tuple[Contradiction, Sent]]:
-    """Convict each stage that its own words convict, and that is not convicted yet.
+) -> AsyncIterator[tuple[Contradiction, Sent]]:
+    """Convict each stage that its own words convict, and that is not convicted yet, and tell it.
 
-    Raises HeadraceError; what was sent before has happened.
+    Raises HeadraceError; what was told before has happened.
     """
     found, _ = await contradictions(context, signer, case, delegation)
-    done = []
     for one in found:
-        if not await _is_at_fault(context, case, one.stage):
-            sent = await context.chain.transact(signer, CONTRACT, one.call, *_call(case, one))
-            done.append((one, sent))
-    return done
+        if await _is_due(context, case, one):
+            yield one, await _sent(context, signer, case, one)
 
 
-async def _is_at_fault(context: Context, case: AuditCase, stage: int) -> bool:
+async def _is_due(context: Context, case: AuditCase, one: Contradiction) -> bool:
+    """Whether the stage is not convicted in this job yet."""
     job = await context.chain.read("TaskRegistry", "jobOf", case.job_id, case.plan_hash)
-    return bool(job["faultMask"] >> stage & 1)
+    return not job["faultMask"] >> one.stage & 1
+
+
+async def _sent(
+    context: Context, signer: DigestSigner, case: AuditCase, one: Contradiction
+) -> Sent:
+    return await context.chain.transact(signer, CONTRACT, one.call, *_call(case, one))
 
 
 async def _convict(
     run: Run, context: Context, signer: DigestSigner, case: AuditCase, one: Contradiction
 ) -> Convicted:
-    sent = await context.chain.transact(signer, CONTRACT, one.call, *_call(case, one))
+    sent = await _sent(context, signer, case, one)
     return Convicted(
         job=ids.short(ids.Kind.JOB, case.job_id),
         stage=one.stage,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -152,14 +152,12 @@ class _Work:
             )
         return Looked(findings, [e.in_float64 for e in efforts], source.profile.is_shadow)
 
-    async def convict(self, case: AuditCase) -> list[OwnWords]:
+    async def convict(self, case: AuditCase) -> AsyncIterator[OwnWords]:
         """Convict every stage that its own words convict."""
-        delegation = self._delegation(case)
-        sent = await convict_unasked(self._context, self._signer, case, delegation)
-        return [
-            OwnWords(one.stage, one.request, f"{one.call}: {one.why}", f"convicted in {tx.tx_hash}")
-            for one, tx in sent
-        ]
+        of = self._context, self._signer, case, self._delegation(case)
+        async for one, sent in convict_unasked(*of):
+            why, ended = f"{one.call}: {one.why}", f"convicted in {sent.tx_hash}"
+            yield OwnWords(one.stage, one.request, why, ended)
 
     async def tell(self, standings: Sequence[OperatorAudits]) -> None:
         """Everything that we have found out about operators, to the network's matcher."""

@@ -159,11 +159,8 @@ class ChainLog:
         where = f"{_SUBJECT} AND lower(coalesce({whose}, ?)) = ?"
         return await self._off_loop(self._page, where, [key, key, key], tuple(names), before, limit)
 
-    async def open_locks(self, account: str, limit: int = 100) -> list[tuple[LoggedEvent, int]]:
-        """Newest first: `JobOpened` of jobs of an account that did not end, and what each locks.
-
-        In nano units.
-        """
+    async def open_locks(self, account: str, limit: int = 100) -> list[LoggedEvent]:
+        """Newest first: `JobOpened` of jobs of an account that did not end; each locks its most."""
         return await self._off_loop(self._open_locks, account.lower(), limit)
 
     async def income_of_jobs(self, account: str, jobs: Sequence[str]) -> dict[str, int]:
@@ -266,15 +263,14 @@ class ChainLog:
         (count,) = self._db.execute(query, (subject, *names)).fetchone()
         return int(count)
 
-    def _open_locks(self, account: str, limit: int) -> list[tuple[LoggedEvent, int]]:
+    def _open_locks(self, account: str, limit: int) -> list[LoggedEvent]:
         ends = ",".join(f"'{name}'" for name in _ENDS)
         where = (
             f"{_SUBJECT} AND e.name = 'JobOpened' AND NOT EXISTS "
             "(SELECT 1 FROM subject j JOIN event r ON r.id = j.event_id "
             f"WHERE j.subject = lower(json_extract(e.args, '$.job')) AND r.name IN ({ends})) "
         )
-        opened = self._page(where, [account], (), None, limit)
-        return [(event, int(event.args["maxNano"])) for event in opened]
+        return self._page(where, [account], (), None, limit)
 
     def _income_of_jobs(self, account: str, jobs: list[str]) -> dict[str, int]:
         operators, found = self._operators_of(account), dict[str, int]()

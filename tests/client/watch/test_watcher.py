@@ -166,9 +166,9 @@ class World:
         self.accused.append((job, stage))
         return "fault"
 
-    async def convict(self, case: Any) -> list[OwnWords]:
-        found, self.own_words = self.own_words or [], []
-        return found
+    async def convict(self, case: Any) -> AsyncIterator[OwnWords]:
+        while self.own_words:
+            yield self.own_words.pop()
 
     async def at_stake(self, job: str, stage: int) -> AtStake:
         self.weighed += 1

@@ -92,7 +92,7 @@ def pay(chain: WrittenChain, job: str, operator: str, nano: int, **more: Any) ->
 
 async def test_locks_and_counts(log: ChainLog) -> None:
     locks = await log.open_locks(PAYER)
-    assert [(event.args["job"], nano) for event, nano in locks] == [(JOB, 3 * USD * NANO)]
+    assert [(one.args["job"], one.args["maxNano"]) for one in locks] == [(JOB, 3 * USD * NANO)]
     assert await log.open_locks(OWNER) == []
     assert await log.count(MINERS[2], ("JobMatched",)) == 2
     assert await log.subjects(("JobMatched",), "job", 2) == [FOREIGN_JOB, JOB]
@@ -101,8 +101,8 @@ async def test_locks_and_counts(log: ChainLog) -> None:
 async def test_a_session_locks_all_until_it_ends(log: ChainLog, chain: WrittenChain) -> None:
     chain.emit("TaskRegistry", "JobAcknowledged", job=JOB, tokensIn=1, tokensOut=1)
     await read_on(log)
-    ((_, nano),) = await log.open_locks(PAYER)
-    assert nano == 3 * USD * NANO
+    (lock,) = await log.open_locks(PAYER)
+    assert lock.args["maxNano"] == 3 * USD * NANO
     pay(chain, JOB, MINERS[2], 10)
     await read_on(log)
     assert await log.open_locks(PAYER) == []
