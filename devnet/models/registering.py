@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from core.engine.weights.shape import describe_model
 from core.engine.weights.store import model_path
-from core.protocol.errors import HeadraceError
 from devnet.models.calibration import calibrated
-from devnet.models.unpack import DEFAULT_MODEL
+from devnet.models.unpack import DEFAULT_MODEL, exit_code_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,23 +35,23 @@ def registered_program(
     return model_program(model_dir, given)
 
 
+def weigh(name: str) -> None:
+    """Measure a model's weights as its registration does, once. Raises HeadraceError."""
+    from core.dispute.registration.weigh import REGISTERING, check_weights
+
+    folder = model_path(name)
+    program = registered_program(folder)
+    if program is not None:
+        print(f"the weights of {name} are measured, once", flush=True)
+        check_weights(folder, program, REGISTERING)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m devnet.models.registering [NAME]`: weigh a model, which its registration needs."""
-    from core.dispute.registration.weigh import REGISTERING, check_weights, is_weighed
-
     asked = argparse.ArgumentParser(description=main.__doc__)
     asked.add_argument("name", nargs="?", default=DEFAULT_MODEL)
     name = asked.parse_args(arguments).name
-    try:
-        folder = model_path(name)
-        program = registered_program(folder)
-        if program is not None and not is_weighed(folder, program, REGISTERING):
-            print(f"measuring honest work on the weights of {name}, once", flush=True)
-            check_weights(folder, program, REGISTERING)
-    except HeadraceError as error:
-        print("\n".join(error.lines()), file=sys.stderr)
-        return error.exit_code
-    return 0
+    return exit_code_of(lambda: weigh(name))
 
 
 if __name__ == "__main__":

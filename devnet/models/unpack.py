@@ -206,18 +206,22 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m devnet.models.unpack [NAME]`: have a model ready, and say so if it takes time."""
-    asked = argparse.ArgumentParser(prog="python -m devnet.models.unpack", description=main.__doc__)
-    asked.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=", ".join(SOURCES))
+def exit_code_of(work: Callable[[], object]) -> int:
+    """0, or that of the HeadraceError that `work` raises, which is told on standard error."""
     try:
-        ensure_model(
-            asked.parse_args(arguments).name, progress=lambda text: print(text, flush=True)
-        )
+        work()
     except HeadraceError as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m devnet.models.unpack [NAME]`: have a model ready, and say so if it takes time."""
+    asked = argparse.ArgumentParser(prog="python -m devnet.models.unpack", description=main.__doc__)
+    asked.add_argument("name", nargs="?", default=DEFAULT_MODEL, help=", ".join(SOURCES))
+    name = asked.parse_args(arguments).name
+    return exit_code_of(lambda: ensure_model(name, progress=lambda text: print(text, flush=True)))
 
 
 if __name__ == "__main__":

@@ -49,24 +49,15 @@ def check_weights(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> 
     """Raise ModelUnsupported where `weigh` refuses. That it did not is kept beside the model, and
     the same weights are not measured again for the same program and effort.
     """
-    if is_weighed(model_dir, ours, effort):
+    of = (_VERSION, model_manifest(model_dir).hash().hex(), ours.numerics_profile, effort)
+    stamp, kept = sha256(repr(of).encode()).hexdigest(), model_dir / WEIGHED_FILE
+    if kept.is_file() and kept.read_text("utf-8") == stamp:
         return
     weigh(model_dir, ours, effort)
     try:
-        (model_dir / WEIGHED_FILE).write_text(_stamp(model_dir, ours, effort), encoding="utf-8")
+        kept.write_text(stamp, encoding="utf-8")
     except OSError as error:
         _log.warning("cannot keep beside the model that it was weighed: %s", error)
-
-
-def is_weighed(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> bool:
-    """Whether these weights were found to keep this program's T, with this effort."""
-    kept = model_dir / WEIGHED_FILE
-    return kept.is_file() and kept.read_text("utf-8") == _stamp(model_dir, ours, effort)
-
-
-def _stamp(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> str:
-    of = (_VERSION, model_manifest(model_dir).hash().hex(), ours.numerics_profile, effort)
-    return sha256(repr(of).encode()).hexdigest()
 
 
 def weigh(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> list[HonestWork]:
