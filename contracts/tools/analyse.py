@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / ".build"
-SLITHER = BUILD / "slither" / "bin" / "slither"
+SLITHER = BUILD / "slither" / "bin"
 OUT, CACHE, FOUND = BUILD / "slither-out", BUILD / "slither-cache", BUILD / "slither.json"
 #: What is only said about style, or gas.
 PASSED_OVER = ("Informational", "Optimization")
@@ -64,7 +64,7 @@ REASONS: dict[str, dict[str, str]] = {
     "shadowing-local": {ANYWHERE: "an argument of an interface, which has no body"},
     "missing-zero-check": {
         "setGuardian.guardian_": "zero means none",
-        ANYWHERE: "set once, by a deployment that checks what it wired (core/chain/wiring)",
+        ANYWHERE: "set once at deployment; with zero, no call of it moves anything",
     },
     "calls-loop": {
         "JuryArbitrator._exclude": "our own registry, at most 64 operators",
@@ -104,14 +104,20 @@ def findings_of(report: dict[str, object]) -> list[tuple[str, str]]:
     return found
 
 
+def environment() -> dict[str, str]:
+    """In which slither finds forge."""
+    return os.environ | {
+        "PATH": f"{ROOT / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
+    }
+
+
 def _look() -> dict[str, object]:
-    path = f"{ROOT / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path}
+    env = environment()
     build = ["forge", "build", "--force", "--build-info", "--skip", "test", "contracts/src"]
     build += ["--out", str(OUT), "--cache-path", str(CACHE)]
     subprocess.run(build, cwd=ROOT, env=env, check=True, stdout=subprocess.DEVNULL)
     FOUND.unlink(missing_ok=True)
-    look = [str(SLITHER), ".", "--ignore-compile", "--foundry-out-directory", str(OUT)]
+    look = [str(SLITHER / "slither"), ".", "--ignore-compile", "--foundry-out-directory", str(OUT)]
     look += ["--filter-paths", "node_modules|contracts/test", "--json", str(FOUND)]
     done = subprocess.run(look, cwd=ROOT, env=env, capture_output=True, text=True)
     if not FOUND.exists():  # it exits with more than 0 for findings too

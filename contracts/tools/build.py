@@ -124,17 +124,22 @@ def read_sources(profile: dict[str, Any]) -> tuple[dict[str, str], dict[str, lis
     return sources, edges
 
 
-def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]]) -> str:
-    """SHA-256 over the file and all it imports: it changes when a source of the contract does."""
-    reached: set[str] = set()
+def reached(path: str, edges: dict[str, list[str]]) -> list[str]:
+    """The file and all it imports."""
+    found: set[str] = set()
     todo = [path]
     while todo:
         here = todo.pop()
-        if here not in reached:
-            reached.add(here)
+        if here not in found:
+            found.add(here)
             todo.extend(edges[here])
+    return sorted(found)
+
+
+def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]]) -> str:
+    """SHA-256 over the file and all it imports: it changes when a source of the contract does."""
     digest = hashlib.sha256()
-    for name in sorted(reached):
+    for name in reached(path, edges):
         digest.update(f"{name}\0{hashlib.sha256(sources[name].encode()).hexdigest()}\n".encode())
     return digest.hexdigest()
 

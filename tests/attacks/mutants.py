@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -20,7 +19,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,8 @@ from tests.conftest import start_anvil
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "contracts" / "tools"))
-import build  # noqa: E402  (a program, not a package)
+import analyse  # noqa: E402  (programs, not a package)
+import build  # noqa: E402
 
 #: Of each mutated contract or library, what is deployed with it in it.
 DEPLOYED = {
@@ -99,10 +98,10 @@ class Mutant:
 
 def mutants() -> list[Mutant]:
     """All of them. Raises CalledProcessError where slither is not there: `make analyse` first."""
-    env = os.environ | {"PATH": f"{ROOT / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"}
-    python = ROOT / ".build" / "slither" / "bin" / "python"
-    command = [str(python), "-c", LIST, *DEPLOYED]
-    done = subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True)
+    command = [str(analyse.SLITHER / "python"), "-c", LIST, *DEPLOYED]
+    done = subprocess.run(
+        command, cwd=ROOT, env=analyse.environment(), check=True, capture_output=True, text=True
+    )
     found = {
         Mutant(kind, contract, Path(file).relative_to(ROOT).as_posix(), start, end, new)
         for kind, contract, file, start, end, new in json.loads(done.stdout.splitlines()[-1])
@@ -112,25 +111,22 @@ def mutants() -> list[Mutant]:
 
 def compiled(mutant: Mutant) -> dict[str, dict[str, Any]] | None:
     """Artifacts of what the mutant is deployed in; None where it does not compile, or differ."""
-    profile = build.load_profile()
+    profile, solc = (
+        build.load_profile(),
+        build.find_compiler(build.compiler_version(), native=False),
+    )
     sources, edges = build.read_sources(profile)
     sources[mutant.path] = mutant.applied(sources[mutant.path])
     made = {}
     for name in DEPLOYED[mutant.contract]:
-        path, needed = f"contracts/src/{name}.sol", set[str]()
-        todo = [path]
-        while todo:
-            here = todo.pop()
-            if here not in needed:
-                needed.add(here)
-                todo.extend(edges[here])
+        path = f"contracts/src/{name}.sol"
         wanted = {path: {name: ["abi", "evm.bytecode.object"]}}
         settings = {**build.settings_of(profile), "outputSelection": wanted}
-        given = {one: {"content": sources[one]} for one in needed}
+        given = {one: {"content": sources[one]} for one in build.reached(path, edges)}
         try:
             said = solcx.compile_standard(
                 {"language": "Solidity", "sources": given, "settings": settings},
-                solc_binary=build.find_compiler(build.compiler_version(), native=False),
+                solc_binary=solc,
             )
         except SolcError:
             return None
@@ -156,10 +152,10 @@ def killed_in_lock_step(made: dict[str, dict[str, Any]]) -> bool:
                 run = prepared(anvil.rpc_url, seed)
                 run.run(CALLS)
                 run.node.close()
+            except Exception:  # a Difference, or contracts that cannot be deployed or funded
+                return True
             finally:
                 anvil.stop()
-    except Exception:  # a Difference, or contracts that cannot be deployed or funded
-        return True
     finally:
         rpc.artifact = known
     return False
@@ -169,7 +165,7 @@ def killed_by_forge(mutant: Mutant) -> bool:
     """Whether a test of forge fails on a tree with this change."""
     tree = ROOT / ".build" / "mutant"
     for name in ("contracts", "tests/twins"):
-        ignored = partial(shutil.ignore_patterns("__pycache__"))
+        ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tree / name, dirs_exist_ok=True, ignore=ignored)
     shutil.copy(ROOT / "foundry.toml", tree)
     if not (tree / "node_modules").exists():

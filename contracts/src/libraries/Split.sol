@@ -48,8 +48,10 @@ library Split {
         return uint96(share);
     }
 
-    /// What of a stage's gross goes to the matcher and to the protocol, rounded down together, so
-    /// that a stage never pays a nano unit twice.
+    /// What of a stage's gross goes to the matcher and to the protocol.
+    ///
+    /// INVARIANT: fees, and the gross less fees, never fall as the gross grows. Two floors would
+    /// break that: at 5 % and 1 %, 99 leaves 95 and 100 leaves 94.
     function feesOf(uint256 gross, uint256 matcherFeeBps, uint256 protocolFeeBps)
         internal
         pure
