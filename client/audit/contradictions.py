@@ -20,7 +20,7 @@ from client.audit.evidence import (
 )
 from core.protocol import commit, wire
 from core.protocol.errors import HeadraceError
-from core.protocol.types import ZERO_HASH, RequestLeaf, SignedCheckpoint, SignedReceipt
+from core.protocol.types import ZERO_HASH, RequestLeaf, SignedReceipt
 
 _NO_ID: tuple[int, bytes, list[bytes]] = (0, bytes(4), [])
 _NO_SUMS: tuple[int, int, list[bytes]] = (0, 0, [])
@@ -40,7 +40,7 @@ class Contradiction:
 
 
 def equivocation(receipts: Sequence[SignedReceipt]) -> Contradiction | None:
-    """Two different leaves of one request."""
+    """Two different leaves of one request: what it sent, by its word, and what it signed for."""
     known: dict[int, tuple[SignedReceipt, int]] = {}
     for signed in receipts:
         for position, leaf in enumerate(signed.leaves):
@@ -157,18 +157,6 @@ def fed(
     return _fed_otherwise("fed", signed, position, ids, fed, leaf.tokens_in, leaf.tokens_out)
 
 
-def spoiled(signed: SignedReceipt, words: Sequence[SignedCheckpoint]) -> Contradiction | None:
-    """A stage whose last word of what it sent has another root than its receipt."""
-    said = {word.checkpoint.request_index: word for word in words if word.checkpoint.whole}
-    for position, leaf in enumerate(signed.leaves):
-        word = said.get(leaf.request_index)
-        if word is not None and word.checkpoint.running_root != leaf.out_root:
-            why = "it sent other rows than it signed for"
-            shown = _told(signed, position), word.checkpoint, word.signature
-            return _found("spoiled", signed, position, why, *shown)
-    return None
-
-
 async def find(
     evidence: EvidenceCollector,
     own: Sequence[SignedReceipt] = (),
@@ -194,7 +182,9 @@ async def find(
     for stage in stages:
         after = (stage + 1) % len(stages)
         words = [] if len(stages) == 1 else told[after].words
-        for one in _of_words(case, stage, receipts, words):
+        worded = [evidence.by_words(stage, [word], [word.word.request_index]) for word in words]
+        by_words = [signed for signed in worded if signed is not None]
+        for one in _of_words(case, stage, receipts, by_words):
             found.setdefault(stage, one)
     for stage in stages:
         if stage not in found:
@@ -208,13 +198,13 @@ def _of_words(
     case: AuditCase,
     stage: int,
     receipts: dict[int, list[SignedReceipt]],
-    words: Sequence[SignedCheckpoint],
+    by_words: Sequence[SignedReceipt],
 ) -> Iterator[Contradiction]:
-    """What signatures alone show of a stage."""
+    """What signatures alone show of a stage; a word that it gave is a receipt over one request."""
     own = receipts[stage]
-    found = [equivocation(own)]
+    found = [equivocation([*own, *by_words])]
     for signed in own:
-        found += [counts(case, signed), spoiled(signed, words)]
+        found.append(counts(case, signed))
         for is_output, beside in ((False, stage - 1), (True, (stage + 1) % len(case.plan))):
             for other in receipts[beside % len(case.plan)]:
                 sent = [one.in_root if is_output else one.out_root for one in other.leaves]

@@ -19,14 +19,15 @@ from core.chain.chain import Chain, ChainCall, ChainEvent, history
 from core.money.spending import payers
 from core.protocol import commit, signing, wire
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
+from core.protocol.receipts import receipt_by_words
 from core.protocol.types import (
     AuditorDelegation,
     Order,
     RequestLeaf,
     SamplingParams,
-    SignedCheckpoint,
     SignedOrder,
     SignedReceipt,
+    SignedWord,
     Stage,
     StageReceipt,
 )
@@ -149,10 +150,10 @@ def leaves_match(
 
 @dataclass(frozen=True)
 class Testimony:
-    """What a stage shows: receipts that it signed, and last words of the stage before it."""
+    """What a stage shows: receipts that it signed, and words of the stage before it."""
 
     receipts: list[SignedReceipt]
-    words: list[SignedCheckpoint]
+    words: list[SignedWord]
 
 
 @dataclass(frozen=True)
@@ -186,20 +187,41 @@ class EvidenceCollector:
     async def receipts(self, stage: int) -> list[SignedReceipt]:
         """Receipts that the stage signed for this job and plan, with matching leaves.
 
-        Raises HeadraceError when the stage cannot be asked or refuses.
+        Where it shows none, those that its words are worth, over what the next stage signed for.
+        Raises HeadraceError when neither can be asked, or refuses.
         """
         ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
-        found, _ = await self._ask(stage, ask, wire.Receipts)
-        return [signed for signed in found.signed if self._is_genuine(stage, signed)]
+        try:
+            found, _ = await self._ask(stage, ask, wire.Receipts)
+        except HeadraceError:
+            if by_words := await self._by_words(stage):
+                return by_words
+            raise
+        shown = [signed for signed in found.signed if self._is_genuine(stage, signed)]
+        return shown or await self._by_words(stage)
+
+    async def _by_words(self, stage: int) -> list[SignedReceipt]:
+        try:
+            told = await self.told((stage + 1) % len(self.case.plan))
+        except HeadraceError:
+            return []
+        sets = {tuple(leaf.request_index for leaf in signed.leaves) for signed in told.receipts}
+        found = [self.by_words(stage, told.words, sorted(set(requests))) for requests in sets]
+        return [signed for signed in found if signed is not None]
+
+    def by_words(
+        self, stage: int, words: Sequence[SignedWord], requests: Sequence[int]
+    ) -> SignedReceipt | None:
+        """The receipt over these requests that the stage's words are worth, if they are."""
+        of = self.case.order, self.case.plan
+        return receipt_by_words(*of, stage, words, requests, self._domain)
 
     async def told(self, stage: int) -> Testimony:
         """What the stage shows, even where it contradicts itself. Raises as `receipts` does."""
         ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
         found, _ = await self._ask(stage, ask, wire.Receipts)
-        before = (stage - 1) % len(self.case.plan)
         return Testimony(
-            [signed for signed in found.signed if self.is_told_by(stage, signed)],
-            [word for word in found.words if self._is_word_of(before, word)],
+            [signed for signed in found.signed if self.is_told_by(stage, signed)], found.words
         )
 
     def is_told_by(self, stage: int, signed: SignedReceipt) -> bool:
@@ -354,17 +376,6 @@ class EvidenceCollector:
             and receipt.stage == stage
             and signing.is_signed_by(
                 self._domain, receipt, signed.signature, self.case.plan[stage].operator
-            )
-        )
-
-    def _is_word_of(self, stage: int, word: SignedCheckpoint) -> bool:
-        said = word.checkpoint
-        return (
-            said.order_hash == self.case.order_hash
-            and said.plan_hash == self.case.plan_hash
-            and said.stage == stage
-            and signing.is_signed_by(
-                self._domain, said, word.signature, self.case.plan[stage].operator
             )
         )
 

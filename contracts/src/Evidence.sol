@@ -7,7 +7,7 @@ import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
-import {HopCheckpoint, Order, RequestLeaf, Stage} from "./types/Signed.sol";
+import {Order, RequestLeaf, Stage} from "./types/Signed.sol";
 
 /// Do a stage's signed words contradict each other, or the order? See IEvidence.
 ///
@@ -148,28 +148,6 @@ contract Evidence is IEvidence {
         _convict(order, plan, told, Kind.Fed);
     }
 
-    function spoiled(
-        Order calldata order,
-        Stage[] calldata plan,
-        Told calldata told,
-        HopCheckpoint calldata word,
-        bytes calldata wordSig
-    ) external {
-        Plans.Binding memory binding = _requireTold(order, plan, told);
-        uint16 stage = told.receipt.stage;
-        _require(
-            word.orderHash == binding.orderHash && word.planHash == binding.planHash
-                && word.stage == stage && word.requestIndex == told.leaf.requestIndex
-        );
-        bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.checkpointHash(word));
-        if (!Eip712Types.isSignedBy(plan[stage].operator, digest, wordSig)) {
-            revert ITaskRegistry.BadSignature(plan[stage].operator);
-        }
-        // A word on the way is of rows that may be replaced, and says nothing of these.
-        _require(word.whole && word.runningRoot != told.leaf.outRoot);
-        _convict(order, plan, told, Kind.Spoiled);
-    }
-
     // --- internals ---
 
     function _require(bool so) private pure {
@@ -180,9 +158,8 @@ contract Evidence is IEvidence {
     function _requireTold(Order calldata order, Stage[] calldata plan, Told calldata told)
         private
         view
-        returns (Plans.Binding memory binding)
     {
-        binding = Plans.Binding({
+        Plans.Binding memory binding = Plans.Binding({
             orderHash: Eip712Types.orderHash(order),
             planHash: Eip712Types.planHash(plan),
             separator: Eip712Types.domainSeparator(address(tasks))

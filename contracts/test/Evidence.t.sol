@@ -4,7 +4,7 @@ pragma solidity ^0.8.30;
 import {IEvidence} from "../src/interfaces/IEvidence.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
-import {HopCheckpoint, Order, RequestLeaf} from "../src/types/Signed.sol";
+import {Order, RequestLeaf} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {Trees} from "./fixtures/Trees.sol";
@@ -96,19 +96,7 @@ contract EvidenceTest is Suite {
     }
 
     function answerLeaves() private pure returns (bytes32[] memory) {
-        return boundary(honest(LAST), true);
-    }
-
-    function boundary(RequestLeaf[] memory leaves, bool isOutput)
-        private
-        pure
-        returns (bytes32[] memory hashes)
-    {
-        hashes = new bytes32[](leaves.length);
-        for (uint256 i; i < leaves.length; ++i) {
-            bytes32 root = isOutput ? leaves[i].outRoot : leaves[i].inRoot;
-            hashes[i] = Trees.leaf(bytes.concat(bytes4(leaves[i].requestIndex), root));
-        }
+        return Trees.boundary(honest(LAST), true);
     }
 
     /// As `told`, with the roots of both boundaries, as honest programs sign them.
@@ -118,8 +106,9 @@ contract EvidenceTest is Suite {
         returns (IEvidence.Told memory t)
     {
         t = told(deal, stage, leaves, position);
-        t.receipt.inputRoot = Trees.root(stage == 0 ? answerLeaves() : boundary(leaves, false));
-        t.receipt.outputRoot = Trees.root(boundary(leaves, true));
+        t.receipt.inputRoot =
+            Trees.root(stage == 0 ? answerLeaves() : Trees.boundary(leaves, false));
+        t.receipt.outputRoot = Trees.root(Trees.boundary(leaves, true));
         signTold(deal, t);
     }
 
@@ -416,7 +405,7 @@ contract EvidenceTest is Suite {
             Deal memory deal = matched();
             RequestLeaf[] memory leaves = honest(1);
             IEvidence.Told memory t = said(deal, 1, leaves, 1);
-            bytes32[] memory hashes = boundary(leaves, k == 1);
+            bytes32[] memory hashes = Trees.boundary(leaves, k == 1);
             hashes[1] = keccak256("another leaf");
             if (k == 0) t.receipt.inputRoot = Trees.root(hashes);
             else t.receipt.outputRoot = Trees.root(hashes);
@@ -436,7 +425,7 @@ contract EvidenceTest is Suite {
         RequestLeaf[] memory leaves = honest(stage);
         IEvidence.Told memory t = said(deal, stage, leaves, at % REQUESTS);
         bytes32[] memory hashes =
-            stage == 0 && !isOutput ? answerLeaves() : boundary(leaves, isOutput);
+            stage == 0 && !isOutput ? answerLeaves() : Trees.boundary(leaves, isOutput);
         bytes32[] memory proof = Trees.proof(hashes, t.position);
         vm.expectRevert(NOT_PROVEN);
         desk.roots(deal.order, deal.plan, t, isOutput, hashes[t.position], proof);
@@ -564,75 +553,81 @@ contract EvidenceTest is Suite {
         desk.fed(deal.order, deal.plan, t, answer, drawn, found);
     }
 
-    // --- spoiled ---
+    // --- words of single requests ---
 
-    function wordOf(Deal memory deal, uint256 stage, uint32 rows, bytes32 root)
+    /// A stage's word of request 1, in the place of a receipt over it.
+    function worded(Deal memory deal, uint256 stage, RequestLeaf memory leaf)
         private
         view
-        returns (HopCheckpoint memory word, bytes memory sig)
+        returns (IEvidence.Told memory t)
     {
-        word = HopCheckpoint(deal.orderHash, deal.planHash, uint16(stage), 1, rows, root, true);
-        sig = sign(deal.keys[stage], digest(word.hash()));
+        RequestLeaf[] memory leaves = new RequestLeaf[](1);
+        leaves[0] = leaf;
+        RequestLeaf[] memory answers = new RequestLeaf[](1);
+        answers[0] = honest(LAST)[1];
+        (t.receipt, t.signature) = wordsOf(deal, stage, leaves, answers);
+        t.leaf = leaf;
+        t.proof = Trees.proof(Trees.requests(leaves), 0);
     }
 
-    function test_spoiled_sentOtherRowsThanItSigned() public {
+    function test_equivocation_sentOtherRowsThanItSigned() public {
         for (uint256 stage; stage < STAGES; ++stage) {
             Deal memory deal = matched();
             IEvidence.Told memory t = said(deal, stage, honest(stage), 1);
-            uint32 rows = stage == LAST ? OUT : ROWS;
-            (HopCheckpoint memory word, bytes memory sig) =
-                wordOf(deal, stage, rows, keccak256("other rows"));
+            RequestLeaf memory sent = honest(stage)[1];
+            sent.outRoot = keccak256("other rows");
+            Contradiction memory c = Contradiction(t, worded(deal, stage, sent));
             uint256 snapshotId = vm.snapshotState();
-            desk.spoiled(deal.order, deal.plan, t, word, sig);
-            snapshot("spoiled");
+            desk.equivocation(deal.order, deal.plan, c.one, c.other);
+            snapshot("equivocation by a word");
             assertConvicted(deal, stage);
             vm.revertToState(snapshotId);
         }
     }
 
-    /// On the way an honest stage may sign any roots, of any number of rows.
-    function testFuzz_spoiled_ofAnHonestStage_reverts(
-        uint8 stage,
-        uint32 rows,
-        uint8 signer,
-        bool isPart
-    ) public {
+    function testFuzz_equivocation_ofAnHonestWord_reverts(uint8 stage, uint8 signer) public {
         Deal memory deal = matched();
         stage = uint8(stage % STAGES);
         signer = uint8(signer % STAGES);
-        RequestLeaf[] memory leaves = honest(stage);
-        IEvidence.Told memory t = said(deal, stage, leaves, 1);
-        bytes32 root = isPart ? keccak256("a part") : leaves[1].outRoot;
-        if (!isPart) rows = stage == LAST ? OUT : ROWS;
-        (HopCheckpoint memory word,) = wordOf(deal, stage, rows, root);
-        word.whole = !isPart;
-        bytes memory sig = sign(deal.keys[stage], digest(word.hash()));
+        RequestLeaf memory sent = honest(stage)[1];
+        Contradiction memory c;
+        c.one = said(deal, stage, honest(stage), 1);
+        bytes memory refused = NOT_PROVEN;
         if (signer != stage) {
-            word.runningRoot = keccak256("forged");
-            sig = sign(deal.keys[signer], digest(word.hash()));
-            vm.expectRevert(
-                abi.encodeWithSelector(
-                    ITaskRegistry.BadSignature.selector, deal.plan[stage].operator
-                )
+            sent.outRoot = keccak256("forged");
+            deal.keys[stage] = deal.keys[signer];
+            refused = abi.encodeWithSelector(
+                ITaskRegistry.BadSignature.selector, deal.plan[stage].operator
             );
-        } else {
-            vm.expectRevert(NOT_PROVEN);
         }
-        desk.spoiled(deal.order, deal.plan, t, word, sig);
+        c.other = worded(deal, stage, sent);
+        refuseEquivocation(deal, c, refused);
     }
 
-    function testFuzz_spoiled_byAnotherWord_reverts(uint8 what, uint256 bit) public {
+    /// A first stage's word names the answer that it received.
+    function test_fed_byAWord() public {
         Deal memory deal = matched();
-        IEvidence.Told memory t = said(deal, 1, honest(1), 1);
-        (HopCheckpoint memory word,) = wordOf(deal, 1, ROWS, keccak256("other rows"));
-        what %= 4;
-        if (what == 0) word.orderHash ^= bytes32(1 << (bit % 256));
-        else if (what == 1) word.planHash ^= bytes32(1 << (bit % 256));
-        else if (what == 2) word.stage ^= uint16(1 << (bit % 16));
-        else word.requestIndex ^= uint32(1 << (bit % 32));
-        bytes memory sig = sign(deal.keys[1], digest(word.hash()));
-        vm.expectRevert(NOT_PROVEN);
-        desk.spoiled(deal.order, deal.plan, t, word, sig);
+        RequestLeaf memory leaf = honest(0)[1];
+        bytes32[] memory rows = ids(1, 0, ROWS);
+        IEvidence.Id memory other = id(1, 0, ROWS, IN + 1);
+        other.id = bytes4("else");
+        rows[IN + 1] = Trees.leaf(bytes.concat(bytes4(IN + 1), other.id));
+        leaf.inRoot = Trees.root(rows);
+        IEvidence.Ids memory answer = answerIds(1);
+        answer.proof = new bytes32[](0); // the only request of such a receipt
+        IEvidence.Id memory drawn = id(1, IN, OUT, 1);
+        desk.fed(deal.order, deal.plan, worded(deal, 0, leaf), answer, drawn, other);
+        assertConvicted(deal, 0);
+    }
+
+    function test_prompt_byAWord() public {
+        Deal memory deal = matched();
+        RequestLeaf memory leaf = honest(0)[1];
+        leaf.inRoot = honest(0)[0].inRoot;
+        IEvidence.Id memory asked = id(1, 0, IN, 2);
+        IEvidence.Id memory other = id(0, 0, ROWS, 2);
+        desk.prompt(deal.order, deal.plan, worded(deal, 0, leaf), orderedIds(1), asked, other);
+        assertConvicted(deal, 0);
     }
 
     // --- honest receipts ---

@@ -1,4 +1,8 @@
-"""Is a receipt what a stage signed over its requests, and do all stages' tell one story?"""
+"""Is a receipt what a stage signed over its requests, and do all stages' tell one story?
+
+A stage gives its word of each request to the next one, which signs nothing without it. Where it
+keeps its receipt back, its words are worth one (`contracts/src/libraries/Words.sol`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from core.protocol import commit, signing
-from core.protocol.types import ZERO_HASH, Order, SignedReceipt, Stage
+from core.protocol.types import (
+    ZERO_HASH,
+    Order,
+    RequestLeaf,
+    RequestWord,
+    SignedReceipt,
+    SignedWord,
+    Stage,
+    StageReceipt,
+)
 
 
 def check_receipt(
@@ -43,6 +56,80 @@ def check_receipt(
     if not signing.is_signed_by(domain, receipt, signed.signature, stage.operator):
         return f"it is not signed by {stage.operator}"
     return None
+
+
+def word_of(
+    order_hash: str,
+    plan_hash: str,
+    stage: int,
+    leaf: RequestLeaf,
+    answer_root: str = ZERO_HASH,
+) -> RequestWord:
+    """What a stage says to the next one of a request; a first one also of the answer."""
+    return RequestWord(
+        order_hash=order_hash,
+        plan_hash=plan_hash,
+        stage=stage,
+        request_index=leaf.request_index,
+        in_root=leaf.in_root,
+        out_root=leaf.out_root,
+        tokens_in=leaf.tokens_in,
+        tokens_out=leaf.tokens_out,
+        answer_root=answer_root,
+    )
+
+
+def receipt_by_words(
+    order: Order,
+    plan: Sequence[Stage],
+    index: int,
+    words: Sequence[SignedWord],
+    requests: Sequence[int],
+    domain: signing.Domain,
+) -> SignedReceipt | None:
+    """The receipt over exactly these requests, ascending, that a stage's words are worth.
+
+    None unless there is a word of each that the stage signed. What words do not say is zero:
+    weights and times.
+    """
+    stage, hashes = plan[index], (signing.order_hash(order), signing.plan_hash(tuple(plan)))
+    said = {word.word.request_index: word for word in words}
+    chosen = [said[request] for request in requests if request in said]
+    leaves = [word.word.leaf for word in chosen]
+    if not requests or len(chosen) != len(requests):
+        return None
+    for word in chosen:
+        answer_root = ZERO_HASH if index else word.word.answer_root
+        if word.word != word_of(*hashes, index, word.word.leaf, answer_root):
+            return None
+        if not signing.is_signed_by(domain, word.word, word.signature, stage.operator):
+            return None
+    answers = [] if index else [word.word.answer_root for word in chosen]
+    roots = commit.receipt_roots(leaves, None if index else answers)
+    input_root, output_root, requests_root = map(commit.to_hex, roots)
+    receipt = StageReceipt(
+        order_hash=hashes[0],
+        plan_hash=hashes[1],
+        stage=index,
+        layer_from=stage.layer_from,
+        layer_to=stage.layer_to,
+        shard_root=ZERO_HASH,
+        input_root=input_root,
+        output_root=output_root,
+        requests_root=requests_root,
+        requests=len(leaves),
+        tokens_in=sum(leaf.tokens_in for leaf in leaves),
+        tokens_out=sum(leaf.tokens_out for leaf in leaves),
+        started_at=0,
+        signed_at=0,
+    )
+    packed = b"".join(
+        commit.request_leaf_bytes(word.word.leaf)
+        + commit.unhex(word.word.answer_root)
+        + commit.unhex(word.signature)
+        for word in chosen
+    )
+    return SignedReceipt(receipt, commit.to_hex(packed), leaves, answers=answers)
 
 
 def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:

@@ -34,8 +34,8 @@ Order(address requester, bytes32 modelId, bytes32 inputRoot, bytes32 samplingRoo
 Terms(uint16 inFlight, address[] trusted, address[] avoided, uint16 auditBps)
 RequestOpening(bytes32 orderHash, uint32 requestIndex, bytes32 promptLeaf, bytes32 samplingLeaf)
 Acceptance(bytes32 orderHash, bytes32 planHash, uint16 stage, uint64 expiry)
-HopCheckpoint(bytes32 orderHash, bytes32 planHash, uint16 stage, uint32 requestIndex, uint32 rows,
-    bytes32 runningRoot, bool whole)
+RequestWord(bytes32 orderHash, bytes32 planHash, uint16 stage, uint32 requestIndex, bytes32 inRoot,
+    bytes32 outRoot, uint32 tokensIn, uint32 tokensOut, bytes32 answerRoot)
 StageReceipt(bytes32 orderHash, bytes32 planHash, uint16 stage, uint16 layerFrom, uint16 layerTo,
     bytes32 shardRoot, bytes32 inputRoot, bytes32 outputRoot, bytes32 requestsRoot, uint32 requests,
     uint32 tokensIn, uint32 tokensOut, uint64 startedAt, uint64 signedAt)
@@ -123,8 +123,6 @@ def _word(kind: str, value: Any) -> bytes:
     """A field as the 32 bytes that are hashed. Raises OverflowError for a number too large."""
     if kind.endswith("[]"):
         return keccak(b"".join(_word(kind[:-2], item) for item in value))
-    if kind == "bool":
-        return int(value).to_bytes(32, "big")
     if kind.startswith("uint"):
         number: bytes = value.to_bytes(int(kind[4:]) // 8, "big")
         return number.rjust(32, b"\0")

@@ -19,6 +19,10 @@ import msgspec
 Hash32 = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 Signature = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{130}\Z")]
+#: A signature, or words of each request, 173 bytes each (`receipts.receipt_by_words`).
+ReceiptSignature = Annotated[
+    str, msgspec.Meta(pattern=r"^0x(?:[0-9a-f]{130}|(?:[0-9a-f]{346})+)\Z")
+]
 U8 = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -187,22 +191,6 @@ class Acceptance(Value, frozen=True):
     expiry: U63
 
 
-class HopCheckpoint(Value, frozen=True):
-    """What a stage says it sent so far for one request, in case its successor denies it.
-
-    `whole`: its last word, that these are all rows. It is the root that its leaf holds on disk: on
-    the way rows may be replaced, and one who signed two last words would be convicted.
-    """
-
-    order_hash: Hash32
-    plan_hash: Hash32
-    stage: U16
-    request_index: U32
-    rows: U32
-    running_root: Hash32
-    whole: bool = False
-
-
 class StageReceipt(Value, frozen=True):
     """What a stage says it did, over one or many requests of a job."""
 
@@ -230,6 +218,30 @@ class RequestLeaf(Value, frozen=True):
     out_root: Hash32
     tokens_in: U32
     tokens_out: U32
+
+
+class RequestWord(Value, frozen=True):
+    """A stage's word to the next one about a request that it finished: its leaf, as it is on disk.
+
+    A first stage's names the answer that it received, the last one's `out_root`; else that is zero.
+    Words of several requests are worth a receipt over these (`receipts.receipt_by_words`).
+    """
+
+    order_hash: Hash32
+    plan_hash: Hash32
+    stage: U16
+    request_index: U32
+    in_root: Hash32
+    out_root: Hash32
+    tokens_in: U32
+    tokens_out: U32
+    answer_root: Hash32 = ZERO_HASH
+
+    @property
+    def leaf(self) -> RequestLeaf:
+        return RequestLeaf(
+            self.request_index, self.in_root, self.out_root, self.tokens_in, self.tokens_out
+        )
 
 
 class RequestOpening(Value, frozen=True):
@@ -367,10 +379,10 @@ class SignedAcceptance(Value, frozen=True):
     signature: Signature
 
 
-class SignedCheckpoint(Value, frozen=True):
-    """What the stage before said of its rows, as the stage after it keeps it."""
+class SignedWord(Value, frozen=True):
+    """A stage's word, as the next one keeps it."""
 
-    checkpoint: HopCheckpoint
+    word: RequestWord
     signature: Signature
 
 
@@ -384,7 +396,7 @@ class SignedReceipt(Value, frozen=True):
     """
 
     receipt: StageReceipt
-    signature: Signature
+    signature: ReceiptSignature
     leaves: list[RequestLeaf]
     states: list[Hash32] = []
     answers: list[Hash32] = []

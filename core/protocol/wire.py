@@ -184,8 +184,6 @@ class Activations(OfRequest, frozen=True, omit_defaults=True):
     halved: bool = False
     again: bool = False
     guessed: Annotated[int, msgspec.Meta(ge=0, le=MAX_GUESSED)] = 0
-    checkpoint: t.HopCheckpoint | None = None
-    checkpoint_signature: t.Signature | None = None
     most_rows: t.U32 = 0
     trace: Trace | None = None
     origin: Origin | None = None
@@ -215,7 +213,7 @@ class Token(OfRequest, frozen=True, omit_defaults=True):
 
     Only the client is told log probabilities, and only if its parameters ask: the token's own, and
     the likeliest ones with theirs. Only the first stage is told, with the last token, the root of
-    the state rows and the last stage's word over the whole answer.
+    the state rows and the last stage's word of the request.
     """
 
     step: t.U32
@@ -225,20 +223,18 @@ class Token(OfRequest, frozen=True, omit_defaults=True):
     logprob: Logprob | None = None
     top: Annotated[tuple[tuple[t.U32, Logprob], ...], msgspec.Meta(max_length=t.MAX_LOGPROBS)] = ()
     states_root: t.Hash32 | None = None
-    checkpoint: t.HopCheckpoint | None = None
-    checkpoint_signature: t.Signature | None = None
+    word: t.SignedWord | None = None
 
 
 class FinishRequest(OfRequest, frozen=True):
     """Down the pipeline: this request is over; commit, sign, free its memory.
 
-    With the sender's word over all rows that it sent, without which the receiver signs nothing.
+    With the sender's word of it, without which the receiver signs nothing.
     """
 
     tokens_in: t.U32
     tokens_out: t.U32
-    checkpoint: t.HopCheckpoint | None = None
-    checkpoint_signature: t.Signature | None = None
+    word: t.SignedWord | None = None
 
 
 class Waiting(OfRequest, frozen=True):
@@ -379,10 +375,10 @@ class FetchReceipts(OfJob, frozen=True):
 
 
 class Receipts(Message, frozen=True):
-    """Also the last words of the stage before this one; of the last stage, at the first."""
+    """Also the words of the stage before this one; of the last stage, at the first."""
 
     signed: list[t.SignedReceipt]
-    words: list[t.SignedCheckpoint] = []
+    words: list[t.SignedWord] = []
 
 
 class ShowNode(Message, frozen=True):

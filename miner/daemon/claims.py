@@ -3,7 +3,8 @@
 When its matcher has not, and time runs out.
 
 A batch that every stage finished and nobody acknowledged is delivered with all stages' receipts,
-in the last quarter before the deadline, and ended after its window. The newest acknowledgement
+or words where one keeps its back, in the last quarter before the deadline, and ended after its
+window. The newest acknowledgement
 counts for every stage, from any sender; the chain takes it until a while after the order's deadline
 or closing. When that is over anybody may end the job, which pays what was counted. Stages take
 turns, the first one first, so that only one pays for a transaction.
@@ -25,6 +26,7 @@ from core.protocol.types import Ack, JobState
 from core.runtime.logs import get_logger
 from core.runtime.network.collecting import Ask, Dialer, collect, dialled
 from miner.records.store import StoredJob
+from miner.serving import answers
 from miner.serving.receipts import ReceiptBook
 
 log = get_logger(__name__)
@@ -184,7 +186,7 @@ class Claims:
         return False
 
     async def _deliver(self, job: StoredJob) -> bool:
-        """With every stage's receipt over the whole batch; not where one does not sign."""
+        """With every stage's receipt, or words, over the whole batch; not where one has neither."""
         domain = self._chain.domain
         found = await collect(self._ask(job), job.order, job.plan, domain, all_requests=True)
         if not found.receipts:
@@ -203,6 +205,9 @@ class Claims:
                 return await others(stage, message)
             if isinstance(message, wire.CloseJob):
                 return wire.Receipt(await self._book.sign_over(job, message.requests))
+            if isinstance(message, wire.FetchReceipts):
+                found = await self._book.disk(answers.answer, self._book.store, job, message)
+                return found[0] if isinstance(found, tuple) else found
             return wire.Finished(requests=list(range(job.order.requests)))
 
         return ask

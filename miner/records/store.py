@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from core.protocol import commit, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 #: Columns of a job that are kept as they are.
 _PLAIN_COLUMNS = (
     "stage",
@@ -63,11 +62,6 @@ CREATE TABLE receipts (
     requests INTEGER NOT NULL, signed BLOB NOT NULL,
     PRIMARY KEY (order_hash, plan_hash, requests_root)
 );
-CREATE TABLE checkpoints (
-    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, request INTEGER NOT NULL,
-    checkpoint BLOB NOT NULL, signature TEXT NOT NULL,
-    PRIMARY KEY (order_hash, plan_hash, request)
-);
 CREATE TABLE disputes (
     dispute_id TEXT PRIMARY KEY, job_id TEXT NOT NULL, stage INTEGER NOT NULL,
     open INTEGER NOT NULL DEFAULT 1
@@ -85,6 +79,15 @@ CREATE TABLE acks (
 _STATES = "ALTER TABLE leaves ADD COLUMN states_root TEXT NOT NULL DEFAULT ''"
 #: Since version 4: what a last stage said of the whole answer, at a first stage.
 _ANSWERS = f"ALTER TABLE leaves ADD COLUMN answer_root TEXT NOT NULL DEFAULT '{t.ZERO_HASH}'"
+
+#: Since version 5: words of the stage before, in place of its checkpoints.
+_WORDS = """
+CREATE TABLE words (
+    order_hash TEXT NOT NULL, plan_hash TEXT NOT NULL, request INTEGER NOT NULL,
+    signed BLOB NOT NULL,
+    PRIMARY KEY (order_hash, plan_hash, request)
+)
+"""
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,10 @@ class MinerStore:
                     db.execute(_ACKS)
                 if version < 3:
                     db.execute(_STATES)
-                db.execute(_ANSWERS)
+                if version < 4:
+                    db.execute(_ANSWERS)
+                db.execute("DROP TABLE IF EXISTS checkpoints")
+                db.execute(_WORDS)
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -426,42 +432,27 @@ class MinerStore:
         row_bytes, size_bytes, data = found
         return bytes(data or b""), int(row_bytes), int(size_bytes) // int(row_bytes)
 
-    def put_checkpoint(self, checkpoint: t.HopCheckpoint, signature: str) -> None:
-        """The newest word of the stage before about what it sent for one request."""
+    def put_word(self, signed: t.SignedWord) -> None:
+        """What the stage before said of a request that came whole."""
+        word = signed.word
         self._put(
-            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
-            checkpoint.order_hash,
-            checkpoint.plan_hash,
-            checkpoint.request_index,
-            _pack(checkpoint),
-            signature,
+            "INSERT OR REPLACE INTO words VALUES (?, ?, ?, ?)",
+            word.order_hash,
+            word.plan_hash,
+            word.request_index,
+            _pack(signed),
         )
 
-    def checkpoint(
-        self, order_hash: str, plan_hash: str, request: int
-    ) -> tuple[t.HopCheckpoint, str] | None:
-        found = self._row(
-            "SELECT checkpoint, signature FROM checkpoints"
-            " WHERE order_hash = ? AND plan_hash = ? AND request = ?",
-            order_hash,
-            plan_hash,
-            request,
-        )
-        return found and (msgspec.msgpack.decode(found[0], type=t.HopCheckpoint), str(found[1]))
-
-    def last_words(self, order_hash: str, plan_hash: str, most: int) -> list[t.SignedCheckpoint]:
-        """What the stage before said of whole requests, by request, at most so many."""
+    def words(self, order_hash: str, plan_hash: str, most: int) -> list[t.SignedWord]:
+        """What the stage before said of requests, by request, at most so many."""
         found = self._rows(
-            "SELECT checkpoint, signature FROM checkpoints"
-            " WHERE order_hash = ? AND plan_hash = ? ORDER BY request",
+            "SELECT signed FROM words WHERE order_hash = ? AND plan_hash = ?"
+            " ORDER BY request LIMIT ?",
             order_hash,
             plan_hash,
+            most,
         )
-        words = (
-            t.SignedCheckpoint(msgspec.msgpack.decode(word, type=t.HopCheckpoint), str(signature))
-            for word, signature in found
-        )
-        return list(islice((word for word in words if word.checkpoint.whole), most))
+        return [msgspec.msgpack.decode(signed, type=t.SignedWord) for (signed,) in found]
 
     # --- receipts ---
 
@@ -564,7 +555,7 @@ class MinerStore:
                 (now_s,),
             ).fetchall()
             for order_hash, plan_hash in old:
-                for table in ("boundary_rows", "checkpoints"):
+                for table in ("boundary_rows", "words"):
                     db.execute(
                         f"DELETE FROM {table} WHERE order_hash = ? AND plan_hash = ?",
                         (order_hash, plan_hash),

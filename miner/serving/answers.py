@@ -2,7 +2,7 @@
 
 Prompts and activations go to the requester, its auditor, an auditor it delegated, the stages of the
 same plan, and the drawn jurors of an open dispute; to nobody else, because they are a requester's
-words.
+words. Receipts go to the order's matcher too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_KEPT = "E-JOB-NOT-KEPT"
 #: A frame of rows stays well below the wire's limit.
 MAX_ROWS_BYTES = 4 * 2**20
 MAX_RECEIPTS_BYTES = 6 * 2**20
-#: Of a neighbour's last words, the first ones: some 600 bytes each.
+#: Of a neighbour's words, the first ones: some 700 bytes each.
 MAX_WORDS = 2000
 
 Fetch = wire.FetchOpening | wire.FetchRows | wire.FetchReceipts
@@ -41,6 +41,8 @@ def may_see(
     who, order = peer.lower(), job.order
     insiders = {*payers(job.signed, domain), order.auditor, *jurors}
     insiders |= {stage.operator for stage in job.plan}
+    if isinstance(ask, wire.FetchReceipts):  # hashes and counts, which it delivers
+        insiders.add(order.matcher)
     if who in {insider.lower() for insider in insiders} - {t.ZERO_ADDRESS}:
         return True
     return is_delegated(who, job, ask, domain=domain, now_s=now_s)
@@ -67,7 +69,7 @@ def answer(store: MinerStore, job: StoredJob, ask: Fetch) -> Answer:
     """What an authorised peer is given. Failed when the content is not kept here."""
     if isinstance(ask, wire.FetchReceipts):
         place = job.order_hash, job.plan_hash
-        words = store.last_words(*place, MAX_WORDS)
+        words = store.words(*place, MAX_WORDS)
         return wire.Receipts(_that_fit(store.receipts(*place)), words)
     if isinstance(ask, wire.FetchOpening):
         opening = store.opening(job.order_hash, ask.request)

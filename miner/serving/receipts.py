@@ -14,6 +14,7 @@ from typing import TypeVar
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed
+from core.protocol.receipts import word_of
 from miner.records.store import BoundaryRows, MinerStore, States, StoredJob
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ MAX_SETS = 32
 
 
 class ReceiptBook:
-    """Signs receipts and checkpoints; the only holder of the operator's key in a stage.
+    """Signs receipts and words; the only holder of the operator's key in a stage.
 
     Database work runs in its own thread, so that a disk that takes its time delays no token.
     """
@@ -54,30 +55,14 @@ class ReceiptBook:
         signature = signing.sign(self.signer, self.domain, acceptance)
         return t.SignedAcceptance(acceptance=acceptance, signature=signature)
 
-    def checkpoint(
-        self,
-        job: StoredJob,
-        request: int,
-        rows: int,
-        running_root: bytes,
-        *,
-        whole: bool = False,
-    ) -> tuple[t.HopCheckpoint, str]:
-        """What we say we sent so far for one request; `whole` only of what is written down.
+    def word(self, job: StoredJob, leaf: t.RequestLeaf, answer_root: str) -> t.SignedWord:
+        """Our word of a request that is written down with this leaf and answer.
 
         Raises CheckFailed unless the chain had the job with this plan.
         """
         _require_match(job)
-        checkpoint = t.HopCheckpoint(
-            order_hash=job.order_hash,
-            plan_hash=job.plan_hash,
-            stage=job.stage,
-            request_index=request,
-            rows=rows,
-            running_root=commit.to_hex(running_root),
-            whole=whole,
-        )
-        return checkpoint, signing.sign(self.signer, self.domain, checkpoint)
+        word = word_of(job.order_hash, job.plan_hash, job.stage, leaf, answer_root)
+        return t.SignedWord(word, signing.sign(self.signer, self.domain, word))
 
     async def finish(
         self,

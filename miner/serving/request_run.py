@@ -24,6 +24,7 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage, PeerUnreachable
 from core.protocol.ids import Kind, short
+from core.protocol.receipts import word_of
 from core.runtime import tracing
 from core.runtime.logs import get_logger
 from miner.compute.compute import Compute, Key, RequestSpec
@@ -43,19 +44,10 @@ if TYPE_CHECKING:
     from core.engine.sampling.stops import AnswerEnding
     from core.engine.weights.tokenizer import Tokenizer
 
-#: A checkpoint goes with the first frame, with every chunk of a prompt, and at least after this
-#: many rows.
-CHECKPOINT_ROWS = 32
-#: A receiver that has not seen one for this many rows stops.
-MAX_UNSIGNED_ROWS = 64
 #: Requests at a first stage that guess whatever it costs: eight rows take little longer than
 #: one.
 GUESS_FREELY = 2
 log = get_logger(__name__)
-
-
-#: A checkpoint as it came, with its signature.
-SignedWord = tuple[t.HopCheckpoint | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -155,9 +147,7 @@ class RequestRun:
         self._has_end = False  # all its tokens are known
         self._carry: wire.Carry | None = None  # what the client's continuation lets us take over
         self._carried: wire.Carried | None = None
-        self._checked_rows = 0  # rows covered by the newest checkpoint received
-        self._signed_rows = 0  # rows covered by the newest checkpoint sent
-        self._checkpoint: tuple[t.HopCheckpoint, str] | None = None
+        self._word: t.SignedWord | None = None  # of the stage before, about all rows that came
         self._answer = t.ZERO_HASH, 0  # at a first stage: root and tokens of the last one's word
         self._origin: wire.Origin | None = None  # told on to the next stage
         self._has_told_origin = False
@@ -179,11 +169,6 @@ class RequestRun:
     @property
     def key(self) -> Key:
         return (self.job.order_hash, self.index)
-
-    @property
-    def checkpoint(self) -> tuple[t.HopCheckpoint, str] | None:
-        """The newest word of the stage before, with its signature."""
-        return self._checkpoint
 
     @property
     def tokens(self) -> list[int]:
@@ -268,7 +253,7 @@ class RequestRun:
         """A token from the last stage, at the first."""
         self._guarded(self._take_token, message)
 
-    def take_end(self, tokens_in: int, tokens_out: int, word: SignedWord) -> None:
+    def take_end(self, tokens_in: int, tokens_out: int, word: t.SignedWord | None) -> None:
         """The request is over: commit to it and sign, as the stage before gave its word."""
         self._guarded(self._take_end, tokens_in, tokens_out, word)
 
@@ -376,7 +361,6 @@ class RequestRun:
         data = bf16_rows.whole(payload) if message.halved else bytes(payload)
         self._keep_in(message.start)
         self._in.append(data)
-        self._check_checkpoint(message)
         self.request = after
         self._touch()
         if message.most_rows or message.group:
@@ -406,52 +390,32 @@ class RequestRun:
         self._context.count("rows_replaced")
         self.request = after
         self._in.cut(first_row)
-        self._checked_rows = 0
         self._inbox.put_nowait(_Rewind(first_row))
 
-    def _check_checkpoint(self, message: wire.Activations) -> None:
-        rows, checkpoint = len(self._in) - message.guessed, message.checkpoint
-        if checkpoint is not None:
-            word = checkpoint, message.checkpoint_signature
-            self._take_word(self.job.stage - 1, rows, self._in.root(rows), word)
-            self._checked_rows = rows
-        if rows - self._checked_rows > MAX_UNSIGNED_ROWS or not self._checked_rows:
-            raise CheckFailed(
-                f"stage {self.job.stage - 1} signs no checkpoints",
-                f"{rows - self._checked_rows} rows came without one",
-            )
-
     def _take_word(
-        self, stage: int, rows: int, root: bytes, word: SignedWord, *, whole: bool = False
+        self, stage: int, root: bytes, tokens: tuple[int, int], word: t.SignedWord | None
     ) -> None:
-        """Keep what another stage signed of its rows. CheckFailed unless they are as they came.
+        """Keep what another stage signed of the rows that it sent, which came with this root.
 
-        _BrokenWord for a last word that is withheld or of other rows: what was done here is kept.
+        Raises _BrokenWord where it is withheld or of other rows: what was done here is kept.
         """
-        said = t.HopCheckpoint(
-            order_hash=self.job.order_hash,
-            plan_hash=self.job.plan_hash,
-            stage=stage,
-            request_index=self.index,
-            rows=rows,
-            running_root=commit.to_hex(root),
-            whole=whole,
-        )
-        checkpoint, signature = word
         by = self.job.plan[stage].operator
+        came = commit.to_hex(root)
+        # What came to that stage is its own affair.
+        in_root = t.ZERO_HASH if word is None else word.word.in_root
+        answer_root = t.ZERO_HASH if word is None or stage else word.word.answer_root
+        leaf = t.RequestLeaf(self.index, in_root, came, *tokens)
+        said = word_of(self.job.order_hash, self.job.plan_hash, stage, leaf, answer_root)
         if (
-            checkpoint is None
-            or signature is None
-            or checkpoint != said
-            or not signing.is_signed_by(self._context.book.domain, said, signature, by)
+            word is None
+            or word.word != said
+            or not signing.is_signed_by(self._context.book.domain, said, word.signature, by)
         ):
-            what = f"the checkpoint of stage {stage} does not fit"
-            signed = "none came" if checkpoint is None else f"it covers {checkpoint.rows} rows"
-            why = f"{signed}, {rows} arrived, and their root is {said.running_root}"
-            if whole:
-                raise _BrokenWord(PeerUnreachable(what, why), by)
-            raise CheckFailed(what, why)
-        self._checkpoint = checkpoint, signature
+            given = "none came" if word is None else f"it is of rows with root {word.word.out_root}"
+            what = f"the word of stage {stage} does not fit"
+            why = f"{given}, those that arrived have {came}"
+            raise _BrokenWord(PeerUnreachable(what, why), by)
+        self._word = word
 
     def _take_answer(self, message: wire.Token, prompt_tokens: int, produced: int) -> None:
         """The last stage's word over the whole answer, at a first stage that is another one."""
@@ -459,8 +423,8 @@ class RequestRun:
         drawn += commit.token_bytes((message.token,))
         states_root = commit.unhex(message.states_root or t.ZERO_HASH)
         root = commit.answer_root(commit.rows_root(drawn, 4), states_root)
-        word = message.checkpoint, message.checkpoint_signature
-        self._take_word(len(self.job.plan) - 1, produced, root, word, whole=True)
+        last = len(self.job.plan) - 1
+        self._take_word(last, root, (prompt_tokens, produced), message.word)
         self._answer = commit.to_hex(root), produced
 
     def _take_token(self, message: wire.Token) -> None:
@@ -482,13 +446,13 @@ class RequestRun:
             self._take_answer(message, after.prompt_tokens, after.produced)
         self._take_end(after.prompt_tokens, after.produced)
 
-    def _take_end(self, tokens_in: int, tokens_out: int, word: SignedWord = (None, None)) -> None:
+    def _take_end(self, tokens_in: int, tokens_out: int, word: t.SignedWord | None = None) -> None:
         if request_state.end(self.request, tokens_in, tokens_out) is None:
             self._context.count("ends_repeated")
             return
         if not self.request.is_first:
-            rows = tokens_in + tokens_out - 1
-            self._take_word(self.job.stage - 1, rows, self._in.root(rows), word, whole=True)
+            root = self._in.root(tokens_in + tokens_out - 1)
+            self._take_word(self.job.stage - 1, root, (tokens_in, tokens_out), word)
         self._touch()
         self._has_end = True
         self._inbox.put_nowait(_End(tokens_in, tokens_out))
@@ -591,18 +555,6 @@ class RequestRun:
         self._sent_rows = done
 
     def _send(self, start: int, end: int, guessed: int = 0) -> None:
-        checkpoint = signature = None
-        known = end - guessed  # nothing is signed that may turn out to be void
-        if (
-            known - start > 1
-            or not self._signed_rows
-            or self._again
-            or known - self._signed_rows >= CHECKPOINT_ROWS
-        ):
-            self._signed_rows = known
-            checkpoint, signature = self._context.book.checkpoint(
-                self.job, self.index, known, self._out.root(known)
-            )
         again, self._again = self._again, False
         trace, self._trace = self._trace, []
         origin = None if self._has_told_origin else self._origin
@@ -619,8 +571,6 @@ class RequestRun:
                 halved=halved is not None,
                 again=again,
                 guessed=guessed,
-                checkpoint=checkpoint,
-                checkpoint_signature=signature,
                 most_rows=0 if start else self._spec.most_rows,
                 group=0 if start else self._group_here(),
                 trace=trace or None,
@@ -629,14 +579,6 @@ class RequestRun:
             data if halved is None else halved,
             self._lost_next,
         )
-
-    def _last_word(self, rows: int, root: bytes) -> tuple[t.HopCheckpoint, str]:
-        """That these are all rows that we sent, once their root is on disk.
-
-        INVARIANT: a request has one leaf here for ever, so there is one last word, and no receipt
-        differs from it, whatever was signed on the way, replaced, or forgotten by a restart.
-        """
-        return self._context.book.checkpoint(self.job, self.index, rows, root, whole=True)
 
     async def _step_of_last(self, item: _Feed) -> None:
         if item.guessed:
@@ -730,43 +672,41 @@ class RequestRun:
         if self._wires.to_first is not None:
             if message.finish:
                 tokens, states_root = len(self._out), self._states.root(len(self._out))
-                await self._write_down(self.request.prompt_tokens, tokens)
-                root = commit.answer_root(self._out.root(tokens), states_root)
-                checkpoint, signature = self._last_word(tokens, root)
+                said = await self._write_down(self.request.prompt_tokens, tokens)
                 message = msgspec.structs.replace(
                     message,
                     states_root=commit.to_hex(states_root),
-                    checkpoint=checkpoint,
-                    checkpoint_signature=signature,
+                    word=self._context.book.word(self.job, *said),
                 )
             self._wires.to_first.put(message, b"", self._lost_first)
         else:
             self._take_token(message)
 
     async def _finish(self, item: _End) -> None:
-        # On disk before any word of it leaves: a machine that comes back says nothing else.
-        await self._write_down(item.tokens_in, item.tokens_out)
+        # On disk before its word leaves: a machine that comes back says nothing else.
+        said = await self._write_down(item.tokens_in, item.tokens_out)
         if self._wires.to_next is not None:
-            rows = item.tokens_in + item.tokens_out - 1
-            checkpoint, signature = self._last_word(rows, self._out.root(rows))
             self._wires.to_next.put(
                 wire.FinishRequest(
                     order_hash=self.job.order_hash,
                     request=self.index,
                     tokens_in=item.tokens_in,
                     tokens_out=item.tokens_out,
-                    checkpoint=checkpoint,
-                    checkpoint_signature=signature,
+                    word=self._context.book.word(self.job, *said),
                 )
             )
         signed = await self._context.book.sign_over(self.job, [self.index])
         self._wires.to_client(wire.Receipt(signed=signed))
         self._leave(request_state.end(self.request, item.tokens_in, item.tokens_out))
 
-    async def _write_down(self, tokens_in: int, tokens_out: int) -> None:
+    async def _write_down(self, tokens_in: int, tokens_out: int) -> tuple[t.RequestLeaf, str]:
         """What is signed of this request with these tokens; rows beyond them are left out.
 
+        Returns the leaf, and of a first stage the root of the answer; else that is zero.
+
         Raises CheckFailed where it was written down otherwise before.
+
+        INVARIANT: a request has one leaf here for ever, so its word and every receipt agree.
         """
         last = self.request.is_last
         rows_in = tokens_in + tokens_out - 1
@@ -776,7 +716,9 @@ class RequestRun:
             states = States(self._states.root(tokens_out), _boundary(self._states, tokens_out))
             out_root = commit.answer_root(out_root, states.root)
         answer_root, answered = self._answer
-        if last:
+        if not self.request.is_first:
+            answer_root = t.ZERO_HASH
+        elif last:
             answer_root = commit.to_hex(out_root)
         elif answered != tokens_out:
             answer_root = t.ZERO_HASH  # the last stage was lost, or said so of more tokens
@@ -788,17 +730,18 @@ class RequestRun:
             tokens_out=tokens_out,
         )
         book = self._context.book
-        if self._checkpoint is not None:
-            await book.disk(book.store.put_checkpoint, *self._checkpoint)
+        if self._word is not None:
+            await book.disk(book.store.put_word, self._word)
         await book.finish(
             self.job,
             leaf,
             _boundary(self._in, rows_in),
             _boundary(self._out, rows_out),
             states,
-            answer_root if self.request.is_first else t.ZERO_HASH,
+            answer_root,
         )
         self.counts = (tokens_in, tokens_out)
+        return leaf, answer_root
 
     # --- going on with what another order began ---
 
@@ -859,7 +802,6 @@ class RequestRun:
             self.key, self.key, first_row, ring=self.job.plan_hash
         )
         self._done_rows = first_row
-        self._signed_rows = min(self._signed_rows, first_row)
         if not self.request.is_last:
             self._out.cut(first_row)
             if self._sent_rows > first_row:
@@ -924,7 +866,7 @@ class RequestRun:
 
 
 class _BrokenWord(Exception):
-    """The last word of stage `by` on its rows is withheld, or is of others than came."""
+    """The word of stage `by` is withheld, or is of other rows than came."""
 
     def __init__(self, reason: PeerUnreachable, by: str) -> None:
         super().__init__(str(reason))

@@ -542,8 +542,7 @@ class StageService:
                 run.fail(CheckFailed("the stage before counts too many tokens", refusal.reason))
                 raise
             self._promise(job, message.request, message.tokens_in, message.tokens_out)
-        word = message.checkpoint, message.checkpoint_signature
-        run.take_end(message.tokens_in, message.tokens_out, word)
+        run.take_end(message.tokens_in, message.tokens_out, message.word)
         return None
 
     # --- closing and answering ---
@@ -692,8 +691,6 @@ class StageService:
             self.tokens_out += run.counts[1]
         else:
             job.over[run.index] = request.phase
-            if run.checkpoint is not None:
-                self._spawn(self._book.disk(self._book.store.put_checkpoint, *run.checkpoint))
         self._spawn(self.compute.drop(run.key))
         self._begin_waiting(job)
 

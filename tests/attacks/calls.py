@@ -11,11 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from core.keys.signer import Signer
-from core.protocol import signing
+from core.protocol import commit, signing
 from core.protocol import types as t
+from core.protocol.receipts import word_of
 from core.protocol.units import NANO, covering_units
 from tests.attacks.accounts import ACTIVE, EXITED, NONE, By
-from tests.attacks.model import Model
+from tests.attacks.model import Model, Words
 
 MAX = {bits: 2**bits - 1 for bits in (16, 32, 64, 96, 128, 256)}
 CURVE_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -23,6 +24,8 @@ STATES = t.JobState
 _SNAKE = re.compile("[A-Z]")
 #: How often a message has one thing wrong, and how often several.
 ONE_WRONG, SEVERAL_WRONG = 0.25, 0.04
+#: Requests of an order of which stages' words are brought.
+MOST_WORDS = 16
 #: Of jobs that are kept at hand; the oldest that are over are forgotten first.
 KEPT = 60
 #: How often each function is called, of the sum.
@@ -701,9 +704,11 @@ class Calls:
 
     def _receipts(
         self, order: t.Order, plan: Sequence[t.Stage]
-    ) -> tuple[list[tuple[t.StageReceipt, By]], list[bytes]]:
+    ) -> tuple[list[tuple[t.StageReceipt, By | Words]], list[bytes]]:
         hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
-        roots = [self.hash() for _ in range(len(plan))]
+        may_word = 0 < order.requests <= MOST_WORDS
+        sent = [[self.hash() for _ in range(order.requests * may_word)] for _ in plan]
+        roots = [_boundary_root(of) if may_word else self.hash() for of in sent]
         counts = [
             cap if self.odds(0.3) else self.rng.randint(0, cap)
             for cap in (order.max_tokens_in, order.max_tokens_out)
@@ -729,6 +734,10 @@ class Calls:
                 self.at - 5,
                 self.at,
             )
+            is_worded = may_word and self.odds(0.1)
+            leaves = self._leaves(sent[i - 1], sent[i], counts) if is_worded else ()
+            if is_worded:
+                receipt = _by_words(receipt, leaves)
             if i == alter:
                 receipt = self.altered(
                     receipt,
@@ -745,12 +754,50 @@ class Calls:
                     {"tokens_out": min(counts[1] + 1, MAX[32])},
                     {"started_at": MAX[64], "signed_at": 0},
                 )
-            by, signature = self.signed(stage.operator, receipt, len(plan))
+            by, signature = (
+                self._words(stage.operator, hashes, i, leaves, sent[i - 1], len(plan))
+                if is_worded
+                else self.signed(stage.operator, receipt, len(plan))
+            )
             receipts.append((receipt, by))
             signatures.append(signature)
         if plan and self.odds(0.03):
             receipts, signatures = receipts[:-1], signatures[:-1]
         return receipts, signatures
+
+    def _leaves(
+        self, came: Sequence[str], sent: Sequence[str], counts: Sequence[int]
+    ) -> tuple[t.RequestLeaf, ...]:
+        """A leaf for each request, whose counts add up."""
+        last, left, leaves = len(sent) - 1, list(counts), list[t.RequestLeaf]()
+        for i in range(len(sent)):
+            part = [n if i == last else self.rng.randint(0, n) for n in left]
+            left = [n - taken for n, taken in zip(left, part, strict=True)]
+            leaves.append(t.RequestLeaf(i, came[i], sent[i], *part))
+        return tuple(leaves)
+
+    def _words(
+        self,
+        operator: str,
+        hashes: tuple[str, str],
+        stage: int,
+        leaves: Sequence[t.RequestLeaf],
+        came: Sequence[str],
+        of: int = 1,
+    ) -> tuple[Words, bytes]:
+        """What stands in the place of a signature. A first stage names the answers that came."""
+        answers = tuple(came) if stage == 0 else (t.ZERO_HASH,) * len(leaves)
+        signed = [
+            self.signed(operator, word_of(*hashes, stage, leaf, answer), of * len(leaves))
+            for leaf, answer in zip(leaves, answers, strict=True)
+        ]
+        # Of a contract's signature any bytes are as good: they have the length of a key's here.
+        pairs = [(by, one.ljust(65, b"\0")[:65]) for by, one in signed]
+        said = b"".join(
+            commit.request_leaf_bytes(leaf) + commit.unhex(answer) + one
+            for leaf, answer, (_, one) in zip(leaves, answers, pairs, strict=True)
+        )
+        return Words(tuple(leaves), tuple(by for by, _ in pairs), answers), said
 
     def _finalize(self) -> Call:
         known = self._some(STATES.DELIVERED, first=3)
@@ -837,14 +884,16 @@ class Calls:
             reads=self._of_owner(owner),
         )
 
-    def _accused(self, order: t.Order, plan: Sequence[t.Stage]) -> tuple[t.StageReceipt, By, bytes]:
+    def _accused(
+        self, order: t.Order, plan: Sequence[t.Stage]
+    ) -> tuple[t.StageReceipt, By | Words, bytes]:
         """One stage's receipt; often one that was disputed before."""
         place = self.rng.randrange(max(len(plan), 1))
         stage = plan[place] if plan else t.Stage(t.ZERO_ADDRESS, 0, 1)
         roots = ["0x" + bytes([self.rng.randrange(3)]).hex() * 32] * 4
+        hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
         receipt = t.StageReceipt(
-            signing.order_hash(order),
-            self.model.net.plan_hash(plan),
+            *hashes,
             place,
             stage.layer_from,
             stage.layer_to,
@@ -855,6 +904,11 @@ class Calls:
             self.last // 1000,
             self.last // 1000,
         )
+        is_worded, leaf = self.odds(0.2), t.RequestLeaf(0, *roots[:2], 1, 1)
+        if is_worded:
+            root = _boundary_root(roots[:1])
+            of_one = replace(receipt, requests=1, input_root=root, output_root=root)
+            receipt = _by_words(of_one, [leaf])
         receipt = self.altered(
             receipt,
             {"order_hash": self.hash()},
@@ -865,8 +919,9 @@ class Calls:
             {"layer_to": stage.layer_to + 1},
             {"tokens_in": MAX[32]},
         )
-        by, signature = self.signed(stage.operator, receipt)
-        return receipt, by, signature
+        if not is_worded:
+            return receipt, *self.signed(stage.operator, receipt)
+        return receipt, *self._words(stage.operator, hashes, place, [leaf], roots[:1])
 
     def _resolve(self) -> Call:
         trials = list(self.model.trial)
@@ -892,8 +947,25 @@ class Calls:
         order, plan = self._reorder(known), self._replan(known)
         if not plan:
             return self._open_matched()
-        place, kind = self.rng.randrange(len(plan)), self.rng.randrange(7)
+        place, kind = self.rng.randrange(len(plan)), self.rng.randrange(6)
         who = self.one("stranger", self.model.net.evidence, p=0.97)
         owner, jobs = self.model.owner[plan[place].operator], [known, Known(order, known.by, plan)]
         reads = [*self._of_owner(owner), ("credit", order.requester)]
         return self._tasks("convict", who, order, plan, place, kind, jobs=jobs, reads=reads)
+
+
+def _boundary_root(sent: Sequence[str]) -> str:
+    """Of the first requests, in their order, one root of rows each."""
+    leaves = [t.RequestLeaf(i, root, root, 0, 0) for i, root in enumerate(sent)]
+    return commit.to_hex(commit.root_of_hashes(commit.boundary_hashes(leaves, sent)))
+
+
+def _by_words(receipt: t.StageReceipt, leaves: Sequence[t.RequestLeaf]) -> t.StageReceipt:
+    """The receipt over the same work that a stage's words are worth."""
+    return replace(
+        receipt,
+        shard_root=t.ZERO_HASH,
+        requests_root=commit.to_hex(commit.root_of_hashes(commit.request_hashes(leaves))),
+        started_at=0,
+        signed_at=0,
+    )

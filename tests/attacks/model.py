@@ -12,14 +12,17 @@ rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from core.protocol import commit
 from core.protocol.types import (
     ZERO_HASH,
     Ack,
     AuditorDelegation,
     JobState,
     Order,
+    RequestLeaf,
     Stage,
     StageReceipt,
 )
@@ -32,7 +35,18 @@ SLASH_ALL_BPS = 10**4
 Plan = Sequence[Stage]
 #: Job, stage, receipt's hash, right, arbitrator.
 Trial = tuple[str, int, str, int, str]
-Receipts = Sequence[tuple[StageReceipt, By]]
+
+
+@dataclass(frozen=True)
+class Words:
+    """In the place of a receipt's signature: what a stage said of each request, and who signed."""
+
+    leaves: tuple[RequestLeaf, ...]
+    by: tuple[By, ...]
+    answers: tuple[str, ...]  # that a first stage received
+
+
+Receipts = Sequence[tuple[StageReceipt, By | Words]]
 
 
 class Model(Accounts):
@@ -235,12 +249,44 @@ class Model(Accounts):
                 need(same, "TokenCountMismatch", i)
                 need(said.requests == order.requests, "RequestCountMismatch", i)
                 self._is_within(need, order, *counts)
-                need(by == stage.operator, "BadSignature", stage.operator)
+                self._is_signed(need, said, by, stage.operator)
                 before = said
         job.tokens_in = max(job.tokens_in, before.tokens_in)
         job.tokens_out = max(job.tokens_out, before.tokens_out)
         job.state = JobState.DISPUTED if job.open_disputes else JobState.DELIVERED
         job.final_at = self.now + order.window
+
+    def _is_signed(self, need: Any, said: StageReceipt, by: By | Words, operator: str) -> None:
+        if not isinstance(by, Words):
+            need(by == operator, "BadSignature", operator)
+            return
+        need(all(one == operator for one in by.by), "BadSignature", operator)
+        indices = [leaf.request_index for leaf in by.leaves]
+        answers = None if said.stage else by.answers
+        inputs, outputs, requests = map(commit.to_hex, commit.receipt_roots(by.leaves, answers))
+        due = (
+            ZERO_HASH,
+            inputs,
+            outputs,
+            requests,
+            len(indices),
+            sum(leaf.tokens_in for leaf in by.leaves),
+            sum(leaf.tokens_out for leaf in by.leaves),
+            0,
+            0,
+        )
+        given = (
+            said.shard_root,
+            said.input_root,
+            said.output_root,
+            said.requests_root,
+            said.requests,
+            said.tokens_in,
+            said.tokens_out,
+            said.started_at,
+            said.signed_at,
+        )
+        need(given == due, "BadWords", said.stage)
 
     def finalize(self, caller: str, order: Order, plan: Plan) -> None:
         job = self._job(order, plan)
@@ -276,7 +322,7 @@ class Model(Accounts):
         order: Order,
         plan: Plan,
         receipt: StageReceipt,
-        by: By,
+        by: By | Words,
         delegation: AuditorDelegation,
         delegated_by: By,
     ) -> None:
@@ -301,7 +347,7 @@ class Model(Accounts):
                 place = (*hashes, stage.layer_from, stage.layer_to)
                 given = receipt.order_hash, receipt.plan_hash, receipt.layer_from, receipt.layer_to
                 need(given == place, "ReceiptMismatch", i)
-                need(by == stage.operator, "BadSignature", stage.operator)
+                self._is_signed(need, receipt, by, stage.operator)
                 need(not job.fault_mask >> i & 1, "StageAlreadyAtFault", i)
             need(trial not in self.trial, "StageAlreadyDisputed", i)
         self.trial[trial] = job

@@ -44,6 +44,7 @@ DEPLOYED = {
     "Plans": ("TaskRegistry",),
     "Receipts": ("TaskRegistry",),
     "Split": ("TaskRegistry", "Escrow"),
+    "Words": ("TaskRegistry",),
 }
 #: Runs inside slither's own environment, and prints every change as JSON.
 LIST = """

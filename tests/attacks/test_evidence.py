@@ -22,6 +22,7 @@ from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused, RowsWithheld
+from core.protocol.receipts import word_of
 from core.protocol.types import RequestLeaf, SamplingParams, SignedReceipt
 from devnet.models.tiny_models import write_tiny_model
 from tests.conftest import start_anvil
@@ -77,8 +78,8 @@ class Parties(EvidenceCollector):
         self.work, self.silent = work, silent
         self.receipts_of = {stage: [signed] for stage, signed in enumerate(work.receipts)}
         self.rows_of = dict(work.rows)
-        self.words_of: dict[int, list[t.SignedCheckpoint]] = {
-            stage: [last_word(work, stage, leaf) for leaf in signed.leaves]
+        self.words_of: dict[int, list[t.SignedWord]] = {
+            stage: [word(work, stage, leaf) for leaf in signed.leaves]
             for stage, signed in enumerate(work.receipts)
         }
 
@@ -88,7 +89,7 @@ class Parties(EvidenceCollector):
         before = (stage - 1) % len(SPANS)
         return Testimony(
             [s for s in self.receipts_of[stage] if self.is_told_by(stage, s)],
-            [w for w in self.words_of[before] if self._is_word_of(before, w)],
+            self.words_of[before],
         )
 
     async def shown_rows(
@@ -113,9 +114,11 @@ class Parties(EvidenceCollector):
     def resign(
         self, stage: int, leaves: Sequence[RequestLeaf] | None = None, **changes: Any
     ) -> None:
-        """The stage's receipt again, over other leaves or with other fields."""
+        """The stage's receipt again, over other leaves or with other fields; its words agree."""
         old = self.work.receipts[stage]
-        self.receipts_of[stage] = [signed_again(self.work, stage, old, leaves, **changes)]
+        again = signed_again(self.work, stage, old, leaves, **changes)
+        self.receipts_of[stage] = [again]
+        self.words_of[stage] = [word(self.work, stage, leaf) for leaf in again.leaves]
 
     def with_leaf(self, stage: int, request: int, **changes: Any) -> list[RequestLeaf]:
         leaves = list(self.work.receipts[stage].leaves)
@@ -151,22 +154,16 @@ def signed_again(
     return t.SignedReceipt(receipt, signature, leaves, old.states, answers or [])
 
 
-def last_word(
+def word(
     work: Work, stage: int, leaf: RequestLeaf, signer: Signer | None = None, **changes: Any
-) -> t.SignedCheckpoint:
-    rows = leaf.tokens_out if stage == LAST else leaf.tokens_in + leaf.tokens_out - 1
-    word = t.HopCheckpoint(
-        work.job.order_hash,
-        work.job.plan_hash,
-        stage,
-        leaf.request_index,
-        rows,
-        leaf.out_root,
-        whole=True,
-    )
-    word = msgspec.structs.replace(word, **changes)
+) -> t.SignedWord:
+    place = work.job.order_hash, work.job.plan_hash, stage
+    answers = {one.request_index: one.out_root for one in work.receipts[LAST].leaves}
+    answer = t.ZERO_HASH if stage else answers.get(leaf.request_index, t.ZERO_HASH)
+    said = word_of(*place, leaf, answer)
+    said = msgspec.structs.replace(said, **changes)
     signer = signer or work.world.operators[stage]
-    return t.SignedCheckpoint(word, signing.sign(signer, work.world.chain.domain, word))
+    return t.SignedWord(said, signing.sign(signer, work.world.chain.domain, said))
 
 
 async def send(work: Work, one: Contradiction, *, really: bool = True) -> None:
@@ -248,16 +245,16 @@ def feed_another(parties: Parties) -> int:
 
 
 def spoil_the_hop(parties: Parties) -> int:
-    """It sent other rows than it signs for: the next stage holds its last word of them."""
+    """It sent other rows than it signs for: the next stage holds its word of them."""
     leaf = parties.work.receipts[1].leaves[1]
-    parties.words_of[1][1] = last_word(parties.work, 1, leaf, running_root=OTHER)
+    parties.words_of[1][1] = word(parties.work, 1, leaf, out_root=OTHER)
     return 1
 
 
 def answer_otherwise(parties: Parties) -> int:
     """It told the first stage another answer than it signs: the ring of roots is closed."""
     leaf = parties.work.receipts[LAST].leaves[1]
-    parties.words_of[LAST][1] = last_word(parties.work, LAST, leaf, running_root=OTHER)
+    parties.words_of[LAST][1] = word(parties.work, LAST, leaf, out_root=OTHER)
     return LAST
 
 
@@ -290,17 +287,14 @@ def sign_too_many_tokens(parties: Parties) -> int:
     rows = work.rows[LAST, "out", 1] + bytes(4)
     parties.rows_of[LAST, "out", 1] = rows
     root = commit.answer_root(commit.rows_root(rows, 4), work.states_root(LAST, 1))
-    leaves = parties.with_leaf(LAST, 1, out_root=commit.to_hex(root))
-    parties.words_of[LAST][1] = last_word(work, LAST, leaves[1])
-    parties.resign(LAST, leaves)
+    parties.resign(LAST, parties.with_leaf(LAST, 1, out_root=commit.to_hex(root)))
     return LAST
 
 
 LIES: dict[str, tuple[Callable[[Parties], int], ...]] = {
     "counts": (inflate, count_twice, count_unordered),
     "fed": (feed_another,),
-    "spoiled": (spoil_the_hop, answer_otherwise),
-    "equivocation": (sign_two,),
+    "equivocation": (spoil_the_hop, answer_otherwise, sign_two),
     "roots": (close_the_chain_on_paper,),
     "rows": (sign_too_few_rows, sign_too_many_tokens),
 }
@@ -327,12 +321,12 @@ async def test_each_lie_convicts_the_liar_and_nobody_else(
 async def test_a_silent_liar_is_convicted_by_what_its_neighbour_and_the_requester_hold(
     world: World,
 ) -> None:
-    """It shows nothing; its receipt is with the requester, its last word with the next stage."""
+    """It shows nothing; its receipt is with the requester, its word with the next stage."""
     work = await world.work(SPANS, prompts(2))
     parties = Parties(work, silent=[1])
     spoil_the_hop(parties)
     found, gaps = await find(parties, work.receipts)
-    assert [(one.call, one.stage) for one in found] == [("spoiled", 1)]
+    assert [(one.call, one.stage) for one in found] == [("equivocation", 1)]
     assert gaps == ["stage 1: it does not answer"]
     await send(work, found[0])
     await assert_only_liar(work, 1)
@@ -369,10 +363,7 @@ async def test_whatever_the_others_sign_convicts_no_honest_stage(world: World, s
         for forger in set(range(len(SPANS))) - {honest}:
             leaf = rng.choice(work.receipts[honest].leaves)
             signer = work.world.operators[forger]
-            forged = last_word(work, honest, leaf, signer, running_root=OTHER)
-            parties.words_of[honest].append(forged)
-            on_the_way = last_word(work, honest, leaf, running_root=OTHER, whole=False)
-            parties.words_of[honest].append(on_the_way)
+            parties.words_of[honest].append(word(work, honest, leaf, signer, out_root=OTHER))
         assert await find(parties) == ([], [])
 
 
@@ -385,7 +376,4 @@ def turned_on(work: Work, honest: int, position: int, one: Contradiction) -> Con
     if one.call == "equivocation":
         rest[0] = told  # and with the liar's other leaf it is of another stage
         return replace(one, arguments=(one.arguments[1], *rest))
-    if one.call == "spoiled":
-        rest[0] = msgspec.structs.replace(rest[0], stage=honest, request_index=leaf.request_index)
-        rest[1] = signing.sign(work.world.operators[one.stage], work.world.chain.domain, rest[0])
     return replace(one, arguments=(told, *rest))

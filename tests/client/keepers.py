@@ -40,7 +40,7 @@ class Keepers(Operators):
         self.shard_roots = list(shard_roots)
         self.rows: dict[tuple[int, str, int], Rows] = {}
         self.receipts: dict[int, list[t.SignedReceipt]] = {}
-        self.words: dict[int, list[t.SignedCheckpoint]] = {}  # by the stage that keeps them
+        self.words: dict[int, list[t.SignedWord]] = {}  # by the stage that keeps them
         self.answers: dict[int, Callable[[wire.AnyMessage], Answer]] = {}
         self.stalling: set[int] = set()
         self.most_rows = 10**6

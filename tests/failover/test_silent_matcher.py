@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.money import pricing
@@ -13,12 +14,14 @@ from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import MatcherUnreachable
 from miner.daemon.claims import Claims
+from miner.records.store import StoredJob
 from tests.town.chain import CLOSE_DELAY_S, PREPAID
-from tests.town.orders import DOMAIN, REQUESTER
+from tests.town.orders import DOMAIN, REQUESTER, sign_receipt
 from tests.town.town import Town, Watch, prompts
 
 CUTS = ((0, 2), (2, 4), (4, 6))
 STEP_S = 10
+OTHER = "0x" + "77" * 32
 
 
 @pytest.fixture
@@ -107,9 +110,40 @@ async def test_a_small_ack_that_the_requester_brings_keeps_no_stage_from_its_pay
     town.check_paid(watch)
 
 
-async def test_without_a_stages_receipt_nothing_is_delivered(town: Silent) -> None:
-    """What is left open: a stage that keeps its receipt back, and a requester that pays nobody."""
+@pytest.mark.parametrize("stage", range(len(CUTS)))
+async def test_a_stage_that_keeps_its_receipt_back_is_delivered_by_its_words(
+    town: Silent, stage: int
+) -> None:
+    """With a requester that pays nobody: the next stage holds its word of each request."""
+    watch = await town.served(acknowledge=False)
+    await town.machines[stage].kill()
+    await town.time_passes()
+    assert town.called == ["openMatched", "deliver", "finalize"]
+    town.check_paid(watch)
+
+
+async def test_a_stage_that_signs_for_other_rows_than_it_sent_is_delivered_by_its_words(
+    town: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = await town.served(acknowledge=False)
+    liar, match = town.machines[1], town.matches[0]
+    honest = liar.book.sign_over
+
+    async def sign_otherwise(job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
+        signed = await honest(job, requests)
+        leaves = [msgspec.structs.replace(one, out_root=OTHER) for one in signed.leaves]
+        return sign_receipt(liar.signer, match.signed.order, match.plan, 1, leaves, [], [])
+
+    monkeypatch.setattr(liar.book, "sign_over", sign_otherwise)
+    await town.time_passes()
+    assert town.called == ["openMatched", "deliver", "finalize"]
+    town.check_paid(watch)
+
+
+async def test_without_the_words_of_a_stage_nothing_is_delivered(town: Silent) -> None:
+    """What is left open: two neighbours that fall silent with a requester that pays nobody."""
     await town.served(acknowledge=False)
-    await town.machines[1].kill()
+    for silent in town.machines[1:]:
+        await silent.kill()
     await town.time_passes()
     assert town.called == ["openMatched"]

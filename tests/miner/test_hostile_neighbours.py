@@ -5,8 +5,6 @@ requests do not.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from core.engine.weights.load_shard import load_shard
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
+from core.protocol.receipts import word_of
 from core.runtime.network.channel import Channel, Listener, StreamIdentity, connect
 from tests.miner.conftest import Start
 from tests.town.chain import FakeChain
@@ -69,50 +68,30 @@ class Puppet:
     def frame(
         self, requester: Requester, start: int, rows: bytes, **changes: Any
     ) -> wire.Activations:
-        """A well-formed frame over `rows`, with a checkpoint over everything up to its end."""
+        """A well-formed frame over `rows`."""
         row_bytes = 4 * self.shard.hidden
         count = len(rows) // row_bytes
         self.rows = self.rows[: start * row_bytes] + rows
-        checkpoint = t.HopCheckpoint(
-            order_hash=requester.order_hash,
-            plan_hash=requester.plan_hash,
-            stage=0,
-            request_index=0,
-            rows=start + count,
-            running_root=commit.to_hex(commit.rows_root(self.rows, row_bytes)),
-        )
-        checkpoint = msgspec.structs.replace(checkpoint, **changes.pop("checkpoint", {}))
-        signer = changes.pop("signer", self.signer)
         message = wire.Activations(
             order_hash=requester.order_hash,
             request=0,
             start=start,
             rows=count,
-            checkpoint=checkpoint,
-            checkpoint_signature=signing.sign(signer, DOMAIN, checkpoint),
         )
         return msgspec.structs.replace(message, **changes)
 
     def end(self, requester: Requester, **changes: Any) -> wire.FinishRequest:
-        """The end of request 0, with the last word of all rows; `changes` are to that word."""
-        row_bytes = 4 * self.shard.hidden
-        word = t.HopCheckpoint(
-            order_hash=requester.order_hash,
-            plan_hash=requester.plan_hash,
-            stage=0,
-            request_index=0,
-            rows=len(self.rows) // row_bytes,
-            running_root=commit.to_hex(commit.rows_root(self.rows, row_bytes)),
-            whole=True,
-        )
+        """The end of request 0, with the word of it; `changes` are to that word."""
+        root = commit.to_hex(commit.rows_root(self.rows, 4 * self.shard.hidden))
+        leaf = t.RequestLeaf(0, "0x" + "11" * 32, root, len(PROMPT), len(self.tokens))
+        word = word_of(requester.order_hash, requester.plan_hash, 0, leaf)
         word = msgspec.structs.replace(word, **changes)
         return wire.FinishRequest(
             order_hash=requester.order_hash,
             request=0,
             tokens_in=len(PROMPT),
             tokens_out=len(self.tokens),
-            checkpoint=word,
-            checkpoint_signature=signing.sign(self.signer, DOMAIN, word),
+            word=t.SignedWord(word, signing.sign(self.signer, DOMAIN, word)),
         )
 
 
@@ -198,16 +177,6 @@ def spoilt(puppet: Puppet, requester: Requester, how: str) -> tuple[wire.Activat
     good = puppet.frame(requester, 0, rows)
     if how == "gap":
         return msgspec.structs.replace(good, start=1), rows
-    if how == "no checkpoint":
-        return msgspec.structs.replace(good, checkpoint=None, checkpoint_signature=None), rows
-    if how == "other rows":
-        return good, bytes(len(rows))
-    if how == "signed by another":
-        return puppet.frame(requester, 0, rows, signer=key(91)), rows
-    if how == "checkpoint of another stage":
-        return puppet.frame(requester, 0, rows, checkpoint={"stage": 1}), rows
-    if how == "checkpoint of another request":
-        return puppet.frame(requester, 0, rows, checkpoint={"request_index": 1}), rows
     if how == "too few bytes":
         return good, rows[:-1]
     if how == "halves that are whole":
@@ -228,11 +197,6 @@ def spoilt(puppet: Puppet, requester: Requester, how: str) -> tuple[wire.Activat
 @pytest.mark.parametrize(
     "how",
     [
-        "no checkpoint",
-        "other rows",
-        "signed by another",
-        "checkpoint of another stage",
-        "checkpoint of another request",
         "too few bytes",
         "halves that are whole",
         "halves of other rows",
@@ -289,36 +253,42 @@ async def test_counts_that_were_not_seen_are_not_signed(
     assert puppet.last.store.receipts(requester.order_hash, requester.plan_hash) == []
 
 
-async def test_the_newest_checkpoint_of_the_stage_before_is_kept(scene: Scene) -> None:
+async def test_the_word_of_the_stage_before_is_kept(scene: Scene) -> None:
     puppet, requester = scene
     rows = puppet.compute(PROMPT)
     await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
     await serve_to_the_end(puppet, requester)
-    kept = puppet.last.store.checkpoint(requester.order_hash, requester.plan_hash, 0)
-    assert kept is not None
-    checkpoint, signature = kept
-    assert checkpoint.rows == len(PROMPT) + 3
-    assert signing.is_signed_by(DOMAIN, checkpoint, signature, puppet.signer.address)
+    (kept,) = puppet.last.store.words(requester.order_hash, requester.plan_hash, 9)
+    assert signing.is_signed_by(DOMAIN, kept.word, kept.signature, puppet.signer.address)
     leaf = requester.receipts[0][1].leaves[0]
-    assert checkpoint.running_root == leaf.in_root, "it proves what the receipt says came in"
+    assert kept.word.out_root == leaf.in_root, "it proves what the receipt says came in"
 
 
-@pytest.mark.parametrize("how", ["withheld", "other rows", "not the last", "another's"])
-async def test_a_last_word_that_does_not_fit_leaves_what_was_done_to_be_paid(
+SPOILT_WORDS: dict[str, dict[str, Any]] = {
+    "other rows": {"out_root": "0x" + "77" * 32},
+    "another request": {"request_index": 1},
+    "another stage": {"stage": 1},
+    "another order": {"order_hash": "0x" + "77" * 32},
+    "another plan": {"plan_hash": "0x" + "77" * 32},
+    "other counts": {"tokens_out": 3},
+}
+
+
+@pytest.mark.parametrize("how", ["withheld", "another's", *SPOILT_WORDS])
+async def test_a_word_that_does_not_fit_leaves_what_was_done_to_be_paid(
     scene: Scene, how: str
 ) -> None:
     puppet, requester = scene
     rows = puppet.compute(PROMPT)
     await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
     await serve_all_tokens(puppet, requester)
-    changes = {"other rows": {"running_root": "0x" + "77" * 32}, "not the last": {"whole": False}}
-    end = puppet.end(requester, **changes.get(how, {}))
+    end = puppet.end(requester, **SPOILT_WORDS.get(how, {}))
     if how == "withheld":
-        end = msgspec.structs.replace(end, checkpoint=None, checkpoint_signature=None)
+        end = msgspec.structs.replace(end, word=None)
     if how == "another's":
-        assert end.checkpoint is not None
-        forged = signing.sign(key(91), DOMAIN, end.checkpoint)
-        end = msgspec.structs.replace(end, checkpoint_signature=forged)
+        assert end.word is not None
+        forged = signing.sign(key(91), DOMAIN, end.word.word)
+        end = msgspec.structs.replace(end, word=t.SignedWord(end.word.word, forged))
     await puppet.channel.send(end)
     await requester.until(lambda: bool(requester.failures))
     assert [failed.lost for failed in requester.failures] == [puppet.signer.address]
@@ -332,42 +302,3 @@ async def test_a_last_word_that_does_not_fit_leaves_what_was_done_to_be_paid(
     assert isinstance(answer, wire.Receipt), answer
     assert answer.signed.receipt.tokens_out == len(puppet.tokens)
     await channel.close()
-
-
-async def test_a_stage_that_stops_signing_checkpoints_is_stopped(
-    start: Start, chain: FakeChain, model_dir: Path
-) -> None:
-    (last,) = await start((2, 4))
-    assert last.table.serving is not None
-    last.stage.serve(replace(last.table.serving, eos_ids=frozenset()))
-    puppet = Puppet(model_dir, last)
-    await puppet.start()
-    requester = Requester(key(50), chain, [puppet, last])  # type: ignore[list-item]
-    requester.order([(PROMPT, greedy(100))])
-    await puppet.channel.call(requester.proposal(1))
-    requester.match()
-    channel = await connect(
-        last.endpoint,
-        requester.identity,
-        expected=last.signer.address,
-        handler=requester._handler_of(1),
-    )
-    await channel.call(requester.opening(1))
-    submit, payload = requester.submission(0)
-    await channel.call(submit, payload)
-    rows = puppet.compute(PROMPT)
-    row = rows[-4 * puppet.shard.hidden :]
-    await puppet.channel.send(puppet.frame(requester, 0, rows), rows)
-    for number in range(70):
-        await requester.until(
-            partial(lambda n: len(puppet.tokens) > n or bool(requester.failures), number)
-        )
-        if requester.failures or puppet.tokens[-1].finish:
-            break
-        unsigned = puppet.frame(requester, len(PROMPT) + number, row)
-        unsigned = msgspec.structs.replace(unsigned, checkpoint=None, checkpoint_signature=None)
-        await puppet.channel.send(unsigned, row)
-    assert requester.failures, "64 rows without a checkpoint are enough"
-    assert len(puppet.tokens) == 65
-    await channel.close()
-    await puppet.stop()

@@ -363,9 +363,9 @@ async def test_the_keeper_of_the_key_refuses_a_plan_that_was_not_found(
     requester = batch(chain, [machine])
     await accept(requester)
     counted, stored = count(machine), machine.table.jobs[requester.order_hash].stored
-    for whole in (False, True):
-        with pytest.raises(CheckFailed, match="nothing is signed"):
-            machine.book.checkpoint(stored, 0, 1, bytes(32), whole=whole)
+    leaf = t.RequestLeaf(0, t.ZERO_HASH, t.ZERO_HASH, 5, 4)
+    with pytest.raises(CheckFailed, match="nothing is signed"):
+        machine.book.word(stored, leaf, t.ZERO_HASH)
     with pytest.raises(CheckFailed, match="nothing is signed"):
         await machine.book.sign_over(stored, [0])
     assert not counted.signed

@@ -14,6 +14,7 @@ from core.money import pricing
 from core.protocol import commit, records, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import PeerUnreachable
+from core.protocol.receipts import word_of
 from matcher.fleet.fleet_view import ChainStanding, Sighting
 from matcher.records.jobs import Job, SignedAck
 from tests.clocks import ManualClock
@@ -173,6 +174,14 @@ def make_receipt(
     return sign_receipt(signer, order, plan, stage, leaves, [], answers)
 
 
+def make_words(signed: t.SignedReceipt, signer: Signer) -> list[t.SignedWord]:
+    """What the receipt's stage told the next one of its requests."""
+    place = signed.receipt.order_hash, signed.receipt.plan_hash, signed.receipt.stage
+    answers = signed.answers or [t.ZERO_HASH] * len(signed.leaves)
+    words = [word_of(*place, *said) for said in zip(signed.leaves, answers, strict=True)]
+    return [t.SignedWord(word, signing.sign(signer, DOMAIN, word)) for word in words]
+
+
 def make_ack(
     job: Job, tokens_in: int, tokens_out: int, result_root: str, signer: Signer = REQUESTER
 ) -> SignedAck:
@@ -212,6 +221,7 @@ class FakeStage:
     refuse: str = ""
     is_gone: bool = False
     finished: set[int] = field(default_factory=set)
+    words: list[t.SignedWord] = field(default_factory=list)  # of the stage before
     proposals: int = 0
     continued: str | None = None  # by the newest proposal
     pong: wire.Pong = field(default_factory=wire.Pong)
@@ -243,6 +253,8 @@ class FakeStage:
         if isinstance(message, wire.CloseJob):
             order, plan, stage = self.orders[message.order_hash]
             return wire.Receipt(make_receipt(order, plan, stage, message.requests, signer))
+        if isinstance(message, wire.FetchReceipts):
+            return wire.Receipts([], self.words)
         return wire.Failed(code="E-WIRE-05", reason="not for a matcher")
 
 

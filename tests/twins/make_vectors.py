@@ -80,8 +80,7 @@ def _messages(rng: random.Random, signer: VectorSigner) -> list[t.Value]:
     return [
         _order(rng, signer.address),
         t.Acceptance(h(), h(), 3, 1_800_000_000),
-        t.HopCheckpoint(h(), h(), 1, 7, 64, h()),
-        t.HopCheckpoint(h(), h(), 1, 8, 65, h(), whole=True),
+        t.RequestWord(h(), h(), 0, 7, h(), h(), 64, 2**32 - 1, h()),
         t.StageReceipt(h(), h(), 2, 9, 14, h(), h(), h(), h(), 8, 310, 512, 1, 2**40),
         t.Ack(h(), h(), h(), 310, 512),
         t.Terms.of(4, [_address(rng), _address(rng)], [_address(rng)], 250),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import {HopCheckpoint, Order, RequestLeaf, Stage, StageReceipt} from "../types/Signed.sol";
+import {Order, RequestLeaf, Stage, StageReceipt} from "../types/Signed.sol";
 
 /// Which of a stage's own signed words contradict each other, or the order (docs/trust.md §7)?
 ///
@@ -17,8 +17,7 @@ interface IEvidence {
         Rows,
         Roots,
         Prompt,
-        Fed,
-        Spoiled
+        Fed
     }
 
     /// Which tree of rows a root is of; a last stage's output has two.
@@ -30,6 +29,7 @@ interface IEvidence {
     }
 
     /// One request as a stage signed it: a receipt, and the request's leaf under `requestsRoot`.
+    /// A stage's word of a request is a receipt over this one.
     struct Told {
         StageReceipt receipt;
         bytes signature;
@@ -63,7 +63,8 @@ interface IEvidence {
 
     error NotProven();
 
-    /// Two different leaves of one request of the plan.
+    /// Two different leaves of one request of the plan. So a stage that signs for other rows than
+    /// it sent is convicted, by its word of them.
     function equivocation(
         Order calldata order,
         Stage[] calldata plan,
@@ -127,14 +128,5 @@ interface IEvidence {
         Ids calldata answer,
         Id calldata drawn,
         Id calldata fed_
-    ) external;
-
-    /// A stage whose last word of the rows that it sent has another root than its receipt.
-    function spoiled(
-        Order calldata order,
-        Stage[] calldata plan,
-        Told calldata told,
-        HopCheckpoint calldata word,
-        bytes calldata wordSig
     ) external;
 }

@@ -105,6 +105,7 @@ interface ITaskRegistry {
     error TooManyStages(uint256 have, uint256 max);
     error MinerCannotWork(address operator);
     error ReceiptMismatch(uint256 stage);
+    error BadWords(uint256 stage);
     error ReceiptChainBroken(uint256 stage);
     error TokenCountMismatch(uint256 stage);
     error RequestCountMismatch(uint256 stage);

@@ -6,10 +6,10 @@ import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/Signa
 import {
     Ack,
     AuditorDelegation,
-    HopCheckpoint,
     Order,
     RequestLeaf,
     RequestOpening,
+    RequestWord,
     Stage,
     StageReceipt
 } from "../types/Signed.sol";
@@ -42,9 +42,9 @@ library Eip712Types {
         "bytes32 requestsRoot,uint32 requests,uint32 tokensIn,uint32 tokensOut,uint64 startedAt,"
         "uint64 signedAt)"
     );
-    bytes32 internal constant HOP_CHECKPOINT_TYPEHASH = keccak256(
-        "HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
-        "uint32 rows,bytes32 runningRoot,bool whole)"
+    bytes32 internal constant REQUEST_WORD_TYPEHASH = keccak256(
+        "RequestWord(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
+        "bytes32 inRoot,bytes32 outRoot,uint32 tokensIn,uint32 tokensOut,bytes32 answerRoot)"
     );
     bytes32 internal constant REQUEST_OPENING_TYPEHASH = keccak256(
         "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,"
@@ -107,8 +107,8 @@ library Eip712Types {
         return _hash(STAGE_RECEIPT_TYPEHASH, head, 14 * 32);
     }
 
-    function checkpointHash(HopCheckpoint calldata word) internal pure returns (bytes32) {
-        return keccak256(abi.encode(HOP_CHECKPOINT_TYPEHASH, word));
+    function wordHash(RequestWord memory word) internal pure returns (bytes32) {
+        return keccak256(abi.encode(REQUEST_WORD_TYPEHASH, word));
     }
 
     function openingHash(RequestOpening calldata opening) internal pure returns (bytes32) {

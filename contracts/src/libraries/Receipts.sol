@@ -6,10 +6,12 @@ import {Order, RequestLeaf, Stage, StageReceipt} from "../types/Signed.sol";
 import {Eip712Types} from "./Eip712Types.sol";
 import {Plans} from "./Plans.sol";
 import {ShaTree} from "./ShaTree.sol";
+import {Words} from "./Words.sol";
 
 /// Is a receipt what the stage's operator signed for this job, and do all tell one story?
 library Receipts {
-    /// One receipt of stage `index`: right job, plan and layers, signed by the plan's operator.
+    /// One receipt of stage `index`: right job, plan and layers, signed by the plan's operator as a
+    /// whole, or by its words of each request (see Words).
     /// @return receiptHash EIP-712 struct hash
     function check(
         StageReceipt calldata receipt,
@@ -24,6 +26,10 @@ library Receipts {
                 || receipt.layerTo != stage.layerTo
         ) revert ITaskRegistry.ReceiptMismatch(index);
         receiptHash = Eip712Types.receiptHash(receipt);
+        if (Words.areWords(signature)) {
+            Words.check(receipt, signature, stage.operator, binding);
+            return receiptHash;
+        }
         bytes32 digest = Eip712Types.toDigest(binding.separator, receiptHash);
         if (!Eip712Types.isSignedBy(stage.operator, digest, signature)) {
             revert ITaskRegistry.BadSignature(stage.operator);

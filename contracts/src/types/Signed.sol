@@ -55,16 +55,19 @@ struct StageReceipt {
     uint64 signedAt;
 }
 
-/// What a stage says that it sent of one request: the first `rows` rows, by their root. `whole` is
-/// its last word, that these are all rows, and that it signs for no others.
-struct HopCheckpoint {
+/// A stage's word to the next one about a request that it finished: the leaf that every receipt of
+/// its has for it, and of a first stage the answer that it received. Words of several requests are
+/// worth a receipt over these (libraries/Words.sol).
+struct RequestWord {
     bytes32 orderHash;
     bytes32 planHash;
     uint16 stage;
     uint32 requestIndex;
-    uint32 rows;
-    bytes32 runningRoot;
-    bool whole;
+    bytes32 inRoot;
+    bytes32 outRoot;
+    uint32 tokensIn;
+    uint32 tokensOut;
+    bytes32 answerRoot; //     the last stage's outRoot, of a first stage; else zero
 }
 
 /// A leaf under `StageReceipt.requestsRoot`; the leaf after it holds the sums up to it.

@@ -12,10 +12,10 @@ import {ModelId} from "../../src/types/Ids.sol";
 import {
     Ack,
     AuditorDelegation,
-    HopCheckpoint,
     Order,
     RequestLeaf,
     RequestOpening,
+    RequestWord,
     Stage,
     StageReceipt
 } from "../../src/types/Signed.sol";
@@ -94,7 +94,7 @@ contract VectorsTest is Test {
         bytes32 kind = keccak256(bytes(name));
         if (kind == keccak256("Order")) return (true, types.order(order(v)));
         if (kind == keccak256("Acceptance")) return (true, Messages.hash(acceptance(v)));
-        if (kind == keccak256("HopCheckpoint")) return (true, Messages.hash(hopCheckpoint(v)));
+        if (kind == keccak256("RequestWord")) return (true, types.requestWord(requestWord(v)));
         if (kind == keccak256("StageReceipt")) return (true, types.receipt(receipt(v)));
         if (kind == keccak256("Terms")) return (true, Messages.hash(terms(v)));
         if (kind == keccak256("RequestOpening")) return (true, types.opening(opening(v)));
@@ -157,14 +157,16 @@ contract VectorsTest is Test {
         a.expiry = uint64(num(string.concat(v, ".expiry")));
     }
 
-    function hopCheckpoint(string memory v) private view returns (HopCheckpoint memory h) {
-        h.orderHash = word(string.concat(v, ".orderHash"));
-        h.planHash = word(string.concat(v, ".planHash"));
-        h.stage = uint16(num(string.concat(v, ".stage")));
-        h.requestIndex = uint32(num(string.concat(v, ".requestIndex")));
-        h.rows = uint32(num(string.concat(v, ".rows")));
-        h.runningRoot = word(string.concat(v, ".runningRoot"));
-        h.whole = vm.parseJsonBool(json, string.concat(v, ".whole"));
+    function requestWord(string memory v) private view returns (RequestWord memory w) {
+        w.orderHash = word(string.concat(v, ".orderHash"));
+        w.planHash = word(string.concat(v, ".planHash"));
+        w.stage = uint16(num(string.concat(v, ".stage")));
+        w.requestIndex = uint32(num(string.concat(v, ".requestIndex")));
+        w.inRoot = word(string.concat(v, ".inRoot"));
+        w.outRoot = word(string.concat(v, ".outRoot"));
+        w.tokensIn = uint32(num(string.concat(v, ".tokensIn")));
+        w.tokensOut = uint32(num(string.concat(v, ".tokensOut")));
+        w.answerRoot = word(string.concat(v, ".answerRoot"));
     }
 
     function receipt(string memory v) private view returns (StageReceipt memory r) {

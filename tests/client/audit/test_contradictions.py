@@ -12,6 +12,7 @@ from client.audit.contradictions import find
 from client.orders.orders import PromptBatch
 from core.protocol import commit, signing
 from core.protocol import types as t
+from core.protocol.receipts import word_of
 from tests.client.keepers import Keepers
 from tests.town.orders import DOMAIN, SPANS, answer_of, key, prompts
 
@@ -21,7 +22,7 @@ OTHER = "0x" + "77" * 32
 
 @pytest.fixture
 async def keepers() -> AsyncIterator[Keepers]:
-    """Three stages with made-up rows of two requests, a receipt each, and every last word."""
+    """Three stages with made-up rows of two requests, a receipt each, and every word."""
     batch = PromptBatch.of(prompts(2))
     keepers = Keepers(batch, SPANS)
     for index, prompt in enumerate(batch.prompts):
@@ -44,11 +45,11 @@ async def keepers() -> AsyncIterator[Keepers]:
 
 
 def word(keepers: Keepers, stage: int, index: int, by: Any = None, **changes: Any) -> Any:
-    leaf = keepers.leaf(stage, index)
     place = keepers.case.order_hash, keepers.case.plan_hash
-    said = t.HopCheckpoint(*place, stage, index, leaf.tokens_out, leaf.out_root, whole=True)
+    answer = t.ZERO_HASH if stage else keepers.leaf(LAST, index).out_root
+    said = word_of(*place, stage, keepers.leaf(stage, index), answer)
     said = msgspec.structs.replace(said, **changes)
-    return t.SignedCheckpoint(said, signing.sign(by or keepers.operators[stage], DOMAIN, said))
+    return t.SignedWord(said, signing.sign(by or keepers.operators[stage], DOMAIN, said))
 
 
 async def test_nothing_is_found_against_stages_that_signed_what_they_did(keepers: Keepers) -> None:
@@ -56,21 +57,21 @@ async def test_nothing_is_found_against_stages_that_signed_what_they_did(keepers
 
 
 @pytest.mark.parametrize("stage", range(3))
-async def test_a_last_word_of_other_rows_is_found_with_the_stage_after(
+async def test_a_word_of_other_rows_is_found_with_the_stage_after(
     keepers: Keepers, stage: int
 ) -> None:
-    keepers.words[(stage + 1) % 3][1] = word(keepers, stage, 1, running_root=OTHER)
+    keepers.words[(stage + 1) % 3][1] = word(keepers, stage, 1, out_root=OTHER)
     (one,), gaps = await find(keepers.evidence())
-    assert (one.call, one.stage, one.request, gaps) == ("spoiled", stage, 1, [])
+    assert (one.call, one.stage, one.request, gaps) == ("equivocation", stage, 1, [])
 
 
 @pytest.mark.parametrize(
-    "changes", [{"by": key(99)}, {"whole": False}, {"order_hash": OTHER}, {"plan_hash": OTHER}]
+    "changes", [{"by": key(99)}, {"request_index": 7}, {"order_hash": OTHER}, {"plan_hash": OTHER}]
 )
-async def test_words_of_another_signer_or_not_the_last_are_no_evidence(
+async def test_words_of_another_signer_or_place_are_no_evidence(
     keepers: Keepers, changes: dict[str, Any]
 ) -> None:
-    keepers.words[1][1] = word(keepers, 0, 1, running_root=OTHER, **changes)
+    keepers.words[1][1] = word(keepers, 0, 1, out_root=OTHER, **changes)
     assert await find(keepers.evidence()) == ([], [])
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 import pytest
 
-from core.protocol import signing
+from core.protocol import commit, signing
 from core.protocol import types as t
-from core.protocol.receipts import check_chain, check_receipt
-from tests.town.fleet import machine_key, make_job, make_order, make_receipt
+from core.protocol.receipts import check_chain, check_receipt, receipt_by_words
+from tests.town.fleet import machine_key, make_job, make_order, make_receipt, make_words
 from tests.town.orders import DOMAIN, key, sign_order
 
 JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
@@ -57,3 +60,57 @@ def test_a_receipt_signed_by_somebody_else_or_over_other_requests_is_refused() -
 def test_receipts_with_different_counts_do_not_chain() -> None:
     more = make_receipt(JOB.signed.order, JOB.plan, 1, (0, 1), machine_key(2), tokens_out=31)
     assert "count tokens differently" in (check_chain((RECEIPTS[0], more)) or "")
+
+
+# --- words ---
+
+WORDS = make_words(RECEIPTS[1], machine_key(2))
+
+
+def by_words(
+    words: Sequence[t.SignedWord], requests: Sequence[int] = (0, 1), stage: int = 1
+) -> t.SignedReceipt | None:
+    return receipt_by_words(JOB.signed.order, JOB.plan, stage, words, requests, DOMAIN)
+
+
+def test_words_are_worth_the_receipt_over_their_requests() -> None:
+    signed, receipt = by_words(WORDS), RECEIPTS[1].receipt
+    assert signed is not None
+    assert signed.leaves == RECEIPTS[1].leaves
+    unsaid = {"shard_root": t.ZERO_HASH, "started_at": 0, "signed_at": 0}
+    assert signed.receipt == msgspec.structs.replace(receipt, **unsaid)
+    assert len(commit.unhex(signed.signature)) == 2 * 173
+    assert check_chain((RECEIPTS[0], signed)) is None
+    (one,) = (by_words(WORDS, (1,)) or RECEIPTS[0]).leaves
+    assert one == RECEIPTS[1].leaves[1]
+
+
+def test_a_first_stages_words_name_the_answers_that_it_received() -> None:
+    first = by_words(make_words(RECEIPTS[0], machine_key(1)), stage=0)
+    assert first is not None
+    assert first.answers == RECEIPTS[0].answers
+    assert first.receipt.input_root == RECEIPTS[1].receipt.output_root
+    assert check_chain((first, RECEIPTS[1])) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"order_hash": "0x" + "01" * 32},
+        {"plan_hash": "0x" + "01" * 32},
+        {"stage": 0},
+        {"request_index": 5},
+        {"answer_root": "0x" + "01" * 32},
+    ],
+)
+def test_words_of_another_place_are_worth_nothing(changes: dict[str, Any]) -> None:
+    word = msgspec.structs.replace(WORDS[1].word, **changes)
+    other = t.SignedWord(word, signing.sign(machine_key(2), DOMAIN, word))
+    assert by_words([WORDS[0], other]) is None
+
+
+def test_words_that_are_missing_or_of_another_signer_are_worth_nothing() -> None:
+    assert by_words([]) is None
+    assert by_words(WORDS[:1]) is None
+    assert by_words(WORDS, ()) is None
+    assert by_words(make_words(RECEIPTS[1], key(9))) is None

@@ -29,9 +29,9 @@ TYPES = {
         "bytes32 numericsProfile,bytes32 termsHash,uint64 nonce)"
     ),
     "Acceptance": "Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)",
-    "HopCheckpoint": (
-        "HopCheckpoint(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
-        "uint32 rows,bytes32 runningRoot,bool whole)"
+    "RequestWord": (
+        "RequestWord(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
+        "bytes32 inRoot,bytes32 outRoot,uint32 tokensIn,uint32 tokensOut,bytes32 answerRoot)"
     ),
     "StageReceipt": (
         "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,"

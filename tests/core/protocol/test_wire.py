@@ -29,7 +29,7 @@ SIGNED = t.SignedOrder(ORDER, SIGNATURE)
 TERMS = t.Terms(4, (ADDRESS,), (t.ZERO_ADDRESS,), 100)
 PLAN = [t.Stage(ADDRESS, 0, 4), t.Stage(t.ZERO_ADDRESS, 4, 9)]
 PLACES = ["10.0.0.1:4000", "[::1]:4000"]
-CHECKPOINT = t.HopCheckpoint(HASH, HASH, 0, 7, 32, HASH)
+WORD = t.SignedWord(t.RequestWord(HASH, HASH, 0, 7, HASH, HASH, 5, 6), SIGNATURE)
 DELEGATION = t.AuditorDelegation(HASH, ADDRESS, 99)
 RECEIPT = t.SignedReceipt(
     t.StageReceipt(HASH, HASH, 0, 0, 4, HASH, HASH, HASH, HASH, 1, 5, 6, 1, 2),
@@ -68,7 +68,6 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Acknowledge(t.Ack(HASH, HASH, HASH, 5, 6), SIGNATURE),
     wire.EndJob(HASH),
     wire.Submitted(),
-    wire.Activations(HASH, 7, 0, 32, checkpoint=CHECKPOINT, checkpoint_signature=SIGNATURE),
     wire.Activations(HASH, 7, 32, 1),
     wire.Activations(HASH, 7, 0, 32, again=True),
     wire.Activations(HASH, 7, 0, 32, halved=True),
@@ -76,7 +75,8 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Carried(32, HASH),
     wire.Token(HASH, 7, 0, 49_151, "stop"),
     wire.Token(HASH, 7, 0, 49_151, "", None, -0.25, ((49_151, -0.25), (3, -9999.0))),
-    wire.FinishRequest(HASH, 7, 5, 6),
+    wire.Token(HASH, 7, 0, 49_151, "stop", states_root=HASH, word=WORD),
+    wire.FinishRequest(HASH, 7, 5, 6, WORD),
     wire.RequestFailed(HASH, 7, "E-CHECK-01", "rows differ"),
     wire.RequestFailed(HASH, 7, "E-NET-03", "it is gone", ADDRESS),
     wire.Waiting(HASH, 7, 1),

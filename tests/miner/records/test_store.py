@@ -93,19 +93,22 @@ def test_everything_signed_is_there_after_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
-def test_last_words_alone_are_handed_out_and_survive_a_restart(tmp_path: Path) -> None:
+def test_words_are_handed_out_by_request_and_survive_a_restart(tmp_path: Path) -> None:
     path, place = tmp_path / "miner.sqlite", (ORDER_HASH, PLAN_HASH)
     store = MinerStore(path)
     words = [
-        t.HopCheckpoint(*place, 0, index, 5, t.ZERO_HASH, whole=index != 1) for index in range(4)
+        t.SignedWord(
+            t.RequestWord(*place, 0, index, t.ZERO_HASH, t.ZERO_HASH, 5, 4), "0x" + "22" * 65
+        )
+        for index in range(4)
     ]
     for word in reversed(words):
-        store.put_checkpoint(word, "0x" + "22" * 65)
+        store.put_word(word)
     store.close()
     store = MinerStore(path)
-    assert [one.checkpoint for one in store.last_words(*place, 9)] == [words[0], *words[2:]]
-    assert [one.checkpoint for one in store.last_words(*place, 1)] == words[:1]
-    assert store.last_words(PLAN_HASH, ORDER_HASH, 9) == []
+    assert store.words(*place, 9) == words
+    assert store.words(*place, 1) == words[:1]
+    assert store.words(PLAN_HASH, ORDER_HASH, 9) == []
     store.close()
 
 
@@ -132,6 +135,8 @@ def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None
     db = sqlite3.connect(path)
     db.execute("ALTER TABLE leaves DROP COLUMN states_root")
     db.execute("ALTER TABLE leaves DROP COLUMN answer_root")
+    db.execute("DROP TABLE words")
+    db.execute("CREATE TABLE checkpoints (request INTEGER)")
     db.execute("PRAGMA user_version = 2")
     db.commit()
     db.close()

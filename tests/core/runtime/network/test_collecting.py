@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+import pytest
+
+from core.protocol import types as t
 from core.protocol import wire
-from core.runtime.network.collecting import collect, dialled
+from core.runtime.network.collecting import Ask, Collected, collect, dialled
 from matcher.matching.proposing import propose
 from tests.clocks import ManualClock
-from tests.town.fleet import FakePeers, FakeStage, machine_key, make_job, make_order
-from tests.town.orders import DOMAIN, NOW_S, sign_order
+from tests.town.fleet import (
+    FakePeers,
+    FakeStage,
+    machine_key,
+    make_job,
+    make_order,
+    make_receipt,
+    make_words,
+)
+from tests.town.orders import DOMAIN, NOW_S, sign_order, sign_receipt
 
 JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
 ORDER, PLAN = JOB.signed.order, JOB.plan
+LIE = "0x" + "66" * 32
 
 
 class Hanging(FakeStage):
@@ -23,14 +36,92 @@ class Hanging(FakeStage):
         raise AssertionError
 
 
-async def test_a_silent_stage_is_named_after_one_deadline() -> None:
+async def two_stages(of_second: type[FakeStage] = FakeStage) -> tuple[list[FakeStage], Ask]:
+    """Both finished both requests, and hold the words of each other."""
     clock = ManualClock(float(NOW_S))
-    one, two = FakeStage(1, clock, finished={0, 1}), Hanging(2, clock)
-    peers = FakePeers({machine_key(1).address: one, machine_key(2).address: two})
-    ask = dialled(peers, PLAN, JOB.endpoints)
-    found = await collect(ask, ORDER, PLAN, DOMAIN, all_requests=True, timeout_s=0.2)
+    stages = [FakeStage(n, clock, finished={0, 1}) for n in (1, 2)]
+    peers = FakePeers({machine_key(n).address: stage for n, stage in enumerate(stages, start=1)})
+    await propose(peers, JOB.signed, PLAN, JOB.endpoints, DOMAIN, NOW_S)
+    for stage in (0, 1):
+        signed = make_receipt(ORDER, PLAN, stage, (0, 1), machine_key(stage + 1))
+        stages[1 - stage].words = make_words(signed, machine_key(stage + 1))
+    if of_second is not FakeStage:
+        stages[1] = peers.stages[machine_key(2).address] = of_second(2, clock)
+    return stages, dialled(peers, PLAN, JOB.endpoints)
+
+
+async def whole(ask: Ask) -> Collected:
+    return await collect(ask, ORDER, PLAN, DOMAIN, all_requests=True, timeout_s=0.2)
+
+
+async def test_a_silent_stage_is_named_after_one_deadline() -> None:
+    stages, ask = await two_stages(Hanging)
+    stages[0].words = []
+    found = await whole(ask)
     assert found.receipts == ()
     assert "stage 1" in found.problem
+
+
+async def test_a_silent_stage_is_bound_by_its_words() -> None:
+    _, ask = await two_stages(Hanging)
+    found = await whole(ask)
+    assert (found.requests, found.problem) == ((0, 1), "")
+    one, other = (signed.receipt for signed in found.receipts)
+    assert other.input_root == one.output_root
+    assert (other.shard_root, other.signed_at) == (t.ZERO_HASH, 0)
+
+
+class Denying(FakeStage):
+    """Says that it finished nothing, and signs nothing."""
+
+    def _answer(self, message: wire.AnyMessage) -> wire.AnyMessage:
+        if isinstance(message, wire.Progress):
+            return wire.Finished([])
+        return wire.Failed("E-CHECK-01", "nothing is finished")
+
+
+class Refusing(FakeStage):
+    """Says that it finished all, and signs nothing."""
+
+    def _answer(self, message: wire.AnyMessage) -> wire.AnyMessage:
+        if isinstance(message, wire.Progress):
+            return wire.Finished([0, 1])
+        return wire.Failed("E-CHECK-01", "no")
+
+
+class Lying(Refusing):
+    """Signs for other rows than it sent."""
+
+    def _answer(self, message: wire.AnyMessage) -> wire.AnyMessage:
+        if isinstance(message, wire.CloseJob):
+            lie = make_receipt(ORDER, PLAN, 1, (0, 1), machine_key(2))
+            leaves = [msgspec.structs.replace(leaf, out_root=LIE) for leaf in lie.leaves]
+            return wire.Receipt(sign_receipt(machine_key(2), ORDER, PLAN, 1, leaves, []))
+        return super()._answer(message)
+
+
+@pytest.mark.parametrize("how", [Denying, Refusing, Lying])
+async def test_a_stage_that_takes_its_words_back_is_bound_by_them(how: type[FakeStage]) -> None:
+    stages, ask = await two_stages(how)
+    found = await whole(ask)
+    assert (found.problem, len(found.receipts)) == ("", 2)
+    assert found.receipts[1].leaves == [word.word.leaf for word in stages[0].words]
+    stages[0].words = stages[0].words[:1]
+    assert (await whole(ask)).receipts == ()
+
+
+async def test_a_first_stage_is_bound_by_its_words_too() -> None:
+    stages, ask = await two_stages()
+    stages[0].is_gone = True
+    one, other = (await whole(ask)).receipts
+    assert one.receipt.input_root == other.receipt.output_root
+
+
+async def test_words_bind_nobody_to_a_part_of_a_batch() -> None:
+    stages, ask = await two_stages(Hanging)
+    stages[0].finished = {0}
+    found = await collect(ask, ORDER, PLAN, DOMAIN, all_requests=False, timeout_s=0.2)
+    assert found.receipts == ()
 
 
 async def test_only_what_every_stage_finished_is_receipted() -> None:
@@ -43,5 +134,5 @@ async def test_only_what_every_stage_finished_is_receipted() -> None:
     ask = dialled(peers, PLAN, JOB.endpoints)
     found = await collect(ask, ORDER, PLAN, DOMAIN, all_requests=False)
     assert (found.requests, len(found.receipts)) == ((1,), 2)
-    whole = await collect(ask, ORDER, PLAN, DOMAIN, all_requests=True)
-    assert (whole.requests, whole.receipts) == ((1,), ())
+    all_of_it = await whole(ask)
+    assert (all_of_it.requests, all_of_it.receipts) == ((1,), ())
