@@ -29,14 +29,14 @@ class Parameters:
     """Clocks in seconds, amounts in base units; for one machine and short demonstrations."""
 
     min_stake: int = 100 * USD
-    unbond_s: int = 3600
+    unbond_s: int = 3900
     jail_s: int = 600
     arbitrator_delay_s: int = 30 * 86_400
     max_job_s: int = 1800
     max_window_s: int = 900
     max_dispute_s: int = 890
     withdraw_delay_s: int = 30
-    close_delay_s: int = 60  # after a deadline, in which only Acks count
+    close_delay_s: int = 60  # after a deadline, in which Acks and receipts of work done count
     protocol_fee_bps: int = 50
     min_juror_stake: int = 50 * USD
     bond: int = 20 * USD

@@ -75,8 +75,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bool wired = escrow_.taskRegistry() == address(this)
             && minerRegistry_.taskRegistry() == address(this);
         // INVARIANT: stake cannot leave before the last dispute about its last receipt is over.
-        uint256 longest = uint256(params_.maxJobSeconds) + params_.maxWindowSeconds
-            + minerRegistry_.maxDisputeSeconds();
+        uint256 longest = uint256(params_.maxJobSeconds) + params_.closeDelaySeconds
+            + params_.maxWindowSeconds + minerRegistry_.maxDisputeSeconds();
         if (!wired || minerRegistry_.unbondSeconds() < longest) revert WiringMismatch();
         if (params_.protocolFeeBps > MAX_PROTOCOL_FEE_BPS) {
             revert FeeTooHigh(params_.protocolFeeBps, MAX_PROTOCOL_FEE_BPS);
@@ -158,8 +158,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes32 digest = Eip712Types.toDigest(bound.binding.separator, Eip712Types.ackHash(ack));
         _requireSigner(bound.id, order, digest, requesterSig);
 
-        if (state == State.Delivered) {
-            // INVARIANT: the stages have shown their work; an Ack ends the wait for pay, and
+        if (state == State.Delivered && job.finalAt() <= job.deadline() + order.window) {
+            // INVARIANT: the stages have shown all of their work; an Ack ends the wait for pay, and
             // changes none.
             if (ack.tokensIn != job.tokensIn() || ack.tokensOut != job.tokensOut()) {
                 revert TokenCountMismatch(0);
@@ -174,9 +174,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bool ends = msg.sender == order.matcher && !_isSession(order);
         // INVARIANT: an Ack that counts nothing new changes nothing, not even the window.
         if (counted == job && !ends) revert AckStale(job.tokensIn(), job.tokensOut());
-        // INVARIANT: no dispute opens after deadline + window, which unbonding outlasts.
-        uint256 from = block.timestamp < job.deadline() ? block.timestamp : job.deadline();
-        counted = counted.withFinalAt(from + order.window);
+        if (state == State.Matched) {
+            uint256 from = block.timestamp < job.deadline() ? block.timestamp : job.deadline();
+            counted = counted.withFinalAt(from + order.window);
+        }
         if (ends) {
             _settle(bound, counted, order, plan);
             return;
@@ -192,15 +193,24 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes[] calldata sigs
     ) external {
         (Bound memory bound, uint256 job) = _bind(order, plan);
-        if (job.state() != State.Matched) _rejectState(job);
+        bool isLate = block.timestamp > job.deadline();
+        State state = job.state();
+        bool isAgain = state == State.Delivered || state == State.Disputed;
+        if (state != State.Matched && !(isLate && isAgain)) _rejectState(job);
         if (_isSession(order)) revert NotBatch();
-        if (block.timestamp > job.deadline()) revert DeadlinePassed(job.deadline());
+        uint256 until = job.deadline() + (isLate ? _closeDelaySeconds : 0);
+        if (block.timestamp > until) revert DeadlinePassed(until);
         sigs; // read by _check
         _check();
 
         StageReceipt calldata last = receipts[receipts.length - 1];
-        uint256 finalAt = block.timestamp + order.window;
-        job = job.withMost(last.tokensIn, last.tokensOut).withFinalAt(finalAt);
+        uint256 counted = job.withMost(last.tokensIn, last.tokensOut);
+        // INVARIANT: what was counted before is paid in its time, whatever is shown again.
+        if (isLate && counted == job) revert AckStale(job.tokensIn(), job.tokensOut());
+        // INVARIANT: a late window begins when nothing more can come, so none ends the job between
+        // a small part and a larger one; and unbonding outlasts it.
+        uint256 finalAt = (isLate ? until : block.timestamp) + order.window;
+        job = counted.withFinalAt(finalAt);
         // An Ack lets disputes begin before.
         job = job.with(job.openDisputes() == 0 ? State.Delivered : State.Disputed);
         _jobs[bound.key] = job;
@@ -238,7 +248,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             (bound, job) = _bind(order, plan);
             if (job.state() != State.Matched) _rejectState(job);
         }
-        // INVARIANT: after the deadline of work comes a time in which only an Ack counts.
+        // INVARIANT: after the deadline of work comes a time in which Acks and receipts count.
         uint256 until = job.deadline() + (plan.length == 0 ? 0 : _closeDelaySeconds);
         if (block.timestamp <= until) revert DeadlineNotPassed(until);
         if (job.isCounted()) {

@@ -70,7 +70,9 @@ contract TaskRegistryOpenTest is Suite {
         address miners_ = deployMiners(future);
         Escrow escrow_ = new Escrow(address(token), future, 0);
         ITaskRegistry.Params memory p = taskParams();
-        p.maxJobSeconds = uint32(UNBOND_SECONDS - MAX_WINDOW_SECONDS - MAX_DISPUTE_SECONDS + 1);
+        p.maxJobSeconds = uint32(
+            UNBOND_SECONDS - CLOSE_DELAY_SECONDS - MAX_WINDOW_SECONDS - MAX_DISPUTE_SECONDS + 1
+        );
         vm.expectRevert(ITaskRegistry.WiringMismatch.selector);
         new TaskRegistry(escrow_, IMinerRegistry(miners_), models, p, governor, guardian);
     }

@@ -148,3 +148,17 @@ def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
         if counts != (before.receipt.tokens_in, before.receipt.tokens_out):
             return f"stages {index - 1} and {index} count tokens differently"
     return None
+
+
+def agreed_by_all(receipts: Sequence[SignedReceipt]) -> frozenset[int]:
+    """Requests of which each stage's input is the output of the one before, with equal counts."""
+    agreed = set[int]()
+    answers = receipts[0].answers
+    for leaves, answer in zip(
+        zip(*(one.leaves for one in receipts), strict=True), answers, strict=True
+    ):
+        counts = {(leaf.tokens_in, leaf.tokens_out) for leaf in leaves}
+        links = all(before.out_root == after.in_root for before, after in pairwise(leaves))
+        if links and len(counts) == 1 and answer == leaves[-1].out_root:
+            agreed.add(leaves[0].request_index)
+    return frozenset(agreed)

@@ -65,7 +65,8 @@ def next_step(
 ) -> SettlingStep:
     """The one thing to do about a job at chain time `now_s`.
 
-    `close_delay_s` is how long after its deadline the chain still takes acknowledgements.
+    `close_delay_s` is how long after its deadline the chain still takes acknowledgements, and
+    stages' receipts of what was done.
     """
     if chain.state == "None":
         lapsed = now_s > min(job.acceptances_expire_at, job.signed.order.deadline)
@@ -75,7 +76,7 @@ def next_step(
     if chain.state == MATCHED:
         return _when_matched(job, chain, now_s, patience, close_delay_s)
     if chain.state == DELIVERED:
-        if job.ack is not None and agrees(job.ack, chain):
+        if job.ack is not None and agrees(job.ack, chain, job.signed.order.window):
             return SettlingStep.ACK
         over = now_s > chain.final_at_s and chain.open_disputes == 0
         return SettlingStep.FINALIZE if over else SettlingStep.WAIT
@@ -122,10 +123,15 @@ def adds(signed: SignedAck | None, chain: OnChain) -> bool:
     return ack.tokens_in > chain.tokens_in or ack.tokens_out > chain.tokens_out
 
 
-def agrees(signed: SignedAck, chain: OnChain) -> bool:
-    """Whether an acknowledgement says what was delivered: only that settles before the window."""
-    ack = signed.ack
-    return (ack.tokens_in, ack.tokens_out) == (chain.tokens_in, chain.tokens_out)
+def agrees(signed: SignedAck, chain: OnChain, window_s: int) -> bool:
+    """Whether an acknowledgement ends a delivered job before its window is over: one of what was
+    delivered by the deadline, or of no less than was delivered later.
+    """
+    acked = signed.ack.tokens_in, signed.ack.tokens_out
+    delivered = chain.tokens_in, chain.tokens_out
+    if chain.final_at_s <= chain.deadline_s + window_s:
+        return acked == delivered
+    return acked[0] >= delivered[0] and acked[1] >= delivered[1]
 
 
 def check_ack(job: Job, signed: SignedAck, domain: signing.Domain) -> HeadraceError | None:

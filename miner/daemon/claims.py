@@ -4,9 +4,9 @@ When its matcher has not, and time runs out.
 
 A batch that every stage finished and nobody acknowledged is delivered with all stages' receipts,
 or words where one keeps its back, in the last quarter before the deadline, and ended after its
-window. The newest acknowledgement
-counts for every stage, from any sender; the chain takes it until a while after the order's deadline
-or closing. When that is over anybody may end the job, which pays what was counted. Stages take
+window. Of a batch that was not finished, what all stages did is delivered in the delay after the
+deadline. The newest acknowledgement counts for every stage, from any sender; the chain takes it
+until that delay is over. Then anybody may end the job, which pays what was counted. Stages take
 turns, the first one first, so that only one pays for a transaction.
 """
 
@@ -46,7 +46,10 @@ class ClaimStep(Enum):
 
 @dataclass(frozen=True)
 class JobSeen:
-    """What the chain says of a job with the plan that was worked for."""
+    """What the chain says of a job with the plan that was worked for.
+
+    `is_late`: it was delivered after its deadline, where more counts until the delay is over.
+    """
 
     state: JobState
     deadline_s: int
@@ -54,17 +57,19 @@ class JobSeen:
     tokens_in: int
     tokens_out: int
     open_disputes: int = 0
+    is_late: bool = False
 
 
 @dataclass(frozen=True)
 class WorkHeld:
-    """What a stage has in hand: the counts (in, out) of its newest acknowledgement and of a batch
-    that it finished whole, since chain time `whole_since_s`; both zero where it has none.
+    """What a stage has in hand: the counts (in, out) of its newest acknowledgement and of the
+    requests of a batch that it finished; both zero where it has none. It finished all of them at
+    chain time `whole_since_s`, if that is not None.
     """
 
     acked: tuple[int, int] = (0, 0)
-    whole: tuple[int, int] = (0, 0)
-    whole_since_s: int = 0
+    done: tuple[int, int] = (0, 0)
+    whole_since_s: int | None = None
 
 
 def turn_s(since_s: int, while_s: int, stage: int, stages: int) -> int:
@@ -83,23 +88,29 @@ def due_now(
     seen: JobSeen, held: WorkHeld, now_s: int, close_delay_s: int, stage: int, stages: int
 ) -> ClaimStep:
     """What this stage should do, once `delivery_turn_s` of a batch has come."""
-    if seen.state is JobState.DELIVERED:
-        is_turn = now_s >= turn_s(seen.final_at_s, close_delay_s, stage, stages)
-        is_free = is_turn and not seen.open_disputes
-        return ClaimStep.FINALIZE if is_free else ClaimStep.NOTHING
-    if seen.state is not JobState.MATCHED:
+    if seen.state not in (JobState.MATCHED, JobState.DELIVERED):
         return ClaimStep.NOTHING
     counted = seen.tokens_in, seen.tokens_out
-    if now_s <= seen.deadline_s:
+    is_matched, until_s = seen.state is JobState.MATCHED, seen.deadline_s + close_delay_s
+    if now_s <= seen.deadline_s and is_matched:
         known = max(held.acked[0], counted[0]), max(held.acked[1], counted[1])
+        if held.whole_since_s is None or not _adds(held.done, known):
+            return ClaimStep.NOTHING
         patient_s = min(held.whole_since_s + ACK_GRACE_S, seen.deadline_s - ACK_GRACE_S)
-        is_due = _adds(held.whole, known) and now_s >= patient_s
-        return ClaimStep.DELIVER if is_due else ClaimStep.NOTHING
-    if _adds(held.acked, counted):
+        return ClaimStep.DELIVER if now_s >= patient_s else ClaimStep.NOTHING
+    if seen.deadline_s < now_s:
+        is_open = now_s <= until_s and (is_matched or seen.is_late)
         is_turn = now_s >= turn_s(seen.deadline_s, close_delay_s, stage, stages)
-        return ClaimStep.ACK if is_turn else ClaimStep.NOTHING
-    is_turn = now_s >= turn_s(seen.deadline_s + close_delay_s, close_delay_s, stage, stages)
-    return ClaimStep.END if is_turn and any(counted) else ClaimStep.NOTHING
+        if _adds(held.acked, counted) and (is_matched or is_open):
+            return ClaimStep.ACK if is_turn else ClaimStep.NOTHING
+        if _adds(held.done, counted) and is_open:
+            return ClaimStep.DELIVER if is_turn else ClaimStep.NOTHING
+    since_s = until_s if is_matched else seen.final_at_s
+    if now_s < turn_s(since_s, close_delay_s, stage, stages):
+        return ClaimStep.NOTHING
+    if is_matched:
+        return ClaimStep.END if any(counted) else ClaimStep.NOTHING
+    return ClaimStep.NOTHING if seen.open_disputes else ClaimStep.FINALIZE
 
 
 def _adds(counts: tuple[int, int], known: tuple[int, int]) -> bool:
@@ -125,7 +136,7 @@ class Claims:
     async def look(self, now_s: int) -> int:
         """Send what is due at chain time `now_s`; how many were. Raises ChainUnreachable."""
         store, sent = self._book.store, 0
-        deliveries = list[StoredJob]()
+        deliveries = list[tuple[StoredJob, bool]]()
         jobs = await self._book.disk(store.live_jobs)
         live = {job.order_hash for job in jobs}
         self._whole_since_s = {k: v for k, v in self._whole_since_s.items() if k in live}
@@ -136,11 +147,12 @@ class Claims:
                 held = await self._held(job, kept[0] if kept else None, now_s)
                 step = await self._due_now(job, held, now_s)
                 if step is ClaimStep.DELIVER:
-                    deliveries.append(job)
+                    deliveries.append((job, now_s > job.order.deadline))
                 else:
                     sent += await self._do(job, step, kept)
         # Beside each other: a stage that does not answer for one job delays no other.
-        delivered = await asyncio.gather(*map(self._deliver, deliveries), return_exceptions=True)
+        sending = (self._deliver(job, is_late) for job, is_late in deliveries)
+        delivered = await asyncio.gather(*sending, return_exceptions=True)
         for one in delivered:
             if isinstance(one, BaseException):
                 raise one
@@ -149,15 +161,15 @@ class Claims:
 
     async def _held(self, job: StoredJob, ack: Ack | None, now_s: int) -> WorkHeld:
         acked = (ack.tokens_in, ack.tokens_out) if ack else (0, 0)
-        is_time = _delivery_turn_s(job) <= now_s <= job.order.deadline
-        if job.order.is_open or not is_time or self._is_running(job.order_hash):
+        is_late, is_running = now_s > job.order.deadline, self._is_running(job.order_hash)
+        if job.order.is_open or now_s < _delivery_turn_s(job) or (is_running and not is_late):
             return WorkHeld(acked)
         found = await self._book.disk(self._book.store.leaves, job.order_hash, job.plan_hash)
-        if len(found) < job.order.requests:
-            return WorkHeld(acked)
         leaves = [kept.leaf for kept in found.values()]
-        whole = sum(leaf.tokens_in for leaf in leaves), sum(leaf.tokens_out for leaf in leaves)
-        return WorkHeld(acked, whole, self._whole_since_s.setdefault(job.order_hash, now_s))
+        done = sum(leaf.tokens_in for leaf in leaves), sum(leaf.tokens_out for leaf in leaves)
+        if len(found) < job.order.requests:
+            return WorkHeld(acked, done)
+        return WorkHeld(acked, done, self._whole_since_s.setdefault(job.order_hash, now_s))
 
     async def _due_now(self, job: StoredJob, held: WorkHeld, now_s: int) -> ClaimStep:
         if self._close_delay_s is None:
@@ -171,6 +183,7 @@ class Claims:
             int(found["tokensIn"]),
             int(found["tokensOut"]),
             int(found["openDisputes"]),
+            int(found["finalAt"]) > int(found["deadline"]) + job.order.window,
         )
         return due_now(seen, held, now_s, self._close_delay_s, job.stage, len(job.plan))
 
@@ -185,10 +198,10 @@ class Claims:
                 return await self._send(job, "expire", order, plan)
         return False
 
-    async def _deliver(self, job: StoredJob) -> bool:
-        """With every stage's receipt, or words, over the whole batch; not where one has neither."""
-        domain = self._chain.domain
-        found = await collect(self._ask(job), job.order, job.plan, domain, all_requests=True)
+    async def _deliver(self, job: StoredJob, is_late: bool) -> bool:
+        """With every stage's receipt, or words, over the whole batch; late, over what all have."""
+        ask, domain = self._ask(job), self._chain.domain
+        found = await collect(ask, job.order, job.plan, domain, all_requests=not is_late)
         if not found.receipts:
             log.info("a batch is not delivered", job=job.job_id[:10], why=found.problem)
             return False
@@ -208,7 +221,8 @@ class Claims:
             if isinstance(message, wire.FetchReceipts):
                 found = await self._book.disk(answers.answer, self._book.store, job, message)
                 return found[0] if isinstance(found, tuple) else found
-            return wire.Finished(requests=list(range(job.order.requests)))
+            found_here = self._book.store.leaves, job.order_hash, job.plan_hash
+            return wire.Finished(requests=sorted(await self._book.disk(*found_here)))
 
         return ask
 

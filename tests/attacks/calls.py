@@ -684,11 +684,14 @@ class Calls:
         return self._tasks("settleAck", who, *args, said=said, jobs=jobs)
 
     def _deliver(self) -> Call:
-        known = self._some(STATES.MATCHED, session=False, alive=True)
+        is_late = self.odds(0.3)
+        states = (STATES.MATCHED, STATES.DELIVERED, STATES.DISPUTED)[: 3 if is_late else 1]
+        known = self._some(*states, session=False, alive=not is_late)
         if known is None:
             return self._open_matched()
         order, plan = self._reorder(known), self._replan(known)
-        self.wait_for(self._job(known).deadline, p=0.1)
+        deadline, delay_s = self._job(known).deadline, self.model.clocks.close_delay_s
+        self.wait_for(deadline, *([deadline + delay_s] * is_late), p=0.5 if is_late else 0.1)
         receipts, signatures = self._receipts(order, plan)
         who = self.one("stranger")
         return self._tasks(
@@ -706,8 +709,11 @@ class Calls:
         self, order: t.Order, plan: Sequence[t.Stage]
     ) -> tuple[list[tuple[t.StageReceipt, By | Words]], list[bytes]]:
         hashes = signing.order_hash(order), self.model.net.plan_hash(plan)
-        may_word = 0 < order.requests <= MOST_WORDS
-        sent = [[self.hash() for _ in range(order.requests * may_word)] for _ in plan]
+        requests = order.requests
+        if self.at > order.deadline and self.odds(0.5):
+            requests = self.rng.randint(0, min(requests, MOST_WORDS))
+        may_word = 0 < requests <= MOST_WORDS
+        sent = [[self.hash() for _ in range(requests * may_word)] for _ in plan]
         roots = [_boundary_root(of) if may_word else self.hash() for of in sent]
         counts = [
             cap if self.odds(0.3) else self.rng.randint(0, cap)
@@ -728,7 +734,7 @@ class Calls:
                 roots[i - 1],  # the first one's is the last one's
                 roots[i],
                 self.hash(),
-                order.requests,
+                requests,
                 counts[0],
                 counts[1],
                 self.at - 5,
@@ -748,8 +754,8 @@ class Calls:
                     {"layer_to": stage.layer_to + 1},
                     {"input_root": self.hash()},
                     {"output_root": self.hash()},
-                    {"requests": order.requests - 1},
-                    {"requests": min(order.requests + 1, MAX[32])},
+                    {"requests": max(requests - 1, 0)},
+                    {"requests": min(requests + 1, MAX[32])},
                     {"tokens_in": max(counts[0] - 1, 0)},
                     {"tokens_out": min(counts[1] + 1, MAX[32])},
                     {"started_at": MAX[64], "signed_at": 0},

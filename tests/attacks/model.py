@@ -199,15 +199,17 @@ class Model(Accounts):
         job, id_ = self._job(order, plan), self.net.job_id(order)
         n_in, n_out, had = ack.tokens_in, ack.tokens_out, (job.tokens_in, job.tokens_out)
         hashes, at_work = self._has_plan(order, plan), job.state == JobState.MATCHED
-        ends = not at_work or (caller == order.matcher and not order.is_open)
+        delivered = job.state == JobState.DELIVERED
+        is_whole = delivered and job.final_at <= job.deadline + order.window
+        ends = is_whole or (caller == order.matcher and not order.is_open)
         with rules() as need:
-            need(at_work or job.state == JobState.DELIVERED, "WrongState", job.state)
+            need(at_work or delivered, "WrongState", job.state)
             need((ack.order_hash, ack.plan_hash) == hashes, "AckMismatch")
             signs = self._is_own(order, by) or by == self.signed_by[id_]
             need(signs, "BadSignature", order.requester)
             self._is_within(need, order, n_in, n_out)
             need(ends or n_in > had[0] or n_out > had[1], "AckStale", *had)
-            need(at_work or (n_in, n_out) == had, "TokenCountMismatch", 0)
+            need(not is_whole or (n_in, n_out) == had, "TokenCountMismatch", 0)
         job.tokens_in, job.tokens_out = max(n_in, had[0]), max(n_out, had[1])
         if at_work:
             job.final_at = min(self.now, job.deadline) + order.window
@@ -235,9 +237,13 @@ class Model(Accounts):
         job, hashes = self._job(order, plan), self._has_plan(order, plan)
         with rules() as need:
             need(not order.is_open, "NotBatch")
-            need(job.state == JobState.MATCHED, "WrongState", job.state)
-            need(self.now <= job.deadline, "DeadlinePassed", job.deadline)
+            is_late = self.now > job.deadline
+            until = job.deadline + (self.clocks.close_delay_s if is_late else 0)
+            again = is_late and job.state in (JobState.DELIVERED, JobState.DISPUTED)
+            need(again or job.state == JobState.MATCHED, "WrongState", job.state)
+            need(self.now <= until, "DeadlinePassed", until)
             need(len(receipts) == len(plan), "BadPlan")
+            requests = receipts[0][0].requests if is_late and receipts else order.requests
             before = receipts[-1][0] if receipts else None
             for i, (stage, (said, by)) in enumerate(zip(plan, receipts, strict=False)):
                 place = (*hashes, i, stage.layer_from, stage.layer_to)
@@ -247,14 +253,17 @@ class Model(Accounts):
                 counts = said.tokens_in, said.tokens_out
                 same = i == 0 or counts == (before.tokens_in, before.tokens_out)
                 need(same, "TokenCountMismatch", i)
-                need(said.requests == order.requests, "RequestCountMismatch", i)
+                need(said.requests == requests, "RequestCountMismatch", i)
                 self._is_within(need, order, *counts)
                 self._is_signed(need, said, by, stage.operator)
                 before = said
+            had = job.tokens_in, job.tokens_out
+            adds = before and (before.tokens_in > had[0] or before.tokens_out > had[1])
+            need(not is_late or adds, "AckStale", *had)
         job.tokens_in = max(job.tokens_in, before.tokens_in)
         job.tokens_out = max(job.tokens_out, before.tokens_out)
         job.state = JobState.DISPUTED if job.open_disputes else JobState.DELIVERED
-        job.final_at = self.now + order.window
+        job.final_at = (until if is_late else self.now) + order.window
 
     def _is_signed(self, need: Any, said: StageReceipt, by: By | Words, operator: str) -> None:
         if not isinstance(by, Words):

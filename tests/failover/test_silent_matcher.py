@@ -12,7 +12,7 @@ import pytest
 from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
-from core.protocol.errors import MatcherUnreachable
+from core.protocol.errors import CheckFailed, MatcherUnreachable
 from miner.daemon.claims import Claims
 from miner.records.store import StoredJob
 from tests.town.chain import CLOSE_DELAY_S, PREPAID
@@ -138,6 +138,36 @@ async def test_a_stage_that_signs_for_other_rows_than_it_sent_is_delivered_by_it
     await town.time_passes()
     assert town.called == ["openMatched", "deliver", "finalize"]
     town.check_paid(watch)
+
+
+async def test_what_was_finished_of_a_batch_is_delivered_after_the_deadline(
+    town: Silent,
+) -> None:
+    """A stage gives no word of one request, and the requester pays nobody: two are paid for."""
+    await town.start(*CUTS)
+    withholding, watch = town.machines[1], Watch()
+    give = withholding.book.word
+
+    def keep_one_back(job: StoredJob, leaf: t.RequestLeaf, answer_root: str) -> t.SignedWord:
+        if leaf.request_index == 1:
+            raise CheckFailed("no word of this one", "it is kept back")
+        return give(job, leaf, answer_root)
+
+    withholding.book.word = keep_one_back  # type: ignore[method-assign]
+    asked = prompts(3, tokens=6)
+    await town.begin(asked, watch, acknowledge=False)
+    await withholding.kill()
+    await town.time_passes()
+    assert sorted(town.called) == sorted(["openMatched", "deliver", "finalize"] * 2)
+    broken, again = town.matches  # the client had that request answered once more
+    done = sum(len(asked[i].ids) for i in (0, 2)), 12
+    dues = [
+        pricing.split(broken.signed.order, broken.plan, town.spec, *done),
+        pricing.split(again.signed.order, again.plan, town.spec, len(asked[1].ids), 6),
+    ]
+    for stage in range(3):
+        pays = [due.pays[stage] for due in dues]
+        assert town.chain.earned[broken.plan[stage].operator] == sum(pays) > 0
 
 
 async def test_without_the_words_of_a_stage_nothing_is_delivered(town: Silent) -> None:

@@ -456,7 +456,7 @@ class FakeChain(Chain):
         if signing.recover(DOMAIN, ack, signature) not in (order.requester, job.opener):
             raise _refusal("BadSignature")
         totals, had = (ack.tokens_in, ack.tokens_out), (job.tokens_in, job.tokens_out)
-        if job.state is JobState.DELIVERED:
+        if job.state is JobState.DELIVERED and job.final_at <= job.deadline + order.window:
             if totals != had:
                 raise _refusal("TokenCountMismatch")
             return self._settled(job_id, job)
@@ -466,7 +466,8 @@ class FakeChain(Chain):
         if totals == had and not ends:
             raise _refusal("AckStale")
         job.tokens_in, job.tokens_out = totals
-        job.final_at = min(int(self.clock.now()), job.deadline) + order.window
+        if job.state is JobState.MATCHED:
+            job.final_at = min(int(self.clock.now()), job.deadline) + order.window
         if ends:
             return self._settled(job_id, job)
         said = {"job": job_id, "tokensIn": totals[0], "tokensOut": totals[1]}
@@ -479,11 +480,15 @@ class FakeChain(Chain):
         receipts: Sequence[t.StageReceipt],
         sigs: Sequence[str],
     ) -> Event:
-        job_id, job = self._bound(order, plan, JobState.MATCHED)
+        is_late = self.clock.now() > order.deadline
+        again = (JobState.DELIVERED, JobState.DISPUTED) if is_late else ()
+        job_id, job = self._bound(order, plan, JobState.MATCHED, *again)
         if order.is_open:
             raise _refusal("NotBatch")
-        if self.clock.now() > order.deadline:
+        until = order.deadline + CLOSE_DELAY_S * is_late
+        if self.clock.now() > until:
             raise _refusal("DeadlinePassed")
+        requests = receipts[0].requests if is_late else order.requests
         bound, counts = (signing.order_hash(order), job.plan_hash), _counts(receipts[0])
         if counts[0] > order.max_tokens_in or counts[1] > order.max_tokens_out:
             raise _refusal("OverCap")
@@ -496,10 +501,11 @@ class FakeChain(Chain):
                 assert signing.is_signed_by(DOMAIN, receipt, sig, stage.operator)
             else:
                 words = _words_in(sig, *bound, index)
-                said = receipt_by_words(order, plan, index, words, range(order.requests), DOMAIN)
+                of = [word.word.request_index for word in words]
+                said = receipt_by_words(order, plan, index, words, of, DOMAIN)
                 assert said is not None
                 assert (said.receipt, said.signature) == (receipt, sig)
-            if receipt.requests != order.requests:
+            if receipt.requests != requests:
                 raise _refusal("RequestCountMismatch")
             if _counts(receipt) != counts:
                 raise _refusal("TokenCountMismatch")
@@ -507,10 +513,12 @@ class FakeChain(Chain):
             if after.input_root != before.output_root:
                 raise _refusal("ReceiptChainBroken")
         last = receipts[-1]
+        if is_late and last.tokens_in <= job.tokens_in and last.tokens_out <= job.tokens_out:
+            raise _refusal("AckStale")
         job.state = JobState.DELIVERED
         job.tokens_in = max(job.tokens_in, last.tokens_in)
         job.tokens_out = max(job.tokens_out, last.tokens_out)
-        job.final_at = int(self.clock.now()) + order.window
+        job.final_at = (until if is_late else int(self.clock.now())) + order.window
         return "JobDelivered", {
             "job": job_id,
             "resultRoot": last.output_root,

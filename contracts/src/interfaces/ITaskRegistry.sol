@@ -47,7 +47,7 @@ interface ITaskRegistry {
         address feeRecipient;
         uint32 maxJobSeconds;
         uint32 maxWindowSeconds;
-        uint32 closeDelaySeconds; // after a matched job's deadline, in which only an Ack counts
+        uint32 closeDelaySeconds; // after a job's deadline, in which Acks and receipts count
     }
 
     event JobOpened(
@@ -156,8 +156,9 @@ interface ITaskRegistry {
     /// The requester's word of what the job is due, which anyone may bring.
     ///
     /// A batch's Ack ends the job at once if its matcher brings it, or if it says what was
-    /// delivered. → Settled. Any other Ack is counted, each count as the most that any said, and is
-    /// paid when the job ends: so no Ack takes anything from a job, whatever it says.
+    /// delivered by the deadline. → Settled. Any other Ack is counted, each count as the most that
+    /// any said, and is paid when the job ends: so no Ack takes anything from a job, whatever it
+    /// says.
     function settleAck(
         Order calldata order,
         Ack calldata ack,
@@ -168,6 +169,9 @@ interface ITaskRegistry {
     /// Silent requester: every stage's receipt over all requests, by the deadline. → Delivered, or
     /// Disputed if a dispute is open. An Ack that counted more keeps its counts. Not of a session,
     /// whose receipts never cover what was ordered.
+    ///
+    /// For `closeDelaySeconds` after the deadline over the requests that all stages signed for, and
+    /// again for more; the window begins when that time is over.
     function deliver(
         Order calldata order,
         Stage[] calldata plan,

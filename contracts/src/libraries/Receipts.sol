@@ -48,27 +48,29 @@ library Receipts {
         return check(receipt, signature, plan[stage], stage, binding);
     }
 
-    /// A whole pipeline's receipts: one a stage, each over every request of the order.
+    /// A whole pipeline's receipts: one a stage, all over the same requests; by the deadline over
+    /// every request of the order.
     ///
     /// INVARIANT: inputRoot of stage i is outputRoot of stage i − 1, and that of the first the last
     /// one's, so an altered activation or token is one stage's fault; token counts are equal and
-    /// within the order's caps, so Σ gross ≤ maxAmount. No partial receipt can be delivered and cut
-    /// off the pay for the rest.
+    /// within the order's caps, so Σ gross ≤ maxAmount. No partial receipt can be delivered while
+    /// more can be done.
     function checkAll(
         Order calldata order,
         Stage[] calldata plan,
         StageReceipt[] calldata receipts,
         bytes[] calldata signatures,
         Plans.Binding memory binding
-    ) internal pure {
+    ) internal view {
         bool whole = receipts.length == plan.length && signatures.length == plan.length;
         if (!whole) revert ITaskRegistry.BadPlan();
         StageReceipt calldata first = receipts[0];
         checkCounts(order, first.tokensIn, first.tokensOut);
+        uint32 requests = block.timestamp > order.deadline ? first.requests : order.requests;
         for (uint256 i; i < receipts.length; ++i) {
             StageReceipt calldata receipt = receipts[i];
             check(receipt, signatures[i], plan[i], i, binding);
-            if (receipt.requests != order.requests) revert ITaskRegistry.RequestCountMismatch(i);
+            if (receipt.requests != requests) revert ITaskRegistry.RequestCountMismatch(i);
             if (receipt.tokensIn != first.tokensIn || receipt.tokensOut != first.tokensOut) {
                 revert ITaskRegistry.TokenCountMismatch(i);
             }

@@ -1,8 +1,9 @@
 """What have the stages of a job finished, and what do they sign for it?
 
-All are asked at once with one deadline. Progress first: only requests that *every* stage finished
-can be receipted together. Over all requests, a stage that signs nothing, or for other rows than it
-sent, is bound by its words, which the next stage has.
+All are asked at once with one deadline. Progress first: only requests that *every* stage is bound
+for can be receipted together. A stage is bound for what it says that it finished, and by its words,
+which the next stage has. One that signs nothing, or for other rows than it sent, is bound by these
+alone; a request on which stages do not agree is left out.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from typing import Protocol
 
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
-from core.protocol.receipts import check_chain, check_receipt, receipt_by_words
-from core.protocol.types import Order, SignedReceipt, Stage
+from core.protocol.receipts import (
+    agreed_by_all,
+    check_chain,
+    check_receipt,
+    receipt_by_words,
+)
+from core.protocol.types import Order, SignedReceipt, SignedWord, Stage
 
 #: Asks a stage, by its number. Raises HeadraceError.
 Ask = Callable[[int, wire.AnyMessage], Awaitable[wire.AnyMessage]]
@@ -65,7 +71,10 @@ async def collect(
     all_requests: bool,
     timeout_s: float = TIMEOUT_S,
 ) -> Collected:
-    """Receipts over what all stages finished, or only over `all_requests`. Never raises."""
+    """Receipts, or words worth them, over what all stages are bound for; or `all_requests` only.
+
+    Never raises.
+    """
     order_hash = signing.order_hash(order)
 
     async def ask_one(stage: int, message: wire.AnyMessage) -> wire.AnyMessage | str:
@@ -86,54 +95,80 @@ async def collect(
         wrong = check_receipt(order, plan, stage, answer.signed, requests, domain)
         return answer.signed if wrong is None else f"stage {stage}: {wrong}"
 
-    async def words_of(stage: int, requests: Sequence[int]) -> SignedReceipt | None:
-        """What the next stage holds of it; only that one has to be asked for it."""
-        answer = await ask_one((stage + 1) % len(plan), wire.FetchReceipts(order_hash))
-        words = answer.words if isinstance(answer, wire.Receipts) else ()
-        return receipt_by_words(order, plan, stage, words, requests, domain)
+    async def words_of(stage: int) -> dict[int, SignedWord]:
+        """Its words by request, from the next stage."""
+        if stage not in words and len(plan) > 1:
+            answer = await ask_one(_after(stage, plan), wire.FetchReceipts(order_hash))
+            told = answer.words if isinstance(answer, wire.Receipts) else ()
+            words[stage] = {
+                word.word.request_index: word
+                for word in told
+                if receipt_by_words(order, plan, stage, [word], [word.word.request_index], domain)
+            }
+        return words.get(stage, {})
 
+    async def by_words(stage: int, requests: Sequence[int]) -> SignedReceipt | None:
+        told = list((await words_of(stage)).values())
+        return receipt_by_words(order, plan, stage, told, requests, domain)
+
+    async def shown_by(stage: int, requests: Sequence[int]) -> SignedReceipt | str:
+        found = refused.get(stage) or await receipt_of(stage, requests)
+        return (
+            found if isinstance(found, SignedReceipt) else await by_words(stage, requests) or found
+        )
+
+    words = dict[int, dict[int, SignedWord]]()
     stages = range(len(plan))
     progress = await asyncio.gather(
         *(ask_one(stage, wire.Progress(order_hash=order_hash)) for stage in stages)
     )
-    finished = [
-        frozenset(answer.requests) if isinstance(answer, wire.Finished) else None
+    said = [
+        frozenset(answer.requests) if isinstance(answer, wire.Finished) else frozenset[int]()
         for answer in progress
     ]
-    ordered = frozenset(range(order.requests))
-    common = ordered.intersection(*(found for found in finished if found is not None))
-    short = by_words = set[int]()
-    if all_requests:
-        short = {stage for stage in stages if not ordered <= (finished[stage] or frozenset())}
-        # Of a stage that says nothing, or not all, the next one may have the words of all.
-        by_words = {stage for stage in short if (stage + 1) % len(plan) not in short}
-    for stage, answer in enumerate(progress):
-        if finished[stage] is None and stage not in by_words:
-            return Collected(problem=_said(stage, answer))
-    requests = tuple(sorted(ordered if all_requests else common))
-    if not requests or short != by_words:
-        return Collected(tuple(sorted(common)), problem="" if common else NOTHING)
+    refused = {
+        stage: _said(stage, answer)
+        for stage, answer in enumerate(progress)
+        if not isinstance(answer, wire.Finished)
+    }
+    allowed = ordered = frozenset(range(order.requests))
+    short = {stage for stage in stages if not ordered <= said[stage]}
+    # While a batch goes on, most stages are short of it: no words are asked for then.
+    ahead = {stage for stage in short if _after(stage, plan) not in short}
+    await asyncio.gather(*map(words_of, ahead if all_requests else stages))
+    while True:
+        bound = [
+            (frozenset() if stage in refused else said[stage]) | words.get(stage, {}).keys()
+            for stage in stages
+        ]
+        requests = tuple(sorted(allowed.intersection(*bound)))
+        if not requests or (all_requests and len(requests) < order.requests):
+            problem = next(iter(refused.values()), "" if requests else NOTHING)
+            return Collected(requests, problem=problem)
+        shown = await asyncio.gather(*(shown_by(stage, requests) for stage in stages))
+        silent = {stage: one for stage, one in enumerate(shown) if isinstance(one, str)}
+        if silent:
+            refused |= silent
+            continue
+        receipts = [one for one in shown if isinstance(one, SignedReceipt)]
+        for stage in stages:
+            if (
+                receipts[_after(stage, plan)].receipt.input_root
+                != receipts[stage].receipt.output_root
+            ):
+                # It signed for other rows than it sent: its words are of what the next one has.
+                receipts[stage] = await by_words(stage, requests) or receipts[stage]
+        wrong = check_chain(receipts)
+        if wrong is None:
+            return Collected(requests, tuple(receipts))
+        agreed = allowed & agreed_by_all(receipts)
+        if all_requests or agreed == allowed:
+            return Collected(requests, problem=wrong)
+        allowed = agreed
 
-    async def shown_by(stage: int) -> SignedReceipt | str:
-        found = _said(stage, progress[stage])
-        if stage not in by_words:
-            found = await receipt_of(stage, requests)
-        if isinstance(found, SignedReceipt) or not all_requests or len(plan) == 1:
-            return found
-        return await words_of(stage, requests) or found
 
-    receipts = list[SignedReceipt]()
-    for shown in await asyncio.gather(*map(shown_by, stages)):
-        if isinstance(shown, str):
-            return Collected(tuple(sorted(common)), problem=shown)
-        receipts.append(shown)
-    for stage in stages if all_requests else ():
-        after = receipts[(stage + 1) % len(plan)].receipt
-        if after.input_root != receipts[stage].receipt.output_root:
-            # It signed for other rows than it sent: by its words these are the next one's input.
-            receipts[stage] = await words_of(stage, requests) or receipts[stage]
-    wrong = check_chain(receipts)
-    return Collected(requests, () if wrong else tuple(receipts), wrong or "")
+def _after(stage: int, plan: Sequence[Stage]) -> int:
+    return (stage + 1) % len(plan)
 
 
 def _said(stage: int, answer: wire.AnyMessage | str) -> str:

@@ -89,14 +89,14 @@ def test_deliveries_take_turns_in_the_last_quarter_and_leave_half_of_it() -> Non
 @pytest.mark.parametrize(
     ("held", "now_s", "step"),
     [
-        (WorkHeld(whole=(20, 9), whole_since_s=800), 800 + ACK_GRACE_S - 1, NOTHING),
-        (WorkHeld(whole=(20, 9), whole_since_s=800), 800 + ACK_GRACE_S, DELIVER),
-        (WorkHeld(whole=(20, 9), whole_since_s=990), 990, DELIVER),  # no time to be patient
-        (WorkHeld(whole=(20, 9), whole_since_s=800), 1000, DELIVER),
-        (WorkHeld(whole=(20, 9), whole_since_s=800), 1001, NOTHING),  # too late for a delivery
+        (WorkHeld(done=(20, 9), whole_since_s=800), 800 + ACK_GRACE_S - 1, NOTHING),
+        (WorkHeld(done=(20, 9), whole_since_s=800), 800 + ACK_GRACE_S, DELIVER),
+        (WorkHeld(done=(20, 9), whole_since_s=990), 990, DELIVER),  # no time to be patient
+        (WorkHeld(done=(20, 9), whole_since_s=800), 1000, DELIVER),
+        (WorkHeld(done=(20, 9)), 1000, NOTHING),  # a part, while more can be done
         (WorkHeld((20, 9), (20, 9), 800), 900, NOTHING),  # its acknowledgement pays as much
         (WorkHeld((20, 8), (20, 9), 800), 900, DELIVER),
-        (WorkHeld(whole=(10, 5), whole_since_s=800), 900, NOTHING),  # counted already
+        (WorkHeld(done=(10, 5), whole_since_s=800), 900, NOTHING),  # counted already
         (WorkHeld(), 900, NOTHING),
     ],
 )
@@ -111,3 +111,31 @@ def test_a_delivery_is_ended_by_turns_after_its_window_unless_a_dispute_is_open(
     assert found == [FINALIZE, FINALIZE, NOTHING, NOTHING]
     assert due(DELIVERED, now_s=1000) is NOTHING
     assert due(replace(DELIVERED, open_disputes=1), now_s=9999) is NOTHING
+
+
+# --- a part of a batch, once its deadline is over ---
+
+PART = WorkHeld(done=(20, 9))
+LATE = replace(SEEN, state=JobState.DELIVERED, final_at_s=1460, is_late=True)
+
+
+def test_a_part_is_delivered_by_turns_after_the_deadline() -> None:
+    found = [due_now(SEEN, PART, 1150, DELAY_S, stage, 4) for stage in range(4)]
+    assert found == [DELIVER, DELIVER, NOTHING, NOTHING]
+    assert due_now(SEEN, PART, 1400, DELAY_S, 3, 4) is DELIVER
+    assert due_now(SEEN, PART, 1401, DELAY_S, 3, 4) is NOTHING, "the chain takes no more"
+
+
+def test_more_is_delivered_over_a_part_and_the_same_is_not() -> None:
+    assert due_now(LATE, PART, 1300, DELAY_S, 3, 4) is DELIVER
+    assert due_now(replace(LATE, tokens_in=20, tokens_out=9), PART, 1300, DELAY_S, 3, 4) is NOTHING
+
+
+def test_an_acknowledgement_of_more_goes_before_a_delivery() -> None:
+    assert due_now(SEEN, WorkHeld((20, 9), (20, 8)), 1300, DELAY_S, 3, 4) is ACK
+    assert due_now(LATE, WorkHeld((20, 9), (20, 8)), 1300, DELAY_S, 3, 4) is ACK
+
+
+def test_a_part_is_ended_after_its_window() -> None:
+    assert due_now(LATE, WorkHeld(), 1559, DELAY_S, 0, 4) is NOTHING
+    assert due_now(LATE, PART, 1560, DELAY_S, 0, 4) is FINALIZE

@@ -26,6 +26,7 @@ from tests.town.orders import DOMAIN, NOW_S, sign_order, sign_receipt
 JOB = make_job(sign_order(make_order()), [(1, 0, 10), (2, 10, 30)])
 ORDER, PLAN = JOB.signed.order, JOB.plan
 LIE = "0x" + "66" * 32
+RECEIPT = make_receipt(ORDER, PLAN, 1, (0, 1), machine_key(2))
 
 
 class Hanging(FakeStage):
@@ -117,11 +118,56 @@ async def test_a_first_stage_is_bound_by_its_words_too() -> None:
     assert one.receipt.input_root == other.receipt.output_root
 
 
-async def test_words_bind_nobody_to_a_part_of_a_batch() -> None:
+async def part(ask: Ask) -> Collected:
+    return await collect(ask, ORDER, PLAN, DOMAIN, all_requests=False, timeout_s=0.2)
+
+
+async def test_words_bind_a_stage_to_a_part_of_a_batch() -> None:
     stages, ask = await two_stages(Hanging)
     stages[0].finished = {0}
-    found = await collect(ask, ORDER, PLAN, DOMAIN, all_requests=False, timeout_s=0.2)
-    assert found.receipts == ()
+    found = await part(ask)
+    assert (found.requests, len(found.receipts)) == ((0,), 2)
+
+
+@pytest.mark.parametrize("how", [Denying, Refusing, Hanging])
+async def test_a_stage_that_gave_no_word_of_a_request_holds_up_no_other(
+    how: type[FakeStage],
+) -> None:
+    """Whatever it says that it finished."""
+    stages, ask = await two_stages(how)
+    stages[0].words = stages[0].words[:1]
+    found = await part(ask)
+    assert (found.requests, len(found.receipts)) == ((0,), 2)
+
+
+async def test_words_that_nobody_signed_bind_nobody() -> None:
+    stages, ask = await two_stages(Refusing)
+    stages[0].words[1] = make_words(RECEIPT, machine_key(9))[1]
+    assert (await part(ask)).requests == (0,)
+
+
+class Odd(FakeStage):
+    """Signs for other rows of request 1, of which it gave no word."""
+
+    def _answer(self, message: wire.AnyMessage) -> wire.AnyMessage:
+        if isinstance(message, wire.Progress):
+            return wire.Finished([0, 1])
+        if isinstance(message, wire.CloseJob):
+            lie = make_receipt(ORDER, PLAN, 1, message.requests, machine_key(2))
+            leaves = [
+                msgspec.structs.replace(leaf, in_root=LIE) if leaf.request_index else leaf
+                for leaf in lie.leaves
+            ]
+            return wire.Receipt(sign_receipt(machine_key(2), ORDER, PLAN, 1, leaves, []))
+        return wire.Receipts([], [])
+
+
+async def test_a_request_on_which_stages_do_not_agree_is_left_out() -> None:
+    stages, ask = await two_stages(Odd)
+    stages[0].words = []
+    found = await part(ask)
+    assert (found.requests, len(found.receipts)) == ((0,), 2)
+    assert (await whole(ask)).receipts == ()
 
 
 async def test_only_what_every_stage_finished_is_receipted() -> None:
