@@ -193,6 +193,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         bytes[] calldata sigs
     ) external {
         (Bound memory bound, uint256 job) = _bind(order, plan);
+        // SAFETY: who may accuse a stage reads receipts in the calldata, whatever stages show.
+        if (msg.sender != tx.origin || msg.sender.code.length != 0) {
+            revert SenderNotKey(msg.sender);
+        }
         bool isLate = block.timestamp > job.deadline();
         State state = job.state();
         bool isAgain = state == State.Delivered || state == State.Disputed;

@@ -32,6 +32,7 @@ contract TaskRegistryFinishTest is Suite {
         private
     {
         vm.expectRevert(reason);
+        vm.prank(stranger, stranger);
         tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
     }
 
@@ -347,7 +348,7 @@ contract TaskRegistryFinishTest is Suite {
         uint256 finalAt = vm.getBlockTimestamp() + deal.order.window;
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobDelivered(deal.id, boundaryRoot(deal.id, 3), IN, OUT, finalAt);
-        vm.prank(stranger);
+        vm.prank(stranger, stranger);
         tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
         ITaskRegistry.Job memory job = jobOf(deal);
         vm.assertEq(uint256(job.state), uint256(ITaskRegistry.State.Delivered));
@@ -369,6 +370,20 @@ contract TaskRegistryFinishTest is Suite {
         vm.warp(deal.order.deadline);
         deliver(deal, delivery);
         vm.assertEq(jobOf(deal).finalAt, uint256(deal.order.deadline) + deal.order.window);
+    }
+
+    /// Attack: receipts that no transaction shows, of stages that show them to nobody.
+    function test_deliver_throughAContractOrDelegatedCode_reverts() public {
+        Deal memory deal = matchedDeal(2);
+        Delivery memory d = newDelivery(deal, IN, OUT);
+        bytes memory refusal =
+            abi.encodeWithSelector(ITaskRegistry.SenderNotKey.selector, address(this));
+        vm.expectRevert(refusal);
+        tasks.deliver(deal.order, deal.plan, d.receipts, d.sigs);
+        vm.etch(stranger, abi.encodePacked(hex"ef0100", address(1)));
+        expectRevertOnDeliver(
+            deal, d, abi.encodeWithSelector(ITaskRegistry.SenderNotKey.selector, stranger)
+        );
     }
 
     function expectReceiptFault(
@@ -494,6 +509,7 @@ contract TaskRegistryFinishTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         Stage[] memory other = evenPlan(2);
         expectNoJob();
+        vm.prank(stranger, stranger);
         tasks.deliver(deal.order, other, delivery.receipts, delivery.sigs);
     }
 
@@ -587,7 +603,6 @@ contract TaskRegistryFinishTest is Suite {
         Deal memory deal = matchedDeal(2);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
-        vm.prank(stranger);
         vm.assertFalse(succeeds(abi.encodeCall(tasks.expire, (deal.order, deal.plan))));
         vm.prank(matcher);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
@@ -634,6 +649,7 @@ contract TaskRegistryFinishTest is Suite {
         expectNoJob();
         tasks.settleAck(other.order, ack, sig, plan);
         expectNoJob();
+        vm.prank(stranger, stranger);
         tasks.deliver(other.order, plan, delivery.receipts, delivery.sigs);
         expectNoJob();
         tasks.finalize(other.order, plan);
@@ -740,6 +756,7 @@ contract TaskRegistryFinishTest is Suite {
     }
 
     function succeeds(bytes memory data) private returns (bool success) {
+        vm.prank(stranger, stranger);
         (success,) = address(tasks).call(data);
     }
 

@@ -459,6 +459,7 @@ contract TaskRegistrySessionsTest is Suite {
         Deal memory deal = matchedSession(2);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         vm.expectRevert(ITaskRegistry.NotBatch.selector);
+        vm.prank(stranger, stranger);
         tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
     }
 

@@ -693,7 +693,7 @@ class Calls:
         deadline, delay_s = self._job(known).deadline, self.model.clocks.close_delay_s
         self.wait_for(deadline, *([deadline + delay_s] * is_late), p=0.5 if is_late else 0.1)
         receipts, signatures = self._receipts(order, plan)
-        who = self.one("stranger")
+        who = self.one("stranger") if self.odds(0.95) else self.wallet
         return self._tasks(
             "deliver",
             who,

@@ -237,6 +237,7 @@ class Model(Accounts):
         job, hashes = self._job(order, plan), self._has_plan(order, plan)
         with rules() as need:
             need(not order.is_open, "NotBatch")
+            need(caller not in self.net.contracts, "SenderNotKey", caller)
             is_late = self.now > job.deadline
             until = job.deadline + (self.clocks.close_delay_s if is_late else 0)
             again = is_late and job.state in (JobState.DELIVERED, JobState.DISPUTED)

@@ -12,7 +12,7 @@ from tests.conftest import Anvil
 
 pytestmark = pytest.mark.chain
 
-CALLS, SEED = 800, 5
+CALLS, SEED = 800, 1
 #: Every function that the model knows, by contract.
 FUNCTIONS = {
     "Escrow": {"collect", "collectFees", "deposit", "requestWithdraw", "setSpender", "withdraw"},

@@ -106,6 +106,7 @@ interface ITaskRegistry {
     error MinerCannotWork(address operator);
     error ReceiptMismatch(uint256 stage);
     error BadWords(uint256 stage);
+    error SenderNotKey(address caller);
     error ReceiptChainBroken(uint256 stage);
     error TokenCountMismatch(uint256 stage);
     error RequestCountMismatch(uint256 stage);
@@ -168,7 +169,7 @@ interface ITaskRegistry {
 
     /// Silent requester: every stage's receipt over all requests, by the deadline. → Delivered, or
     /// Disputed if a dispute is open. An Ack that counted more keeps its counts. Not of a session,
-    /// whose receipts never cover what was ordered.
+    /// whose receipts never cover what was ordered. From a key itself, so that all can read them.
     ///
     /// For `closeDelaySeconds` after the deadline over the requests that all stages signed for, and
     /// again for more; the window begins when that time is over.

@@ -5,7 +5,8 @@ import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
 import {IJuryArbitrator} from "../../src/interfaces/IJuryArbitrator.sol";
 import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
-import {Ack, Order} from "../../src/types/Signed.sol";
+import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
+import {Ack, Order, RequestLeaf} from "../../src/types/Signed.sol";
 import {Court} from "../fixtures/Court.sol";
 import {Messages} from "../fixtures/Messages.sol";
 
@@ -126,6 +127,10 @@ contract Gains is Court {
 
     function test_gain_ofCuttingABatchOff() public {
         worstOf("a requester and a stage of it cut a batch off with a small Ack", this.cutOff);
+    }
+
+    function test_gain_ofKeepingAReceiptBack() public {
+        worstOf("a requester and a stage that keeps its receipt back pay nobody", this.keepBack);
     }
 
     function convictOneself() external returns (int256) {
@@ -282,6 +287,54 @@ contract Gains is Court {
         skipTime(3 days);
         finalize(deal);
         return wealth() - before + owed;
+    }
+
+    /// The attackers' stage gave no word of its last request, and the batch is never whole. They
+    /// show less before the others deliver what all are bound for, and acknowledge less.
+    function keepBack() external returns (int256) {
+        gather(requester, minerOwners[0]);
+        int256 before = wealth();
+        Deal memory deal = opened(randomOrder(requester), random(2, 4));
+        uint256 done = random(1, 3);
+        Delivery memory delivery = boundFor(deal, done);
+        (uint32 usedIn, uint32 usedOut) =
+            (delivery.receipts[0].tokensIn, delivery.receipts[0].tokensOut);
+        (, uint256[] memory pay,,) = tasks.split(deal.order, deal.plan, usedIn, usedOut);
+        int256 owed = served(deal, usedIn, usedOut) - int256(pay[0]);
+        if (flip()) acknowledge(deal, uint32(random(0, usedIn)), 0);
+        vm.warp(deal.order.deadline + random(1, CLOSE_DELAY_SECONDS));
+        if (done > 1 && flip()) deliver(deal, boundFor(deal, done - 1));
+        if (flip()) acknowledge(deal, uint32(random(0, usedIn)), uint32(random(0, usedOut - 1)));
+        deliver(deal, delivery);
+        if (flip()) acknowledge(deal, uint32(random(0, usedIn)), uint32(random(0, usedOut)));
+        skipTime(3 days);
+        if (stateOf(deal) == ITaskRegistry.State.Delivered) finalize(deal);
+        return wealth() - before + owed;
+    }
+
+    /// The first stage by its words of so many requests, the others by their receipts.
+    function boundFor(Deal memory deal, uint256 requests)
+        private
+        view
+        returns (Delivery memory delivery)
+    {
+        RequestLeaf[] memory leaves = new RequestLeaf[](requests);
+        uint32 tokensIn;
+        uint32 tokensOut;
+        for (uint256 i; i < requests; ++i) {
+            leaves[i] = leafOf(i, "one");
+            tokensIn += leaves[i].tokensIn;
+            tokensOut += leaves[i].tokensOut;
+        }
+        delivery = newDelivery(deal, tokensIn, tokensOut);
+        (delivery.receipts[0], delivery.sigs[0]) = wordsOf(deal, 0, leaves, leaves);
+        uint256 last = deal.plan.length - 1;
+        delivery.receipts[1].inputRoot = delivery.receipts[0].outputRoot;
+        delivery.receipts[last].outputRoot = delivery.receipts[0].inputRoot;
+        for (uint256 i = 1; i <= last; ++i) {
+            delivery.receipts[i].requests = uint32(requests);
+            signReceipt(deal, delivery, i);
+        }
     }
 
     /// The requester brings its own Ack. One that raises neither count is refused.

@@ -176,7 +176,7 @@ contract SystemHandler is Court {
 
     function attempt(address caller, address target, bytes memory data) private returns (bool ok) {
         bytes memory answer;
-        vm.prank(caller);
+        vm.prank(caller, caller);
         (ok, answer) = target.call(data);
         if (ok) return true;
         if (answer.length >= 4 && bytes4(answer) == bytes4(keccak256("Panic(uint256)"))) {
