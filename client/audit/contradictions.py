@@ -20,6 +20,7 @@ from client.audit.evidence import (
 )
 from core.protocol import commit, wire
 from core.protocol.errors import HeadraceError
+from core.protocol.receipts import equivocation, told
 from core.protocol.types import ZERO_HASH, RequestLeaf, SignedReceipt
 
 _NO_ID: tuple[int, bytes, list[bytes]] = (0, bytes(4), [])
@@ -39,16 +40,13 @@ class Contradiction:
     arguments: tuple[Any, ...]
 
 
-def equivocation(receipts: Sequence[SignedReceipt]) -> Contradiction | None:
+def two_results(receipts: Sequence[SignedReceipt]) -> Contradiction | None:
     """Two different leaves of one request: what it sent, by its word, and what it signed for."""
-    known: dict[int, tuple[SignedReceipt, int]] = {}
-    for signed in receipts:
-        for position, leaf in enumerate(signed.leaves):
-            one = known.setdefault(leaf.request_index, (signed, position))
-            if one[0].leaves[one[1]] != leaf:
-                pair = _told(*one), _told(signed, position)
-                return _found("equivocation", signed, position, "two results are signed", *pair)
-    return None
+    found = equivocation(receipts)
+    if found is None:
+        return None
+    one, other = found
+    return _found("equivocation", *other, "two results are signed", told(*one), told(*other))
 
 
 def counts(case: AuditCase, signed: SignedReceipt) -> Contradiction | None:
@@ -73,7 +71,7 @@ def counts(case: AuditCase, signed: SignedReceipt) -> Contradiction | None:
             signed,
             position,
             why,
-            _told(signed, position),
+            told(signed, position),
             _sums(signed, position),
             before,
             commit.request_proof(leaves, at),
@@ -101,7 +99,7 @@ def roots(
         if own != sent[position]:
             side = "output" if is_output else "input"
             proof = commit.merkle_proof(hashes, position)
-            shown = _told(signed, position), is_output, hashes[position], proof
+            shown = told(signed, position), is_output, hashes[position], proof
             why = f"its {side} has another root in the receipt"
             return _found("roots", signed, position, why, *shown)
     return None
@@ -120,7 +118,7 @@ def rows(
     beside = commit.unhex(shown.beside or ZERO_HASH)
     args = _SIDES[named], len(hashes), commit.top_of_hashes(hashes), beside
     why = f"{len(hashes)} rows are under its root ({side})"
-    return _found("rows", signed, position, why, _told(signed, position), *args)
+    return _found("rows", signed, position, why, told(signed, position), *args)
 
 
 def prompt(
@@ -166,22 +164,22 @@ async def find(
 
     `own` are receipts that we hold, and `asked` prompts by request, beside what the stages show.
     """
-    case, told, gaps = evidence.case, dict[int, Testimony](), list[str]()
+    case, shown, gaps = evidence.case, dict[int, Testimony](), list[str]()
     stages = range(len(case.plan))
     for stage in stages:
         try:
-            told[stage] = await evidence.told(stage)
+            shown[stage] = await evidence.told(stage)
         except HeadraceError as error:
             gaps.append(f"stage {stage}: {error.what}")
-            told[stage] = Testimony([], [])
+            shown[stage] = Testimony([], [])
     receipts = {
-        stage: [*told[stage].receipts, *(s for s in own if evidence.is_told_by(stage, s))]
+        stage: [*shown[stage].receipts, *(s for s in own if evidence.is_told_by(stage, s))]
         for stage in stages
     }
     found: dict[int, Contradiction] = {}
     for stage in stages:
         after = (stage + 1) % len(stages)
-        words = [] if len(stages) == 1 else told[after].words
+        words = [] if len(stages) == 1 else shown[after].words
         worded = [evidence.by_words(stage, [word], [word.word.request_index]) for word in words]
         by_words = [signed for signed in worded if signed is not None]
         for one in _of_words(case, stage, receipts, by_words):
@@ -202,7 +200,7 @@ def _of_words(
 ) -> Iterator[Contradiction]:
     """What signatures alone show of a stage; a word that it gave is a receipt over one request."""
     own = receipts[stage]
-    found = [equivocation([*own, *by_words])]
+    found = [two_results([*own, *by_words])]
     for signed in own:
         found.append(counts(case, signed))
         for is_output, beside in ((False, stage - 1), (True, (stage + 1) % len(case.plan))):
@@ -273,11 +271,6 @@ async def _of_request(
 # --- what the calls take ---
 
 
-def _told(signed: SignedReceipt, position: int) -> tuple[Any, ...]:
-    leaf, proof = signed.leaves[position], commit.request_proof(signed.leaves, position)
-    return signed.receipt, signed.signature, leaf, position, proof
-
-
 def _sums(signed: SignedReceipt, position: int) -> tuple[int, int, list[bytes]]:
     upto = signed.leaves[: position + 1]
     proof = commit.merkle_proof(commit.request_hashes(signed.leaves), 2 * position + 1)
@@ -300,15 +293,15 @@ def _fed_otherwise(
 ) -> Contradiction | None:
     ids, beside, proof = expected
     tree = commit.tokens_root(ids), len(ids), beside, proof
-    told = _told(signed, position)
+    shown = told(signed, position)
     if len(ids) != due:
         why = f"{len(ids)} ids are due, it counts {due}"
-        return _found(call, signed, position, why, told, tree, _id(ids, 0), _NO_ID)
+        return _found(call, signed, position, why, shown, tree, _id(ids, 0), _NO_ID)
     for at, (wanted, got) in enumerate(zip(ids, entered[start:], strict=False)):
         if wanted != got:
             why = f"id {got} was fed at {start + at}, {wanted} is due"
             pair = _id(ids, at), _id(entered, start + at)
-            return _found(call, signed, position, why, told, tree, *pair)
+            return _found(call, signed, position, why, shown, tree, *pair)
     return None
 
 

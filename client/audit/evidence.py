@@ -7,8 +7,9 @@ same bytes, may hand them over as well.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from core.chain.chain import Chain, ChainCall, ChainEvent, history
 from core.money.spending import payers
 from core.protocol import commit, signing, wire
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
-from core.protocol.receipts import receipt_by_words
+from core.protocol.receipts import receipt_by_words, words_in
 from core.protocol.types import (
     AuditorDelegation,
     Order,
@@ -33,6 +34,8 @@ from core.protocol.types import (
 )
 from core.runtime.network.channel import Peers
 
+#: Receipts of the newest delivery, without leaves.
+ReadDelivered = Callable[[], Awaitable[list[SignedReceipt]]]
 _ROW_BYTES_PER_CALL = 8 * 2**20
 T = TypeVar("T")
 PATIENCE_S = 30.0  # for all rows of one request at one boundary
@@ -103,6 +106,22 @@ def case_in(job_id: str, call: ChainCall) -> AuditCase:
     except msgspec.ValidationError as error:
         raise CheckFailed(f"the order of job {job_id} is out of bounds", str(error)) from None
     return AuditCase(job_id, order, tuple(plan), str(call.args.get("requesterSig", "")))
+
+
+async def delivered_receipts(chain: Chain, job_id: str, deploy_block: int) -> list[SignedReceipt]:
+    """The receipts of the newest delivery of a job, without leaves. Raises ChainUnreachable."""
+    events = await events_of_job(chain, job_id, deploy_block)
+    found = [event.tx_hash for event in events if event.name == "JobDelivered"]
+    call = await chain.call_of(found[-1]) if found else None
+    if call is None or call.function != "deliver":
+        return []
+    receipts = msgspec.convert(call.args["receipts"], list[StageReceipt])
+    pairs = zip(receipts, call.args["sigs"], strict=True)
+    return [SignedReceipt(receipt, str(signature), []) for receipt, signature in pairs]
+
+
+async def _nothing_delivered() -> list[SignedReceipt]:
+    return []
 
 
 async def events_named(chain: Chain, name: str, deploy_block: int) -> list[ChainEvent]:
@@ -176,9 +195,14 @@ class EvidenceCollector:
         endpoints: Mapping[str, str],
         delegation: Delegation | None = None,
         *,
+        delivered: ReadDelivered | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`endpoints` maps operators (lower case) to where they can be reached now."""
+        """`endpoints` maps operators (lower case) to where they can be reached now, `delivered`
+        reads what was delivered on chain.
+        """
+        self._read_delivered = delivered or _nothing_delivered
+        self._delivered: list[SignedReceipt] | None = None
         self._patience_s = patience_s
         self.case, self._domain, self._peers = case, domain, peers
         self._endpoints = dict(endpoints)
@@ -187,18 +211,39 @@ class EvidenceCollector:
     async def receipts(self, stage: int) -> list[SignedReceipt]:
         """Receipts that the stage signed for this job and plan, with matching leaves.
 
-        Where it shows none, those that its words are worth, over what the next stage signed for.
-        Raises HeadraceError when neither can be asked, or refuses.
+        Where it shows none, those that its words are worth, over what the next stage signed for, or
+        the one that was delivered on chain. Raises HeadraceError when it cannot be asked, or
+        refuses, and there is none of these.
         """
-        ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
         try:
-            found, _ = await self._ask(stage, ask, wire.Receipts)
+            return await self._shown(stage) or await self._told_by_others(stage)
         except HeadraceError:
-            if by_words := await self._by_words(stage):
-                return by_words
+            if found := await self._told_by_others(stage):
+                return found
             raise
-        shown = [signed for signed in found.signed if self._is_genuine(stage, signed)]
-        return shown or await self._by_words(stage)
+
+    async def _shown(self, stage: int) -> list[SignedReceipt]:
+        ask = wire.FetchReceipts(self.case.order_hash, *self._permission())
+        found, _ = await self._ask(stage, ask, wire.Receipts)
+        return [signed for signed in found.signed if self._is_genuine(stage, signed)]
+
+    async def _told_by_others(self, stage: int) -> list[SignedReceipt]:
+        return await self._by_words(stage) or await self._delivered_of(stage)
+
+    async def _delivered_of(self, stage: int) -> list[SignedReceipt]:
+        """What the newest delivery has of it, with the leaves that its neighbours know."""
+        if self._delivered is None:
+            self._delivered = await self._read_delivered()
+        for signed in self._delivered:
+            if signed.receipt.stage != stage:
+                continue
+            if words := words_in(signed):
+                worth = self.by_words(stage, words, [word.word.request_index for word in words])
+                return [worth] if worth is not None else []
+            leaves = await self._pieced_together(signed.receipt)
+            if leaves is not None and self._is_signed_by(stage, signed):
+                return [msgspec.structs.replace(signed, leaves=leaves)]
+        return []
 
     async def _by_words(self, stage: int) -> list[SignedReceipt]:
         try:
@@ -261,16 +306,30 @@ class EvidenceCollector:
         for signed in await self._receipts_or_none(stage):
             if leaves_match(receipt, signed.leaves, signed.answers):
                 return signed.leaves
-        sides = [await self._receipts_or_none(stage + step) for step in (-1, 1)]
-        before, after = ([s for s in side if _is_over(s, receipt)] for side in sides)
-        for sent in before:
-            for taken in after:
-                leaves = _between(sent.leaves, taken.leaves)
-                if leaves_match(receipt, leaves, ()):
-                    return leaves
+        leaves = await self._pieced_together(receipt)
+        if leaves is not None:
+            return leaves
         raise RowsWithheld(
             f"stage {stage} does not open its receipt", "no leaves match the root it signed"
         )
+
+    async def _pieced_together(self, receipt: StageReceipt) -> list[RequestLeaf] | None:
+        """What the stage must have committed to, by what its neighbours sent and took.
+
+        What a first stage was fed nobody else has; what a last one sent the first one took.
+        """
+        sides, stages = [], len(self.case.plan)
+        for beside in (receipt.stage - 1, (receipt.stage + 1) % stages):
+            try:
+                found = await self._shown(beside) if receipt.stage else []
+            except HeadraceError:
+                found = []
+            sides.append([signed for signed in found if _is_over(signed, receipt)])
+        for sent, taken in product(*sides):
+            leaves = _between(sent, taken)
+            if leaves_match(receipt, leaves, ()):
+                return leaves
+        return None
 
     async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
         """Rows [positions, row_bytes] of one request at a boundary of a stage, as it signed them.
@@ -437,11 +496,12 @@ def _is_over(signed: SignedReceipt, receipt: StageReceipt) -> bool:
     return (other.requests, other.tokens_in, other.tokens_out) == counts
 
 
-def _between(before: Sequence[RequestLeaf], after: Sequence[RequestLeaf]) -> list[RequestLeaf]:
+def _between(before: SignedReceipt, after: SignedReceipt) -> list[RequestLeaf]:
     """What the stage between two neighbours must have committed to, by what they sent and took."""
+    taken = [leaf.in_root for leaf in after.leaves] if after.receipt.stage else after.answers
     return [
-        RequestLeaf(a.request_index, a.out_root, b.in_root, a.tokens_in, a.tokens_out)
-        for a, b in zip(before, after, strict=True)
+        RequestLeaf(leaf.request_index, leaf.out_root, root, leaf.tokens_in, leaf.tokens_out)
+        for leaf, root in zip(before.leaves, taken, strict=True)
     ]
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from client.audit.evidence import (
     Delegation,
     EvidenceCollector,
     case_of_job,
+    delivered_receipts,
     events_named,
 )
 from client.audit.precheck import scaled
@@ -145,7 +147,9 @@ async def open_evidence(
     peers = Peers(StreamIdentity(signer, domain))
     try:
         endpoints = await endpoints_of(context, case)
-        yield EvidenceCollector(case, domain, peers, endpoints, delegation)
+        chain, from_block = context.chain, context.settings.network.deploy_block
+        read = partial(delivered_receipts, chain, case.job_id, from_block)
+        yield EvidenceCollector(case, domain, peers, endpoints, delegation, delivered=read)
     finally:
         await peers.close()
 
@@ -189,7 +193,7 @@ async def investigate(
         domain = context.chain.domain
         bought = Bought(domain, case.order, case.plan, lambda a, b: roots[a, b])
         for receipts in pipelines:
-            check_pipeline(receipts, bought)
+            check_pipeline(receipts, bought, are_shown=False)
         findings: list[StageFinding] = []
         efforts: dict[int, AuditEffort] = {}
         if rerun:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed
+from core.protocol.receipts import receipt_by_words, words_in
 from core.protocol.types import ZERO_HASH, Ack, Order, RequestLeaf, SignedReceipt, Stage
 
 ShardRootOf = Callable[[int, int], str]
@@ -56,16 +57,24 @@ class Bought:
     shard_root_of: ShardRootOf
 
 
-def check_receipt(signed: SignedReceipt, bought: Bought, stage: int) -> None:
-    """Raise CheckFailed, naming the field, unless this is the stage's receipt for the job."""
+def check_receipt(
+    signed: SignedReceipt, bought: Bought, stage: int, *, is_shown: bool = True
+) -> None:
+    """Raise CheckFailed, naming the field, unless this is the stage's receipt for the job.
+
+    One that the stage has not `is_shown` itself may be worth its words, and lacks roots of states.
+    """
     receipt, place = signed.receipt, bought.plan[stage]
+    by_words = words_in(signed) if not is_shown else []
     expected = {
         "order_hash": signing.order_hash(bought.order),
         "plan_hash": signing.plan_hash(tuple(bought.plan)),
         "stage": stage,
         "layer_from": place.layer_from,
         "layer_to": place.layer_to,
-        "shard_root": bought.shard_root_of(place.layer_from, place.layer_to),
+        "shard_root": (
+            ZERO_HASH if by_words else bought.shard_root_of(place.layer_from, place.layer_to)
+        ),
         "requests": len(signed.leaves),
         "tokens_in": sum(leaf.tokens_in for leaf in signed.leaves),
         "tokens_out": sum(leaf.tokens_out for leaf in signed.leaves),
@@ -82,20 +91,31 @@ def check_receipt(signed: SignedReceipt, bought: Bought, stage: int) -> None:
     if stage and signed.answers:
         raise _failed(stage, "answers", f"{len(signed.answers)}, which a first stage alone has")
     states = len(signed.leaves) if stage == len(bought.plan) - 1 else 0
-    if len(signed.states) != states:
+    if len(signed.states) != states and (is_shown or signed.states):
         why = f"{len(signed.states)} roots of state rows, expected {states}"
         raise _failed(stage, "states", why)
+    if by_words:
+        job, requests = (bought.order, bought.plan), [leaf.request_index for leaf in signed.leaves]
+        worth = receipt_by_words(*job, stage, by_words, requests, bought.domain)
+        if worth is None or worth.receipt != receipt:
+            raise _failed(stage, "signature", "the words are not worth it")
+        return
     if not signing.is_signed_by(bought.domain, receipt, signed.signature, place.operator):
         raise _failed(stage, "signature", f"not by the stage's operator {place.operator}")
 
 
-def check_pipeline(receipts: Sequence[SignedReceipt], bought: Bought) -> None:
-    """Raise CheckFailed unless each stage has a receipt over the same requests, in one chain."""
+def check_pipeline(
+    receipts: Sequence[SignedReceipt], bought: Bought, *, are_shown: bool = True
+) -> None:
+    """Raise CheckFailed unless each stage has a receipt over the same requests, in one chain.
+
+    `are_shown`: by the stages themselves (`check_receipt`).
+    """
     if len(receipts) != len(bought.plan):
         why = f"{len(receipts)} receipts for {len(bought.plan)} stages"
         raise _failed(len(receipts), "count", why)
     for stage, signed in enumerate(receipts):
-        check_receipt(signed, bought, stage)
+        check_receipt(signed, bought, stage, is_shown=are_shown)
     for stage in range(1, len(receipts)):
         before, after = receipts[stage - 1].leaves, receipts[stage].leaves
         if [_counts(leaf) for leaf in before] != [_counts(leaf) for leaf in after]:

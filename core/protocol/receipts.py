@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from core.protocol import commit, signing
 from core.protocol.types import (
@@ -20,6 +21,9 @@ from core.protocol.types import (
     Stage,
     StageReceipt,
 )
+
+#: Of a word in the place of a signature: leaf 76, answer 32, signature 65.
+WORD_BYTES = 173
 
 
 def check_receipt(
@@ -132,6 +136,19 @@ def receipt_by_words(
     return SignedReceipt(receipt, commit.to_hex(packed), leaves, answers=answers)
 
 
+def words_in(signed: SignedReceipt) -> list[SignedWord]:
+    """The words that stand in the place of a receipt's signature; none in one that was signed."""
+    data, receipt = commit.unhex(signed.signature), signed.receipt
+    words = list[SignedWord]()
+    for at in range(0, len(data) - len(data) % WORD_BYTES, WORD_BYTES):
+        index, *counts = (int.from_bytes(data[at + i : at + i + 4], "big") for i in (0, 68, 72))
+        came, went, answer = (commit.to_hex(data[at + i : at + i + 32]) for i in (4, 36, 76))
+        leaf = RequestLeaf(index, came, went, *counts)
+        word = word_of(receipt.order_hash, receipt.plan_hash, receipt.stage, leaf, answer)
+        words.append(SignedWord(word, commit.to_hex(data[at + 108 : at + WORD_BYTES])))
+    return words
+
+
 def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
     """What does not fit between the stages' receipts; None when each input is the output before.
 
@@ -162,3 +179,22 @@ def agreed_by_all(receipts: Sequence[SignedReceipt]) -> frozenset[int]:
         if links and len(counts) == 1 and answer == leaves[-1].out_root:
             agreed.add(leaves[0].request_index)
     return frozenset(agreed)
+
+
+def equivocation(
+    receipts: Sequence[SignedReceipt],
+) -> tuple[tuple[SignedReceipt, int], tuple[SignedReceipt, int]] | None:
+    """Two of a stage's receipts that have different leaves of one request, and their places."""
+    known = dict[int, tuple[SignedReceipt, int]]()
+    for signed in receipts:
+        for position, leaf in enumerate(signed.leaves):
+            one = known.setdefault(leaf.request_index, (signed, position))
+            if one[0].leaves[one[1]] != leaf:
+                return one, (signed, position)
+    return None
+
+
+def told(signed: SignedReceipt, position: int) -> tuple[Any, ...]:
+    """One request of a receipt, as the contract Evidence takes it."""
+    leaf, proof = signed.leaves[position], commit.request_proof(signed.leaves, position)
+    return signed.receipt, signed.signature, leaf, position, proof

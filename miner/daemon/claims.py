@@ -5,9 +5,11 @@ When its matcher has not, and time runs out.
 A batch that every stage finished and nobody acknowledged is delivered with all stages' receipts,
 or words where one keeps its back, in the last quarter before the deadline, and ended after its
 window. Of a batch that was not finished, what all stages did is delivered in the delay after the
-deadline. The newest acknowledgement counts for every stage, from any sender; the chain takes it
-until that delay is over. Then anybody may end the job, which pays what was counted. Stages take
-turns, the first one first, so that only one pays for a transaction.
+deadline. A stage that signed for other rows than its words are of is convicted by them.
+
+The newest acknowledgement counts for every stage, from any sender; the chain takes it until that
+delay is over. Then anybody may end the job, which pays what was counted. Stages take turns, the
+first one first, so that only one pays for a transaction.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from typing import Any
 from core.chain.chain import Chain
 from core.protocol import wire
 from core.protocol.errors import ContractRefused, GasShort
+from core.protocol.receipts import equivocation, told
 from core.protocol.signing import DigestSigner
-from core.protocol.types import Ack, JobState
+from core.protocol.types import Ack, JobState, SignedReceipt
 from core.runtime.logs import get_logger
 from core.runtime.network.collecting import Ask, Dialer, collect, dialled
 from miner.records.store import StoredJob
@@ -207,7 +210,18 @@ class Claims:
             return False
         receipts = [signed.receipt for signed in found.receipts]
         signatures = [signed.signature for signed in found.receipts]
-        return await self._send(job, "deliver", job.order, list(job.plan), receipts, signatures)
+        sent = await self._send(job, "deliver", job.order, list(job.plan), receipts, signatures)
+        if sent and "Evidence" in self._chain.addresses:
+            for signed in found.taken_back:
+                await self._convict(job, signed, found.receipts[signed.receipt.stage])
+        return sent
+
+    async def _convict(self, job: StoredJob, *signed: SignedReceipt) -> None:
+        """Of a stage whose words contradict its receipt: its requester may be its friend."""
+        two = equivocation(signed)
+        if two is not None:
+            shown = (told(*one) for one in two)
+            await self._send(job, "equivocation", job.order, list(job.plan), *shown, of="Evidence")
 
     def _ask(self, job: StoredJob) -> Ask:
         """Asks other stages over their streams, and our own book."""
@@ -226,10 +240,12 @@ class Claims:
 
         return ask
 
-    async def _send(self, job: StoredJob, function: str, *args: Any) -> bool:
+    async def _send(
+        self, job: StoredJob, function: str, *args: Any, of: str = "TaskRegistry"
+    ) -> bool:
         name = job.job_id[:10]
         try:
-            sent = await self._chain.transact(self._signer, "TaskRegistry", function, *args)
+            sent = await self._chain.transact(self._signer, of, function, *args)
         except ContractRefused as error:  # another sender was quicker, or the job ended meanwhile
             log.info("a claim is not taken", job=name, by=function, why=str(error))
             return False

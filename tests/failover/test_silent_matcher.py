@@ -136,8 +136,12 @@ async def test_a_stage_that_signs_for_other_rows_than_it_sent_is_delivered_by_it
 
     monkeypatch.setattr(liar.book, "sign_over", sign_otherwise)
     await town.time_passes()
-    assert town.called == ["openMatched", "deliver", "finalize"]
+    assert town.called == ["openMatched", "deliver", "equivocation", "finalize"]
     town.check_paid(watch)
+    (shown,) = (args for _, called, *args in town.chain.sent if called == "equivocation")
+    receipts = [one[0] for one in shown[2:]]
+    assert {one.stage for one in receipts} == {1}
+    assert receipts[0].output_root != receipts[1].output_root
 
 
 async def test_what_was_finished_of_a_batch_is_delivered_after_the_deadline(

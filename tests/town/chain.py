@@ -13,10 +13,10 @@ import msgspec
 from core.chain.chain import Chain, ChainCall, ChainEvent, Mined, Sent
 from core.chain.rpc import artifact
 from core.money import pricing
-from core.protocol import commit, signing
+from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused
-from core.protocol.receipts import receipt_by_words
+from core.protocol.receipts import receipt_by_words, words_in
 from core.protocol.signing import DigestSigner
 from core.protocol.types import JobState
 from core.protocol.units import NANO, whole_units
@@ -33,7 +33,9 @@ GAS = 50_000
 CLOSE_DELAY_S = 60
 MAX_MATCHER_FEE_BPS = 500
 #: Transactions that change nothing that is kept here.
-WITHOUT_STATE = frozenset({"approve", "requestWithdraw", "withdraw", "dispute", "draw", "advance"})
+WITHOUT_STATE = frozenset(
+    {"approve", "requestWithdraw", "withdraw", "dispute", "draw", "advance", "equivocation"}
+)
 #: One transaction's event, by name and arguments.
 Event = tuple[str, dict[str, Any]]
 
@@ -91,6 +93,7 @@ class FakeChain(Chain):
         self.addresses = {
             "TaskRegistry": DOMAIN.verifying_contract,
             "Escrow": "0x" + "ee" * 20,
+            "Evidence": "0x" + "ed" * 20,
             "JuryArbitrator": ARBITRATOR,
         }
         self.usd = Counter[str]()
@@ -500,7 +503,7 @@ class FakeChain(Chain):
             if len(sig) == 132:
                 assert signing.is_signed_by(DOMAIN, receipt, sig, stage.operator)
             else:
-                words = _words_in(sig, *bound, index)
+                words = words_in(t.SignedReceipt(receipt, sig, []))
                 of = [word.word.request_index for word in words]
                 said = receipt_by_words(order, plan, index, words, of, DOMAIN)
                 assert said is not None
@@ -606,16 +609,6 @@ def _order(job: ChainJob) -> t.Order:
 
 def _counts(receipt: t.StageReceipt) -> tuple[int, int]:
     return receipt.tokens_in, receipt.tokens_out
-
-
-def _words_in(packed: str, order_hash: str, plan_hash: str, stage: int) -> list[t.SignedWord]:
-    data, words = commit.unhex(packed), list[t.SignedWord]()
-    for at in range(0, len(data), 173):
-        index, *counts = (int.from_bytes(data[at + i : at + i + 4], "big") for i in (0, 68, 72))
-        *sent, answer = (commit.to_hex(data[at + i : at + i + 32]) for i in (4, 36, 76))
-        word = t.RequestWord(order_hash, plan_hash, stage, index, *sent, *counts, answer)
-        words.append(t.SignedWord(word, commit.to_hex(data[at + 108 : at + 173])))
-    return words
 
 
 def _refusal(error: str, **args: Any) -> ContractRefused:

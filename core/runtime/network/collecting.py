@@ -45,11 +45,15 @@ class Dialer(Protocol):
 
 @dataclass(frozen=True)
 class Collected:
-    """Receipts of every stage over `requests`, in order of stage; none where `problem` says why."""
+    """Receipts of every stage over `requests`, in order of stage; none where `problem` says why.
+
+    `taken_back`: what stages signed beside their words, for other rows than they had sent.
+    """
 
     requests: tuple[int, ...] = ()
     receipts: tuple[SignedReceipt, ...] = ()
     problem: str = ""
+    taken_back: tuple[SignedReceipt, ...] = ()
 
 
 def dialled(peers: Dialer, plan: Sequence[Stage], endpoints: Sequence[str]) -> Ask:
@@ -151,16 +155,18 @@ async def collect(
             refused |= silent
             continue
         receipts = [one for one in shown if isinstance(one, SignedReceipt)]
+        taken_back = list[SignedReceipt]()
         for stage in stages:
-            if (
-                receipts[_after(stage, plan)].receipt.input_root
-                != receipts[stage].receipt.output_root
-            ):
-                # It signed for other rows than it sent: its words are of what the next one has.
-                receipts[stage] = await by_words(stage, requests) or receipts[stage]
+            signed, after = receipts[stage], receipts[_after(stage, plan)]
+            if after.receipt.input_root == signed.receipt.output_root:
+                continue
+            # It signed for other rows than it sent: its words are of what the next one has.
+            if (sent := await by_words(stage, requests)) is not None:
+                receipts[stage] = sent
+                taken_back.append(signed)
         wrong = check_chain(receipts)
         if wrong is None:
-            return Collected(requests, tuple(receipts))
+            return Collected(requests, tuple(receipts), taken_back=tuple(taken_back))
         agreed = allowed & agreed_by_all(receipts)
         if all_requests or agreed == allowed:
             return Collected(requests, problem=wrong)

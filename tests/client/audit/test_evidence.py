@@ -17,13 +17,15 @@ from client.audit.evidence import (
     tokens_in,
 )
 from client.orders.orders import PromptBatch
+from client.pipeline.verify import Bought, check_pipeline
 from core.chain.chain import ChainCall
-from core.protocol import commit, wire
+from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
+from core.protocol.receipts import receipt_by_words, word_of, words_in
 from tests.client.keepers import Keepers
 from tests.town.chain import FakeChain
-from tests.town.orders import SPANS, answer_of, prompts
+from tests.town.orders import DOMAIN, SPANS, answer_of, prompts, shard_root_of
 
 WIDTH = 16
 
@@ -226,6 +228,65 @@ async def test_stage_that_refuses_its_receipts_is_named(keepers: Keepers) -> Non
     keepers.refuse(1)
     with pytest.raises(HeadraceError, match="stage 1 refused"):
         await keepers.evidence().pipelines()
+
+
+def words_of(keepers: Keepers, stage: int) -> list[t.SignedWord]:
+    place = keepers.case.order_hash, keepers.case.plan_hash, stage
+    answers = [t.ZERO_HASH if stage else keepers.leaf(2, i).out_root for i in range(3)]
+    said = [word_of(*place, keepers.leaf(stage, i), answer) for i, answer in enumerate(answers)]
+    return [
+        t.SignedWord(word, signing.sign(keepers.operators[stage], DOMAIN, word)) for word in said
+    ]
+
+
+@pytest.mark.parametrize("stage", range(3))
+async def test_a_stage_that_shows_no_receipt_is_audited_by_its_words(
+    keepers: Keepers, stage: int
+) -> None:
+    keepers.words[(stage + 1) % 3] = words_of(keepers, stage)
+    keepers.refuse(stage)
+    (pipeline,) = await keepers.evidence().pipelines()
+    assert pipeline[stage].leaves == keepers.receipts[stage][0].leaves
+    bought = Bought(DOMAIN, keepers.order, keepers.plan, shard_root_of)
+    check_pipeline(pipeline, bought, are_shown=False)
+    with pytest.raises(CheckFailed):
+        check_pipeline(pipeline, bought)
+    spoilt = msgspec.structs.replace(pipeline[stage].receipt, output_root="0x" + "01" * 32)
+    pipeline[stage] = msgspec.structs.replace(pipeline[stage], receipt=spoilt)
+    with pytest.raises(CheckFailed):
+        check_pipeline(pipeline, bought, are_shown=False)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+async def test_a_stage_that_shows_no_receipt_is_audited_by_what_was_delivered(
+    keepers: Keepers, stage: int
+) -> None:
+    """The receipt stands in the transaction, its leaves follow from those of its neighbours."""
+
+    async def delivered() -> list[t.SignedReceipt]:
+        return [
+            msgspec.structs.replace(of[0], leaves=[], states=[], answers=[])
+            for of in keepers.receipts.values()
+        ]
+
+    keepers.refuse(stage)
+    (pipeline,) = await keepers.evidence(delivered=delivered).pipelines()
+    assert pipeline[stage].leaves == keepers.receipts[stage][0].leaves
+    bought = Bought(DOMAIN, keepers.order, keepers.plan, shard_root_of)
+    check_pipeline(pipeline, bought, are_shown=False)
+
+
+async def test_words_that_were_delivered_are_read_too(keepers: Keepers) -> None:
+    words = words_of(keepers, 1)
+    worth = receipt_by_words(keepers.order, keepers.plan, 1, words, range(3), DOMAIN)
+    assert worth is not None
+    assert words_in(worth) == words
+
+    async def delivered() -> list[t.SignedReceipt]:
+        return [msgspec.structs.replace(worth, leaves=[])]
+
+    keepers.refuse(1)
+    assert await keepers.evidence(delivered=delivered).receipts(1) == [worth]
 
 
 async def test_leaves_come_from_the_stage_or_from_between_its_neighbours(
