@@ -29,7 +29,7 @@ class Parameters:
     """Clocks in seconds, amounts in base units; for one machine and short demonstrations."""
 
     min_stake: int = 100 * USD
-    unbond_s: int = 3900
+    unbond_s: int = 7200
     jail_s: int = 600
     arbitrator_delay_s: int = 30 * 86_400
     max_job_s: int = 1800

@@ -27,6 +27,7 @@ from core.protocol.types import Order, SignedReceipt, SignedWord, Stage
 Ask = Callable[[int, wire.AnyMessage], Awaitable[wire.AnyMessage]]
 TIMEOUT_S = 10.0
 NOTHING = "no request is finished everywhere"
+UNHEARD = "stage 0 did not hear the last stage's answer"
 
 
 class Stream(Protocol):
@@ -79,102 +80,143 @@ async def collect(
 
     Never raises.
     """
-    order_hash = signing.order_hash(order)
-
-    async def ask_one(stage: int, message: wire.AnyMessage) -> wire.AnyMessage | str:
-        operator = plan[stage].operator
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await ask(stage, message)
-        except HeadraceError as error:
-            return f"stage {stage} ({operator}): {error.why}"
-        except TimeoutError:
-            return f"stage {stage} ({operator}): no answer in {timeout_s:g} s"
-
-    async def receipt_of(stage: int, requests: Sequence[int]) -> SignedReceipt | str:
-        close = wire.CloseJob(order_hash=order_hash, requests=list(requests))
-        answer = await ask_one(stage, close)
-        if not isinstance(answer, wire.Receipt):
-            return _said(stage, answer)
-        wrong = check_receipt(order, plan, stage, answer.signed, requests, domain)
-        return answer.signed if wrong is None else f"stage {stage}: {wrong}"
-
-    async def words_of(stage: int) -> dict[int, SignedWord]:
-        """Its words by request, from the next stage."""
-        if stage not in words and len(plan) > 1:
-            answer = await ask_one(_after(stage, plan), wire.FetchReceipts(order_hash))
-            told = answer.words if isinstance(answer, wire.Receipts) else ()
-            words[stage] = {
-                word.word.request_index: word
-                for word in told
-                if receipt_by_words(order, plan, stage, [word], [word.word.request_index], domain)
-            }
-        return words.get(stage, {})
-
-    async def by_words(stage: int, requests: Sequence[int]) -> SignedReceipt | None:
-        told = list((await words_of(stage)).values())
-        return receipt_by_words(order, plan, stage, told, requests, domain)
-
-    async def shown_by(stage: int, requests: Sequence[int]) -> SignedReceipt | str:
-        found = refused.get(stage) or await receipt_of(stage, requests)
-        return (
-            found if isinstance(found, SignedReceipt) else await by_words(stage, requests) or found
-        )
-
-    words = dict[int, dict[int, SignedWord]]()
-    stages = range(len(plan))
-    progress = await asyncio.gather(
-        *(ask_one(stage, wire.Progress(order_hash=order_hash)) for stage in stages)
-    )
-    said = [
-        frozenset(answer.requests) if isinstance(answer, wire.Finished) else frozenset[int]()
-        for answer in progress
-    ]
-    refused = {
-        stage: _said(stage, answer)
-        for stage, answer in enumerate(progress)
-        if not isinstance(answer, wire.Finished)
-    }
+    stages = _Stages(ask, order, plan, domain, timeout_s)
+    said = await stages.progress()
     allowed = ordered = frozenset(range(order.requests))
-    short = {stage for stage in stages if not ordered <= said[stage]}
-    # While a batch goes on, most stages are short of it: no words are asked for then.
-    ahead = {stage for stage in short if _after(stage, plan) not in short}
-    await asyncio.gather(*map(words_of, ahead if all_requests else stages))
+    # While a batch goes on most stages are short of it: no words are asked for then.
+    short = {stage for stage in stages.all if not ordered <= said[stage]}
+    ahead = [stage for stage in short if stages.after(stage) not in short]
+    await asyncio.gather(*map(stages.words_of, ahead if all_requests else stages.all))
     while True:
-        bound = [
-            (frozenset() if stage in refused else said[stage]) | words.get(stage, {}).keys()
-            for stage in stages
-        ]
-        requests = tuple(sorted(allowed.intersection(*bound)))
+        requests = tuple(sorted(allowed.intersection(*map(stages.bound_for, stages.all))))
         if not requests or (all_requests and len(requests) < order.requests):
-            problem = next(iter(refused.values()), "" if requests else NOTHING)
-            return Collected(requests, problem=problem)
-        shown = await asyncio.gather(*(shown_by(stage, requests) for stage in stages))
-        silent = {stage: one for stage, one in enumerate(shown) if isinstance(one, str)}
-        if silent:
-            refused |= silent
-            continue
-        receipts = [one for one in shown if isinstance(one, SignedReceipt)]
-        taken_back = list[SignedReceipt]()
-        for stage in stages:
-            signed, after = receipts[stage], receipts[_after(stage, plan)]
-            if after.receipt.input_root == signed.receipt.output_root:
-                continue
-            # It signed for other rows than it sent: its words are of what the next one has.
-            if (sent := await by_words(stage, requests)) is not None:
-                receipts[stage] = sent
-                taken_back.append(signed)
-        wrong = check_chain(receipts)
-        if wrong is None:
+            return Collected(requests, problem=stages.first_refusal("" if requests else NOTHING))
+        receipts = await stages.receipts_over(requests)
+        if receipts is None:
+            continue  # one more has refused, and is bound by its words alone
+        taken_back = await stages.take_at_their_word(receipts)
+        agreed = agreed_by_all(receipts)
+        if len(agreed) == len(requests):
             return Collected(requests, tuple(receipts), taken_back=tuple(taken_back))
-        agreed = allowed & agreed_by_all(receipts)
-        if all_requests or agreed == allowed:
-            return Collected(requests, problem=wrong)
+        if all_requests:
+            return Collected(requests, problem=check_chain(receipts) or UNHEARD)
         allowed = agreed
 
 
-def _after(stage: int, plan: Sequence[Stage]) -> int:
-    return (stage + 1) % len(plan)
+class _Stages:
+    """What the stages of one job said so far."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        order: Order,
+        plan: Sequence[Stage],
+        domain: signing.Domain,
+        timeout_s: float,
+    ) -> None:
+        self._ask, self._order, self._plan, self._domain = ask, order, plan, domain
+        self._timeout_s = timeout_s
+        self._order_hash = signing.order_hash(order)
+        self._said = list[frozenset[int]]()  # which requests each finished
+        self._refused = dict[int, str]()  # by stages that sign nothing
+        self._words = dict[int, dict[int, SignedWord]]()  # by stage and request
+
+    @property
+    def all(self) -> range:
+        return range(len(self._plan))
+
+    def after(self, stage: int) -> int:
+        """Of the last one, the first: stages are a ring."""
+        return (stage + 1) % len(self._plan)
+
+    def bound_for(self, stage: int) -> frozenset[int]:
+        """What it says that it finished, unless it refused, and what it gave its word of."""
+        said = frozenset[int]() if stage in self._refused else self._said[stage]
+        return said | self._words.get(stage, {}).keys()
+
+    def first_refusal(self, otherwise: str) -> str:
+        return next(iter(self._refused.values()), otherwise)
+
+    async def progress(self) -> list[frozenset[int]]:
+        """Which requests each stage says it finished."""
+        question = wire.Progress(order_hash=self._order_hash)
+        answers = await asyncio.gather(*(self._ask_one(stage, question) for stage in self.all))
+        for stage, answer in enumerate(answers):
+            is_told = isinstance(answer, wire.Finished)
+            self._said.append(frozenset(answer.requests) if is_told else frozenset())
+            if not is_told:
+                self._refused[stage] = _said(stage, answer)
+        return self._said
+
+    async def words_of(self, stage: int) -> dict[int, SignedWord]:
+        """Its words by request, from the next stage."""
+        if stage not in self._words and len(self._plan) > 1:
+            question = wire.FetchReceipts(self._order_hash)
+            answer = await self._ask_one(self.after(stage), question)
+            told = answer.words if isinstance(answer, wire.Receipts) else ()
+            by_request = {word.word.request_index: word for word in told}
+            self._words[stage] = {
+                request: word
+                for request, word in by_request.items()
+                if self._by_words(stage, [word], [request]) is not None
+            }
+        return self._words.get(stage, {})
+
+    async def receipts_over(self, requests: Sequence[int]) -> list[SignedReceipt] | None:
+        """By each stage's signature or words; None where another one turned out to refuse."""
+        shown = await asyncio.gather(*(self._shown_by(stage, requests) for stage in self.all))
+        refusals = {stage: one for stage, one in enumerate(shown) if isinstance(one, str)}
+        self._refused |= refusals
+        return None if refusals else [one for one in shown if isinstance(one, SignedReceipt)]
+
+    async def take_at_their_word(self, receipts: list[SignedReceipt]) -> list[SignedReceipt]:
+        """Replace receipts of other rows than the next stage had, by words; return those."""
+        taken_back = []
+        for stage in self.all:
+            signed, after = receipts[stage], receipts[self.after(stage)]
+            if after.receipt.input_root == signed.receipt.output_root:
+                continue
+            words = list((await self.words_of(stage)).values())
+            requests = [leaf.request_index for leaf in signed.leaves]
+            sent = self._by_words(stage, words, requests)
+            if sent is not None:
+                receipts[stage] = sent
+                taken_back.append(signed)
+        return taken_back
+
+    async def _shown_by(self, stage: int, requests: Sequence[int]) -> SignedReceipt | str:
+        found: SignedReceipt | str = self._refused.get(stage, "")
+        if not found:
+            found = await self._signed_by(stage, requests)
+        if isinstance(found, SignedReceipt):
+            return found
+        words = list((await self.words_of(stage)).values())
+        return self._by_words(stage, words, requests) or found
+
+    async def _signed_by(self, stage: int, requests: Sequence[int]) -> SignedReceipt | str:
+        question = wire.CloseJob(order_hash=self._order_hash, requests=list(requests))
+        answer = await self._ask_one(stage, question)
+        if not isinstance(answer, wire.Receipt):
+            return _said(stage, answer)
+        of = self._order, self._plan, stage
+        wrong = check_receipt(*of, answer.signed, requests, self._domain)
+        return answer.signed if wrong is None else f"stage {stage}: {wrong}"
+
+    def _by_words(
+        self, stage: int, words: Sequence[SignedWord], requests: Sequence[int]
+    ) -> SignedReceipt | None:
+        of = self._order, self._plan, stage
+        return receipt_by_words(*of, words, requests, self._domain)
+
+    async def _ask_one(self, stage: int, message: wire.AnyMessage) -> wire.AnyMessage | str:
+        operator = self._plan[stage].operator
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._ask(stage, message)
+        except HeadraceError as error:
+            return f"stage {stage} ({operator}): {error.why}"
+        except TimeoutError:
+            return f"stage {stage} ({operator}): no answer in {self._timeout_s:g} s"
 
 
 def _said(stage: int, answer: wire.AnyMessage | str) -> str:

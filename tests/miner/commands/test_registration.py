@@ -78,7 +78,7 @@ def test_a_machine_registers_adds_stake_and_leaves_with_all_of_it(
     assert town.miner("withdraw", "500usd", "--yes", "--json") == 6
     assert result(capsys)["error"]["details"]["error"] == "StakeTooLow"
     assert town.miner("withdraw", "--yes", "--json") == 0
-    assert 3500 < result(capsys)["result"]["readyInS"] <= 3600
+    assert 7100 < result(capsys)["result"]["readyInS"] <= 7200
     assert not town.read("MinerRegistry", "canWork", operator, 0)
 
     before = nonce(town)
@@ -87,7 +87,7 @@ def test_a_machine_registers_adds_stake_and_leaves_with_all_of_it(
     assert refused["details"]["error"] == "ExitNotReady"
     assert "miner withdraw" in refused["next"]
     assert nonce(town) == before, "it is refused before anything is sent"
-    town.warp(3600)
+    town.warp(7200)
     assert town.miner("withdraw", "--yes", "--json") == 0
     assert balance(town) == 600 * USD
     assert town.miner("stake", "status", "--json") == 0
@@ -166,7 +166,7 @@ def test_a_dry_run_shows_the_summary_and_changes_nothing(
     before = nonce(town)
     assert town.miner("register", "--stake", "500usd", "--dry-run") == 0
     shown = capsys.readouterr().err
-    for part in ("owner", "operator", "500usd", "at risk", "fee", "1h to leave"):
+    for part in ("owner", "operator", "500usd", "at risk", "fee", "2h to leave"):
         assert part in shown, part
     assert nonce(town) == before
     assert not (town.home / "keys" / "alice-operator").exists()

@@ -170,6 +170,33 @@ async def test_a_request_on_which_stages_do_not_agree_is_left_out() -> None:
     assert (await whole(ask)).receipts == ()
 
 
+class Unheard(FakeStage):
+    """A first stage that was cut: it did not hear the answer to request 1."""
+
+    def _answer(self, message: wire.AnyMessage) -> wire.AnyMessage:
+        if isinstance(message, wire.CloseJob):
+            honest = make_receipt(ORDER, PLAN, 0, message.requests, machine_key(1))
+            answers = [
+                t.ZERO_HASH if leaf.request_index else answer
+                for leaf, answer in zip(honest.leaves, honest.answers, strict=True)
+            ]
+            return wire.Receipt(
+                sign_receipt(machine_key(1), ORDER, PLAN, 0, honest.leaves, [], answers)
+            )
+        return super()._answer(message)
+
+
+async def test_an_answer_that_the_first_stage_did_not_hear_is_not_delivered() -> None:
+    """The chain takes no such receipt."""
+    clock = ManualClock(float(NOW_S))
+    stages = [Unheard(1, clock, finished={0, 1}), FakeStage(2, clock, finished={0, 1})]
+    peers = FakePeers({machine_key(n).address: stage for n, stage in enumerate(stages, start=1)})
+    await propose(peers, JOB.signed, PLAN, JOB.endpoints, DOMAIN, NOW_S)
+    ask = dialled(peers, PLAN, JOB.endpoints)
+    assert "did not hear" in (await whole(ask)).problem
+    assert (await part(ask)).requests == (0,)
+
+
 async def test_only_what_every_stage_finished_is_receipted() -> None:
     clock = ManualClock(float(NOW_S))
     stages = {machine_key(n).address: FakeStage(n, clock) for n in (1, 2)}
