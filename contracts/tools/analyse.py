@@ -40,6 +40,7 @@ REASONS: dict[str, dict[str, str]] = {
         "Derive._norms": "the row of a table that a position has",
         "Derive._attention": "heads share keys in groups of whole heads",
         "Exp.expFixed": "the remainder of a division",
+        "Words._read": "whole words, whose number the length was found to be a multiple of",
         "Log.lnFixed": "fixed point; the error is bounded in the file",
         "Decode.term": "bytes of an element",
         "MinerRegistry.closeDispute": "rounded down twice, as docs/protocol.md §6 says",

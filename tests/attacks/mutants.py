@@ -16,6 +16,7 @@ import random
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -93,8 +94,11 @@ class Mutant:
     def told(self) -> str:
         raw = (ROOT / self.path).read_bytes()
         line = raw[: self.start].count(b"\n") + 1
-        old = " ".join(raw[self.start : self.end].decode().split())
-        return f"{self.path}:{line} {self.kind}: {old!r} → {' '.join(self.new.split())!r}"
+        old, new = (
+            textwrap.shorten(one, 120, placeholder=" …")
+            for one in (raw[self.start : self.end].decode(), self.new)
+        )
+        return f"{self.path}:{line} {self.kind}: {old!r} → {new!r}"
 
 
 def mutants() -> list[Mutant]:
