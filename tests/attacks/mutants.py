@@ -181,7 +181,8 @@ def killed_by_forge(mutant: Mutant) -> bool:
     command.append("--gas-snapshot-emit=false")
     try:
         done = subprocess.run(command, cwd=tree, capture_output=True, timeout=FORGE_S)
-        return done.returncode != 0
+        # With --fail-fast, forge 1.7.1 ends with 0 after a test that failed.
+        return done.returncode != 0 or b"[FAIL" in done.stdout
     except subprocess.TimeoutExpired:
         return True
 
