@@ -83,6 +83,42 @@ def word_of(
     )
 
 
+def receipt_over(
+    order_hash: str,
+    plan_hash: str,
+    index: int,
+    stage: Stage,
+    leaves: Sequence[RequestLeaf],
+    answers: Sequence[str],
+    *,
+    shard_root: str = ZERO_HASH,
+    started_at: int = 0,
+    signed_at: int = 0,
+) -> StageReceipt:
+    """What stage number `index` says of these requests; of a first one `answers` are its input.
+
+    Raises ValueError as `commit.receipt_roots` does.
+    """
+    roots = commit.receipt_roots(leaves, None if index else answers)
+    input_root, output_root, requests_root = map(commit.to_hex, roots)
+    return StageReceipt(
+        order_hash=order_hash,
+        plan_hash=plan_hash,
+        stage=index,
+        layer_from=stage.layer_from,
+        layer_to=stage.layer_to,
+        shard_root=shard_root,
+        input_root=input_root,
+        output_root=output_root,
+        requests_root=requests_root,
+        requests=len(leaves),
+        tokens_in=sum(leaf.tokens_in for leaf in leaves),
+        tokens_out=sum(leaf.tokens_out for leaf in leaves),
+        started_at=started_at,
+        signed_at=signed_at,
+    )
+
+
 def receipt_by_words(
     order: Order,
     plan: Sequence[Stage],
@@ -99,7 +135,6 @@ def receipt_by_words(
     stage, hashes = plan[index], (signing.order_hash(order), signing.plan_hash(tuple(plan)))
     said = {word.word.request_index: word for word in words}
     chosen = [said[request] for request in requests if request in said]
-    leaves = [word.word.leaf for word in chosen]
     if not requests or len(chosen) != len(requests):
         return None
     for word in chosen:
@@ -108,25 +143,9 @@ def receipt_by_words(
             return None
         if not signing.is_signed_by(domain, word.word, word.signature, stage.operator):
             return None
+    leaves = [word.word.leaf for word in chosen]
     answers = [] if index else [word.word.answer_root for word in chosen]
-    roots = commit.receipt_roots(leaves, None if index else answers)
-    input_root, output_root, requests_root = map(commit.to_hex, roots)
-    receipt = StageReceipt(
-        order_hash=hashes[0],
-        plan_hash=hashes[1],
-        stage=index,
-        layer_from=stage.layer_from,
-        layer_to=stage.layer_to,
-        shard_root=ZERO_HASH,
-        input_root=input_root,
-        output_root=output_root,
-        requests_root=requests_root,
-        requests=len(leaves),
-        tokens_in=sum(leaf.tokens_in for leaf in leaves),
-        tokens_out=sum(leaf.tokens_out for leaf in leaves),
-        started_at=0,
-        signed_at=0,
-    )
+    receipt = receipt_over(*hashes, index, stage, leaves, answers)
     packed = b"".join(
         commit.request_leaf_bytes(word.word.leaf)
         + commit.unhex(word.word.answer_root)

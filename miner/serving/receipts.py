@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from core.protocol import commit, signing
+from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed
-from core.protocol.receipts import word_of
+from core.protocol.receipts import receipt_over, word_of
 from miner.records.store import BoundaryRows, MinerStore, States, StoredJob
 
 T = TypeVar("T")
@@ -108,33 +108,27 @@ class ReceiptBook:
             )
         leaves = [known[index].leaf for index in wanted]
         answers = [known[index].answer_root for index in wanted] if job.is_first else []
-        roots = commit.receipt_roots(leaves, answers if job.is_first else None)
-        input_root, output_root, requests_root = map(commit.to_hex, roots)
-        signed = self.store.receipt(job.order_hash, job.plan_hash, requests_root)
+        now_s = self._now_s()
+        receipt = receipt_over(
+            job.order_hash,
+            job.plan_hash,
+            job.stage,
+            job.place,
+            leaves,
+            answers,
+            shard_root=job.shard_root,
+            started_at=min(job.started_at, now_s) or now_s,
+            signed_at=now_s,
+        )
+        place = job.order_hash, job.plan_hash
+        signed = self.store.receipt(*place, receipt.requests_root)
         if signed is not None:
             return signed
-        if len(leaves) > 1 and self.store.sets_signed(job.order_hash, job.plan_hash) >= MAX_SETS:
+        if len(leaves) > 1 and self.store.sets_signed(*place) >= MAX_SETS:
             raise CheckFailed(
                 "no receipt is signed",
                 f"{MAX_SETS} different sets of this job's requests have one already",
             )
-        now_s = self._now_s()
-        receipt = t.StageReceipt(
-            order_hash=job.order_hash,
-            plan_hash=job.plan_hash,
-            stage=job.stage,
-            layer_from=job.place.layer_from,
-            layer_to=job.place.layer_to,
-            shard_root=job.shard_root,
-            input_root=input_root,
-            output_root=output_root,
-            requests_root=requests_root,
-            requests=len(leaves),
-            tokens_in=sum(leaf.tokens_in for leaf in leaves),
-            tokens_out=sum(leaf.tokens_out for leaf in leaves),
-            started_at=min(job.started_at, now_s) or now_s,
-            signed_at=now_s,
-        )
         signed = t.SignedReceipt(
             receipt=receipt,
             signature=signing.sign(self.signer, self.domain, receipt),

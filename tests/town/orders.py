@@ -13,6 +13,7 @@ from client.pipeline.verify import RequestAnswer
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
+from core.protocol.receipts import receipt_over
 
 DOMAIN = signing.Domain(31337, "0x" + "11" * 20)
 ARBITRATOR = "0x" + "aa" * 20
@@ -132,26 +133,21 @@ def sign_receipt(
     if states is None:
         states = [STATES] * len(leaves) if stage == len(plan) - 1 else []
     if stage:
-        answers = None
+        answers = []
     elif answers is None:
         answers = [leaf.out_root if len(plan) == 1 else t.ZERO_HASH for leaf in leaves]
-    roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves, answers)]
-    receipt = t.StageReceipt(
-        order_hash=signing.order_hash(order),
-        plan_hash=signing.plan_hash(tuple(plan)),
-        stage=stage,
-        layer_from=plan[stage].layer_from,
-        layer_to=plan[stage].layer_to,
-        shard_root=shard_root_of(plan[stage].layer_from, plan[stage].layer_to),
-        input_root=roots[0],
-        output_root=roots[1],
-        requests_root=roots[2],
-        requests=len(leaves),
-        tokens_in=sum(leaf.tokens_in for leaf in leaves),
-        tokens_out=sum(leaf.tokens_out for leaf in leaves),
+    place = plan[stage]
+    receipt = receipt_over(
+        signing.order_hash(order),
+        signing.plan_hash(tuple(plan)),
+        stage,
+        place,
+        leaves,
+        answers,
+        shard_root=shard_root_of(place.layer_from, place.layer_to),
         started_at=NOW_S,
         signed_at=NOW_S + 1,
     )
     receipt = msgspec.structs.replace(receipt, **changes)
     signature = signing.sign(operator, DOMAIN, receipt)
-    return t.SignedReceipt(receipt, signature, leaves, list(states), list(answers or ()))
+    return t.SignedReceipt(receipt, signature, leaves, list(states), list(answers))
