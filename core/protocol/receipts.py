@@ -129,8 +129,8 @@ def receipt_by_words(
 ) -> SignedReceipt | None:
     """The receipt over exactly these requests, ascending, that a stage's words are worth.
 
-    None unless there is a word of each that the stage signed. What words do not say is zero:
-    weights and times.
+    None unless there is a word of each that the stage signed, and a receipt holds their counts.
+    What words do not say is zero: weights and times.
     """
     stage, hashes = plan[index], (signing.order_hash(order), signing.plan_hash(tuple(plan)))
     said = {word.word.request_index: word for word in words}
@@ -145,7 +145,10 @@ def receipt_by_words(
             return None
     leaves = [word.word.leaf for word in chosen]
     answers = [] if index else [word.word.answer_root for word in chosen]
-    receipt = receipt_over(*hashes, index, stage, leaves, answers)
+    try:
+        receipt = receipt_over(*hashes, index, stage, leaves, answers)
+    except ValueError:  # any counts may be signed
+        return None
     packed = b"".join(
         commit.request_leaf_bytes(word.word.leaf)
         + commit.unhex(word.word.answer_root)

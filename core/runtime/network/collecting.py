@@ -93,7 +93,7 @@ async def collect(
             return Collected(requests, problem=stages.first_refusal("" if requests else NOTHING))
         receipts = await stages.receipts_over(requests)
         if receipts is None:
-            continue  # one more has refused, and is bound by its words alone
+            continue  # one more is bound by its words alone, or by nothing
         taken_back = await stages.take_at_their_word(receipts)
         agreed = agreed_by_all(receipts)
         if len(agreed) == len(requests):
@@ -166,6 +166,8 @@ class _Stages:
         """By each stage's signature or words; None where another one turned out to refuse."""
         shown = await asyncio.gather(*(self._shown_by(stage, requests) for stage in self.all))
         refusals = {stage: one for stage, one in enumerate(shown) if isinstance(one, str)}
+        for stage in refusals.keys() & self._refused.keys():
+            self._words[stage] = {}  # each was worth something, and all together are not
         self._refused |= refusals
         return None if refusals else [one for one in shown if isinstance(one, SignedReceipt)]
 

@@ -114,3 +114,14 @@ def test_words_that_are_missing_or_of_another_signer_are_worth_nothing() -> None
     assert by_words(WORDS[:1]) is None
     assert by_words(WORDS, ()) is None
     assert by_words(make_words(RECEIPTS[1], key(9))) is None
+
+
+def test_words_of_more_tokens_than_a_receipt_holds_are_worth_nothing() -> None:
+    """Two neighbours could sign them to stop whoever collects receipts."""
+    most = make_receipt(
+        JOB.signed.order, JOB.plan, 1, (0,), machine_key(2), tokens_in=2**32 - 1, tokens_out=1
+    )
+    again = make_receipt(JOB.signed.order, JOB.plan, 1, (1,), machine_key(2), tokens_in=1)
+    words = [*make_words(most, machine_key(2)), *make_words(again, machine_key(2))]
+    assert by_words(words, (0,)) is not None
+    assert by_words(words) is None

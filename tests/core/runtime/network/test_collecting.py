@@ -146,6 +146,17 @@ async def test_words_that_nobody_signed_bind_nobody() -> None:
     assert (await part(ask)).requests == (0,)
 
 
+async def test_words_that_are_worth_nothing_together_end_the_search() -> None:
+    """Neighbours that mean to keep others busy sign any counts."""
+    stages, ask = await two_stages(Hanging)
+    signer, place = machine_key(2), {"tokens_in": 2**32 - 1}
+    absurd = [make_receipt(ORDER, PLAN, 1, (n,), signer, **place) for n in (0, 1)]
+    stages[0].words = [word for one in absurd for word in make_words(one, signer)]
+    for collected in (whole, part):
+        async with asyncio.timeout(5):
+            assert (await collected(ask)).receipts == ()
+
+
 class Odd(FakeStage):
     """Signs for other rows of request 1, of which it gave no word."""
 
