@@ -171,36 +171,27 @@ def words_in(signed: SignedReceipt) -> list[SignedWord]:
     return words
 
 
-def check_chain(receipts: Sequence[SignedReceipt]) -> str | None:
-    """What does not fit between the stages' receipts; None when each input is the output before.
+def disagreements(receipts: Sequence[SignedReceipt]) -> dict[int, str]:
+    """What does not fit between the stages' receipts over the same requests, by request.
 
-    A first stage's is the last one's, or zero for a request that was cut before that had said it.
+    Each input is the output of the stage before, a first stage's that of the last one, and all
+    count tokens alike.
     """
-    first, last = receipts[0], receipts[-1]
-    for answer, leaf in zip(first.answers, last.leaves, strict=True):
-        if answer not in (leaf.out_root, ZERO_HASH):
-            return f"stage 0 received another answer to request {leaf.request_index} than was drawn"
-    for index, (before, after) in enumerate(pairwise(receipts), start=1):
-        if after.receipt.input_root != before.receipt.output_root:
-            return f"stage {index} received something else than stage {index - 1} sent"
-        counts = (after.receipt.tokens_in, after.receipt.tokens_out)
-        if counts != (before.receipt.tokens_in, before.receipt.tokens_out):
-            return f"stages {index - 1} and {index} count tokens differently"
-    return None
-
-
-def agreed_by_all(receipts: Sequence[SignedReceipt]) -> frozenset[int]:
-    """Requests of which each stage's input is the output of the one before, with equal counts."""
-    agreed = set[int]()
-    answers = receipts[0].answers
-    for leaves, answer in zip(
-        zip(*(one.leaves for one in receipts), strict=True), answers, strict=True
-    ):
-        counts = {(leaf.tokens_in, leaf.tokens_out) for leaf in leaves}
-        links = all(before.out_root == after.in_root for before, after in pairwise(leaves))
-        if links and len(counts) == 1 and answer == leaves[-1].out_root:
-            agreed.add(leaves[0].request_index)
-    return frozenset(agreed)
+    found = dict[int, str]()
+    of_requests = zip(*(one.leaves for one in receipts), strict=True)
+    for leaves, answer in zip(of_requests, receipts[0].answers, strict=True):
+        request = leaves[0].request_index
+        if answer != leaves[-1].out_root:
+            found[request] = f"stage 0 did not hear the answer to request {request} that was drawn"
+        for stage, (before, after) in enumerate(pairwise(leaves), start=1):
+            if after.in_root != before.out_root:
+                why = f"stage {stage} received something else than stage {stage - 1} sent"
+                found.setdefault(request, why)
+            counts = before.tokens_in, before.tokens_out
+            if (after.tokens_in, after.tokens_out) != counts:
+                why = f"stages {stage - 1} and {stage} count tokens differently"
+                found.setdefault(request, why)
+    return found
 
 
 def equivocation(

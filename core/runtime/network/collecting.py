@@ -16,9 +16,8 @@ from typing import Protocol
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
 from core.protocol.receipts import (
-    agreed_by_all,
-    check_chain,
     check_receipt,
+    disagreements,
     receipt_by_words,
 )
 from core.protocol.types import Order, SignedReceipt, SignedWord, Stage
@@ -27,7 +26,6 @@ from core.protocol.types import Order, SignedReceipt, SignedWord, Stage
 Ask = Callable[[int, wire.AnyMessage], Awaitable[wire.AnyMessage]]
 TIMEOUT_S = 10.0
 NOTHING = "no request is finished everywhere"
-UNHEARD = "stage 0 did not hear the last stage's answer"
 
 
 class Stream(Protocol):
@@ -95,12 +93,12 @@ async def collect(
         if receipts is None:
             continue  # one more is bound by its words alone, or by nothing
         taken_back = await stages.take_at_their_word(receipts)
-        agreed = agreed_by_all(receipts)
-        if len(agreed) == len(requests):
+        wrong = disagreements(receipts)
+        if not wrong:
             return Collected(requests, tuple(receipts), taken_back=tuple(taken_back))
         if all_requests:
-            return Collected(requests, problem=check_chain(receipts) or UNHEARD)
-        allowed = agreed
+            return Collected(requests, problem=next(iter(wrong.values())))
+        allowed -= wrong.keys()
 
 
 class _Stages:
