@@ -15,6 +15,7 @@ from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
+from core.protocol.receipts import receipt_over
 from devnet.deploy import USD, Parameters, deploy, model_spec, register_model
 from miner.records.store import BoundaryRows, MinerStore, States
 from tests.conftest import CHAIN_ID
@@ -233,31 +234,25 @@ class Work:
             leaves = [self.leaf(stage, request) for request in range(len(self.batch.prompts))]
             last = len(spans) - 1
             answers = [self.leaf(last, leaf.request_index).out_root for leaf in leaves]
-            said = answers if stage == 0 else None
-            roots = [commit.to_hex(root) for root in commit.receipt_roots(leaves, said)]
+            answers = answers if stage == 0 else []
             shard_root = await chain.read(
                 "ModelRegistry", "shardRoot", self.world.model_id, place.layer_from, place.layer_to
             )
-            receipt = t.StageReceipt(
-                order_hash=self.job.order_hash,
-                plan_hash=self.job.plan_hash,
-                stage=stage,
-                layer_from=place.layer_from,
-                layer_to=place.layer_to,
+            receipt = receipt_over(
+                self.job.order_hash,
+                self.job.plan_hash,
+                stage,
+                place,
+                leaves,
+                answers,
                 shard_root=shard_root,
-                input_root=roots[0],
-                output_root=roots[1],
-                requests_root=roots[2],
-                requests=len(leaves),
-                tokens_in=sum(leaf.tokens_in for leaf in leaves),
-                tokens_out=sum(leaf.tokens_out for leaf in leaves),
                 started_at=now,
                 signed_at=now + 1,
             )
             signature = signing.sign(self.world.operators[stage], chain.domain, receipt)
             requests = range(len(leaves)) if len(self.sides(stage)) == 3 else ()
             states = [commit.to_hex(self.states_root(stage, request)) for request in requests]
-            self.receipts.append(t.SignedReceipt(receipt, signature, leaves, states, said or []))
+            self.receipts.append(t.SignedReceipt(receipt, signature, leaves, states, answers))
         await chain.transact(
             self.world.requester,
             "TaskRegistry",
