@@ -16,7 +16,13 @@ import msgspec
 import pytest
 
 from client.audit.contradictions import Contradiction, find
-from client.audit.evidence import EvidenceCollector, PromptOpening, ShownRows, Testimony
+from client.audit.evidence import (
+    EvidenceCollector,
+    PromptOpening,
+    ShownRows,
+    Testimony,
+    delivered_receipts,
+)
 from client.orders.orders import Prompt
 from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
@@ -330,6 +336,16 @@ async def test_a_silent_liar_is_convicted_by_what_its_neighbour_and_the_requeste
     assert gaps == ["stage 1: it does not answer"]
     await send(work, found[0])
     await assert_only_liar(work, 1)
+
+
+async def test_receipts_that_stages_show_to_nobody_are_read_from_their_delivery(
+    world: World,
+) -> None:
+    work = await world.work(SPANS, prompts(3))
+    found = await delivered_receipts(world.chain, work.job.job_id, 0)
+    assert [(one.receipt, one.signature) for one in found] == [
+        (one.receipt, one.signature) for one in work.receipts
+    ]
 
 
 # --- honest stages ---

@@ -12,6 +12,7 @@ from client.audit.evidence import (
     Delegation,
     EvidenceCollector,
     case_of_job,
+    delivered_receipts,
     events_named,
     leaves_match,
     tokens_in,
@@ -412,6 +413,26 @@ async def test_case_is_read_from_the_transaction_that_matched_it(
     assert await case_of_job(chain, case.job_id, 1) == case
     assert chain.spans == [(1, 2000), (2001, 4000), (4001, 4601)]
     assert len(await events_named(chain, "JobMatched", 1)) == 2
+
+
+async def test_the_newest_delivery_is_read_from_its_transaction(keepers: Keepers) -> None:
+    bare = [
+        msgspec.structs.replace(of[0], leaves=[], states=[], answers=[])
+        for of in keepers.receipts.values()
+    ]
+    late = msgspec.structs.replace(bare[1].receipt, signed_at=2**63 - 1)
+    newest = [bare[0], msgspec.structs.replace(bare[1], receipt=late), bare[2]]
+    chain, job = FakeChain(), keepers.case.job_id
+    assert await delivered_receipts(chain, job, 0) == []
+    for receipts in (bare, newest):
+        values = {"receipts": [one.receipt for one in receipts]}
+        values |= {"sigs": [one.signature for one in receipts]}
+        call = ChainCall("TaskRegistry", "deliver", msgspec.to_builtins(values), t.ZERO_ADDRESS)
+        chain.emit("TaskRegistry", "JobDelivered", call=call, job=job)
+        assert await delivered_receipts(chain, job, 0) == receipts
+    assert await delivered_receipts(chain, "0xother", 0) == []
+    call.args["receipts"][1]["signedAt"] = 2**63
+    assert await delivered_receipts(chain, job, 0) == []
 
 
 async def test_job_that_the_chain_does_not_show_is_an_error(keepers: Keepers) -> None:
