@@ -147,8 +147,9 @@ class Claims:
             kept = await self._book.disk(store.ack, job.order_hash, job.plan_hash)
             may_deliver = not job.order.is_open and now_s >= _delivery_turn_s(job)
             if kept is not None or may_deliver or now_s > job.order.deadline:
-                held = await self._held(job, kept[0] if kept else None, now_s)
-                step = await self._due_now(job, held, now_s)
+                delay_s = await self._delay_s()
+                held = await self._held(job, kept[0] if kept else None, now_s, delay_s)
+                step = await self._due_now(job, held, now_s, delay_s)
                 if step is ClaimStep.DELIVER:
                     deliveries.append((job, now_s > job.order.deadline))
                 else:
@@ -162,10 +163,12 @@ class Claims:
             sent += one
         return sent
 
-    async def _held(self, job: StoredJob, ack: Ack | None, now_s: int) -> WorkHeld:
+    async def _held(self, job: StoredJob, ack: Ack | None, now_s: int, delay_s: int) -> WorkHeld:
         acked = (ack.tokens_in, ack.tokens_out) if ack else (0, 0)
-        is_late, is_running = now_s > job.order.deadline, self._is_running(job.order_hash)
-        if job.order.is_open or now_s < _delivery_turn_s(job) or (is_running and not is_late):
+        deadline_s = job.order.deadline
+        is_time = _delivery_turn_s(job) <= now_s <= deadline_s + delay_s
+        is_running = now_s <= deadline_s and self._is_running(job.order_hash)
+        if job.order.is_open or not is_time or is_running:
             return WorkHeld(acked)
         found = await self._book.disk(self._book.store.leaves, job.order_hash, job.plan_hash)
         leaves = [kept.leaf for kept in found.values()]
@@ -174,10 +177,14 @@ class Claims:
             return WorkHeld(acked, done)
         return WorkHeld(acked, done, self._whole_since_s.setdefault(job.order_hash, now_s))
 
-    async def _due_now(self, job: StoredJob, held: WorkHeld, now_s: int) -> ClaimStep:
+    async def _delay_s(self) -> int:
+        """How long after a deadline the chain still counts."""
         if self._close_delay_s is None:
             params = await self._chain.read("TaskRegistry", "params")
             self._close_delay_s = int(params["closeDelaySeconds"])
+        return self._close_delay_s
+
+    async def _due_now(self, job: StoredJob, held: WorkHeld, now_s: int, delay_s: int) -> ClaimStep:
         found = await self._chain.read("TaskRegistry", "jobOf", job.job_id, job.plan_hash)
         seen = JobSeen(
             JobState(int(found["state"])),
@@ -188,7 +195,7 @@ class Claims:
             int(found["openDisputes"]),
             int(found["finalAt"]) > int(found["deadline"]) + job.order.window,
         )
-        return due_now(seen, held, now_s, self._close_delay_s, job.stage, len(job.plan))
+        return due_now(seen, held, now_s, delay_s, job.stage, len(job.plan))
 
     async def _do(self, job: StoredJob, step: ClaimStep, kept: tuple[Ack, str] | None) -> bool:
         order, plan = job.order, list(job.plan)
