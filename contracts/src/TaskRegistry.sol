@@ -19,6 +19,7 @@ import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Jobs} from "./libraries/Jobs.sol";
 import {Plans} from "./libraries/Plans.sol";
 import {Receipts} from "./libraries/Receipts.sol";
+import {Senders} from "./libraries/Senders.sol";
 import {Split} from "./libraries/Split.sol";
 import {Proofs} from "./Proofs.sol";
 import {JobId, ModelId} from "./types/Ids.sol";
@@ -194,9 +195,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
     ) external {
         (Bound memory bound, uint256 job) = _bind(order, plan);
         // SAFETY: who may accuse a stage reads receipts in the calldata, whatever stages show.
-        if (msg.sender != tx.origin || msg.sender.code.length != 0) {
-            revert SenderNotKey(msg.sender);
-        }
+        Senders.requireKey();
         bool isLate = block.timestamp > job.deadline();
         State state = job.state();
         bool isAgain = state == State.Delivered || state == State.Disputed;

@@ -18,6 +18,7 @@ import {Bonds} from "./libraries/Bonds.sol";
 import {CreditBook} from "./libraries/CreditBook.sol";
 import {Eip712Types} from "./libraries/Eip712Types.sol";
 import {Receipts} from "./libraries/Receipts.sol";
+import {Senders} from "./libraries/Senders.sol";
 import {Turns} from "./libraries/Turns.sol";
 import {Chunks} from "./trace/Chunks.sol";
 import {Derive} from "./trace/Derive.sol";
@@ -106,10 +107,9 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
-    /// INVARIANT: what the other side has to read stands in a transaction's own calldata. A key
-    /// with delegated code (EIP-7702) could call from within, so it is none.
+    /// Of moves that the other side has to read.
     modifier byKey() {
-        _requireKey();
+        Senders.requireKey();
         _;
     }
 
@@ -484,12 +484,6 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
     }
 
     // --- internals: turns ---
-
-    function _requireKey() private view {
-        if (msg.sender != tx.origin || msg.sender.code.length != 0) {
-            revert SenderNotKey(msg.sender);
-        }
-    }
 
     function _inTime(DisputeId id, Phase need)
         private

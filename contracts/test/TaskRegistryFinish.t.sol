@@ -2,6 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
+import {SenderNotKey} from "../src/libraries/Senders.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {IEvidence} from "../src/interfaces/IEvidence.sol";
 import {Split} from "../src/libraries/Split.sol";
@@ -26,14 +27,6 @@ contract TaskRegistryFinishTest is Suite {
         vm.prank(matcher);
         vm.expectRevert(reason);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
-    }
-
-    function expectRevertOnDeliver(Deal memory deal, Delivery memory delivery, bytes memory reason)
-        private
-    {
-        vm.expectRevert(reason);
-        vm.prank(stranger, stranger);
-        tasks.deliver(deal.order, deal.plan, delivery.receipts, delivery.sigs);
     }
 
     /// Every account of the deal got its due, the requester the rest, and escrow holds what it
@@ -364,7 +357,7 @@ contract TaskRegistryFinishTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         uint256 last = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS; // see TaskRegistryLate
         vm.warp(last + 1);
-        expectRevertOnDeliver(
+        refuseDelivery(
             deal, delivery, abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, last)
         );
         vm.warp(deal.order.deadline);
@@ -376,14 +369,11 @@ contract TaskRegistryFinishTest is Suite {
     function test_deliver_throughAContractOrDelegatedCode_reverts() public {
         Deal memory deal = matchedDeal(2);
         Delivery memory d = newDelivery(deal, IN, OUT);
-        bytes memory refusal =
-            abi.encodeWithSelector(ITaskRegistry.SenderNotKey.selector, address(this));
+        bytes memory refusal = abi.encodeWithSelector(SenderNotKey.selector, address(this));
         vm.expectRevert(refusal);
         tasks.deliver(deal.order, deal.plan, d.receipts, d.sigs);
         vm.etch(stranger, abi.encodePacked(hex"ef0100", address(1)));
-        expectRevertOnDeliver(
-            deal, d, abi.encodeWithSelector(ITaskRegistry.SenderNotKey.selector, stranger)
-        );
+        refuseDelivery(deal, d, abi.encodeWithSelector(SenderNotKey.selector, stranger));
     }
 
     function expectReceiptFault(
@@ -393,7 +383,7 @@ contract TaskRegistryFinishTest is Suite {
         bytes memory reason
     ) private {
         signReceipt(deal, delivery, stage);
-        expectRevertOnDeliver(deal, delivery, reason);
+        refuseDelivery(deal, delivery, reason);
     }
 
     function test_deliver_checksWhatAReceiptIsAbout() public {
@@ -422,7 +412,7 @@ contract TaskRegistryFinishTest is Suite {
         stage %= 3;
         bit %= 520;
         delivery.sigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        expectRevertOnDeliver(
+        refuseDelivery(
             deal,
             delivery,
             abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
@@ -469,12 +459,12 @@ contract TaskRegistryFinishTest is Suite {
 
     function test_deliver_overCap_reverts() public {
         Deal memory deal = matchedDeal(2);
-        expectRevertOnDeliver(
+        refuseDelivery(
             deal,
             newDelivery(deal, 1_000_001, OUT),
             abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 1_000_001, 1_000_000)
         );
-        expectRevertOnDeliver(
+        refuseDelivery(
             deal,
             newDelivery(deal, IN, 500_001),
             abi.encodeWithSelector(ITaskRegistry.OverCap.selector, 500_001, 500_000)
@@ -490,7 +480,7 @@ contract TaskRegistryFinishTest is Suite {
             delivery.receipts[i].requests = 99;
             signReceipt(deal, delivery, i);
         }
-        expectRevertOnDeliver(
+        refuseDelivery(
             deal, delivery, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 0)
         );
     }
@@ -500,8 +490,8 @@ contract TaskRegistryFinishTest is Suite {
         Delivery memory delivery = newDelivery(deal, IN, OUT);
         Delivery memory short = newDelivery(newDeal(2), IN, OUT);
         bytes memory reason = abi.encodeWithSelector(ITaskRegistry.BadPlan.selector);
-        expectRevertOnDeliver(deal, Delivery(short.receipts, delivery.sigs), reason);
-        expectRevertOnDeliver(deal, Delivery(delivery.receipts, short.sigs), reason);
+        refuseDelivery(deal, Delivery(short.receipts, delivery.sigs), reason);
+        refuseDelivery(deal, Delivery(delivery.receipts, short.sigs), reason);
     }
 
     function test_deliver_withAnotherPlan_reverts() public {

@@ -33,11 +33,6 @@ contract TaskRegistryLateTest is Suite {
         return uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
     }
 
-    function refuse(Deal memory deal, Delivery memory d, bytes memory why) private {
-        vm.expectRevert(why);
-        deliver(deal, d);
-    }
-
     function stale(uint32 tokensIn, uint32 tokensOut) private pure returns (bytes memory) {
         return abi.encodeWithSelector(ITaskRegistry.AckStale.selector, tokensIn, tokensOut);
     }
@@ -88,15 +83,15 @@ contract TaskRegistryLateTest is Suite {
         Deal memory deal = late(2);
         deliver(deal, part(deal, 2, IN, OUT));
         skipTime(10);
-        refuse(deal, part(deal, 2, IN, OUT), stale(IN, OUT));
-        refuse(deal, part(deal, 1, IN / 2, OUT), stale(IN, OUT));
+        refuseDelivery(deal, part(deal, 2, IN, OUT), stale(IN, OUT));
+        refuseDelivery(deal, part(deal, 1, IN / 2, OUT), stale(IN, OUT));
     }
 
     function test_whatAcksCounted_isNoMore() public {
         Deal memory deal = matchedDeal(2);
         bringAck(deal, stranger, IN, OUT);
         vm.warp(deal.order.deadline + 1);
-        refuse(deal, part(deal, 2, IN, OUT), stale(IN, OUT));
+        refuseDelivery(deal, part(deal, 2, IN, OUT), stale(IN, OUT));
         deliver(deal, part(deal, 2, IN, OUT + 1));
         vm.assertEq(jobOf(deal).tokensOut, OUT + 1);
     }
@@ -106,7 +101,7 @@ contract TaskRegistryLateTest is Suite {
         vm.warp(deal.order.deadline);
         deliver(deal, IN, OUT);
         Delivery memory again = part(deal, deal.order.requests, IN, OUT + 1);
-        refuse(
+        refuseDelivery(
             deal,
             again,
             abi.encodeWithSelector(
@@ -114,7 +109,7 @@ contract TaskRegistryLateTest is Suite {
             )
         );
         vm.warp(deal.order.deadline + 1);
-        refuse(deal, part(deal, 2, IN, OUT), stale(IN, OUT));
+        refuseDelivery(deal, part(deal, 2, IN, OUT), stale(IN, OUT));
     }
 
     // --- seconds ---
@@ -123,9 +118,11 @@ contract TaskRegistryLateTest is Suite {
         Deal memory deal = matchedDeal(2);
         Delivery memory d = part(deal, 2, IN, OUT);
         vm.warp(deal.order.deadline);
-        refuse(deal, d, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 0));
+        refuseDelivery(
+            deal, d, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 0)
+        );
         vm.warp(lastSecond(deal) + 1);
-        refuse(
+        refuseDelivery(
             deal,
             d,
             abi.encodeWithSelector(ITaskRegistry.DeadlinePassed.selector, lastSecond(deal))
@@ -147,13 +144,15 @@ contract TaskRegistryLateTest is Suite {
         Delivery memory d = part(deal, 2, IN, OUT);
         d.receipts[1].requests = 3;
         signReceipt(deal, d, 1);
-        refuse(deal, d, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 1));
+        refuseDelivery(
+            deal, d, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 1)
+        );
     }
 
     function test_ofASession_reverts() public {
         Deal memory deal = matchedSession(2);
         vm.warp(deal.order.deadline + 1);
-        refuse(
+        refuseDelivery(
             deal, part(deal, 2, IN, OUT), abi.encodeWithSelector(ITaskRegistry.NotBatch.selector)
         );
     }
@@ -205,7 +204,7 @@ contract TaskRegistryLateTest is Suite {
         Deal memory deal = matchedDeal(2);
         settleAck(deal, IN, OUT);
         vm.warp(deal.order.deadline + 1);
-        refuse(
+        refuseDelivery(
             deal,
             part(deal, 2, IN, OUT + 1),
             abi.encodeWithSelector(ITaskRegistry.WrongState.selector, ITaskRegistry.State.Settled)

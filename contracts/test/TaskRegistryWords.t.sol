@@ -96,7 +96,9 @@ contract TaskRegistryWordsTest is Suite {
         d.receipts[1].outputRoot = Trees.root(Trees.boundary(told_, true));
         d.receipts[1].requestsRoot = Trees.root(Trees.requests(told_));
         signReceipt(deal, d, 1);
-        refuse(deal, d, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 2));
+        refuseDelivery(
+            deal, d, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 2)
+        );
         withWords(deal, d, 1);
         deliver(deal, d);
 
@@ -134,7 +136,9 @@ contract TaskRegistryWordsTest is Suite {
         RequestLeaf[] memory other = leavesOfStage(0);
         other[2].outRoot = keccak256("other");
         (d.receipts[0], d.sigs[0]) = wordsOf(deal, 0, other, leavesOfStage(LAST));
-        refuse(deal, d, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 1));
+        refuseDelivery(
+            deal, d, abi.encodeWithSelector(ITaskRegistry.ReceiptChainBroken.selector, 1)
+        );
     }
 
     function test_deliver_byWordsOfSomeRequests_reverts() public {
@@ -144,7 +148,9 @@ contract TaskRegistryWordsTest is Suite {
         RequestLeaf[] memory two = new RequestLeaf[](2);
         (two[0], two[1]) = (all[0], all[2]);
         (d.receipts[1], d.sigs[1]) = wordsOf(deal, 1, two, two);
-        refuse(deal, d, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 1));
+        refuseDelivery(
+            deal, d, abi.encodeWithSelector(ITaskRegistry.RequestCountMismatch.selector, 1)
+        );
     }
 
     /// In another order they would make sums that convict an honest stage.
@@ -154,10 +160,10 @@ contract TaskRegistryWordsTest is Suite {
         RequestLeaf[] memory leaves = leavesOfStage(1);
         (leaves[0], leaves[1]) = (leaves[1], leaves[0]);
         (d.receipts[1], d.sigs[1]) = wordsOf(deal, 1, leaves, leaves);
-        refuse(deal, d, abi.encodeWithSelector(ITaskRegistry.BadWords.selector, 1));
+        refuseDelivery(deal, d, abi.encodeWithSelector(ITaskRegistry.BadWords.selector, 1));
         leaves[0] = leaves[1];
         (d.receipts[1], d.sigs[1]) = wordsOf(deal, 1, leaves, leaves);
-        refuse(deal, d, abi.encodeWithSelector(ITaskRegistry.BadWords.selector, 1));
+        refuseDelivery(deal, d, abi.encodeWithSelector(ITaskRegistry.BadWords.selector, 1));
     }
 
     /// All that stands in such a receipt follows from the words.
@@ -193,7 +199,7 @@ contract TaskRegistryWordsTest is Suite {
         withWords(deal, d, stage);
         bit %= 8 * d.sigs[stage].length;
         d.sigs[stage][bit / 8] ^= bytes1(uint8(1 << (bit % 8)));
-        refuse(
+        refuseDelivery(
             deal,
             d,
             abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
@@ -213,7 +219,7 @@ contract TaskRegistryWordsTest is Suite {
         for (uint256 i; i < left; ++i) {
             d.sigs[stage][i] = words[i];
         }
-        refuse(
+        refuseDelivery(
             deal,
             d,
             abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[stage].operator)
@@ -238,7 +244,7 @@ contract TaskRegistryWordsTest is Suite {
             (, words) = wordsOf(deal, 0, leaves, leaves);
         }
         (d.receipts[1], d.sigs[1]) = (r, words);
-        refuse(
+        refuseDelivery(
             deal,
             d,
             abi.encodeWithSelector(ITaskRegistry.BadSignature.selector, deal.plan[1].operator)
@@ -250,11 +256,6 @@ contract TaskRegistryWordsTest is Suite {
     function finish(Deal memory deal) private {
         skipTime(uint256(deal.order.window) + 1);
         finalize(deal);
-    }
-
-    function refuse(Deal memory deal, Delivery memory d, bytes memory why) private {
-        vm.expectRevert(why);
-        deliver(deal, d);
     }
 
     function credits() private view returns (uint256[] memory list) {

@@ -106,7 +106,6 @@ interface ITaskRegistry {
     error MinerCannotWork(address operator);
     error ReceiptMismatch(uint256 stage);
     error BadWords(uint256 stage);
-    error SenderNotKey(address caller);
     error ReceiptChainBroken(uint256 stage);
     error TokenCountMismatch(uint256 stage);
     error RequestCountMismatch(uint256 stage);

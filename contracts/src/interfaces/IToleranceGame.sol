@@ -94,7 +94,6 @@ interface IToleranceGame is IArbitrator {
     error ParamsInvalid();
     error WrongPhase(Phase have);
     error NotTurn(address caller);
-    error SenderNotKey(address caller);
     error ClockOver(uint256 endedAt);
     error ClockRunning(uint256 endsAt);
     error ReceiptMismatch();

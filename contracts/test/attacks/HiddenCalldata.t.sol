@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
 import {IToleranceGame} from "../../src/interfaces/IToleranceGame.sol";
+import {SenderNotKey} from "../../src/libraries/Senders.sol";
 import {Place} from "../../src/trace/Layout.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
 import {GameFixture} from "../fixtures/GameFixture.sol";
@@ -65,8 +66,7 @@ contract HiddenCalldataTest is GameFixture {
         challenger = address(hiding);
         DisputeId id = openGame();
         hiding.hide(accuseCall(id));
-        bytes memory refusal =
-            abi.encodeWithSelector(IToleranceGame.SenderNotKey.selector, challenger);
+        bytes memory refusal = abi.encodeWithSelector(SenderNotKey.selector, challenger);
         vm.expectRevert(refusal);
         hiding.go();
         skipTime(TURN_SECONDS + 1);
@@ -78,8 +78,7 @@ contract HiddenCalldataTest is GameFixture {
         for (uint256 i; i < 9; ++i) {
             (, DisputeId id) = gameIn(belongs(i));
             address player = i == 3 || i == 8 ? operator : challenger;
-            bytes memory refusal =
-                abi.encodeWithSelector(IToleranceGame.SenderNotKey.selector, player);
+            bytes memory refusal = abi.encodeWithSelector(SenderNotKey.selector, player);
             bytes memory move = read(i, id);
             // Called by a contract that was called by a key.
             vm.prank(player, stranger);
