@@ -20,6 +20,9 @@ from core.engine.model.naming import Family
 from core.engine.weights.formats import NumberFormat
 from core.protocol.errors import ModelUnsupported
 
+_INT4_MIDDLE = 8  # of 0 … 15, which CUDA's kernel takes off again
+_INNER_TILES = 8
+
 
 def refuse_unquantisable(
     config: PreTrainedConfig, layers: nn.ModuleList, form: NumberFormat
@@ -93,29 +96,50 @@ def _meet_torchao() -> None:
 
 
 def _quantise(module: nn.Linear, form: NumberFormat) -> None:
+    """Hold a linear module's weight in integers, on its device.
+
+    They are found on the processor: a division that another device rounds otherwise moves a
+    weight at a tie, such as every row's largest, by one whole step, and the machine would serve
+    other weights than it is audited with.
+    """
     _meet_torchao()
     from torchao.quantization import quantize_
 
-    config = _config(form, module.weight.device)
-    quantize_(module, config, filter_fn=lambda found, _: found is module)
+    device = module.weight.device
+    module.weight = nn.Parameter(module.weight.detach().cpu(), requires_grad=False)
+    quantize_(module, _config(form), filter_fn=lambda found, _: found is module)
+    if device.type != "cpu":
+        held = _packed_for_cuda(module.weight, form) if form.bits == 4 else module.weight
+        module.weight = nn.Parameter(held.to(device), requires_grad=False)
 
 
-def _config(form: NumberFormat, device: torch.device) -> Any:
+def _config(form: NumberFormat) -> Any:
     if form.bits == 8:
         from torchao.quantization import Int8WeightOnlyConfig
 
         return Int8WeightOnlyConfig(set_inductor_config=False)
-    if device.type == "cpu":
-        from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+    from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
 
-        return PrototypeInt4WeightOnlyConfig(group_size=form.group, set_inductor_config=False)
-    from torchao.quantization import Int4WeightOnlyConfig
-    from torchao.quantization.quantize_.workflows import Int4PackingFormat
+    return PrototypeInt4WeightOnlyConfig(group_size=form.group, set_inductor_config=False)
 
-    return Int4WeightOnlyConfig(
-        group_size=form.group,
-        int4_packing_format=Int4PackingFormat.TILE_PACKED_TO_4D,
-        set_inductor_config=False,
+
+def _packed_for_cuda(held: Any, form: NumberFormat) -> Any:
+    """The same integers, scales and offsets in the order that CUDA's kernel reads, on that device.
+
+    Inputs are filled up to a multiple of 1024 and outputs to one of 8, with weights of 0.
+    """
+    from torchao.quantization.quantize_.workflows import Int4TilePackedTo4dTensor
+
+    outputs, inputs = held.shape
+    wider, longer = -inputs % 1024, -outputs % 8
+    integers = nn.functional.pad(_integers(held, form) + _INT4_MIDDLE, (0, wider, 0, longer))
+    pairs = (integers[:, ::2] << 4 | integers[:, 1::2]).to(torch.uint8).cuda()
+    scales = nn.functional.pad(held.scale_and_zero, (0, 0, 0, longer, 0, wider // form.group))
+    return Int4TilePackedTo4dTensor(
+        torch.ops.aten._convert_weight_to_int4pack(pairs, _INNER_TILES),
+        scales.contiguous().cuda(),
+        [1, form.group],
+        held.shape,
     )
 
 
@@ -131,15 +155,22 @@ def _exact_values(weight: Tensor, form: NumberFormat) -> Tensor:
 
 
 def _int4_values(held: Any, form: NumberFormat) -> Tensor:
-    # The packing is the kernel's own business, so the kernel unpacks it: with scale 1 and offset 0
-    # it multiplies the integers, −8 … 7, with an identity, exactly.
     outputs, inputs = held.shape
-    groups = inputs // form.group
-    plain = torch.zeros(groups, outputs, 2, dtype=torch.bfloat16)
-    plain[..., 0] = 1
-    identity = torch.eye(inputs, dtype=torch.bfloat16)
-    integers = torch.ops.aten._weight_int4pack_mm_for_cpu(identity, held.qdata, form.group, plain)
     scales, offsets = held.scale_and_zero.double().unbind(-1)  # [groups, outputs]
-    grouped = integers.double().T.reshape(outputs, groups, form.group)
+    grouped = _integers(held, form).double().reshape(outputs, inputs // form.group, form.group)
     values = grouped * scales.T[..., None] + offsets.T[..., None]
     return values.reshape(outputs, inputs)
+
+
+def _integers(held: Any, form: NumberFormat) -> Tensor:
+    """−8 … 7 of a weight that the processor holds, [outputs, inputs].
+
+    The packing is the kernel's own business, so the kernel unpacks it: with scale 1 and offset 0 it
+    multiplies the integers with an identity, exactly.
+    """
+    outputs, inputs = held.shape
+    plain = torch.zeros(inputs // form.group, outputs, 2, dtype=torch.bfloat16)
+    plain[..., 0] = 1
+    identity = torch.eye(inputs, dtype=torch.bfloat16)
+    made = torch.ops.aten._weight_int4pack_mm_for_cpu(identity, held.qdata, form.group, plain)
+    return made.T.to(torch.int32)
