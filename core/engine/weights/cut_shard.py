@@ -25,6 +25,7 @@ from core.engine.model.refusal import attention_of, unsupported
 from core.engine.model.wide_end import widen_end
 from core.engine.weights.formats import NumberFormat
 from core.engine.weights.loading import Filling, Source, fill_model
+from core.engine.weights.precision import require_precision
 from core.engine.weights.quantise import quantise_layer, refuse_unquantisable, round_to
 from core.engine.weights.shape import context_of
 from core.protocol.types import LayerRange
@@ -46,8 +47,11 @@ def build_shard(
     """A shard from a whole model's configuration and a source of stored tensors.
 
     `needed` maps canonical names to stored names (`Parts.of`). Raises ModelUnsupported when tensors
-    are missing or have another shape than the configuration says.
+    are missing or have another shape than the configuration says, UsageError for a device that
+    multiplies less exactly than audits allow.
     """
+    if device.type == "cuda":
+        require_precision(device)
     total = config.num_hidden_layers
     compute = torch.float64 if reference else getattr(torch, form.compute)
     options = {"attn_implementation": attention_of(config)}
