@@ -292,7 +292,8 @@ class BatchEngine:
             alone = piece.as_decodes or count == 1
             planned.append(PlannedRows(h, first, count, piece.position, alone))
             first += count
-        positions = torch.cat([torch.arange(r.position, r.position + r.count) for r in planned])
+        starts = np.repeat([r.position - r.first for r in planned], [r.count for r in planned])
+        positions = torch.from_numpy(np.arange(first) + starts)
         x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
         at_end = shard.is_last and end == len(self._gates.layers)
         wanted = _wanted(pieces, planned) if at_end else []

@@ -7,7 +7,7 @@ and are copied before a request writes into them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,11 +103,11 @@ class PagedKv:
         for held, tokens in growth:
             blocks = -(-tokens // PAGE_TOKENS)
             for number, table in held.tables.items():
-                count = len(table.layers) * max(0, blocks - table.blocks)
-                if tokens > held.length and held.length % PAGE_TOKENS:
-                    count += len(self._shared_tail(number, table, held.length))
                 key = self.classes[number].pool, held.microbatch
+                count = len(table.layers) * max(0, blocks - table.blocks)
                 wanted[key] = wanted.get(key, 0) + count
+        for held, number, shared in self._shared_tails(growth):
+            wanted[self.classes[number].pool, held.microbatch] += len(shared)
         for (number, microbatch), count in wanted.items():
             while count > self.allocators[number].room(microbatch):
                 if not self.on_short(microbatch):
@@ -120,11 +120,11 @@ class PagedKv:
             raise KvShort("too few pages for the step")
         self._copies.clear()
         self._blank.clear()
+        for held, number, shared in list(self._shared_tails(growth)):
+            self._own_tail(held, number, shared)
         for held, tokens in growth:
             blocks = -(-tokens // PAGE_TOKENS)
             for number, table in held.tables.items():
-                if tokens > held.length and held.length % PAGE_TOKENS:
-                    self._own_tail(number, table, held)
                 if blocks > table.blocks:
                     count = len(table.layers) * (blocks - table.blocks)
                     table.extend(blocks, self._take(number, count, held.microbatch))
@@ -137,8 +137,11 @@ class PagedKv:
         """Copy what `grow` has unshared and clear what it gave out half used: it may hold NaN."""
         for pool, source, target, microbatch in self._copies:
             self.store.write(pool, target, microbatch, self.store.read(pool, source, microbatch))
+        blank: dict[tuple[int, int], list[Pages]] = {}
         for pool, pages, microbatch in self._blank:
-            self.store.clear(pool, pages, microbatch)
+            blank.setdefault((pool, microbatch), []).append(pages)
+        for (pool, microbatch), many in blank.items():
+            self.store.clear(pool, np.concatenate(many), microbatch)
         self._copies.clear()
         self._blank.clear()
 
@@ -202,20 +205,36 @@ class PagedKv:
             given += len(pages)
         return given
 
-    def _shared_tail(self, number: int, table: PageTable, length: int) -> Pages:
-        """Which of the layers share the block of position `length` with another request."""
-        allocator = self.allocator(number)
-        pages = table.pages[:, length // PAGE_TOKENS]
-        hot = pages < allocator.resident
-        shared = hot & (allocator.holders[np.where(hot, pages, 0)] > 1)
-        return np.flatnonzero(shared & (pages > 0))
+    def _shared_tails(
+        self, growth: Sequence[tuple[Held, int]]
+    ) -> Iterator[tuple[Held, int, Pages]]:
+        """Requests that grow in a block that they share with another one, the class, and which of
+        its layers.
+        """
+        growing = [h for h, tokens in growth if tokens > h.length and h.length % PAGE_TOKENS]
+        for number in range(len(self.classes)):
+            allocator = self.allocator(number)
+            inside = [held for held in growing if number in held.tables]
+            if not inside:
+                continue
+            tails = [h.tables[number].pages[:, h.length // PAGE_TOKENS] for h in inside]
+            pages = np.concatenate(tails)
+            hot = pages < allocator.resident
+            shared = hot & (allocator.holders[np.where(hot, pages, 0)] > 1) & (pages > 0)
+            if shared.any():
+                ends = np.cumsum([len(tail) for tail in tails])
+                for held, layers in zip(inside, np.split(shared, ends[:-1]), strict=True):
+                    if layers.any():
+                        yield held, number, np.flatnonzero(layers)
 
-    def _own_tail(self, number: int, table: PageTable, held: Held) -> None:
-        shared = self._shared_tail(number, table, held.length)
-        if len(shared):
-            block = held.length // PAGE_TOKENS
-            source = table.pages[shared, block].copy()
-            target = self._take(number, len(shared), held.microbatch)
-            self._copies.append((self.classes[number].pool, source, target, held.microbatch))
-            table.pages[shared, block] = target
-            self.allocator(number).give_back(source, held.microbatch)
+    def _own_tail(self, held: Held, number: int, shared: Pages) -> None:
+        table, block = held.tables[number], held.length // PAGE_TOKENS
+        # The last of several that write is left alone with the page.
+        shared = shared[self.allocator(number).holders[table.pages[shared, block]] > 1]
+        if not len(shared):
+            return
+        source = table.pages[shared, block].copy()
+        target = self._take(number, len(shared), held.microbatch)
+        self._copies.append((self.classes[number].pool, source, target, held.microbatch))
+        table.pages[shared, block] = target
+        self.allocator(number).give_back(source, held.microbatch)
