@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.engine.weights.store import model_path
 
@@ -16,34 +16,49 @@ if TYPE_CHECKING:
 
 NAMES = {"gemma": "Gemma 3 270M", "smollm": "SmolLM2 135M", "llama": "random Llama 18 × 640"}
 QUICK_NAMES = {"llama": "tiny random Llama"}
+#: Random Llamas by name: layers, hidden and vocabulary.
+_LLAMAS: dict[str, dict[str, Any]] = {
+    "llama": {
+        "layers": 18,
+        "hidden": 640,
+        "vocab": 32000,
+        "options": {"intermediate_size": 2048, "num_key_value_heads": 4},
+    },
+    "llama-1b": {
+        "layers": 16,
+        "hidden": 2048,
+        "vocab": 128256,
+        "dtype": "bfloat16",
+        "options": {
+            "intermediate_size": 8192,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+        },
+    },
+}
 
 
 @cache
 def model_folder(name: str) -> Path:
-    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where installed, `llama` and `tiny`.
+    """`gemma` (Gemma 3 270M) and `smollm` (SmolLM2 135M) where installed, random Llamas and `tiny`.
 
-    `llama` is random, with 18 layers of 640 and half a gigabyte, and is written once, beside the
-    others.
+    `llama` has 18 layers of 640 and half a gigabyte, `llama-1b` 16 of 2048 and two and a half. They
+    are written once, beside the others.
     """
     if name == "tiny":
         return tiny_folder(name)
-    if name != "llama":
+    if name not in _LLAMAS:
         return model_path({"gemma": "gemma3-270m", "smollm": "smollm2-135m"}[name])
     from devnet.models.tiny_models import write_tiny_model
 
-    target = model_path("random-llama-18x640")
+    sizes = _LLAMAS[name]
+    target = model_path(f"random-llama-{sizes['layers']}x{sizes['hidden']}")
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
             write_tiny_model(
-                Path(work) / "model",
-                "llama",
-                layers=18,
-                hidden=640,
-                vocab=32000,
-                context=2048,
-                weight_std=0.02,
-                options={"intermediate_size": 2048, "num_key_value_heads": 4},
+                Path(work) / "model", "llama", context=2048, weight_std=0.02, **sizes
             ).rename(target)
     return target
 
