@@ -15,9 +15,7 @@ from benchmarks.table import Row
 from benchmarks.trust.judging import Finding, Judge
 from benchmarks.trust.kernels import OTHER_SUMS
 from benchmarks.trust.town import SAMPLED, Served, Town, attention, columns, quick_columns, town
-from core.dispute.registration.kernels import by_pieces, with_threads
-from core.engine.batch.batch import BatchEngine
-from core.engine.batch.pieces import RequestPiece
+from core.dispute.registration.kernels import by_pieces, in_company, with_threads
 from core.engine.batch.whole import prepare, run_whole
 from core.engine.kernels.prepack import prepack
 from core.engine.model.blocks import Final, ModelShard, output_of
@@ -164,31 +162,9 @@ def _batched(shard: ModelShard, batch: int, *, bare: bool = False, least_rows: i
 
     def run(x: Tensor) -> Tensor:
         with _no_kernels() if bare else ExitStack():
-            engine = BatchEngine(shard, kv_bytes=2**27, prefix_share=0, least_rows=least_rows)
-            try:
-                return _in_company(engine, x, batch)
-            finally:
-                engine.close()
+            return in_company(shard, x, PROMPT_TOKENS, batch, least_rows=least_rows)
 
     return run
-
-
-def _in_company(engine: BatchEngine, x: Tensor, batch: int) -> Tensor | Final:
-    head, got = PROMPT_TOKENS, []
-    others = list(range(batch - 1))
-    for name in ("r", *others):
-        engine.open(name)
-    ends = [head, *range(head + 1, len(x) + 1)]
-    for first, end in zip([0, *ends], ends, strict=False):
-        pieces = [RequestPiece("r", x[first:end], first, "all")]
-        for i in others:
-            # Each of another length, so that rows of many positions meet in one step.
-            fed = x[i % 7 : i % 7 + 1 + (i % 5 if first == 0 else 0)]
-            pieces.append(RequestPiece(i, fed, engine.length(i), "last"))
-        got.append(engine.step(pieces, states=True)[0])
-    if isinstance(got[0], Final):
-        return Final(*map(torch.cat, zip(*got, strict=True)))
-    return torch.cat(got)
 
 
 @contextmanager

@@ -42,14 +42,15 @@ def largest(
     numerics: str,
     texts: Sequence[Tensor],
     depths: Sequence[int],
+    device: str = "cpu",
 ) -> dict[tuple[int, int], Largest]:
     """(max_depth, min_rows) → the largest of each tolerance's windows.
 
     `sigma` [boundaries, D] are the program's. `texts` are ids [N]; their first rows, which are
-    giants, are left out. `numerics` is a name of `formats.FORMATS`.
+    giants, are left out. `numerics` is a name of `formats.FORMATS`. The kernels are the device's.
     """
     found = {(t.max_depth, t.min_rows): Largest() for t in tolerances}
-    for span, kernel, served, exact in deviations(model_dir, numerics, texts, depths):
+    for span, kernel, served, exact in deviations(model_dir, numerics, texts, depths, device):
         scale = np.asarray(sigma[span.end], np.float64)
         for (depth, rows), before in found.items():
             if len(span) > depth:
@@ -71,7 +72,11 @@ def random_ids(model_dir: Path, rows: int, seed: int) -> Tensor:
 
 
 def deviations(
-    model_dir: Path, numerics: str, texts: Sequence[Tensor], depths: Sequence[int]
+    model_dir: Path,
+    numerics: str,
+    texts: Sequence[Tensor],
+    depths: Sequence[int],
+    device: str = "cpu",
 ) -> Iterator[tuple[LayerRange, str, Any, Any]]:
     """(span, kernel, served rows, exact rows), both [N - 1, D], of every span of these depths."""
     layers = describe_model(model_dir).layers
@@ -79,7 +84,7 @@ def deviations(
         entering = list(texts)
         for start in range(0, layers, depth):
             span = LayerRange(start, min(start + depth, layers))
-            load = partial(load_shard, model_dir, span, numerics=numerics)
+            load = partial(load_shard, model_dir, span, numerics=numerics, device=device)
             exact, ways = load(reference=True), honest_ways(load)
             for i, x in enumerate(entering):
                 made: Any = reexecute(exact, x if start == 0 else x.double(), states=True)

@@ -65,6 +65,8 @@ class Site:
     program: Program
     model: TraceModel
     span: LayerRange
+    #: Where honest machines compute.
+    device: str = "cpu"
 
     @property
     def numerics(self) -> str:
@@ -81,7 +83,7 @@ class Site:
         return Conditioning(self._layout(len(x)), self.model, Boundaries(given))
 
     def load(self) -> ModelShard:
-        return load_shard(self.folder, self.span, numerics=self.numerics)
+        return load_shard(self.folder, self.span, numerics=self.numerics, device=self.device)
 
     def _layout(self, rows: int) -> TraceLayout:
         return TraceLayout(self.program, self.span.start, self.span.end, rows, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from core.dispute.trace.families import BF16_TOLERANCES, FAMILIES, FP32_TOLERANCES
 from devnet.models import calibration
+from devnet.models.calibrate import NUMERICS, promised
 from tests.core.dispute.trace.shadow import Measured, in_shadow_because
 
 
@@ -16,7 +17,7 @@ def in_shadow(
     profile = calibration.measured()["profiles"][numerics]
     return {
         (entry["max_depth"], entry["min_rows"]): in_shadow_because(
-            Measured(entry["windows"], entry["largest"], profile["machines"]),
+            Measured(entry["windows"], entry["largest"], tuple(profile["machines"])),
             entry["parts_per_trillion"],
         )
         for entry in profile["families"][architecture]
@@ -70,3 +71,12 @@ def test_one_kind_of_machine_is_not_enough_for_real_money(family: str) -> None:
         assert not any("half of T" in reason for reason in why), (
             "what is missing is evidence, not room"
         )
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_what_is_promised_covers_every_machine_that_measured(numerics: str) -> None:
+    profile = calibration.measured()["profiles"][numerics]
+    assert profile["families"] == promised(profile["machines"], NUMERICS[numerics].tolerances), (
+        "made by devnet.models.calibrate alone"
+    )
+    assert len(profile["machines"]) >= 2, "a processor and a graphics processor"
