@@ -14,6 +14,7 @@ FOREIGN = frozenset(
     __annotations__ __doc__ __name__ __signature__ __wrapped__
     _UNIX_SOCKET_PREFIX _make_process_args
     argtypes restype argv stderr stdout isolation_level prec
+    allow_bf16_reduced_precision_reduction
     filters globals lifespan_context openapi openapi_schema force_exit should_exit
     col_cost_ col_lower_ col_upper_ col_value format_ index_ integrality_ num_col_ num_row_
     row_lower_ row_upper_ start_ value_

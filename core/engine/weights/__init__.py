@@ -10,5 +10,6 @@
 `cut_shard`     the configuration of a whole model as the configuration of some of its layers
 `loading`       stored bytes to parameters, never held twice
 `quantise`      matrices held as integers
+`precision`     devices that round factors before they multiply, refused
 `selfcheck`     proof on a small clone that cutting changes nothing
 """
