@@ -176,8 +176,12 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         // INVARIANT: an Ack that counts nothing new changes nothing, not even the window.
         if (counted == job && !ends) revert AckStale(job.tokensIn(), job.tokensOut());
         if (state == State.Matched) {
-            uint256 from = block.timestamp < job.deadline() ? block.timestamp : job.deadline();
-            counted = counted.withFinalAt(from + order.window);
+            uint256 from = job.deadline();
+            if (block.timestamp < from) from = block.timestamp;
+            // SAFETY: both have 32 bits.
+            unchecked {
+                counted = counted.withFinalAt(from + order.window);
+            }
         }
         if (ends) {
             _settle(bound, counted, order, plan);

@@ -5,8 +5,9 @@ import {ITaskRegistry} from "../src/interfaces/ITaskRegistry.sol";
 import {SenderNotKey} from "../src/libraries/Senders.sol";
 import {IEscrow} from "../src/interfaces/IEscrow.sol";
 import {IEvidence} from "../src/interfaces/IEvidence.sol";
+import {Eip712Types} from "../src/libraries/Eip712Types.sol";
 import {Split} from "../src/libraries/Split.sol";
-import {Ack, Order, Stage} from "../src/types/Signed.sol";
+import {Ack, Order, Stage, StageReceipt} from "../src/types/Signed.sol";
 import {Messages} from "./fixtures/Messages.sol";
 import {Suite} from "./fixtures/Suite.sol";
 import {ContractWallet} from "./fixtures/Wallets.sol";
@@ -404,6 +405,62 @@ contract TaskRegistryFinishTest is Suite {
         delivery = newDelivery(deal, IN, OUT);
         delivery.receipts[1].layerTo += 1;
         expectReceiptFault(deal, delivery, 1, reason);
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].startedAt = 1 << 63;
+        expectReceiptFault(deal, delivery, 1, reason);
+        delivery = newDelivery(deal, IN, OUT);
+        delivery.receipts[1].signedAt = type(uint64).max;
+        expectReceiptFault(deal, delivery, 1, reason);
+    }
+
+    /// No tool decodes such bytes, so nobody could audit what was paid by them.
+    function testFuzz_deliver_withBitsThatNoTimeHas_reverts(bool isEnd, uint256 bit) public {
+        Deal memory deal = matchedDeal(3);
+        Delivery memory delivery = newDelivery(deal, IN, OUT);
+        uint64 marker = 0x5EC0_4D5A_B0DE_C0DE;
+        StageReceipt memory receipt = delivery.receipts[1];
+        receipt.startedAt = isEnd ? 0 : marker;
+        receipt.signedAt = isEnd ? marker : 0;
+        bytes32 marked = bytes32(uint256(marker));
+        bytes32 wild = marked | bytes32(1 << bound(bit, 64, 255));
+        bytes memory words = abi.encodePacked(
+            Eip712Types.STAGE_RECEIPT_TYPEHASH, replaced(abi.encode(receipt), marked, wild)
+        );
+        delivery.sigs[1] = sign(deal.keys[1], digest(keccak256(words)));
+        bytes memory call = abi.encodeCall(
+            tasks.deliver, (deal.order, deal.plan, delivery.receipts, delivery.sigs)
+        );
+        bytes memory body = new bytes(call.length - 4);
+        for (uint256 i; i < body.length; ++i) {
+            body[i] = call[i + 4];
+        }
+        vm.prank(stranger, stranger);
+        (bool done, bytes memory reason) = address(tasks)
+            .call(abi.encodePacked(tasks.deliver.selector, replaced(body, marked, wild)));
+        vm.assertFalse(done);
+        vm.assertEq(reason, abi.encodeWithSelector(ITaskRegistry.ReceiptMismatch.selector, 1));
+    }
+
+    /// `data` with another word in the one place of a word.
+    function replaced(bytes memory data, bytes32 from, bytes32 to)
+        private
+        pure
+        returns (bytes memory)
+    {
+        uint256 found;
+        for (uint256 offset = 32; offset <= data.length; offset += 32) {
+            bytes32 word;
+            assembly ("memory-safe") {
+                word := mload(add(data, offset))
+            }
+            if (word != from) continue;
+            ++found;
+            assembly ("memory-safe") {
+                mstore(add(data, offset), to)
+            }
+        }
+        vm.assertEq(found, 1);
+        return data;
     }
 
     function testFuzz_deliver_withMutatedSignature_reverts(uint256 bit, uint256 stage) public {

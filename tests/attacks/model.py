@@ -249,7 +249,7 @@ class Model(Accounts):
             for i, (stage, (said, by)) in enumerate(zip(plan, receipts, strict=False)):
                 place = (*hashes, i, stage.layer_from, stage.layer_to)
                 given = said.order_hash, said.plan_hash, said.stage, said.layer_from, said.layer_to
-                need(given == place, "ReceiptMismatch", i)
+                need(given == place and _is_held(said), "ReceiptMismatch", i)
                 need(said.input_root == before.output_root, "ReceiptChainBroken", i)
                 counts = said.tokens_in, said.tokens_out
                 same = i == 0 or counts == (before.tokens_in, before.tokens_out)
@@ -356,7 +356,7 @@ class Model(Accounts):
                 stage = plan[i]
                 place = (*hashes, stage.layer_from, stage.layer_to)
                 given = receipt.order_hash, receipt.plan_hash, receipt.layer_from, receipt.layer_to
-                need(given == place, "ReceiptMismatch", i)
+                need(given == place and _is_held(receipt), "ReceiptMismatch", i)
                 self._is_signed(need, receipt, by, stage.operator)
                 need(not job.fault_mask >> i & 1, "StageAlreadyAtFault", i)
             need(trial not in self.trial, "StageAlreadyDisputed", i)
@@ -392,3 +392,8 @@ class Model(Accounts):
         requester, cap = order.requester, self._max_nano(order) // NANO
         number = self._open_dispute(owner, tasks, requester, requester, cap)
         self.close_dispute(tasks, owner, number, SLASH_ALL_BPS, cap)
+
+
+def _is_held(receipt: StageReceipt) -> bool:
+    """Do 63 bits hold its times?"""
+    return max(receipt.started_at, receipt.signed_at) < 2**63

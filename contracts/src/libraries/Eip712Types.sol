@@ -139,7 +139,7 @@ library Eip712Types {
     }
 
     /// The hash of a struct of static values, from its words in calldata. A word with bits that its
-    /// type has not hashes otherwise than the value, so nobody signed it.
+    /// type has not hashes otherwise than the value, so only a cheat signs it.
     function _hash(bytes32 typeHash, uint256 head, uint256 length)
         private
         pure

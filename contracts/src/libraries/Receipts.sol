@@ -23,7 +23,7 @@ library Receipts {
         if (
             receipt.orderHash != binding.orderHash || receipt.planHash != binding.planHash
                 || receipt.stage != index || receipt.layerFrom != stage.layerFrom
-                || receipt.layerTo != stage.layerTo
+                || receipt.layerTo != stage.layerTo || !_areTimesHeld(receipt)
         ) revert ITaskRegistry.ReceiptMismatch(index);
         receiptHash = Eip712Types.receiptHash(receipt);
         if (Words.areWords(signature)) {
@@ -33,6 +33,17 @@ library Receipts {
         bytes32 digest = Eip712Types.toDigest(binding.separator, receiptHash);
         if (!Eip712Types.isSignedBy(stage.operator, digest, signature)) {
             revert ITaskRegistry.BadSignature(stage.operator);
+        }
+    }
+
+    /// Do 63 bits hold both times?
+    ///
+    /// SAFETY: nothing else reads them, and they are hashed as they stand in calldata. A stage that
+    /// signed more bits would be paid for a receipt that no auditor's tools can read.
+    function _areTimesHeld(StageReceipt calldata receipt) private pure returns (bool held) {
+        assembly ("memory-safe") {
+            let both := or(calldataload(add(receipt, 0x180)), calldataload(add(receipt, 0x1a0)))
+            held := iszero(shr(63, both))
         }
     }
 
