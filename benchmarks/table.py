@@ -34,7 +34,7 @@ def run(package: str, parts: Sequence[str]) -> int:
 
     A part with a missed row runs once more under py-spy. What took its time is printed below the
     table, or in JSON with those rows. With `--quick` a part's constants take the values of its
-    `QUICK`, and its figures mean nothing.
+    `QUICK`, and its figures mean nothing. With `--minutes` a part that searches does so for longer.
     """
     asked = argparse.ArgumentParser(
         prog=f"python -m {package}",
@@ -49,16 +49,19 @@ def run(package: str, parts: Sequence[str]) -> int:
     asked.add_argument(
         "--quick", action="store_true", help="the shortest form: every part runs, no figure counts"
     )
+    asked.add_argument("--minutes", type=float, help="of each search, in parts that search")
     options = asked.parse_args()
     by_part: dict[str, list[Row]] = {}
     for part in parts if options.only is None else (options.only,):
         print(f"measuring {part} …", file=sys.stderr, flush=True)
         module = import_module(f"{package}.{part}")
-        quick = getattr(module, "QUICK", {}) if options.quick else {}
+        other = dict(getattr(module, "QUICK", {})) if options.quick else {}
+        if options.minutes is not None and hasattr(module, "MINUTES"):
+            other["MINUTES"] = options.minutes
         # What a part itself prints or logs is no part of the table.
         with (
             redirect_stdout(sys.stderr),
-            patch.multiple(module, **quick) if quick else nullcontext(),
+            patch.multiple(module, **other) if other else nullcontext(),
         ):
             by_part[part] = module.rows()
         # The whole takes more than an hour: what a part came to is not lost with a later one.

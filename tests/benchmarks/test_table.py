@@ -74,6 +74,20 @@ def test_rows_are_printed_before_it_is_looked_where_time_goes(
     assert "quick" in printed and printed.count("NOT REACHED") == 1
 
 
+def test_minutes_are_those_of_parts_that_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _parts(monkeypatch, quick=[GOOD], search=[])
+    search = sys.modules["pretended.search"]
+    search.MINUTES = 1.0  # type: ignore[attr-defined]
+    rows = lambda: [replace(GOOD, ours=f"{search.MINUTES} min")]  # noqa: E731
+    search.rows = rows  # type: ignore[attr-defined]
+    for arguments, ours in (([], "1.0 min"), (["--minutes", "30"], "30.0 min")):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+        assert table.run("pretended", ("quick", "search")) == 0
+        assert ours in capsys.readouterr().out
+
+
 PART = '''
 import subprocess, sys, time
 from benchmarks.table import Row
