@@ -33,8 +33,8 @@ class AskTerms:
 class Ask:
     """One request. `request_id` is the caller's, unique among its own.
 
-    `on_end` is told once what became of a request with tokens, also of one that its reader has left
-    (`aclose`) or that an error ended.
+    `on_end` is told once what became of a request whose reader has left (`aclose`), or that an
+    error ended before its first token: something is due where stages have begun it.
     """
 
     request_id: str

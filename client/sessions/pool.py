@@ -199,11 +199,11 @@ class SessionPool:
                 self._on_reroute(_why_rerouted(turn))
                 await course.broke(turn, self._clock)
         except HeadraceError as error:
-            is_told = True
-            if now is not None:
-                await now.session.cancelled(now)
-                course.book(now)
-            if course.shown:
+            if course.shown:  # else what it comes to is told once it is known
+                is_told = True
+                if now is not None:
+                    await now.session.cancelled(now)
+                    course.book(now)
                 error.details["answered"] = course.answered("")
             raise
         finally:
@@ -552,7 +552,8 @@ class _Course:
 
     def answered(self, finish: str) -> Answered:
         """What became of it so far."""
-        assert self._last is not None, "no turn is over"
+        if self._last is None:  # no stage has heard of it
+            return Answered("", 0, (), len(self.ask.prompt.ids), 0, finish, 0, is_partial=True)
         match = self._last.session.match
         return Answered(
             job_id=match.job_id,
@@ -577,7 +578,7 @@ async def _tell(course: _Course, last: Turn | None) -> None:
     if last is not None:
         await last.session.cancelled(last)
         course.book(last)
-    if course.shown and course.ask.on_end is not None:
+    if course.ask.on_end is not None:
         course.ask.on_end(course.answered(""))
 
 

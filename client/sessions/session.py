@@ -53,6 +53,7 @@ class Turn:
         self.cost_units = 0  # set when it is over
         self.over = asyncio.Event()
         self.is_booked = False
+        self.is_unwanted = False  # it ends with its next token
         self._queue: asyncio.Queue[tuple[int, int, Logprobs | None] | None] = asyncio.Queue()
 
     @property
@@ -175,14 +176,24 @@ class LiveSession(Pipeline):
             await self._submit(index)
             await written
         except BaseException as error:
-            turn.state.fail(error if isinstance(error, HeadraceError) else Interrupted())
+            if isinstance(error, HeadraceError):
+                turn.state.fail(error)
+            self.cancel(turn)
             await asyncio.gather(written, return_exceptions=True)
             raise
         return turn
 
     def cancel(self, turn: Turn) -> None:
-        """End a request: the stages stop, what came is paid, the session lives on."""
-        turn.state.fail(Interrupted())
+        """End a request: the stages stop, what they did is paid, the session lives on.
+
+        One that has no token yet ends with its first: what was read of its prompt is not for free.
+        Stages that have not begun it say so.
+        """
+        if turn.state.tokens or turn.index not in self._submitted:
+            turn.state.fail(Interrupted())
+        elif not turn.is_unwanted and not turn.state.done.is_set():
+            turn.is_unwanted = True
+            spawn(self._push(wire.Cancel(self.order_hash, turn.index)), self._tasks)
 
     async def cancelled(self, turn: Turn) -> None:
         """Cancel, and wait until it is known what came."""
@@ -223,7 +234,10 @@ class LiveSession(Pipeline):
         return prompt.ids, how | {"prompt_proof": [], "sampling_proof": [], "opening": opening}
 
     def _tell_turn(self, index: int, step: int, token: int) -> None:
-        self._turns[index].tell(step, token)
+        turn = self._turns[index]
+        turn.tell(step, token)
+        if turn.is_unwanted:
+            turn.state.fail(Interrupted())
 
     async def _follow(self, turn: Turn) -> None:
         """From a request's last word to the acknowledgement that covers it."""

@@ -29,7 +29,7 @@ Side = Literal["in", "out", "states"]
 """Rows that entered a stage, that left it (of a last stage: token ids), and a last stage's state
 rows, from which its tokens were drawn."""
 
-Finish = Literal["", "stop", "length"]
+Finish = Literal["", "stop", "length", "cancelled"]
 Proof = Annotated[list[t.Hash32], msgspec.Meta(max_length=32)]
 Plan = Annotated[list[t.Stage], msgspec.Meta(min_length=1, max_length=MAX_STAGES)]
 Endpoint = Annotated[str, msgspec.Meta(max_length=255)]
@@ -270,7 +270,11 @@ class Cut(OfRequest, frozen=True):
 
 
 class Cancel(OfRequest, frozen=True):
-    """Client to every stage: forget this request."""
+    """Client to every stage: no more of this request.
+
+    A first stage forgets one that has not begun and says so (RequestFailed). One that has begun
+    ends with the last stage's next token, and is signed for.
+    """
 
 
 class Receipt(Message, frozen=True):

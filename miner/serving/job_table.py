@@ -37,6 +37,7 @@ CLIENT_LOST_S = 60.0
 UNKNOWN_JOB = "E-JOB-UNKNOWN"
 NOT_MATCHED = "E-JOB-NOT-MATCHED"
 JOB_OVER = "E-JOB-OVER"
+CAPS = "E-JOB-CAPS"
 UNPAID = "E-JOB-UNPAID"
 NOT_PAID = "E-JOB-ACK"
 log = get_logger(__name__)
@@ -108,6 +109,7 @@ class ActiveJob:
     waiting: deque[int] = field(default_factory=deque)
     tokens_in: int = 0  # promised to submitted or finished requests, against the order's caps
     tokens_out: int = 0
+    rows_seen: int = 0  # at a later stage: of all requests, against the same caps
     promised: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, by request
     done: tuple[int, int] = (0, 0)  # tokens in and out of finished requests
     acked: tuple[int, int] = (0, 0)  # of these, what the newest acknowledgement covers
@@ -140,6 +142,11 @@ class ActiveJob:
         """How many of its requests run at once at most."""
         terms = self.stored.signed.terms
         return admission.requests_reserved(self.order, admission.JOB_REQUESTS, terms)
+
+    @property
+    def running(self) -> int:
+        """How many of its requests run here now."""
+        return sum(run.request.phase is RequestPhase.RUNNING for run in self.runs.values())
 
     @property
     def is_complete(self) -> bool:
@@ -176,10 +183,23 @@ class ActiveJob:
         order, units = self.order, pricing.stage_units(self.stored.place, spec)
         return pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
 
+    def take_on(self, run: RequestRun, rows: int) -> None:
+        """Count a request's first `rows` rows at a later stage. Raises Refused beyond the caps.
+
+        INVARIANT: no stage computes more rows than the order pays tokens, whoever sends them.
+        """
+        more, paid = rows - run.rows_seen, self.order.max_tokens_in + self.order.max_tokens_out
+        if more <= 0:
+            return
+        if self.rows_seen + more > paid:
+            raise Refused(CAPS, f"{self.rows_seen} + {more} rows, the order pays {paid} tokens")
+        self.rows_seen += more
+        run.rows_seen = rows
+
     def end_runs(self) -> None:
         """Cancel what runs: another plan took this one's place."""
         for run in list(self.runs.values()):
-            run.cancel()
+            run.give_up()
 
     def tell_client(self, message: wire.AnyMessage) -> None:
         """Push to the client's stream, if it has one open."""
@@ -362,6 +382,7 @@ class JobTable:
             finished=set(leaves),
             tokens_in=done[0],
             tokens_out=done[1],
+            rows_seen=sum(done) - len(leaves),
             done=done,
             acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
         )

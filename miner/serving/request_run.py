@@ -34,7 +34,7 @@ from miner.serving import bf16_rows, request_state
 from miner.serving.committed_rows import RootedRows
 from miner.serving.outbox import Outbox
 from miner.serving.receipts import ReceiptBook
-from miner.serving.request_state import Request
+from miner.serving.request_state import Request, RequestPhase
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -145,6 +145,8 @@ class RequestRun:
         self._again = False  # the next frame replaces rows that the next stage has
         self._is_taken = False  # another order goes on with it
         self._has_end = False  # all its tokens are known
+        self.is_unwanted = False  # its client wants no more of it
+        self.rows_seen = 0  # the most that were here, guesses too
         self._carry: wire.Carry | None = None  # what the client's continuation lets us take over
         self._carried: wire.Carried | None = None
         self._word: t.SignedWord | None = None  # of the stage before, about all rows that came
@@ -277,7 +279,22 @@ class RequestRun:
         self._touch()
 
     def cancel(self) -> None:
-        """The client gave it up."""
+        """The client wants no more: what has begun ends with its next token, and is signed for.
+
+        INVARIANT: no client ends work that was begun so that nobody is bound by it.
+        """
+        self.is_unwanted = True
+        is_stranded = self.request.phase is RequestPhase.STRANDED
+        if is_stranded or (self.request.is_first and self.has_not_begun):
+            self.give_up()
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether nothing was done for it here."""
+        return self.request.phase is RequestPhase.WAITING
+
+    def give_up(self) -> None:
+        """Forget it: nobody pays for it any more, or nothing comes of it."""
         self._leave(request_state.cancel(self.request))
 
     def stop(self) -> None:
@@ -648,7 +665,9 @@ class RequestRun:
         self._sampler.take(token)
         self._guesser.push(token)
         self.request = request_state.produce(
-            self.request, is_eos=self._ending.push(token) == "stop"
+            self.request,
+            is_eos=self._ending.push(token) == "stop",
+            is_unwanted=self.is_unwanted,
         )
         self._out.append(commit.token_bytes((token,)))
         self._states.append(drawn.state)

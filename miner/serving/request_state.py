@@ -145,7 +145,7 @@ def guesses_end(request: Request) -> Request:
     return replace(request, guessed=0)
 
 
-def produce(request: Request, *, is_eos: bool) -> Request:
+def produce(request: Request, *, is_eos: bool, is_unwanted: bool = False) -> Request:
     """A last stage sampled the next token. `finish` says whether it was the last one, and why."""
     due = request.prompt_tokens + request.produced
     if not request.is_last or request.phase is not RequestPhase.RUNNING or request.finish:
@@ -160,6 +160,8 @@ def produce(request: Request, *, is_eos: bool) -> Request:
         finish = "stop"
     elif produced >= request.max_new_tokens:
         finish = "length"
+    elif is_unwanted:
+        finish = "cancelled"
     return replace(request, produced=produced, finish=finish)
 
 

@@ -19,7 +19,15 @@ from core.runtime.tasks import spawn
 from miner.compute.compute import Compute
 from miner.records.store import CLOSED_STATES
 from miner.serving import answers, request_state
-from miner.serving.job_table import NOT_MATCHED, ActiveJob, JobTable, LoadedShard, Refused
+from miner.serving.job_table import (
+    AFTER_DEADLINE_S,
+    CAPS,
+    NOT_MATCHED,
+    ActiveJob,
+    JobTable,
+    LoadedShard,
+    Refused,
+)
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outbox, Outboxes
 from miner.serving.request_run import RequestRun, RunContext, Wires, failed, token_ids
@@ -35,17 +43,20 @@ AWAY_S = 1.0
 #: Cut.
 STRANDED_S = 60.0
 CLIENT_GONE_S = 15.0
+#: What its pipeline has not ended so long after its client left is forgotten.
+FORGOTTEN_S = 30.0
 #: Nor longer than this where its client has left too: one that lost only its stream is back within
 #: a second.
 LEFT_S = 3.0
 ASK_NEXT_S = 2.0
 MAX_RUNS = 1024
+#: A request ends at a later stage when the first one has begun the next.
+SLOTS_SLACK = 2
 
 UNAUTHORISED = answers.UNAUTHORISED
 BUSY = "E-JOB-BUSY"
 WRONG_PLACE = "E-JOB-PLACE"
 OPENING = "E-JOB-OPENING"
-CAPS = "E-JOB-CAPS"
 REQUEST_OVER = "E-JOB-REQUEST-OVER"
 UNEXPECTED = "E-PEER-UNEXPECTED"
 _WITH_PAYLOAD = (wire.Activations, wire.Submit, wire.ShowNode)
@@ -148,7 +159,7 @@ class StageService:
             await self._neighbours.close()
         runs = [run for job in self.table.jobs.values() for run in list(job.runs.values())]
         for run in runs:
-            run.cancel()
+            run.give_up()
         await asyncio.gather(*(run.closed() for run in runs))
         await asyncio.gather(*(outbox.close() for outbox in self._client_outboxes()))
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -171,21 +182,22 @@ class StageService:
             alone_s = 0.0 if job.client_gone_at is None else now - job.client_gone_at
             gone = alone_s > CLIENT_GONE_S
             closed = job.stored.chain_state in CLOSED_STATES
-            late = self.table.chain.now_s() > job.order.deadline
+            late_s = self.table.chain.now_s() - job.order.deadline
+            is_unpaid = closed or late_s > AFTER_DEADLINE_S or alone_s > FORGOTTEN_S
             for run in list(job.runs.values()):
-                if now - run.seen_at > AWAY_S:
+                silent_s, phase = now - run.seen_at, run.request.phase
+                if silent_s > AWAY_S:
                     run.makes_room()
-                if gone or closed or late:
+                if gone or late_s > 0:
                     run.cancel()
-                elif run.request.phase is RequestPhase.STRANDED:
-                    if now - run.seen_at > STRANDED_S or alone_s > LEFT_S:
-                        run.cancel()
+                if is_unpaid:
+                    run.give_up()
+                elif phase is RequestPhase.STRANDED:
+                    if silent_s > STRANDED_S or alone_s > LEFT_S or run.is_unwanted:
+                        run.give_up()
                 elif self.compute.is_waiting(run.key):
                     run.wait()
-                elif (
-                    run.request.phase is RequestPhase.RUNNING
-                    and now - run.seen_at > SILENT_REQUEST_S
-                ):
+                elif silent_s > SILENT_REQUEST_S and phase is RequestPhase.RUNNING:
                     # Kept, so that what was done is paid though a neighbour fell silent.
                     run.strand(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
@@ -274,7 +286,7 @@ class StageService:
                 finishes = [ending.push(token) for token in tokens]
                 for step, token in enumerate(tokens):
                     is_last = step == len(tokens) - 1
-                    finish = (finishes[-1] or "stop") if is_last else ""
+                    finish = (finishes[-1] or "cancelled") if is_last else ""
                     job.tell_client(_token(job, index, step, token, finish))
         job.tell_client(wire.Receipt(signed=await self._book.sign_over(stored, [index])))
 
@@ -433,14 +445,30 @@ class StageService:
 
     async def _cancel(self, channel: Channel, message: wire.Cancel) -> Answer:
         job = await self.table.find(message.order_hash)
-        _only(channel, *job.payers)
+        run, is_clients = job.runs.get(message.request), channel.peer.lower() in job.payers
+        if not is_clients:
+            _only(channel, _before(job))
         _in_order(job, message.request)
-        run = job.runs.get(message.request)
-        if run is not None:
+        if is_clients and run is not None:
             run.cancel()
-        elif message.request not in job.finished:
-            job.over.setdefault(message.request, RequestPhase.CANCELLED)
+        if not is_clients or job.stored.is_first:
+            self._forget(job, message)
         return None
+
+    def _forget(self, job: ActiveJob, message: wire.Cancel) -> None:
+        """A first stage has fed nothing of a request, and never will: the others forget it too."""
+        index = message.request
+        run = job.runs.get(index)
+        if run is not None and run.has_not_begun:
+            run.give_up()
+        elif run is None and index not in job.finished:
+            job.over.setdefault(index, RequestPhase.CANCELLED)
+        if job.over.get(index) is not RequestPhase.CANCELLED:
+            return
+        if job.stored.is_first:
+            job.tell_client(failed(job.stored, index, REQUEST_OVER, "it was cancelled here"))
+        if not job.stored.is_last:
+            self._outbox_to(job, job.stored.stage + 1).put(message)
 
     async def _cut(self, channel: Channel, message: wire.Cut) -> Answer:
         job = await self.table.find(message.order_hash)
@@ -482,6 +510,11 @@ class StageService:
             self._count("rows_late")
             self._stop_sender(job, message.request)
             return None
+        try:
+            job.take_on(run, message.start + message.rows)
+        except Refused as refusal:
+            run.fail(CheckFailed("the stage before sends too many rows", refusal.reason))
+            raise
         await self.compute.wait_for_room()
         run.take_rows(message, payload)
         return None
@@ -615,6 +648,11 @@ class StageService:
             return run
         if job.is_open_order and not (job.stored.is_first or job.stored.is_last):
             self._admit_in_the_middle(job, index, most_rows)
+        most = SLOTS_SLACK * max(job.at_once, job.reserved)
+        if job.running >= most:
+            refusal = Refused(BUSY, f"{most} requests of this job run at this stage")
+            self._give_up(job, index, refusal)
+            raise refusal
         return self._new_run(job, index)
 
     def _admit_in_the_middle(self, job: ActiveJob, index: int, most_rows: int) -> None:
@@ -681,6 +719,7 @@ class StageService:
         job.runs.pop(run.index, None)
         counts = run.counts if request.phase is RequestPhase.FINISHED else (0, 0)
         before = job.promised.pop(run.index, (0, 0))
+        job.rows_seen -= max(0, run.rows_seen - request.rows)  # wrong guesses cost no caps
         job.tokens_in += counts[0] - before[0]
         job.tokens_out += counts[1] - before[1]
         if request.phase is RequestPhase.FINISHED:
@@ -696,7 +735,7 @@ class StageService:
 
     def _begin_waiting(self, job: ActiveJob) -> None:
         """A first stage starts as many of a job's requests as the job has slots."""
-        running = sum(run.request.phase is RequestPhase.RUNNING for run in job.runs.values())
+        running = job.running
         while job.waiting and running < max(1, job.reserved):
             run = job.runs.get(job.waiting.popleft())
             if run is not None and run.request.phase is RequestPhase.WAITING:

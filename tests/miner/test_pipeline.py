@@ -401,6 +401,7 @@ async def test_a_job_of_which_something_has_no_receipt_stays_in_memory(
 ) -> None:
     machines, requester = await in_mid_answer(start, chain, (PROMPTS[1], greedy(6)))
     for channel in requester.channels:
+        await channel.send(wire.Stopped(order_hash=requester.order_hash, request=0))
         await channel.send(wire.Cancel(order_hash=requester.order_hash, request=0))
     await requester.submit(1)
     await requester.until(lambda: len(requester.receipts.get(1, {})) == 2)
@@ -480,18 +481,25 @@ async def in_mid_answer(
     return machines, requester
 
 
-async def test_cancelled_request_is_forgotten_and_others_go_on(
-    start: Start, chain: FakeChain
+@pytest.mark.parametrize("told", [(0, 1), (1,)], ids=["all are told", "only the last"])
+async def test_cancelled_request_ends_with_its_next_token_and_is_signed_for(
+    start: Start, chain: FakeChain, told: tuple[int, ...]
 ) -> None:
     machines, requester = await in_mid_answer(start, chain, (PROMPTS[1], greedy(6)))
-    for channel in requester.channels:
-        await channel.send(wire.Cancel(order_hash=requester.order_hash, request=0))
+    for stage in told:
+        cancel = wire.Cancel(order_hash=requester.order_hash, request=0)
+        await requester.channels[stage].send(cancel)
     await requester.submit(1)
-    await requester.finished([1])
+    await requester.finished([0, 1])
+    assert requester.finish == {0: "cancelled", 1: "length"}
+    for signed in requester.receipts[0].values():
+        assert signed.receipt.tokens_out == len(requester.tokens[0])
     await requester.until(lambda: all(m.table.active_requests == 0 for m in machines))
     await requester.until(lambda: all(m.compute.kv_tokens == 0 for m in machines))
-    answers = await requester.submit(0)
-    assert {m.code for m in answers if isinstance(m, wire.Failed)} == {"E-JOB-REQUEST-OVER"}
+    for machine in machines:
+        job = machine.table.jobs[requester.order_hash]
+        assert job.done == (job.tokens_in, job.tokens_out), "it counts against the order's caps"
+        assert job.done[1] == len(requester.tokens[0]) + 6
     await requester.close()
 
 
@@ -551,6 +559,9 @@ async def test_silent_requests_and_gone_clients_are_dropped(start: Start, chain:
     machines[0].stage.tick()
     assert machines[0].table.active_requests == 1
     machines[0].offset_s += 16.0
+    machines[0].stage.tick()
+    assert machines[0].table.active_requests == 1, "its pipeline may end it yet"
+    machines[0].offset_s += 15.0
     machines[0].stage.tick()
     assert machines[0].table.active_requests == 0
 

@@ -142,13 +142,17 @@ class Requester:
 
     async def finished(self, indices: Iterable[int]) -> None:
         wanted = set(indices)
+
+        def failed() -> list[wire.RequestFailed]:
+            return [failure for failure in self.failures if failure.request in wanted]
+
         await self.until(
             lambda: (
-                bool(self.failures)
+                bool(failed())
                 or all(len(self.receipts.get(i, {})) == len(self.machines) for i in wanted)
             )
         )
-        assert not self.failures, self.failures
+        assert not failed(), self.failures
 
     async def close(self) -> None:
         await asyncio.gather(*(channel.close() for channel in self.channels))

@@ -419,7 +419,7 @@ class _Answering:
         work.result()
 
     async def _break_off(self, state: str, error: HeadraceError) -> None:
-        answers = await self._told()
+        answers = await self._told(state)
         if answers:
             error.details["answered"] = True
             paid = self._gateway.show(sum(answer.cost_units for answer in answers))
@@ -439,15 +439,18 @@ class _Answering:
         self._exchange.push(final)
         self._exchange.end()
 
-    async def _told(self) -> tuple[Answered, ...]:
-        """What every answer with tokens came to; one not told in time, by its offered price."""
-        waiting = [choice.answered for choice in self._choices if choice.writer.tokens]
+    async def _told(self, state: str) -> tuple[Answered, ...]:
+        """What every answer came to for which something is due; one not told in time, by its
+        offered price. One whose reader left before its first token has read its prompt.
+        """
+        waiting = [c.answered for c in self._choices if c.writer.tokens or state == CANCELLED]
         if waiting:
             await asyncio.wait(waiting, timeout=TOLD_WITHIN_S)
         return tuple(
             choice.answered.result() if choice.answered.done() else self._estimate(number)
             for number, choice in enumerate(self._choices)
-            if choice.writer.tokens or choice.answered.done()
+            if choice.writer.tokens
+            or (choice.answered.done() and choice.answered.result().cost_units)
         )
 
     def _estimate(self, number: int) -> Answered:

@@ -176,9 +176,10 @@ class ToyAnswerer:
         units = cost(len(ask.prompt.ids), said) if said else 0
         counts, place = (len(ask.prompt.ids), said), ("0x" + "11" * 32, len(self.asked))
         answered = Answered(*place, OPERATORS, *counts, finish, units, not finish)
-        if said and ask.request_id not in self._told:
+        if ask.request_id not in self._told:
             self._told.add(ask.request_id)
-            self.bank.pay(ask.request_id, units)
+            if said:
+                self.bank.pay(ask.request_id, units)
             if ask.on_end is not None:
                 ask.on_end(answered)
         return answered

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from client.records.store import ClientStore
-from client.sessions.answering import Said
+from client.sessions.answering import Answered, Said
 from core.protocol.errors import DeadlinePassed, HeadraceError, NoCapacity
 from core.protocol.units import NANO, whole_units
 from tests.clocks import Hasty
@@ -70,6 +71,33 @@ async def test_who_stops_listening_stops_the_stages_and_the_session_lives_on(
     assert 5 <= given < 60 and ack.tokens_in == len(long.ids) + len(short.ids)
     for machine in machines:  # what the stages counted themselves
         assert machine.store.leaves(*_names(village), 0)[0].leaf.tokens_out == given
+
+
+async def test_who_leaves_before_the_first_token_pays_for_what_was_read(village: Village) -> None:
+    machines = await village.start((0, 3), (3, 6))
+    sessions = village.sessions()
+    long, short = prompts(2, tokens=60)
+    ends: list[Answered] = []
+    items = sessions.answer(replace(ask(village, long), on_end=ends.append))
+    machines[1].slow_down(0.2)
+    begun = asyncio.create_task(anext(items))
+    await until(lambda: any(job.running for job in machines[1].table.jobs.values()))
+    begun.cancel()
+    await asyncio.gather(begun, return_exceptions=True)
+    await items.aclose()
+    await until(lambda: bool(ends))
+    heard = await hear(sessions.answer(ask(village, short)))
+    assert heard.answered is not None and len(village.matches) == 1
+    await sessions.close()
+    village.running.clear()
+    (end,) = ends
+    assert end.tokens_out == 0 and end.is_partial and end.cost_units > 0
+    ack = village.acks[village.matches[0].job_id]
+    counts = len(long.ids) + len(short.ids), len(heard.tokens) + 1
+    assert (ack.tokens_in, ack.tokens_out) == counts
+    for machine in machines:
+        leaf = machine.store.leaves(*_names(village), 0)[0].leaf
+        assert (leaf.tokens_in, leaf.tokens_out) == (len(long.ids), 1)
 
 
 def _names(village: Village) -> tuple[str, str]:
