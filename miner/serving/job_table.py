@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from core.protocol.types import JobState
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel
 from miner.chain import admission
-from miner.chain.admission import MinerState, ReceivedProposal, Refusal
+from miner.chain.admission import ChainView, MinerState, ReceivedProposal, Refusal
 from miner.chain.onchain import ClosingNews, DisputeNews, JobNews, MinerChain
 from miner.records.store import CLOSED_STATES, StoredJob, keep_until
 from miner.serving.outbox import Outbox
@@ -33,6 +34,12 @@ VERIFY_AGAIN_S = 1.0
 MAX_PLANS = 16
 AFTER_DEADLINE_S = 30
 CLIENT_LOST_S = 60.0
+#: For a job that the chain does not show slots are set aside for so long.
+HELD_S = 30.0
+#: Proposals of one peer that are looked up on the chain at once, and that wait for it.
+LOOKED_UP, MAX_ASKED = 2, 32
+#: Accepted jobs in memory that the chain does not show yet.
+MAX_HELD = 256
 
 UNKNOWN_JOB = "E-JOB-UNKNOWN"
 NOT_MATCHED = "E-JOB-NOT-MATCHED"
@@ -122,6 +129,8 @@ class ActiveJob:
     outbox: Outbox | None = None
     client_gone_at: float | None = None
     refused_at: float = float("-inf")
+    proposer: str = ""
+    held_until: float = float("inf")  # its slots, until the chain shows it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -207,6 +216,14 @@ class ActiveJob:
             self.outbox.put(message)
 
 
+@dataclass
+class _Asked:
+    """Proposals of one peer that are looked at."""
+
+    waiting: int = 0
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKED_UP))
+
+
 class JobTable:
     """The jobs, their reservations, and what makes them real."""
 
@@ -224,11 +241,24 @@ class JobTable:
         self.is_stuck = False  # its step does not end: proposals are refused until it does
         self.jobs: dict[str, ActiveJob] = {}
         self._monotonic = monotonic
-        self._proposals = asyncio.Lock()
+        self._accepting = asyncio.Lock()
+        self._asked: dict[str, _Asked] = {}  # by peer whose proposals are looked at
 
     @property
     def free_requests(self) -> int:
-        return self.terms.max_requests - sum(job.reserved for job in self.jobs.values())
+        """Slots that no job on the chain has."""
+        taken = sum(job.reserved for job in self.jobs.values() if job.is_verified)
+        return max(0, self.terms.max_requests - taken)
+
+    def _free_for(self, requester: str, proposer: str) -> int:
+        """Slots for another job of these two: what others propose and do not open is theirs."""
+        held = sum(
+            job.reserved
+            for job in self.jobs.values()
+            if not job.is_verified
+            and (job.order.requester == requester or job.proposer == proposer)
+        )
+        return self.free_requests - held
 
     @property
     def active_requests(self) -> int:
@@ -263,45 +293,90 @@ class JobTable:
             terms=message.signed.terms,
             terms_bound=signing.binds_its_terms(message.signed),
         )
-        order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(message.plan)
-        async with self._proposals:
-            before = self.jobs.get(order_hash)
-            freed = self._passed_on(message)
-            self._objections(admission.decide(offer, self._standing(before, freed)))
-            # Known here, whatever a node that lags behind says of the order's nonce.
-            known = await self.book.disk(self.book.store.job, order_hash)
-            if known is not None and known.is_verified:
-                raise Refused(admission.USED, "this order is being worked on")
+        self._objections(admission.decide(offer, self._standing(message, peer)))
+        async with self._turn_of(peer):
             seen = await self.chain.view(order, signer)
-            self._objections(admission.decide(offer, self._standing(before, freed)))
-            self._objections(admission.decide_on_chain(order, self.terms.spec, seen))
-            assert self.serving is not None, "decide() refuses without layers"
-            expiry = admission.acceptance_expiry(order, seen.now_s)
-            accepted = self.book.accept(order_hash, plan_hash, message.stage, expiry)
-            free_requests = self._standing(before, freed).free_requests
-            reserved = admission.requests_reserved(order, free_requests, message.signed.terms)
-            shard_root = self.serving.root(message.plan[message.stage].layers)
-            await self.book.disk(
-                lambda: self.book.store.put_job(
-                    message.signed,
-                    message.plan,
-                    message.endpoints,
-                    accepted,
-                    job_id=signing.job_id(self.terms.domain, order),
-                    shard_root=shard_root,
-                    keep_until=keep_until(order, self.terms.keep_s),
-                )
+        async with self._accepting:
+            return await self._accept(peer, message, offer, seen)
+
+    @asynccontextmanager
+    async def _turn_of(self, peer: str) -> AsyncIterator[None]:
+        """A peer's own turn at the chain: it waits for its earlier proposals, nobody else does.
+
+        Raises Refused where too many wait.
+        """
+        asked = self._asked.setdefault(peer, _Asked())
+        if asked.waiting >= MAX_ASKED:
+            raise Refused(admission.SLOTS, f"{MAX_ASKED} proposals of this peer are looked at")
+        asked.waiting += 1
+        try:
+            async with asked.turns:
+                yield
+        finally:
+            asked.waiting -= 1
+            if not asked.waiting:
+                del self._asked[peer]
+
+    async def _accept(
+        self, peer: str, message: wire.Propose, offer: ReceivedProposal, seen: ChainView
+    ) -> wire.Accepted:
+        order = message.signed.order
+        order_hash, plan_hash = signing.order_hash(order), signing.plan_hash(message.plan)
+        # Known here, whatever a node that lags behind says of the order's nonce.
+        known = await self.book.disk(self.book.store.job, order_hash)
+        if known is not None and known.is_verified:
+            raise Refused(admission.USED, "this order is being worked on")
+        standing = self._standing(message, peer)
+        self._objections(admission.decide(offer, standing))
+        balance = seen.requester_balance - self._pending_units(order)
+        seen = replace(seen, requester_balance=balance)
+        self._objections(admission.decide_on_chain(order, self.terms.spec, seen))
+        assert self.serving is not None, "decide() refuses without layers"
+        expiry = admission.acceptance_expiry(order, seen.now_s)
+        accepted = self.book.accept(order_hash, plan_hash, message.stage, expiry)
+        shard_root = self.serving.root(message.plan[message.stage].layers)
+        await self.book.disk(
+            lambda: self.book.store.put_job(
+                message.signed,
+                message.plan,
+                message.endpoints,
+                accepted,
+                job_id=signing.job_id(self.terms.domain, order),
+                shard_root=shard_root,
+                keep_until=keep_until(order, self.terms.keep_s),
             )
-            stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
-            assert stored is not None, "it was just written"
-            job = await self._take_up(stored)
-            if job.is_verified:  # found on chain meanwhile
-                raise Refused(admission.USED, "this order is being worked on")
-            job.stored, job.reserved = stored, reserved
-            if freed is not None:
-                freed.reserved = 0
+        )
+        stored = await self.book.disk(self.book.store.job, order_hash, plan_hash)
+        assert stored is not None, "it was just written"
+        job = await self._take_up(stored)
+        if job.is_verified:  # found on chain meanwhile
+            raise Refused(admission.USED, "this order is being worked on")
+        free, terms = standing.free_requests, message.signed.terms
+        job.stored, job.reserved = stored, admission.requests_reserved(order, free, terms)
+        job.proposer, job.held_until = peer, self._monotonic() + HELD_S
+        if (freed := self._passed_on(message)) is not None:
+            freed.reserved = 0
+        self._forget_held()
         log.info("accepted", order=order_hash[:10], stage=message.stage, requests=order.requests)
         return wire.Accepted(signed=accepted)
+
+    def _pending_units(self, order: t.Order) -> int:
+        """What the requester's other accepted orders lock once they are opened, base units."""
+        mine = signing.order_hash(order)
+        return sum(
+            pricing.max_amount(job.order, self.terms.spec)
+            for job in self.jobs.values()
+            if not job.is_verified
+            and job.reserved
+            and job.order.requester == order.requester
+            and job.stored.order_hash != mine
+        )
+
+    def _forget_held(self) -> None:
+        """Of accepted jobs that the chain does not show the newest stay in memory."""
+        held = [one for one, job in self.jobs.items() if not job.is_verified and not job.runs]
+        for order_hash in held[:-MAX_HELD]:
+            del self.jobs[order_hash]
 
     def _passed_on(self, message: wire.Propose) -> ActiveJob | None:
         """The requester's own job whose slots pass to a proposal that continues it."""
@@ -328,8 +403,12 @@ class JobTable:
             job = earlier
             yield job, index
 
-    def _standing(self, before: ActiveJob | None, freed: ActiveJob | None = None) -> MinerState:
-        own = sum(job.reserved for job in (before, freed) if job is not None)
+    def _standing(self, message: wire.Propose, peer: str) -> MinerState:
+        order = message.signed.order
+        # What the order itself holds, and the job that it continues, is given back.
+        own = {signing.order_hash(order): self.jobs.get(signing.order_hash(order))}
+        if (freed := self._passed_on(message)) is not None:
+            own[freed.stored.order_hash] = freed
         return MinerState(
             operator=self.terms.operator,
             model_id=self.terms.model_id,
@@ -340,7 +419,8 @@ class JobTable:
             takes_parts=self.serving is not None and self.serving.root_of is not None,
             price_in=self.terms.price_in,
             price_out=self.terms.price_out,
-            free_requests=self.free_requests + own,
+            free_requests=self._free_for(order.requester, peer)
+            + sum(job.reserved for job in own.values() if job is not None),
             draining=self.is_draining,
         )
 
@@ -566,6 +646,8 @@ class JobTable:
         now, now_s = self._monotonic(), self.chain.now_s()
         lost = job.client_gone_at is not None and now - job.client_gone_at > CLIENT_LOST_S
         unused = job.client is None and now_s > job.stored.acceptance.acceptance.expiry
+        if not job.is_verified and now > job.held_until:
+            job.reserved = 0
         closed = job.stored.chain_state in CLOSED_STATES
         late = now_s > job.order.deadline + AFTER_DEADLINE_S
         alone = job.client is None or job.client_gone_at is not None
