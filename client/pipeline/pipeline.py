@@ -30,7 +30,7 @@ from core.protocol.errors import (
     MalformedMessage,
     PeerUnreachable,
 )
-from core.protocol.types import SignedOrder, SignedReceipt, Stage
+from core.protocol.types import ZERO_HASH, Ack, SignedOrder, SignedReceipt, Stage
 from core.runtime import origin
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Channel, StreamIdentity
@@ -169,6 +169,9 @@ class Pipeline:
         self._requests: dict[int, RequestState] = {}
         self._submitted: set[int] = set()
         self._broken: HeadraceError | None = None
+        self._credits: dict[int, int] = {}  # rows, by stage that does so many before it is paid
+        self._paid = (0, 0)  # tokens in and out that the stages' newest Ack counts
+        self._on_credit = 0  # rows at most that came or were ordered since
         self._busy = asyncio.Event()  # requests run
         self._progress = asyncio.Event()
         self._moved = asyncio.Event()  # a stage has another stream, or is lost
@@ -283,6 +286,8 @@ class Pipeline:
             raise
         if not isinstance(answer.message, wire.JobOpened):
             raise refusal(stage, place, answer.message)
+        if answer.message.credit:
+            self._credits[stage] = answer.message.credit
 
     def _opening_of(self, stage: int) -> wire.OpenJob:
         match = self._match
@@ -366,6 +371,9 @@ class Pipeline:
             order_hash=order_hash, request=index, origin=origin.current(), **proof
         )
         self._submitted.add(index)
+        self._on_credit += len(prompt_ids)
+        if self._is_credit_short:
+            await self._pay_on_the_way()
         # The last stage first: it must know how to sample before the first activations reach it.
         for stage in dict.fromkeys((len(self._match.plan) - 1, 0)):
             answer = await self._ask(stage, message, payload)
@@ -385,6 +393,9 @@ class Pipeline:
         self._on_token(message.request, message.step, message.token)
         if message.step == 0:
             self._has_begun()
+        self._on_credit += 1
+        if self._is_credit_short:
+            spawn(self._pay_on_the_way(), self._background)
         if len(request.tokens) >= request.max_new_tokens and not request.finish:
             most = f"after {request.max_new_tokens} tokens"
             request.fail(CheckFailed("the last stage goes on", most))
@@ -394,6 +405,29 @@ class Pipeline:
                 f"token {message.step} is said to end it by '{request.finish}', it does by '{due}'"
             )
             request.fail(CheckFailed("the last stage ends the answer in the wrong place", end))
+
+    def _owed(self) -> tuple[int, int]:
+        """Tokens in and out that came, with the prompts that stages have."""
+        begun = [self._requests[index] for index in self._submitted]
+        due = [one for one in begun if one.tokens or not one.done.is_set()]
+        return sum(len(one.prompt_ids) for one in due), sum(len(one.tokens) for one in due)
+
+    @property
+    def _is_credit_short(self) -> bool:
+        """Whether half of what the stages do on credit is left for what is under way, or less."""
+        return bool(self._credits) and self._on_credit > min(self._credits.values()) // 2
+
+    def _count_paid(self, paid: tuple[int, int]) -> None:
+        self._paid, self._on_credit = paid, max(0, sum(self._owed()) - sum(paid))
+
+    async def _pay_on_the_way(self) -> None:
+        """Acknowledge what came, with the prompts under way: `docs/protocol.md` §9."""
+        owed = self._owed()
+        self._count_paid((max(owed[0], self._paid[0]), max(owed[1], self._paid[1])))
+        order_hash, plan_hash = self._match.order_hash, self._match.plan_hash
+        ack = Ack(order_hash, plan_hash, ZERO_HASH, *self._paid)
+        signature = signing.sign(self._identity.signer, self._identity.domain, ack)
+        await self._push(wire.Acknowledge(ack, signature))
 
     def _take_receipt(self, stage: int, signed: SignedReceipt) -> None:
         if len(signed.leaves) != 1:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from client.jobs.batch import Requester, pause_s
 from client.orders.orders import Prompt, opening_of
 from client.pipeline.pipeline import (
@@ -269,6 +271,13 @@ class LiveSession(Pipeline):
         self._counted = (self._counted[0] + took[0], self._counted[1] + took[1])
         return self.due_units(*self._counted) - before
 
+    def _owed(self) -> tuple[int, int]:
+        running = [turn for turn in self._turns.values() if not turn.over.is_set()]
+        begun = [turn.state for turn in running if turn.index in self._submitted]
+        tokens_in = sum(len(state.prompt_ids) for state in begun)
+        tokens_out = sum(len(state.tokens) for state in begun)
+        return self._counted[0] + tokens_in, self._counted[1] + tokens_out
+
     def due_units(self, tokens_in: int, tokens_out: int) -> int:
         """What all stages are due for so many tokens in all, whole base units."""
         order, model = self.match.signed.order, self._requester.model
@@ -313,6 +322,10 @@ class LiveSession(Pipeline):
         """What is due for everything that is written down; nothing at first."""
         leaves = [self._leaves[index] for index in sorted(self._leaves)]
         ack = ack_of_leaves(leaves, self.match.signed.order, self.match.plan)
+        # What was paid before its end stays paid, whatever became of it.
+        paid = max(ack.tokens_in, self._paid[0]), max(ack.tokens_out, self._paid[1])
+        ack = msgspec.structs.replace(ack, tokens_in=paid[0], tokens_out=paid[1])
+        self._count_paid(paid)
         return ack, signing.sign(self._requester.signer, self._identity.domain, ack)
 
     async def _tell_matcher(self) -> None:

@@ -11,9 +11,15 @@ from typing import Any
 import msgspec
 
 from core.protocol.types import JobState, ModelSpec, Order, Stage
-from core.protocol.units import covering_units
+from core.protocol.units import NANO, covering_units
 
 BPS = 10**4
+#: Base units of work that stages do before it is acknowledged (`docs/protocol.md` §9).
+CREDIT_UNITS = 1000
+#: Rows of it at least, however dear: what eight requests have under way.
+LEAST_CREDIT_ROWS = 128
+#: Of work that costs nothing.
+UNBOUNDED_ROWS = 2**31 - 1
 UNPAID_STATES = (JobState.OPEN, JobState.MATCHED, JobState.DELIVERED, JobState.DISPUTED)
 
 
@@ -67,6 +73,16 @@ def max_nano(order: Order, model: ModelSpec) -> int:
 def max_amount(order: Order, model: ModelSpec) -> int:
     """As `max_nano`, in whole base units that cover it."""
     return covering_units(max_nano(order, model))
+
+
+def credit_rows(order: Order, model: ModelSpec, credit_units: int = CREDIT_UNITS) -> int:
+    """Rows that a job's stages do before the requester acknowledges tokens.
+
+    What anyone can take without paying is worth this, or the gas of another order.
+    """
+    a_row = model.layer_units * max(order.price_in, order.price_out)
+    rows = max(LEAST_CREDIT_ROWS, credit_units * NANO // a_row) if a_row else UNBOUNDED_ROWS
+    return min(rows, UNBOUNDED_ROWS)
 
 
 def locked_nano(order: Order, job: Mapping[str, Any]) -> int:

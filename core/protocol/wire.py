@@ -126,9 +126,13 @@ class OpenJob(Message, frozen=True):
 
 
 class JobOpened(Message, frozen=True):
-    """`again`: the job was open here before, and the results of its requests are still known."""
+    """`again`: the job was open here before, and the results of its requests are still known.
+
+    The stage does `credit` rows more than the requester acknowledged tokens; 0: any number.
+    """
 
     again: bool = False
+    credit: t.U32 = 0
 
 
 # --- one request ---

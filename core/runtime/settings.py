@@ -229,8 +229,8 @@ class MinerSettings(_Section):
     metrics_host: str = ""
     """Where `/metrics` alone is answered to other machines at that port; empty: it is answered on
     this one, beside `/status`."""
-    max_unpaid: TokenText | None = None
-    """Most that a session may owe at a new request; unset: what its requests at once can cost."""
+    max_unpaid: TokenText = "0.001usd"
+    """Most that a job may owe all its machines while they work for it."""
 
 
 class Client(_Section):

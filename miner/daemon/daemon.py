@@ -284,7 +284,7 @@ class MinerDaemon:
             price_out=units.nano_price(self._settings.price(miner.price_out), spec.layer_units),
             max_requests=miner.max_batch,
             matchers=frozenset(matcher.lower() for matcher in miner.allow_matchers),
-            max_unpaid=self._settings.token(miner.max_unpaid) if miner.max_unpaid else None,
+            max_unpaid=self._settings.token(miner.max_unpaid),
         )
 
     # --- the loop ---

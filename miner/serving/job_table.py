@@ -71,9 +71,8 @@ class MinerTerms:
     max_requests: int
     matchers: frozenset[str] = frozenset()  # in lower case, whose proposals are taken; empty: any
     keep_s: int = 86400  # how long rows are kept past the last possible dispute
-    #: Most that an open order may owe while it begins new requests, in base units. None:
-    #: `in_flight` of its largest requests.
-    max_unpaid: int | None = None
+    #: Most that a job may owe all its stages while they work for it, in base units.
+    max_unpaid: int = pricing.CREDIT_UNITS
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,11 @@ class ActiveJob:
     waiting: deque[int] = field(default_factory=deque)
     tokens_in: int = 0  # promised to submitted or finished requests, against the order's caps
     tokens_out: int = 0
-    rows_seen: int = 0  # at a later stage: of all requests, against the same caps
+    rows_seen: int = 0  # of all requests, against the same caps and the credit
+    credit: int = pricing.UNBOUNDED_ROWS  # rows that are done before they are acknowledged
     promised: dict[int, tuple[int, int]] = field(default_factory=dict)  # of these, by request
     done: tuple[int, int] = (0, 0)  # tokens in and out of finished requests
     acked: tuple[int, int] = (0, 0)  # of these, what the newest acknowledgement covers
-    largest_units: int = 0  # what the largest request of an open order can come to here
     openings: dict[int, t.RequestOpening] = field(default_factory=dict)
     gone_on: dict[int, tuple[str, int]] = field(default_factory=dict)  # by request of an open order
     is_ended: bool = False  # an open order's requester begins no more
@@ -192,8 +191,27 @@ class ActiveJob:
         order, units = self.order, pricing.stage_units(self.stored.place, spec)
         return pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
 
+    @property
+    def unacknowledged(self) -> int:
+        """Rows that were taken on, also of requests that ended badly, beyond the newest Ack."""
+        return self.rows_seen - sum(self.acked)
+
+    def affords(self, run: RequestRun, rows: int) -> bool:
+        """Whether a first stage may feed a request's first `rows` rows now; counts them if so.
+
+        INVARIANT: no more than the credit is done for a requester that acknowledges nothing.
+        """
+        more = max(0, rows - run.rows_seen)
+        if more and self.unacknowledged + more > self.credit:
+            return False
+        self.rows_seen += more
+        run.rows_seen += more
+        return True
+
     def take_on(self, run: RequestRun, rows: int) -> None:
-        """Count a request's first `rows` rows at a later stage. Raises Refused beyond the caps.
+        """Count a request's first `rows` rows at a later stage.
+
+        Raises Refused beyond the caps, or twice the credit: an Ack may come after the rows.
 
         INVARIANT: no stage computes more rows than the order pays tokens, whoever sends them.
         """
@@ -202,8 +220,17 @@ class ActiveJob:
             return
         if self.rows_seen + more > paid:
             raise Refused(CAPS, f"{self.rows_seen} + {more} rows, the order pays {paid} tokens")
+        if self.unacknowledged + more > 2 * self.credit:
+            raise self.unpaid(2)
         self.rows_seen += more
         run.rows_seen = rows
+
+    def unpaid(self, slack: int = 1) -> Refused:
+        """Why nothing more is done for it."""
+        return Refused(
+            UNPAID,
+            f"{self.unacknowledged} rows are not acknowledged, the limit is {self.credit * slack}",
+        )
 
     def end_runs(self) -> None:
         """Cancel what runs: another plan took this one's place."""
@@ -463,6 +490,7 @@ class JobTable:
             tokens_in=done[0],
             tokens_out=done[1],
             rows_seen=sum(done) - len(leaves),
+            credit=pricing.credit_rows(stored.order, self.terms.spec, self.terms.max_unpaid),
             done=done,
             acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
         )
@@ -555,21 +583,15 @@ class JobTable:
 
     # --- open orders ---
 
-    def admit(self, job: ActiveJob, most_units: int, *, slack: int = 1) -> None:
-        """Take an open order's request that can come to `most_units` here. Raises Refused."""
+    def admit(self, job: ActiveJob) -> None:
+        """Take an open order's request. Raises Refused."""
         if self.is_draining:
             raise Refused(
                 admission.DRAINING, "this miner finishes its work and takes no new requests"
             )
-        job.largest_units = max(job.largest_units, most_units)
-        unpaid = job.unpaid_units(self.terms.spec)
-        limit = self.terms.max_unpaid
-        if limit is None:
-            limit = job.at_once * job.largest_units
-        if unpaid > limit * slack:
-            raise Refused(
-                UNPAID, f"{unpaid} base units are not acknowledged, the limit is {limit * slack}"
-            )
+        slack = 1 if job.stored.is_first else 2
+        if job.unacknowledged > job.credit * slack:
+            raise job.unpaid(slack)
 
     def acknowledged(self, job: ActiveJob, ack: t.Ack, signature: str) -> bool:
         """Whether an acknowledgement says more than is known. Raises Refused."""

@@ -84,6 +84,8 @@ class Wires:
     to_first: Outbox | None
     is_over: Callable[[RequestRun], None]
     ask_next: Callable[[wire.AnyMessage], Awaitable[wire.AnyMessage]] | None = None
+    #: At a first stage: whether a request's first rows may be fed before more is acknowledged.
+    affords: Callable[[RequestRun, int], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ class RequestRun:
         self._has_end = False  # all its tokens are known
         self.is_unwanted = False  # its client wants no more of it
         self.rows_seen = 0  # the most that were here, guesses too
+        self._next: tuple[int, int] | None = None  # row and token that wait to be paid for
         self._carry: wire.Carry | None = None  # what the client's continuation lets us take over
         self._carried: wire.Carried | None = None
         self._word: t.SignedWord | None = None  # of the stage before, about all rows that came
@@ -457,7 +460,7 @@ class RequestRun:
         self._touch()
         self._context.compute.heard(self.key, message.trace, is_last=bool(message.finish))
         if not message.finish:
-            self._go_on(fed_at, message.token)
+            self._heard(fed_at, message.token)
             return
         if not self.request.is_last:
             self._take_answer(message, after.prompt_tokens, after.produced)
@@ -474,8 +477,23 @@ class RequestRun:
         self._has_end = True
         self._inbox.put_nowait(_End(tokens_in, tokens_out))
 
-    def _go_on(self, row: int, token: int) -> None:
-        """Feed the newest token at its row, unless it was guessed, and guesses to follow."""
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for an acknowledgement."""
+        return self._next is not None
+
+    def go_on(self) -> None:
+        """Feed what waits for an acknowledgement, if that is here."""
+        if self._next is None or self.request.is_late:
+            return
+        row, token = self._next
+        assert self._wires.affords is not None, "only a first stage holds anything back"
+        if self._wires.affords(self, row + 1):
+            self._next = None
+            self._feed_on(row, token)
+
+    def _heard(self, row: int, token: int) -> None:
+        """The newest token, which is fed at its row unless it was guessed."""
         assert self._guesser is not None and self._boldness is not None, "a submitted request"
         if not self.request.is_last:  # one that is both ends has pushed it when it was drawn
             self._guesser.push(token)
@@ -487,6 +505,12 @@ class RequestRun:
         if self._guessed:
             self._boldness.heard(self._guessed_right, self._guessed)
         self._keep_in(row)
+        self._next = (row, token)
+        self.go_on()
+
+    def _feed_on(self, row: int, token: int) -> None:
+        """Feed the newest token, and guesses to follow."""
+        assert self._guesser is not None and self._boldness is not None, "a submitted request"
         left = self.request.max_new_tokens - self.request.produced - 1
         most = min(self._boldness.guesses, left, self._room_for_guesses())
         guesses = self._guesser.guess(most) if most > 0 else []

@@ -16,6 +16,7 @@ from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
 from core.runtime.network.channel import Answer, Channel
 from core.runtime.tasks import spawn
+from miner.chain.admission import DRAINING
 from miner.compute.compute import Compute
 from miner.records.store import CLOSED_STATES
 from miner.serving import answers, request_state
@@ -43,6 +44,8 @@ AWAY_S = 1.0
 #: Cut.
 STRANDED_S = 60.0
 CLIENT_GONE_S = 15.0
+#: How long a first stage waits for an acknowledgement before it lets a request go.
+UNPAID_S = 15.0
 #: What its pipeline has not ended so long after its client left is forgotten.
 FORGOTTEN_S = 30.0
 #: Nor longer than this where its client has left too: one that lost only its stream is back within
@@ -197,6 +200,8 @@ class StageService:
                         run.give_up()
                 elif self.compute.is_waiting(run.key):
                     run.wait()
+                elif silent_s > UNPAID_S and run.is_held:
+                    run.strand(PeerUnreachable("the requester", job.unpaid().reason))
                 elif silent_s > SILENT_REQUEST_S and phase is RequestPhase.RUNNING:
                     # Kept, so that what was done is paid though a neighbour fell silent.
                     run.strand(
@@ -242,7 +247,7 @@ class StageService:
         self._attach(job, channel)
         if again:
             await self._replay(job)
-        return wire.JobOpened(again=again)
+        return wire.JobOpened(again=again, credit=job.credit)
 
     def _attach(self, job: ActiveJob, channel: Channel) -> None:
         self.table.jobs[job.stored.order_hash] = job  # it may have left meanwhile
@@ -410,7 +415,7 @@ class StageService:
                 f"{prompt_tokens + max_new_tokens} positions, this stage's memory holds "
                 f"{serving.kv_tokens}",
             )
-        self.table.admit(job, job.cost(self.table.terms.spec, prompt_tokens, max_new_tokens))
+        self.table.admit(job)
 
     @staticmethod
     def _promise(job: ActiveJob, index: int, tokens_in: int, tokens_out: int) -> None:
@@ -434,7 +439,14 @@ class StageService:
         if self.table.acknowledged(job, message.ack, message.signature):
             # Beside the loop: the next request, which it pays for, need not wait for the disk.
             self._spawn(self._book.disk(self._book.store.put_ack, message.ack, message.signature))
+            self._go_on(job)
         return None
+
+    def _go_on(self, job: ActiveJob) -> None:
+        """A first stage feeds what waited to be paid for."""
+        for run in list(job.runs.values()):
+            run.go_on()
+        self._begin_waiting(job)
 
     async def _end_job(self, channel: Channel, message: wire.EndJob) -> Answer:
         job = await self.table.find(message.order_hash)
@@ -505,7 +517,7 @@ class StageService:
     ) -> Answer:
         job = await self.table.prove(message.order_hash)
         _only(channel, _before(job))
-        run = self._run_for(job, message.request, message.most_rows)
+        run = self._run_for(job, message.request)
         if run is None or run.request.is_late:
             self._count("rows_late")
             self._stop_sender(job, message.request)
@@ -513,7 +525,7 @@ class StageService:
         try:
             job.take_on(run, message.start + message.rows)
         except Refused as refusal:
-            run.fail(CheckFailed("the stage before sends too many rows", refusal.reason))
+            run.fail(CheckFailed("rows are refused", refusal.reason))
             raise
         await self.compute.wait_for_room()
         run.take_rows(message, payload)
@@ -638,7 +650,7 @@ class StageService:
         assert self.table.serving is not None, "prove() refuses without a shard"
         return self.table.serving
 
-    def _run_for(self, job: ActiveJob, index: int, most_rows: int = 0) -> RequestRun | None:
+    def _run_for(self, job: ActiveJob, index: int) -> RequestRun | None:
         """The run of a request, made on its first row. None when the request is over here."""
         _in_order(job, index)
         if index in job.finished or index in job.over:
@@ -647,7 +659,7 @@ class StageService:
         if run is not None:
             return run
         if job.is_open_order and not (job.stored.is_first or job.stored.is_last):
-            self._admit_in_the_middle(job, index, most_rows)
+            self._admit_in_the_middle(job, index)
         most = SLOTS_SLACK * max(job.at_once, job.reserved)
         if job.running >= most:
             refusal = Refused(BUSY, f"{most} requests of this job run at this stage")
@@ -655,14 +667,12 @@ class StageService:
             raise refusal
         return self._new_run(job, index)
 
-    def _admit_in_the_middle(self, job: ActiveJob, index: int, most_rows: int) -> None:
-        """As `_admit` without Submit, to twice the limit: an acknowledgement may come yet."""
-        rows = most_rows or self._the_shard.context
-        try:
-            self.table.admit(job, job.cost(self.table.terms.spec, rows, rows), slack=2)
-        except Refused as refusal:
+    def _admit_in_the_middle(self, job: ActiveJob, index: int) -> None:
+        """As `_admit` without Submit; what is unpaid is looked at with each row."""
+        if self.table.is_draining:
+            refusal = Refused(DRAINING, "this miner finishes its work and takes no new requests")
             self._give_up(job, index, refusal)
-            raise
+            raise refusal
 
     @staticmethod
     def _give_up(job: ActiveJob, index: int, why: Refused) -> None:
@@ -685,6 +695,7 @@ class StageService:
                 to_first=None if stored.is_first or not stored.is_last else self._outbox_to(job, 0),
                 is_over=lambda ended: self._run_over(job, ended),
                 ask_next=None if stored.is_last else lambda ask: self._ask_next(job, ask),
+                affords=job.affords if stored.is_first else None,
             ),
         )
         job.runs[index] = run
@@ -737,8 +748,12 @@ class StageService:
         """A first stage starts as many of a job's requests as the job has slots."""
         running = job.running
         while job.waiting and running < max(1, job.reserved):
-            run = job.runs.get(job.waiting.popleft())
-            if run is not None and run.request.phase is RequestPhase.WAITING:
+            run = job.runs.get(job.waiting[0])
+            is_due = run is not None and run.has_not_begun
+            if run is not None and is_due and not job.affords(run, len(run.prompt)):
+                return
+            job.waiting.popleft()
+            if run is not None and is_due:
                 run.begin(
                     continues=job.goes_on_with(run.index) is not None,
                     old=self._left_of(job, run.index),

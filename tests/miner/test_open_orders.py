@@ -149,17 +149,70 @@ async def test_requests_begin_one_by_one_and_answer_as_ever(asker: Asker, model_
 async def test_a_stage_stops_at_what_it_lets_go_unpaid_and_goes_on_when_it_is_paid(
     asker: Asker,
 ) -> None:
+    asker.open_order(requests=32, tokens_in=3000, tokens_out=3000)
     await asker.begin()
-    taken = 0
-    while codes(await asker.ask(taken)) == ["", ""]:
-        await asker.finished([taken])
-        taken += 1
-    assert taken == 3  # two at once may be due; the third made it more than that
-    (refused, _) = await asker.submit(taken)
-    assert isinstance(refused, wire.Failed) and refused.code == UNPAID
-    await asker.acknowledge(9, sum(map(len, asker.tokens.values())))
-    assert codes(await asker.submit(taken)) == ["", ""]
-    await asker.finished([taken])
+    jobs = [machine.table.jobs[asker.order_hash] for machine in asker.machines]
+    first, credit = jobs[0], jobs[0].credit
+    assert 128 <= credit < 300 and {job.credit for job in jobs} == {credit}
+    for index in range(5):
+        assert codes(await asker.ask(index, ids=tuple(range(60, 100)), new=40)) == ["", ""]
+    waits = 0
+    while len(first.finished) < 5:
+        is_held = [run.is_held for run in first.runs.values() if run.request.phase == "running"]
+        if not all(is_held) or not first.runs:
+            await asyncio.sleep(0.01)
+            continue
+        waits += 1
+        assert all(job.unacknowledged <= credit + 8 for job in jobs), "8 guesses at most"
+        came = sum(len(tokens) for tokens in asker.tokens.values())
+        begun = 40 * sum(1 for index in range(5) if index in asker.tokens)
+        assert begun + came > credit + sum(first.acked) - 80
+        await asker.acknowledge(begun + 40, came)
+        await asker.until(lambda: first.acked == (begun + 40, came))  # noqa: B023
+    assert waits >= 2
+    await asker.finished(range(5))
+    await asker.close()
+
+
+async def test_a_request_that_waits_too_long_for_an_acknowledgement_is_let_go(
+    asker: Asker,
+) -> None:
+    asker.open_order(requests=32, tokens_in=3000, tokens_out=3000)
+    await asker.begin()
+    jobs = [machine.table.jobs[asker.order_hash] for machine in asker.machines]
+    assert codes(await asker.ask(0, new=400)) == ["", ""]
+    (run,) = jobs[0].runs.values()
+    await asker.until(lambda: run.is_held)
+    assert all(jobs[0].credit <= job.unacknowledged <= jobs[0].credit + 8 for job in jobs)
+    (refused, _) = await asker.ask(1, ids=tuple(range(60, 100)), new=4)
+    assert refused == wire.Submitted()
+    asker.machines[0].offset_s = 16.0
+    asker.machines[0].stage.tick()
+    await asker.until(lambda: bool(asker.failures))
+    assert "not acknowledged" in asker.failures[0].reason
+    for channel in asker.channels:
+        await channel.call(wire.Cut(asker.order_hash, 0, 3, len(asker.tokens[0])))
+    assert all(job.unacknowledged >= job.credit - 16 for job in jobs), "an end pays nothing"
+    await asker.acknowledge(3, len(asker.tokens[0]))
+    await asker.finished([1])
+    await asker.close()
+
+
+async def test_a_later_stage_does_no_more_than_twice_the_credit(asker: Asker) -> None:
+    """Its requester and the stage before it work together."""
+    asker.open_order(requests=8, tokens_in=3000, tokens_out=3000)
+    await asker.begin()
+    machine = asker.machines[1]
+    job, row = machine.table.jobs[asker.order_hash], b"\0" * 4 * machine.shard.hidden
+    channel = await Peers(StreamIdentity(asker.machines[0].signer, DOMAIN)).get(
+        machine.signer.address, machine.endpoint
+    )
+    asker.prompt(0, ids=tuple(range(1, 250)) * 2, new=4)
+    for start in range(0, 2 * job.credit + 8, 8):
+        await channel.send(wire.Activations(asker.order_hash, 0, start, 8), row * 8)
+    await asker.until(lambda: machine.stage.counts[UNPAID] > 0)
+    assert job.unacknowledged <= 2 * job.credit
+    await channel.close()
     await asker.close()
 
 
