@@ -61,7 +61,7 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Propose(t.SignedOrder(ORDER, SIGNATURE, TERMS), PLAN, PLACES, 1),
     wire.OpenJob(SIGNED, PLAN, PLACES, 1, wire.Continues(HASH, [3, None])),
     wire.JobOpened(),
-    wire.JobOpened(again=True),
+    wire.JobOpened(again=True, credit=2500),
     wire.Submit(HASH, 7, HASH, [HASH], SAMPLING, []),
     wire.Submit(HASH, 7, HASH, [], SAMPLING, [], OPENED),
     wire.GoesOn(HASH, 7, HASH, 3),

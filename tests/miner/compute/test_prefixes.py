@@ -259,9 +259,10 @@ async def test_a_session_pays_and_signs_for_remembered_prompts_as_for_others(
     asker = Asker(key(50), chain, machines)
     asker.open_order(tokens_in=2000)
     await asker.begin()
-    rows = []
+    rows, new = [], 0
     for index in range(2):
         before = computed([machine.compute for machine in machines])
+        await asker.acknowledge(300 * (index + 1), new * index)  # no credit holds this prompt
         await asker.ask(index, ids=tuple(PROMPT), new=5)
         await asker.finished([index])
         after = computed([machine.compute for machine in machines])
