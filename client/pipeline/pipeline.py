@@ -22,6 +22,7 @@ from client.pipeline.verify import (
     check_pipeline,
     states_of,
 )
+from core.money.pricing import LEAST_CREDIT_ROWS
 from core.protocol import commit, signing, wire
 from core.protocol.errors import (
     CheckFailed,
@@ -287,7 +288,8 @@ class Pipeline:
         if not isinstance(answer.message, wire.JobOpened):
             raise refusal(stage, place, answer.message)
         if answer.message.credit:
-            self._credits[stage] = answer.message.credit
+            # Who gives less than anybody must is not paid ahead for it.
+            self._credits[stage] = max(answer.message.credit, LEAST_CREDIT_ROWS)
 
     def _opening_of(self, stage: int) -> wire.OpenJob:
         match = self._match
@@ -400,7 +402,11 @@ class Pipeline:
             most = f"after {request.max_new_tokens} tokens"
             request.fail(CheckFailed("the last stage goes on", most))
         due = request.finish if request.ending is None else request.ending.push(message.token)
-        if due != request.finish:
+        if request.finish == "cancelled":
+            # Nobody asked for it here: what came is paid, and the answer goes on elsewhere.
+            request.finish = ""
+            request.fail(PeerUnreachable("the pipeline", "it ended a request before its end"))
+        elif due != request.finish:
             end = (
                 f"token {message.step} is said to end it by '{request.finish}', it does by '{due}'"
             )

@@ -66,6 +66,7 @@ class Stages(Operators):
         self.script: Script = serve
         self.refuse: dict[int, wire.Failed] = {}
         self.refuse_submit: set[int] = set()
+        self.credit = 0
         self.batch: PromptBatch | None = None
         self.heard: list[tuple[int, wire.AnyMessage]] = []
         self.channels: dict[int, Channel] = {}
@@ -130,7 +131,7 @@ class Stages(Operators):
                     if stage in self.refuse:
                         return self.refuse[stage]
                     self.channels[stage] = channel
-                    return wire.JobOpened()
+                    return wire.JobOpened(credit=self.credit)
                 case wire.Submit() if message.request in self.refuse_submit:
                     return wire.Failed("E-JOB-FULL", "no room")
                 case wire.Submit():

@@ -85,6 +85,26 @@ async def test_requests_in_flight_are_bounded_and_all_finish(stages: Stages) -> 
         assert sorted(state.receipts) == [0, 1, 2]
 
 
+async def test_an_end_that_nobody_asked_for_is_no_answer_and_no_lie(stages: Stages) -> None:
+    """A stage ends so what its client has left, or is late for: a stream may have been away."""
+
+    async def script(s: Stages, index: int) -> None:
+        await s.token(index, 0, s.answer(index).tokens[0], "cancelled")
+        await s.receipts(index)
+
+    stages.script = script
+    outcome, seen = await run(stages)
+    assert isinstance(reason(outcome), PeerUnreachable) and not seen.finished
+    assert len(outcome.begun[0].tokens) == 1 and outcome.begun[0].is_trusted
+
+
+async def test_stages_that_give_hardly_any_credit_are_not_paid_ahead(stages: Stages) -> None:
+    stages.credit = 1
+    outcome, _ = await run(stages, 3)
+    assert not outcome.unfinished
+    assert not [m for _, m in stages.heard if isinstance(m, wire.Acknowledge)]
+
+
 async def test_last_stage_hears_of_a_request_before_the_first(stages: Stages) -> None:
     await run(stages, 2)
     submits = [(stage, m.request) for stage, m in stages.heard if isinstance(m, wire.Submit)]
