@@ -16,7 +16,6 @@ from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
 from core.runtime.network.channel import Answer, Channel
 from core.runtime.tasks import spawn
-from miner.chain.admission import DRAINING
 from miner.compute.compute import Compute
 from miner.records.store import CLOSED_STATES
 from miner.serving import answers, request_state
@@ -658,21 +657,16 @@ class StageService:
         run = job.runs.get(index)
         if run is not None:
             return run
-        if job.is_open_order and not (job.stored.is_first or job.stored.is_last):
-            self._admit_in_the_middle(job, index)
-        most = SLOTS_SLACK * max(job.at_once, job.reserved)
-        if job.running >= most:
-            refusal = Refused(BUSY, f"{most} requests of this job run at this stage")
+        try:
+            if job.is_open_order and not (job.stored.is_first or job.stored.is_last):
+                self.table.admit(job)  # as `_admit`, without Submit
+            most = SLOTS_SLACK * max(job.at_once, job.reserved)
+            if job.running >= most:
+                raise Refused(BUSY, f"{most} requests of this job run at this stage")
+        except Refused as refusal:
             self._give_up(job, index, refusal)
-            raise refusal
+            raise
         return self._new_run(job, index)
-
-    def _admit_in_the_middle(self, job: ActiveJob, index: int) -> None:
-        """As `_admit` without Submit; what is unpaid is looked at with each row."""
-        if self.table.is_draining:
-            refusal = Refused(DRAINING, "this miner finishes its work and takes no new requests")
-            self._give_up(job, index, refusal)
-            raise refusal
 
     @staticmethod
     def _give_up(job: ActiveJob, index: int, why: Refused) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from devnet.models.tiny_models import write_tiny_model
+from tests.client.sessions.conftest import village
 from tests.town.town import Town
+
+__all__ = ["village"]
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,9 @@ is paid once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from client.context import Model
 from core.protocol import wire
 from core.protocol.units import NANO
 from tests.failover.test_killed import CUTS
@@ -38,16 +35,6 @@ SCENES = [
     *((KILLED, Scene("as it is paid", stage, taken(wire.Acknowledge))) for stage in range(3)),
     *((FROZEN, scene) for scene in IN_ANSWER),
 ]
-
-
-@pytest.fixture
-async def village(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Village]:
-    monkeypatch.setattr(Model, "folder", lambda model, settings: model_dir)
-    village = Village(tmp_path, model_dir)
-    yield village
-    await village.close()
 
 
 @pytest.mark.timeout(600)

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
-from client.context import Model
 from client.orders.orders import PromptBatch
 from core.money import pricing
 from core.protocol.units import NANO
-from devnet.models.tiny_models import write_tiny_model
 from tests.town.orders import SPEC, signed_order
 from tests.town.town import Town, Watch, prompts
 from tests.town.village import Village, ask, hear
 
-CUTS = ((0, 3), (3, 6))
+CUTS = ((0, 2), (2, 4))
 #: In units of money that buy less than a row: the least that any job is given.
 LEAST = {"max_unpaid": 0}
-
-
-@pytest.fixture(scope="session")
-def six_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", "llama", layers=6)
-
-
-@pytest.fixture
-async def village(
-    tmp_path: Path, six_layers: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Village]:
-    monkeypatch.setattr(Model, "folder", lambda model, settings: six_layers)
-    village = Village(tmp_path, six_layers)
-    yield village
-    await village.close()
-
-
-@pytest.fixture
-async def town(tmp_path: Path, six_layers: Path) -> AsyncIterator[Town]:
-    town = Town(tmp_path, six_layers)
-    yield town
-    await town.close()
 
 
 async def test_a_session_pays_on_the_way_and_is_never_held_up(village: Village) -> None:
