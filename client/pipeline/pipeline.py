@@ -429,11 +429,15 @@ class Pipeline:
     async def _pay_on_the_way(self) -> None:
         """Acknowledge what came, with the prompts under way: `docs/protocol.md` §9."""
         owed = self._owed()
-        self._count_paid((max(owed[0], self._paid[0]), max(owed[1], self._paid[1])))
-        order_hash, plan_hash = self._match.order_hash, self._match.plan_hash
-        ack = Ack(order_hash, plan_hash, ZERO_HASH, *self._paid)
+        paid = max(owed[0], self._paid[0]), max(owed[1], self._paid[1])
+        self._count_paid(paid)
+        await self._will_pay(*paid)
+        ack = Ack(self._match.order_hash, self._match.plan_hash, ZERO_HASH, *paid)
         signature = signing.sign(self._identity.signer, self._identity.domain, ack)
         await self._push(wire.Acknowledge(ack, signature))
+
+    async def _will_pay(self, tokens_in: int, tokens_out: int) -> None:
+        """An acknowledgement on the way is about to be signed."""
 
     def _take_receipt(self, stage: int, signed: SignedReceipt) -> None:
         if len(signed.leaves) != 1:

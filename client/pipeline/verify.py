@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed
 from core.protocol.receipts import receipt_by_words, words_in
@@ -220,6 +222,15 @@ def ack_of_leaves(leaves: Sequence[RequestLeaf], order: Order, plan: Sequence[St
         tokens_in=sum(leaf.tokens_in for leaf in leaves),
         tokens_out=sum(leaf.tokens_out for leaf in leaves),
     )
+
+
+def at_least(ack: Ack, paid: tuple[int, int]) -> Ack:
+    """An acknowledgement of no fewer tokens in and out than these, which were paid on the way.
+
+    What was paid before its end stays paid, whatever became of it.
+    """
+    tokens_in, tokens_out = max(ack.tokens_in, paid[0]), max(ack.tokens_out, paid[1])
+    return msgspec.structs.replace(ack, tokens_in=tokens_in, tokens_out=tokens_out)
 
 
 def _counts(leaf: RequestLeaf) -> tuple[int, int, int]:

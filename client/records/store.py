@@ -73,6 +73,15 @@ class SessionRow(SQLModel, table=True):
     keeper: str = Field(index=True)
 
 
+class PaidRow(SQLModel, table=True):
+    """Tokens in and out that a session's newest Ack on the way counts: `docs/protocol.md` §9."""
+
+    __tablename__ = "client_paid"
+    job_id: str = Field(primary_key=True)
+    tokens_in: int
+    tokens_out: int
+
+
 class NonceRow(SQLModel, table=True):
     """The newest nonce that an account's orders took from these records."""
 
@@ -92,7 +101,9 @@ class SubmissionRow(SQLModel, table=True):
 
 #: So many consecutive nonces share a storage word on chain, and the first of a word costs more.
 NONCES_A_WORD = 256
-_REQUESTS, _RECEIPTS = (SQLModel.metadata.tables[f"client_{n}"] for n in ("request", "receipt"))
+_REQUESTS, _RECEIPTS, _PAID = (
+    SQLModel.metadata.tables[f"client_{name}"] for name in ("request", "receipt", "paid")
+)
 _NEW_REQUEST = Statement(insert(_REQUESTS))
 _END_REQUEST = Statement(
     update(_REQUESTS)
@@ -100,6 +111,13 @@ _END_REQUEST = Statement(
     .values(tokens=bindparam("said"), finish=bindparam("why"))
 )
 _NEW_RECEIPT = Statement(insert(_RECEIPTS).on_conflict_do_nothing())
+_NEW_PAID = insert(_PAID)
+_PUT_PAID = Statement(
+    _NEW_PAID.on_conflict_do_update(
+        index_elements=["job_id"],
+        set_={name: _NEW_PAID.excluded[name] for name in ("tokens_in", "tokens_out")},
+    )
+)
 
 
 def receipt_hash(signed: SignedReceipt) -> str:
@@ -114,7 +132,7 @@ class ClientStore:
         make_private_file(path)
         self._engine = create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _prepare)
-        names = ("job", "request", "receipt", "session", "submission", "nonce")
+        names = ("job", "request", "receipt", "session", "submission", "nonce", "paid")
         tables = [SQLModel.metadata.tables[f"client_{name}"] for name in names]
         SQLModel.metadata.create_all(self._engine, tables=tables)
 
@@ -199,6 +217,18 @@ class ClientStore:
             if not transaction.execute(_END_REQUEST, ended):
                 raise LookupError(f"job {job_id} has no request {index}")
             _keep(transaction, job_id, receipts)
+
+    def put_paid(self, job_id: str, tokens_in: int, tokens_out: int) -> None:
+        """What a session's next acknowledgement on the way counts: never less than before."""
+        values = {"job_id": job_id, "tokens_in": tokens_in, "tokens_out": tokens_out}
+        with writing(self._engine) as transaction:
+            transaction.execute(_PUT_PAID, values)
+
+    def paid(self, job_id: str) -> tuple[int, int]:
+        """Tokens in and out that a session's acknowledgements on the way counted."""
+        with Session(self._engine) as session:
+            row = session.get(PaidRow, job_id)
+            return (0, 0) if row is None else (row.tokens_in, row.tokens_out)
 
     def add_receipts(self, job_id: str, receipts: Sequence[SignedReceipt]) -> None:
         """Keep checked receipts; one kept before is left as it is."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from client.orders.matcher_api import MatcherApi
-from client.pipeline.verify import RequestAnswer, ack_of_answers, states_of
+from client.pipeline.verify import RequestAnswer, ack_of_answers, at_least, states_of
 from client.records.keeper import Keeper
 from client.records.store import ClientStore, JobRow, match_of
 from core.protocol import signing
@@ -56,12 +56,13 @@ async def _settle(
     if signer.address not in (order.requester, signed_by):
         return False
     store.adopt_session(row.job_id, keeper.name)
-    answers = delivered(store, row.job_id)
+    answers, paid = delivered(store, row.job_id), store.paid(row.job_id)
     store.set_state(row.job_id, "unacknowledged")
-    ack = ack_of_answers(answers, order, match.plan)  # of nothing: what the order locks comes back
+    # Of nothing: what the order locks comes back.
+    ack = at_least(ack_of_answers(answers, order, match.plan), paid)
     signature = signing.sign(signer, domain, ack)
     await matcher.acknowledge(row.job_id, ack, signature, closing=True)
-    store.set_state(row.job_id, "acknowledged" if answers else "abandoned")
+    store.set_state(row.job_id, "acknowledged" if answers or any(paid) else "abandoned")
     log.info("an earlier session is settled", job=row.job_id[:10], requests=len(answers))
     return True
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
-
 from client.jobs.batch import Requester, pause_s
 from client.orders.orders import Prompt, opening_of
 from client.pipeline.pipeline import (
@@ -25,7 +23,7 @@ from client.pipeline.pipeline import (
     refusal,
 )
 from client.pipeline.streams import Streams
-from client.pipeline.verify import ShardRootOf, ack_of_leaves
+from client.pipeline.verify import ShardRootOf, ack_of_leaves, at_least
 from client.sessions import budget as budgets
 from client.sessions.budget import Life, SessionBudget, Use
 from core.money import pricing
@@ -313,6 +311,11 @@ class LiveSession(Pipeline):
         else:
             await self._push(wire.Cancel(order_hash=self.order_hash, request=turn.index))
 
+    async def _will_pay(self, tokens_in: int, tokens_out: int) -> None:
+        # First of all written down: who settles the session after a crash pays no less.
+        put = self._requester.store.put_paid
+        await self._write(put, self.match.job_id, tokens_in, tokens_out)
+
     async def _acknowledge(self) -> None:
         self.ack = self._signed_ack()
         self._ack_changed.set()
@@ -321,11 +324,9 @@ class LiveSession(Pipeline):
     def _signed_ack(self) -> tuple[Ack, str]:
         """What is due for everything that is written down; nothing at first."""
         leaves = [self._leaves[index] for index in sorted(self._leaves)]
-        ack = ack_of_leaves(leaves, self.match.signed.order, self.match.plan)
-        # What was paid before its end stays paid, whatever became of it.
-        paid = max(ack.tokens_in, self._paid[0]), max(ack.tokens_out, self._paid[1])
-        ack = msgspec.structs.replace(ack, tokens_in=paid[0], tokens_out=paid[1])
-        self._count_paid(paid)
+        order, plan = self.match.signed.order, self.match.plan
+        ack = at_least(ack_of_leaves(leaves, order, plan), self._paid)
+        self._count_paid((ack.tokens_in, ack.tokens_out))
         return ack, signing.sign(self._requester.signer, self._identity.domain, ack)
 
     async def _tell_matcher(self) -> None:
@@ -387,7 +388,7 @@ class LiveSession(Pipeline):
         for attempt in range(ACK_TRIES):
             try:
                 await self._hand_in(closing=True)
-                state, is_told = ("abandoned" if self.ack is None else "acknowledged"), True
+                state, is_told = ("acknowledged" if any(self._paid) else "abandoned"), True
                 break
             except HeadraceError as error:
                 log.info("the session cannot be closed yet", why=str(error))

@@ -217,6 +217,35 @@ async def test_a_session_of_a_dead_program_is_settled_by_the_next_to_the_unit(
     assert set(states.values()) == {"acknowledged"}
 
 
+async def test_who_settles_for_a_dead_program_pays_no_less_than_it_had(village: Village) -> None:
+    await village.start((0, 3), (3, 6), max_unpaid=0)
+    first = village.sessions()
+    asked = prompts(3, tokens=150)
+    await hear(first.answer(ask(village, asked[0], "whole")))
+    await until(lambda: not any(session._turns for session in first.sessions()))
+    items = first.answer(ask(village, asked[1], "cut"))
+    for _ in range(140):
+        await anext(items)
+    (session,) = first.sessions()
+    store = ClientStore(village.folder / "client.sqlite")
+    job_id = village.matches[0].job_id
+    await until(lambda: store.paid(job_id) == session._paid)
+    on_the_way = session._paid
+    finished = sum(len(row.tokens.split(",")) for row in store.requests(job_id) if row.finish)
+    assert on_the_way[1] > finished, "part of the second answer is paid"
+    village.acks[job_id] = session._signed_ack()[0]  # as the matcher was told
+    village.died(first)
+    second = village.sessions()
+    await hear(second.answer(ask(village, asked[2])))
+    await until(lambda: job_id in village.closed)
+    ack = village.acks[job_id]
+    assert (ack.tokens_in, ack.tokens_out) == on_the_way
+    await second.close()
+    assert {row.state for row in store.jobs()} == {"acknowledged"}
+    store.close()
+    village.running.clear()
+
+
 async def test_a_living_programs_sessions_are_left_alone(village: Village) -> None:
     await village.start((0, 6), max_requests=16)
     first = village.sessions()
