@@ -146,6 +146,7 @@ class Devnet:
             "models": {self.model: self.model_id},
             "bootstrap_peers": self.bootstrap,
             "matcher_url": self.matcher_url or None,
+            "matcher": signer_of("matcher-1").address,
             "deploy_block": self.deploy_block,
         }
         found = {k: v for k, v in document.items() if v is not None}

@@ -3,5 +3,6 @@
 `chain`     what roles ask of it: reads, events, transactions, and the values that these are
 `rpc`       a node that answers: sends in nonce order, decodes; the only file with web3
 `earned`    what of an owner's pay was not collected yet
+`staked`    which operators have stake, by the registry's events alone
 `follower`  events since the last look, across reorganisations and restarted nodes
 """

@@ -126,8 +126,10 @@ class Chain(Protocol):
     async def block_hash(self, number: int) -> str | None:
         """Hash of a block of the current chain, None when it has no such block."""
 
-    async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
-        """Every event of our contracts in these blocks, inclusive, in chain order."""
+    async def events(
+        self, first_block: int, last_block: int, *, contract: str | None = None
+    ) -> list[ChainEvent]:
+        """Every event of our contracts, or of one, in these blocks, inclusive, in chain order."""
 
     async def call_of(self, tx_hash: str) -> ChainCall | None:
         """What a transaction asked one of our contracts; None when it was sent to none directly."""

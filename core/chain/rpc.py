@@ -250,8 +250,10 @@ class RpcChain(Chain):
         block = await self._guard(self._eth.get_block("latest"))
         return int(block["timestamp"])
 
-    async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
-        addresses = list(self.addresses.values())
+    async def events(
+        self, first_block: int, last_block: int, *, contract: str | None = None
+    ) -> list[ChainEvent]:
+        addresses = [self.addresses[contract]] if contract else list(self.addresses.values())
         wanted = {"fromBlock": first_block, "toBlock": last_block, "address": addresses}
         logs = await self._guard(self._eth.get_logs(wanted))
         found = [event for event in map(self._decode_log, logs) if event is not None]

@@ -10,7 +10,7 @@
 `commit`      which root commits to which bytes (`docs/protocol.md` §3)
 `signing`     a message as a digest and a signature: EIP-712 (`docs/protocol.md` §2)
 `receipts`    whether receipts are what stages signed, and tell one story
-`records`     what the swarm says: signed records of miners and of allocations
+`records`     what machines say of themselves in the swarm, signed
 `wire`        every message on a stream, its framing and its limits
 `errors`      what can go wrong, and what each mistake tells the person and the script
 `abi/`        the interfaces of the contracts, written by the build

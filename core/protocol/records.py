@@ -1,4 +1,4 @@
-"""What the swarm says: signed records of miners and of a matcher's allocation, and their trust.
+"""What machines say of themselves in the swarm, signed, and who believes it.
 
 A record is msgpack bytes signed by its author's key over (kind, SHA-256 of the bytes, sequence). A
 later sequence replaces an earlier one; nothing is believed past `sent_at_ms + ttl_ms`, so a
@@ -7,19 +7,28 @@ departed machine disappears by itself.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 
 from core.protocol import signing
 from core.protocol import types as t
 
-MAX_RECORD_BYTES = 64 * 1024
+MAX_RECORD_BYTES = 4096
+#: Peers to which a machine tells its distance: their entries are most of a record.
+MAX_NEIGHBOURS = 32
+#: Topics over which machines are spread: of ten thousand, each has some 600.
+SHARDS = 16
+MOST_TTL_MS = 600_000
+#: How far in the future a record may be dated, so that it does not outlive what follows it.
+FUTURE_SLACK_MS = 60_000
 Lifecycle = Literal["JOIN", "SERVING", "DRAINING", "DOWN", "LEFT"]
 CLOCK_SLACK_MS = 2000  # between sealing and storing, and between two machines' clocks
 _Positive = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-_TtlMs = Annotated[int, msgspec.Meta(ge=1, le=600_000)]
+_TtlMs = Annotated[int, msgspec.Meta(ge=1, le=MOST_TTL_MS)]
 
 
 class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,7 +44,8 @@ class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
     bandwidth_gb_s: _Positive
     region: Annotated[str, msgspec.Meta(max_length=40)]
     tau_ms_per_layer: _Positive  # τ: one decode step, measured; 0 before the first
-    rho_ms: dict[t.Address, _Positive]  # ρ: one-way, to peers by operator
+    #: ρ: one-way, to peers by operator.
+    rho_ms: Annotated[dict[t.Address, _Positive], msgspec.Meta(max_length=MAX_NEIGHBOURS)]
     max_requests: t.U32
     active_requests: t.U32
     kv_free_tokens: t.U63
@@ -49,74 +59,57 @@ class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
     tau_ms_by_rows: Annotated[dict[t.U32, _Positive], msgspec.Meta(max_length=32)] = {}
 
 
-class AllocationRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """A matcher's phase 1: which machine should hold which layers of a model."""
-
-    matcher: t.Address
-    model_id: t.Hash32
-    assignments: dict[t.Address, t.LayerRange]
-    standby: list[t.Address]
-    sent_at_ms: t.U63
-    ttl_ms: _TtlMs = 60_000
-
-
 class SignedRecord(msgspec.Struct, frozen=True, array_like=True):
     content: bytes
     sequence: t.U63
     signature: t.Signature
 
 
-Content = TypeVar("Content", MinerRecord, AllocationRecord)
-
-
-def _author(content: MinerRecord | AllocationRecord) -> str:
-    return content.operator if isinstance(content, MinerRecord) else content.matcher
-
-
-def _record(kind: type, content: bytes, sequence: int) -> signing.Record:
+def _record(content: bytes, sequence: int) -> signing.Record:
     content_hash = "0x" + sha256(content).hexdigest()
-    return signing.Record(signing.name_hash(kind.__name__), content_hash, sequence)
+    return signing.Record(signing.name_hash(MinerRecord.__name__), content_hash, sequence)
 
 
 def seal(
-    content: MinerRecord | AllocationRecord,
-    sequence: int,
-    signer: signing.DigestSigner,
-    domain: signing.Domain,
+    content: MinerRecord, sequence: int, signer: signing.DigestSigner, domain: signing.Domain
 ) -> bytes:
     """Bytes of a signed record for the swarm."""
     body = msgspec.msgpack.encode(content)
-    signature = signing.sign(signer, domain, _record(type(content), body, sequence))
+    signature = signing.sign(signer, domain, _record(body, sequence))
     return msgspec.msgpack.encode(SignedRecord(body, sequence, signature))
 
 
-def unseal(data: bytes, kind: type[Content], domain: signing.Domain) -> tuple[Content, int] | None:
+def unseal(data: bytes, domain: signing.Domain) -> tuple[MinerRecord, int] | None:
     """(content, sequence) of well-formed bytes that their own author signed, else None."""
     if len(data) > MAX_RECORD_BYTES:
         return None
     try:
         signed = msgspec.msgpack.decode(data, type=SignedRecord)
-        content = msgspec.msgpack.decode(signed.content, type=kind)
+        content = msgspec.msgpack.decode(signed.content, type=MinerRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         return None
-    record = _record(kind, signed.content, signed.sequence)
+    record = _record(signed.content, signed.sequence)
     # The checksummed form only: else one key could appear as many machines, spelt differently.
-    if signing.recover(domain, record, signed.signature) != _author(content):
+    if signing.recover(domain, record, signed.signature) != content.operator:
         return None
     return content, signed.sequence
 
 
-def miners_topic(domain: signing.Domain) -> str:
-    """Where machines of one deployment announce themselves, keyed by operator in lower case."""
-    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/miners"
+def miners_topic(domain: signing.Domain, operator: str) -> str:
+    """Where a machine of a deployment announces itself, keyed by its operator in lower case."""
+    return _topic(domain, int(operator[2:4], 16) % SHARDS)
 
 
-def allocations_topic(domain: signing.Domain, model_id: str) -> str:
-    """Where matchers say which machine holds which layers, keyed by matcher in lower case."""
-    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/allocations/{model_id}"
+def miners_topics(domain: signing.Domain) -> list[str]:
+    """Where all machines of a deployment announce themselves."""
+    return [_topic(domain, shard) for shard in range(SHARDS)]
 
 
-def is_fresh(content: MinerRecord | AllocationRecord, now_ms: int) -> bool:
+def _topic(domain: signing.Domain, shard: int) -> str:
+    return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/miners/{shard}"
+
+
+def is_fresh(content: MinerRecord, now_ms: int) -> bool:
     """Whether to believe a record now: not sent in the future nor longer ago than its ttl."""
     age_ms = now_ms - content.sent_at_ms
     return -CLOCK_SLACK_MS <= age_ms <= content.ttl_ms + CLOCK_SLACK_MS
@@ -126,22 +119,22 @@ class SwarmCheck(msgspec.Struct, frozen=True):
     """What every honest peer of the swarm demands of a record that it stores or hands on."""
 
     domain: signing.Domain
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def __call__(self, key: str, data: bytes, expires_at_s: float) -> str | None:
         """The one topic where `data` may stand under `key` until then, or None. Never raises.
 
         Its author signed it and is whom `key` names, and the expiry is the one it signed: a
         replayed record, under its own topic or another, never outlives the newer one that it hides.
+        Nor is it dated more than a minute ahead: clocks of honest peers differ by less.
         """
-        miner = unseal(data, MinerRecord, self.domain)
-        allocation = None if miner else unseal(data, AllocationRecord, self.domain)
-        found = miner or allocation
-        if found is None:
+        opened = unseal(data, self.domain)
+        if opened is None:
             return None
-        content = found[0]
+        content = opened[0]
         latest_ms = content.sent_at_ms + content.ttl_ms + CLOCK_SLACK_MS
-        if key != _author(content).lower() or not expires_at_s * 1000 <= latest_ms:
+        if key != content.operator.lower() or not expires_at_s * 1000 <= latest_ms:
             return None
-        if isinstance(content, MinerRecord):
-            return miners_topic(self.domain)
-        return allocations_topic(self.domain, content.model_id)
+        if content.sent_at_ms > self.now_ms() + FUTURE_SLACK_MS:
+            return None
+        return miners_topic(self.domain, key)

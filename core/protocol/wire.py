@@ -84,6 +84,25 @@ class Failed(Message, frozen=True):
     reason: Text
 
 
+# --- what to hold ---
+
+
+class Allocate(Message, frozen=True):
+    """Matcher to miner: hold these layers of the model; None: stand by. → Allocated | Failed
+
+    A later sequence of the same matcher replaces an earlier one. Said again while it holds: a
+    matcher that falls silent may be followed by another.
+    """
+
+    model_id: t.Hash32
+    layers: t.LayerRange | None
+    sequence: t.U63
+
+
+class Allocated(Message, frozen=True):
+    """Heard, and followed as soon as what runs has ended."""
+
+
 # --- opening a job ---
 
 
@@ -406,10 +425,11 @@ class Differs(Message, frozen=True):
     child: t.U8
 
 
+_Plans = Allocate | Allocated
 _Opens = Propose | Accepted | OpenJob | JobOpened | Submit | Submitted | GoesOn | Carry | Carried
 _Ends = Acknowledge | EndJob | Progress | Finished | CloseJob | Cut | Waiting
 _Shows = FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts | ShowNode | Differs
-AnyMessage = Ping | Pong | Failed | _Opens | Push | Bundle | _Ends | _Shows
+AnyMessage = Ping | Pong | Failed | _Plans | _Opens | Push | Bundle | _Ends | _Shows
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)

@@ -147,6 +147,8 @@ class NetworkSettings(_Section):
     """Multiaddresses of the swarm to join through."""
     matcher_url: str | None = None
     """The matcher that orders are sent to."""
+    matcher: AnAddress | None = None
+    """The matcher that miners without `miner.allow_matchers` let choose their layers; else any."""
     token_symbol: str = units.TOKEN_SYMBOL
     """The unit in which amounts of money are written."""
     token_decimals: Annotated[int, Field(ge=0, le=36)] = units.TOKEN_DECIMALS
@@ -219,7 +221,7 @@ class MinerSettings(_Section):
     drain_timeout_s: Annotated[Seconds, Field(alias="drain_timeout")] = 60
     """How long accepted work may take when stopping."""
     allow_matchers: Addresses = ()
-    """Matchers whose work is taken; empty: any."""
+    """Matchers whose work is taken, and that choose the layers; empty: any, and the network's."""
     peers: Words = ()
     """Static peers beside discovery."""
     max_batch: Annotated[int, Field(ge=1)] = 16

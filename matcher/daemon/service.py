@@ -1,13 +1,14 @@
-"""The daemon: a loop that follows chain and swarm, plans, publishes and moves jobs on."""
+"""The daemon: a loop that follows chain and swarm, plans, allocates and moves jobs on."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from core.chain.staked import StakedOperators
 from core.protocol import records
 from core.protocol.errors import ChainUnreachable, HeadraceError, PeerUnreachable
 from core.protocol.ids import Kind, short
@@ -17,7 +18,8 @@ from matcher.audits.audit_desk import AuditDesk, Pays
 from matcher.audits.reports import Reports
 from matcher.fleet.fleet_view import ChainStanding, forget, merge, plannable
 from matcher.matching.matching import Matchmaker
-from matcher.planning.planner import nobody, plan, record_of, seen
+from matcher.planning.allocating import Allocator
+from matcher.planning.planner import nobody, plan, seen
 from matcher.records.jobs import DISPUTED, ENDED
 from matcher.records.store import MinerSeen, Store
 from matcher.settling.following import JobFollower
@@ -51,9 +53,9 @@ class SwarmLike(Protocol):
 
     def addresses(self) -> list[str]: ...
 
-    async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool: ...
+    async def admit(self, operators: Iterable[str]) -> None: ...
 
-    async def lookup(self, topic: str) -> dict[str, bytes]: ...
+    async def lookup(self, *topics: str) -> dict[str, bytes]: ...
 
     async def peers(self) -> list[str]: ...
 
@@ -118,14 +120,16 @@ class MatcherDaemon:
         self._following = JobFollower(
             chain, store, signer.address, start_block=start, window=window
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._telling: set[asyncio.Task[Any]] = set()
+        self.allocator = Allocator(peers, clock, self._telling)
+        self._staked = StakedOperators(chain, start_block=start, window=window)
         self._chain_failures = 0
         self._ask_chain_at = 0.0
         self._standing_at: dict[str, float] = {}
         self._noted_at = float("-inf")
         self._machines: dict[str, frozenset[str]] = {}
         self._planned_at: dict[str, int] = {}
-        self._sequence = 0
         self._events = metrics.counter("headrace_chain_events_total", "Chain events taken in")
         self._refused = metrics.counter("headrace_swarm_refused_total", "Records not believed")
         self._bugs = metrics.counter("headrace_loop_errors_total", "Phases that failed", ["phase"])
@@ -155,12 +159,13 @@ class MatcherDaemon:
         """The central loop, until cancelled. No failure of chain, swarm or stranger ends it."""
         phases: tuple[Callable[[], object], ...] = (
             self.follow_chain,
+            self.admit_staked,
             self.look_at_swarm,
             self.read_standings,
             self.weigh_standings,
             self.refresh_routes,
             self.replan,
-            self.publish_allocations,
+            self.allocate,
             self.advance_jobs,
             self.take_stock,
         )
@@ -176,9 +181,10 @@ class MatcherDaemon:
             async with asyncio.timeout(CLOSE_S):
                 await self.matchmaker.close()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-        for task in self._tasks:
+        left = self._tasks | self._telling
+        for task in left:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _phase(self, phase: Callable[[], object]) -> None:
         name = str(getattr(phase, "__name__", "phase"))
@@ -220,12 +226,18 @@ class MatcherDaemon:
         for job_id in seen.jobs:
             self.settler.wake(job_id)
 
+    async def admit_staked(self) -> None:
+        """Let our peer of the swarm believe operators that have stake, and nobody else."""
+        if self.world.chain.ok:
+            await self._staked.poll()
+        await self.swarm.admit(self._staked.operators)
+
     async def look_at_swarm(self) -> None:
         """Read every machine's record."""
         now_ms = self._now_ms()
         try:
             async with asyncio.timeout(SWARM_TIMEOUT_S):
-                found = await self.swarm.lookup(records.miners_topic(self.chain.domain))
+                found = await self.swarm.lookup(*records.miners_topics(self.chain.domain))
         except TimeoutError:
             raise PeerUnreachable("the swarm", f"no answer in {SWARM_TIMEOUT_S:g} s") from None
         known, refused = merge(self.world.sightings, found, self.chain.domain, now_ms)
@@ -294,21 +306,12 @@ class MatcherDaemon:
                 told = {op: str(layers) for op, layers in decided.assignments.items()}
                 log.info("planned", model=model_id, reason=decided.reason, layers=told)
 
-    async def publish_allocations(self) -> None:
-        """Tell the swarm, again and again: a record that is not repeated expires."""
-        domain, me = self.chain.domain, self.signer.address
+    def allocate(self) -> None:
+        """Tell machines what to hold, as far as they do not know it."""
+        now_ms = self._now_ms()
+        self.allocator.keep_only(self.world.sightings)
         for model_id, placement in self.world.placements.items():
-            now_ms = self._now_ms()
-            self._sequence = max(self._sequence + 1, now_ms)
-            record = record_of(placement, me, model_id, now_ms)
-            sealed = records.seal(record, self._sequence, self.signer, domain)
-            topic = records.allocations_topic(domain, model_id)
-            ttl_s, taken = record.ttl_ms / 1000, False
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SWARM_TIMEOUT_S):
-                    taken = await self.swarm.publish(topic, me.lower(), sealed, ttl_s)
-            if not taken:
-                log.warning("no peer took the allocation", model=model_id)
+            self.allocator.tell(model_id, placement, self.world.present(model_id, now_ms))
 
     async def advance_jobs(self) -> None:
         """Start the next step of every job that has one; none waits for another."""

@@ -75,7 +75,7 @@ def merge(
         before = by_key.get(key.lower())
         if before is not None and before.raw == raw:
             continue
-        opened = unseal(raw, MinerRecord, domain)
+        opened = unseal(raw, domain)
         if opened is None or opened[0].operator.lower() != key.lower():
             refused += 1
             continue

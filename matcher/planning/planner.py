@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from core.protocol.records import AllocationRecord
 from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import Sighting, fleet_of, layers_of, plannable
 from scheduler.fleet.fleet import Machine, ModelShape
@@ -85,17 +84,6 @@ def plan(
 def fixed_by_owner(sightings: Iterable[Sighting]) -> dict[str, LayerRange]:
     """Machines that serve without following any allocation, and their layers."""
     return layers_of(s for s in sightings if s.record.allocation == 0)
-
-
-def record_of(placement: Placement, matcher: str, model_id: str, now_ms: int) -> AllocationRecord:
-    """What the swarm is told."""
-    return AllocationRecord(
-        matcher=matcher,
-        model_id=model_id,
-        assignments=dict(placement.assignments),
-        standby=list(placement.standby),
-        sent_at_ms=now_ms,
-    )
 
 
 def _sane(sighting: Sighting, shape: ModelShape) -> bool:

@@ -1,8 +1,8 @@
 """What does this miner say of itself in the swarm, and how far away are the others?
 
 A record lives ten seconds, so a machine that falls silent disappears by itself. Look-ups and stores
-go through the DHT's child process, which may hang or die: each has its own time limit and a failure
-only means "try again next time".
+go through the DHT's child process, which may hang, or die and be started anew: each has its own
+time limit and a failure only means "try again next time".
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Protocol
 
 from core.protocol import signing, wire
-from core.protocol.errors import HeadraceError, PeerUnreachable
+from core.protocol.errors import HeadraceError
 from core.protocol.records import (
-    AllocationRecord,
+    MAX_NEIGHBOURS,
     MinerRecord,
-    allocations_topic,
     is_fresh,
     miners_topic,
+    miners_topics,
     seal,
     unseal,
 )
+from core.protocol.types import LayerRange
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Peers
 
 TTL_S = 10.0
 SWARM_TIMEOUT_S = 8.0
 PING_TIMEOUT_S = 2.0
-MAX_NEIGHBOURS = 64
 _EWMA = 0.3
 log = get_logger(__name__)
 
@@ -39,7 +40,7 @@ class Records(Protocol):
 
     async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool: ...
 
-    async def lookup(self, topic: str) -> dict[str, bytes]: ...
+    async def lookup(self, *topics: str) -> dict[str, bytes]: ...
 
 
 class Announcer:
@@ -53,16 +54,14 @@ class Announcer:
         self.failures = 0
 
     async def announce(self, record: MinerRecord, *, timeout_s: float = SWARM_TIMEOUT_S) -> bool:
-        """Say it now: False when not taken in time, PeerUnreachable when our peer has ended."""
+        """Say it now: False when not taken in time, or our own peer is just started anew."""
         self._sequence = max(self._sequence + 1, now_ms())
         data = seal(record, self._sequence, self._signer, self._domain)
         try:
             async with asyncio.timeout(timeout_s):
-                taken = await self._swarm.publish(
-                    miners_topic(self._domain), record.operator.lower(), data, TTL_S
-                )
-        except PeerUnreachable:
-            raise
+                key = record.operator.lower()
+                topic = miners_topic(self._domain, key)
+                taken = await self._swarm.publish(topic, key, data, TTL_S)
         except Exception as error:  # the DHT's child raises whatever its libraries raise
             taken = False
             log.debug("announcement failed", error=f"{type(error).__name__}: {error}")
@@ -70,42 +69,50 @@ class Announcer:
         return taken
 
 
-async def look_up(swarm: Records, topic: str) -> dict[str, bytes]:
-    """Records of a topic; empty when the swarm does not answer."""
-    try:
-        async with asyncio.timeout(SWARM_TIMEOUT_S):
-            return await swarm.lookup(topic)
-    except Exception as error:  # as above
-        log.debug("look-up failed", topic=topic, error=f"{type(error).__name__}: {error}")
-        return {}
+async def neighbours(
+    swarm: Records, domain: signing.Domain, own: str, model_id: str, layers: LayerRange | None
+) -> list[MinerRecord]:
+    """Machines of our model to which our distance matters, at most `MAX_NEIGHBOURS` of them.
 
-
-async def neighbours(swarm: Records, domain: signing.Domain, own: str) -> list[MinerRecord]:
-    """Other machines that are there now, as they describe themselves."""
+    First those whose layers end where ours begin, or begin where ours end: half of the places. Then
+    any. Who is taken of too many is drawn for each machine anew, and stays the same.
+    """
     found = []
-    for key, data in (await look_up(swarm, miners_topic(domain))).items():
-        opened = unseal(data, MinerRecord, domain)
+    for key, data in (await _look_up(swarm, domain)).items():
+        opened = unseal(data, domain)
         if opened is None or opened[0].operator.lower() != key.lower():
             continue
         record = opened[0]
         is_there = record.state not in ("LEFT", "DOWN") and is_fresh(record, now_ms())
-        if is_there and record.operator.lower() != own.lower():
+        is_ours = record.model_id == model_id and record.operator.lower() != own.lower()
+        if is_there and is_ours:
             found.append(record)
-    return sorted(found, key=lambda record: record.operator)[:MAX_NEIGHBOURS]
+    drawn = sorted(found, key=lambda record: _lot(own, record.operator))
+    near = [record for record in drawn if _touch(layers, record.layers)][: MAX_NEIGHBOURS // 2]
+    taken = {record.operator for record in near}
+    others = [record for record in drawn if record.operator not in taken]
+    return [*near, *others][:MAX_NEIGHBOURS]
 
 
-async def allocations(
-    swarm: Records, domain: signing.Domain, model_id: str
-) -> dict[str, tuple[AllocationRecord, int]]:
-    """Allocations of a model by matcher (lower case), with their sequence numbers."""
-    found = {}
-    for key, data in (await look_up(swarm, allocations_topic(domain, model_id))).items():
-        opened = unseal(data, AllocationRecord, domain)
-        if opened is None or opened[0].matcher.lower() != key.lower():
-            continue
-        if opened[0].model_id == model_id and is_fresh(opened[0], now_ms()):
-            found[key.lower()] = opened
-    return found
+async def _look_up(swarm: Records, domain: signing.Domain) -> dict[str, bytes]:
+    """Records of all machines; none when the swarm does not answer."""
+    try:
+        async with asyncio.timeout(SWARM_TIMEOUT_S):
+            return await swarm.lookup(*miners_topics(domain))
+    except Exception as error:  # as above
+        log.debug("look-up failed", error=f"{type(error).__name__}: {error}")
+        return {}
+
+
+def _lot(own: str, other: str) -> bytes:
+    return sha256(f"{own.lower()}{other.lower()}".encode()).digest()
+
+
+def _touch(ours: LayerRange | None, theirs: LayerRange | None) -> bool:
+    """Whether rows may go from one to the other."""
+    if ours is None or theirs is None:
+        return False
+    return ours.start == theirs.end or ours.end == theirs.start
 
 
 def now_ms() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from core.protocol import commit, hashing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ModelError, UsageError
-from core.protocol.records import AllocationRecord
 from core.runtime.logs import get_logger
 from miner.compute.compute import PREFIX_SHARE, Compute
 from miner.compute.tiers import SecondTier
@@ -53,31 +52,19 @@ class LocalModel:
 
 
 def follow(
-    now: Assignment,
-    operator: str,
-    found: Mapping[str, tuple[AllocationRecord, int]],
-    trusted: frozenset[str],
+    now: Assignment, word: Assignment, trusted: frozenset[str], *, is_silent: bool
 ) -> Assignment:
-    """What the swarm's allocations say this machine should hold.
+    """What to hold after a matcher's word.
 
-    `trusted` are matchers in lower case. With none named, the first one seen is followed for as
-    long as it speaks, because two that disagree would make every machine load for ever. A matcher
-    that falls silent, or that does not know this machine yet, changes nothing.
+    `trusted` are matchers in lower case. The matcher followed so far keeps its place until it
+    `is_silent`, because two that disagree would make every machine load for ever. With none named,
+    the first one heard is followed.
     """
-    wanted = set(trusted) if trusted else set(found)
-    speaking = sorted(matcher for matcher in found if matcher in wanted)
-    if not speaking:
+    if trusted and word.matcher not in trusted:
         return now
-    matcher = now.matcher if now.matcher in speaking else speaking[0]
-    record, sequence = found[matcher]
-    if matcher == now.matcher and sequence <= now.allocation:
-        return now
-    told = {who.lower(): layers for who, layers in record.assignments.items()}
-    if operator.lower() in told:
-        return Assignment(told[operator.lower()], sequence, matcher)
-    if operator.lower() in {who.lower() for who in record.standby}:
-        return Assignment(None, sequence, matcher)
-    return Assignment(now.layers, sequence, matcher)
+    if word.matcher == now.matcher:
+        return word if word.allocation > now.allocation else now
+    return word if is_silent or not now.matcher else now
 
 
 def open_model(name: str, model_id: str, spec: t.ModelSpec, folder: Path) -> LocalModel:

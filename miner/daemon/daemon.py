@@ -18,7 +18,8 @@ import msgspec
 
 from core.chain.follower import ChainPosition
 from core.chain.rpc import RpcChain
-from core.protocol import signing, units
+from core.chain.staked import StakedOperators
+from core.protocol import signing, units, wire
 from core.protocol import types as t
 from core.protocol.errors import (
     ChainUnreachable,
@@ -44,7 +45,7 @@ from miner.chain.onchain import MinerChain, News
 from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
 from miner.daemon import assignment
-from miner.daemon.announce import Announcer, Distances, allocations, neighbours
+from miner.daemon.announce import Announcer, Distances, neighbours
 from miner.daemon.assignment import Assignment, LocalModel, ShardHook
 from miner.daemon.claims import Claims
 from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
@@ -67,6 +68,9 @@ GOODBYE_S = 2.0
 PURGE_S = 600.0
 CLAIM_S = 5.0
 STANDING_S = 15.0
+STAKED_S = 2.0
+#: A matcher that has said nothing for so long may be followed by another.
+SILENT_S = 60.0
 #: A step that hangs for so long hangs for ever.
 STUCK_S = 60.0
 RELOAD_AFTER_FAILURE_S = 10.0
@@ -224,6 +228,7 @@ class MinerDaemon:
             self._clock.monotonic,
             look_for_disputes=self._follow_chain,
             on_shown=lambda peer, message, data: self._defence.shown(peer, message, data),
+            on_allocated=self._take_allocation,
             neighbours=self._neighbours,
         )
         self._listener = Listener(identity, self._stage.handle)
@@ -233,6 +238,12 @@ class MinerDaemon:
         fixed = settings.miner.layers
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
+        self._allocated_at = float("-inf")
+        self._staked = StakedOperators(
+            chain.chain,
+            start_block=settings.network.deploy_block,
+            window=settings.network.reorg_window_blocks,
+        )
         self._speed = (0.0, 0.0)
         self._claims = Claims(chain.chain, signer, self._book, self._peers, self._table.is_running)
         self._defence = Defence(
@@ -290,9 +301,10 @@ class MinerDaemon:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Everything, until the owner asks to leave. PeerUnreachable when our peer ends."""
+        """Everything, until the owner asks to leave. PeerUnreachable when no peer can be had."""
         self._speed = await self._compute.benchmark()
         loops = [
+            _every(STAKED_S, self._admit_staked),
             _every(self._settings.miner.announce_interval_s, self._announce),
             _every(DISTANCES_S, self._measure_distances),
             _every(FOLLOW_S, self._follow_allocation),
@@ -331,8 +343,7 @@ class MinerDaemon:
             await asyncio.sleep(0.1)
         await self._stage.flush(2.0)
         self._has_left = True
-        with contextlib.suppress(PeerUnreachable):
-            await self._announcer.announce(self._record(), timeout_s=GOODBYE_S)
+        await self._announcer.announce(self._record(), timeout_s=GOODBYE_S)
         log.info("left", unfinished=self._table.active_requests)
 
     def ask_to_leave(self, within_s: float | None) -> None:
@@ -385,28 +396,55 @@ class MinerDaemon:
             return direct
         return ",".join([direct] * bool(miner.announce_host) + [self._circuits.address])
 
-    async def _announce(self) -> None:
+    async def _admit_staked(self) -> None:
+        """Let our peer of the swarm believe operators that have stake, and nobody else."""
         try:
-            await self._announcer.announce(self._record())
-        except PeerUnreachable as error:
-            # Nobody could find this miner any more, and a new child must not be forked beside
-            # running threads.
-            self._ending = self._ending or error
+            operators = await self._staked.poll()
+        except ChainUnreachable as error:
+            log.debug("stakes are not read", why=str(error))
+            operators = self._staked.operators
+        with contextlib.suppress(PeerUnreachable):  # the next one is told when it is there
+            await self._swarm.admit(operators)
+
+    async def _announce(self) -> None:
+        if not await self._announcer.announce(self._record()) and self._swarm.is_lost:
+            # Nobody could find this miner any more, and none may be forked beside running threads.
+            why = "the process that keeps our peer was killed"
+            self._ending = self._ending or PeerUnreachable("the swarm", why)
             self.ask_to_leave(None)
 
     async def _measure_distances(self) -> None:
-        others = await neighbours(self._swarm, self._domain, self._signer.address)
-        await self._distances.measure(
-            [other for other in others if other.model_id == self._model.model_id]
+        serving = self._table.serving
+        others = await neighbours(
+            self._swarm,
+            self._domain,
+            self._signer.address,
+            self._model.model_id,
+            serving.layers if serving else None,
         )
+        await self._distances.measure(others)
+
+    def _take_allocation(self, peer: str, message: wire.Allocate) -> bool:
+        """A matcher's word: whether it is followed."""
+        is_ours = message.model_id == self._model.model_id
+        if self._is_fixed or self._table.is_draining or not is_ours:
+            return False
+        matcher, network = peer.lower(), self._settings.network.matcher
+        trusted = self._table.terms.matchers or ({network.lower()} if network else set())
+        now = self._clock.monotonic()
+        self._assignment = assignment.follow(
+            self._assignment,
+            Assignment(message.layers, message.sequence, matcher),
+            frozenset(trusted),
+            is_silent=now - self._allocated_at > SILENT_S,
+        )
+        if self._assignment.matcher != matcher:
+            return False
+        self._allocated_at = now
+        return True
 
     async def _follow_allocation(self) -> None:
         """Hold what we are told: finish running work, then load."""
-        if not self._is_fixed and not self._table.is_draining:
-            found = await allocations(self._swarm, self._domain, self._model.model_id)
-            self._assignment = assignment.follow(
-                self._assignment, self._signer.address, found, self._table.terms.matchers
-            )
         now, serving = self._clock.monotonic(), self._table.serving
         if self._assignment.layers == (serving.layers if serving else None):
             self._table.is_changing = False

@@ -16,6 +16,7 @@ from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
 from core.runtime.network.channel import Answer, Channel
 from core.runtime.tasks import spawn
+from miner.chain import admission
 from miner.compute.compute import Compute
 from miner.records.store import CLOSED_STATES
 from miner.serving import answers, request_state
@@ -76,12 +77,14 @@ class StageService:
         *,
         look_for_disputes: Callable[[], Awaitable[None]] | None = None,
         on_shown: Callable[[str, wire.ShowNode, bytes], Awaitable[wire.Differs]] | None = None,
+        on_allocated: Callable[[str, wire.Allocate], bool] | None = None,
         neighbours: Neighbours | None = None,
         guesses: bool = True,
     ) -> None:
         """`look_for_disputes` brings the table's knowledge of disputes up to date before an unknown
-        peer is turned away; `on_shown` is told what accusers show of their traces. Without
-        `guesses` no tokens are guessed ahead. `neighbours` watch the stages that we send to;
+        peer is turned away; `on_shown` is told what accusers show of their traces, `on_allocated`
+        what a matcher wants us to hold: whether that matcher is followed. Without `guesses` no
+        tokens are guessed ahead. `neighbours` watch the stages that we send to;
         without them only a stream that ends is noticed.
         """
         self.table, self.compute, self.outboxes = table, compute, outboxes
@@ -90,7 +93,7 @@ class StageService:
         self._book = table.book
         self._monotonic = monotonic
         self._look_for_disputes = look_for_disputes
-        self._on_shown = on_shown
+        self._on_shown, self._on_allocated = on_shown, on_allocated
         self._neighbours = neighbours
         self._guesses = guesses
         if neighbours is not None:
@@ -99,6 +102,7 @@ class StageService:
         self._background: set[asyncio.Task[Any]] = set()
         self._handlers: dict[type, Callable[..., Awaitable[Answer]]] = {
             wire.Ping: self._ping,
+            wire.Allocate: self._allocate,
             wire.Propose: self._propose,
             wire.OpenJob: self._open_job,
             wire.Submit: self._submit,
@@ -228,6 +232,11 @@ class StageService:
     async def _ping(self, channel: Channel, message: wire.Ping) -> Answer:
         step_s, due_s = self.compute.running_s()
         return wire.Pong(step_ms=_ms(step_s), due_ms=_ms(due_s))
+
+    async def _allocate(self, channel: Channel, message: wire.Allocate) -> Answer:
+        if self._on_allocated is None or not self._on_allocated(channel.peer, message):
+            raise Refused(admission.MATCHER, "this miner follows another matcher, or its owner")
+        return wire.Allocated()
 
     async def _propose(self, channel: Channel, message: wire.Propose) -> Answer:
         return await self.table.propose(channel.peer, message)

@@ -204,10 +204,13 @@ class FakeChain(Chain):
         self._look()
         return self.hashes[number] if 0 <= number <= self.head else None
 
-    async def events(self, first_block: int, last_block: int) -> list[ChainEvent]:
+    async def events(
+        self, first_block: int, last_block: int, *, contract: str | None = None
+    ) -> list[ChainEvent]:
         self._look()
         self.spans.append((first_block, last_block))
-        return [e for e in self.log if first_block <= e.block_number <= last_block]
+        found = [e for e in self.log if first_block <= e.block_number <= last_block]
+        return [e for e in found if contract in (None, e.contract)]
 
     async def call_of(self, tx_hash: str) -> ChainCall | None:
         self._look()

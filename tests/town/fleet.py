@@ -5,7 +5,7 @@ The fakes follow the protocol for what a matcher asks, and can be made to fail.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,21 +195,21 @@ class FakeSwarm:
 
     topics: dict[str, dict[str, bytes]] = field(default_factory=dict)
     is_down: bool = False
+    admitted: set[str] = field(default_factory=set)
 
     def addresses(self) -> list[str]:
         return ["/ip4/127.0.0.1/tcp/1/p2p/Qm"]
 
-    async def publish(self, topic: str, key: str, record: bytes, ttl_s: float) -> bool:
-        self.topics.setdefault(topic, {})[key] = record
-        return True
+    async def admit(self, operators: Iterable[str]) -> None:
+        self.admitted = set(operators)
 
     async def peers(self) -> list[str]:
         return ["/ip4/127.0.0.1/tcp/2/p2p/Qn"]
 
-    async def lookup(self, topic: str) -> dict[str, bytes]:
+    async def lookup(self, *topics: str) -> dict[str, bytes]:
         if self.is_down:
             raise PeerUnreachable("the swarm", "our own peer has ended")
-        return dict(self.topics.get(topic, {}))
+        return {k: v for topic in topics for k, v in self.topics.get(topic, {}).items()}
 
 
 @dataclass
@@ -225,6 +225,7 @@ class FakeStage:
     proposals: int = 0
     continued: str | None = None  # by the newest proposal
     pong: wire.Pong = field(default_factory=wire.Pong)
+    allocated: list[wire.Allocate] = field(default_factory=list)
     orders: dict[str, tuple[t.Order, list[t.Stage], int]] = field(default_factory=dict)
 
     async def call(
@@ -248,6 +249,9 @@ class FakeStage:
             return wire.Accepted(accept(order, message.plan, message.stage, signer, expiry))
         if isinstance(message, wire.Ping):
             return self.pong
+        if isinstance(message, wire.Allocate):
+            self.allocated.append(message)
+            return wire.Allocated()
         if isinstance(message, wire.Progress):
             return wire.Finished(sorted(self.finished))
         if isinstance(message, wire.CloseJob):

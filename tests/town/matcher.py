@@ -36,12 +36,13 @@ from tests.town.orders import DOMAIN, MATCHER, NOW_S
 
 PHASES = [
     "follow_chain",
+    "admit_staked",
     "look_at_swarm",
     "read_standings",
     "weigh_standings",
     "refresh_routes",
     "replan",
-    "publish_allocations",
+    "allocate",
     "advance_jobs",
     "take_stock",
 ]
@@ -95,7 +96,7 @@ class Net:
         self.sequence += 1
         self.said[number] = changes
         record = make_record(number, sent_at_ms=int(self.clock.now() * 1000), **changes)
-        topic = self.swarm.topics.setdefault(miners_topic(DOMAIN), {})
+        topic = self.swarm.topics.setdefault(miners_topic(DOMAIN, record.operator), {})
         topic[record.operator.lower()] = seal(number, record, self.sequence)
         self.chain.stakes.setdefault(record.operator, 500_000_000)
         return self.peers.stages.setdefault(record.operator, FakeStage(number, self.clock))
@@ -114,7 +115,7 @@ class Net:
         for _ in range(times):
             for name in PHASES:
                 await self.daemon._phase(getattr(self.daemon, name))
-            for task in list(self.daemon._tasks):
+            for task in [*self.daemon._tasks, *self.daemon._telling]:
                 await task
 
     async def pass_time(self, seconds: float, *, step: float = 1.0) -> None:

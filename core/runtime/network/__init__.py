@@ -1,6 +1,7 @@
 """Streams between two parties, and the swarm.
 
 `transport`  the swarm: who is there and what they say of themselves (hivemind's DHT)
+`swarm_peer` our peer of it, in a process of its own that is started anew when it ends
 `channel`    direct streams between two proven keys: connect, call, push, answer
 `circuits`   a machine that cannot be dialled, reached through a libp2p relay
 `collecting` what the stages of a job have finished, and what they sign for it

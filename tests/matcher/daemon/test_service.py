@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from core.protocol import records, signing
+from core.protocol import signing
 from core.protocol.errors import ConfigError
-from core.protocol.records import allocations_topic
 from core.protocol.types import JobState, LayerRange
+from matcher.planning.allocating import TELL_EVERY_S
 from matcher.records.jobs import Job
 from tests.matcher.settling.test_settler import SPLIT, finish, opened, result_root, state
 from tests.town.fleet import MODEL_ID, SPEC, machine_key, make_ack, make_order
 from tests.town.matcher import Net
-from tests.town.orders import DOMAIN, MATCHER, sign_order
+from tests.town.orders import DOMAIN, sign_order
 
 
-def allocation(net: Net) -> tuple[records.AllocationRecord, int]:
-    raw = net.swarm.topics[allocations_topic(DOMAIN, MODEL_ID)][MATCHER.address.lower()]
-    opened_record = records.unseal(raw, records.AllocationRecord, DOMAIN)
-    assert opened_record is not None
-    return opened_record
+def allocation(net: Net) -> dict[str, LayerRange | None]:
+    """What each machine was told last; None: to stand by."""
+    told = {op: stage.allocated[-1] for op, stage in net.peers.stages.items() if stage.allocated}
+    return {operator: message.layers for operator, message in told.items()}
 
 
 async def restart(net: Net) -> None:
@@ -28,20 +27,24 @@ async def restart(net: Net) -> None:
     await net.tick(2)
 
 
-async def test_machines_that_join_are_told_layers_in_a_signed_record(net: Net) -> None:
+async def test_machines_that_join_are_told_their_layers_and_again_while_they_hold(
+    net: Net,
+) -> None:
     await net.daemon.prepare()
     for number in (1, 2, 3):
         net.announce(number)
     await net.tick()
-    found, sequence = allocation(net)
-    covered = sorted(layers for layers in found.assignments.values())
+    found = allocation(net)
+    covered = sorted(layers for layers in found.values() if layers is not None)
     assert [layers.start for layers in covered] == [0, *(layers.end for layers in covered[:-1])]
     assert covered[-1].end == 30
-    assert set(found.assignments) == {machine_key(n).address for n in (1, 2, 3)}
-    await net.clock.advance(1)
-    await net.tick()
-    again, later = allocation(net)
-    assert (again.assignments, later > sequence) == (found.assignments, True)
+    assert set(found) == {machine_key(n).address for n in (1, 2, 3)}
+    sequence = net.stage(1).allocated[0].sequence
+    for number in (1, 2, 3):
+        layers = found[machine_key(number).address]
+        net.announce(number, state="SERVING", layers=layers, allocation=sequence)
+    await net.pass_time(TELL_EVERY_S + 2)
+    assert [message.sequence for message in net.stage(1).allocated] == [sequence] * 2
 
 
 async def test_a_machine_without_stake_is_told_nothing(net: Net) -> None:
@@ -50,8 +53,30 @@ async def test_a_machine_without_stake_is_told_nothing(net: Net) -> None:
         net.announce(number)
     net.chain.stakes[machine_key(4).address] = 0
     await net.tick()
-    found, _ = allocation(net)
-    assert machine_key(4).address not in {*found.assignments, *found.standby}
+    assert machine_key(4).address not in allocation(net)
+
+
+async def test_a_machine_that_forgot_its_layers_or_did_not_hear_is_told_again(net: Net) -> None:
+    await net.daemon.prepare()
+    for number in (1, 2):
+        net.announce(number)
+    net.stage(2).is_gone = True
+    await net.tick()
+    assert not net.stage(2).allocated
+    net.stage(2).is_gone = False
+    await net.pass_time(3)
+    sequence = net.stage(2).allocated[-1].sequence
+    for number in (1, 2):
+        layers = net.stage(number).allocated[-1].layers
+        net.announce(number, state="SERVING", layers=layers, allocation=sequence)
+    await net.pass_time(3)
+    heard = [len(net.stage(number).allocated) for number in (1, 2)]
+    await net.pass_time(3)
+    assert [len(net.stage(number).allocated) for number in (1, 2)] == heard
+    net.announce(2)  # it was restarted
+    await net.pass_time(3)
+    assert len(net.stage(2).allocated) > heard[1]
+    assert len(net.stage(1).allocated) == heard[0]
 
 
 @pytest.mark.parametrize("killed_when", ["matched", "finished", "delivered", "acknowledged"])
@@ -191,7 +216,7 @@ async def test_a_dead_machine_is_replaced_by_one_that_stands_by(net: Net) -> Non
     for number in (1, 2, 3):
         net.announce(number)
     await net.tick()
-    told = dict(allocation(net)[0].assignments)
+    told = allocation(net)
     for number in (1, 2, 3):
         layers = told[machine_key(number).address]
         net.announce(number, state="SERVING", layers=layers, allocation=1)
@@ -200,10 +225,10 @@ async def test_a_dead_machine_is_replaced_by_one_that_stands_by(net: Net) -> Non
     await net.pass_time(14)
     net.announce(4)
     await net.pass_time(3)
-    after, _ = allocation(net)
-    assert after.assignments[machine_key(4).address] == told[machine_key(2).address]
+    after = allocation(net)
+    assert after[machine_key(4).address] == told[machine_key(2).address]
     for number in (1, 3):
-        assert after.assignments[machine_key(number).address] == told[machine_key(number).address]
+        assert after[machine_key(number).address] == told[machine_key(number).address]
 
 
 async def test_a_silent_swarm_makes_it_unready_and_nothing_else(net: Net) -> None:
@@ -265,15 +290,14 @@ async def test_layers_fixed_by_an_owner_count_and_are_not_assigned(net: Net) -> 
     net.announce(1, state="SERVING", layers=LayerRange(0, 14), allocation=0)
     net.announce(2)
     await net.tick()
-    found, _ = allocation(net)
-    assert found.assignments == {}
+    assert not any(allocation(net).values())
     net.announce(2, memory_bytes=600 * 2**20)
     await net.pass_time(1)
     net.announce(3)
     await net.pass_time(2)
-    found, _ = allocation(net)
-    assert machine_key(1).address not in found.assignments
-    assert LayerRange(14, SPEC.layers) in found.assignments.values()
+    found = allocation(net)
+    assert machine_key(1).address not in found
+    assert LayerRange(14, SPEC.layers) in found.values()
 
 
 def test_job_ids_are_the_orders_digest() -> None:

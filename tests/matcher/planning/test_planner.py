@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import Sighting, fleet_of
 from matcher.fleet.shapes import shape_of
-from matcher.planning.planner import Placement, nobody, plan, record_of, seen
+from matcher.planning.planner import Placement, nobody, plan, seen
 from scheduler.fleet.costs import capacity, position_of
 from scheduler.live.churn import Cluster
 from scheduler.live.standby import Rules
@@ -287,11 +287,10 @@ def test_a_time_that_no_machine_takes_is_not_believed_and_its_layers_are() -> No
     assert member.serves == LayerRange(20, 30) and member.machine.tau_ms_per_layer is None
 
 
-def test_the_swarm_is_told_assignments_and_standby() -> None:
+def test_a_machine_alone_that_cannot_hold_the_model_stands_by() -> None:
     found = decide(None, sighting(1))
     assert found is not None
-    record = record_of(found.placement, op(9), "0x" + "77" * 32, NOW_MS)
-    assert (record.assignments, record.standby) == ({}, [op(1)])
+    assert (found.placement.assignments, list(found.placement.standby)) == ({}, [op(1)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -9,23 +9,9 @@ import pytest
 
 from core.protocol import types as t
 from core.protocol.errors import PeerUnreachable
-from core.protocol.records import (
-    AllocationRecord,
-    MinerRecord,
-    allocations_topic,
-    miners_topic,
-    seal,
-    unseal,
-)
+from core.protocol.records import MAX_NEIGHBOURS, MinerRecord, miners_topic, seal, unseal
 from core.runtime.network.channel import Peers, StreamIdentity
-from miner.daemon.announce import (
-    TTL_S,
-    Announcer,
-    Distances,
-    allocations,
-    neighbours,
-    now_ms,
-)
+from miner.daemon.announce import TTL_S, Announcer, Distances, neighbours, now_ms
 from tests.miner.conftest import Start
 from tests.town.orders import DOMAIN, key
 
@@ -72,10 +58,25 @@ class Board:
         self.ttl_s = ttl_s
         return True
 
-    async def lookup(self, topic: str) -> dict[str, bytes]:
+    async def lookup(self, *topics: str) -> dict[str, bytes]:
         if self.breaks:
             raise self.breaks
-        return self.topics.get(topic, {})
+        return {key: data for topic in topics for key, data in self.topics.get(topic, {}).items()}
+
+    def put(self, number: int, under: str | None = None, **changes: object) -> str:
+        """What machine `number` says of itself, or under another's key; its operator."""
+        signer = key(number)
+        data = seal(record(signer.address, **changes), 1, signer, DOMAIN)  # type: ignore[arg-type]
+        operator = under or signer.address
+        topic = self.topics.setdefault(miners_topic(DOMAIN, operator), {})
+        topic[operator.lower()] = data
+        return signer.address
+
+
+async def near(board: Board, layers: t.LayerRange | None = None) -> list[str]:
+    """Whose distances we measure."""
+    found = await neighbours(board, DOMAIN, ME.address, t.ZERO_HASH, layers)
+    return [one.operator for one in found]
 
 
 async def test_each_announcement_has_a_higher_sequence_and_expires_by_itself() -> None:
@@ -84,29 +85,24 @@ async def test_each_announcement_has_a_higher_sequence_and_expires_by_itself() -
     sequences = []
     for _ in range(3):
         assert await announcer.announce(record(ME.address))
-        data = board.topics[miners_topic(DOMAIN)][ME.address.lower()]
-        opened = unseal(data, MinerRecord, DOMAIN)
+        data = board.topics[miners_topic(DOMAIN, ME.address)][ME.address.lower()]
+        opened = unseal(data, DOMAIN)
         assert opened is not None
         sequences.append(opened[1])
     assert sequences == sorted(set(sequences))
     assert board.ttl_s == TTL_S
 
 
-async def test_a_swarm_that_fails_is_tried_again_and_one_that_ended_is_reported() -> None:
+async def test_a_swarm_that_fails_is_tried_again() -> None:
     board = Board()
     announcer = Announcer(board, ME, DOMAIN)
     board.breaks = RuntimeError("libp2p says no")
     assert not await announcer.announce(record(ME.address))
     assert not await announcer.announce(record(ME.address))
     assert announcer.failures == 2
-    assert await neighbours(board, DOMAIN, ME.address) == []
+    assert await near(board) == []
     board.breaks = PeerUnreachable("the swarm", "our own peer has ended")
-    try:
-        await announcer.announce(record(ME.address))
-    except PeerUnreachable:
-        pass
-    else:
-        raise AssertionError("nobody would find this miner any more")
+    assert not await announcer.announce(record(ME.address))
     board.breaks = None
     assert await announcer.announce(record(ME.address))
     assert announcer.failures == 0
@@ -114,41 +110,27 @@ async def test_a_swarm_that_fails_is_tried_again_and_one_that_ended_is_reported(
 
 async def test_only_others_who_signed_for_themselves_and_are_there_count() -> None:
     board = Board()
-    topic = board.topics.setdefault(miners_topic(DOMAIN), {})
-
-    def put(number: int, under: str | None = None, **changes: object) -> None:
-        signer = key(number)
-        data = seal(record(signer.address, **changes), 1, signer, DOMAIN)  # type: ignore[arg-type]
-        topic[(under or signer.address).lower()] = data
-
-    put(1)
-    put(2)
-    put(3, state="LEFT")
-    put(4, state="JOIN", layers=None)
-    put(5, under=key(6).address)
-    put(7, sent_at_ms=now_ms() - 60_000)
-    topic["0xgarbage"] = b"not a record"
-    found = await neighbours(board, DOMAIN, ME.address)
-    assert {one.operator for one in found} == {key(2).address, key(4).address}
+    board.put(1)
+    there = {board.put(2), board.put(4, state="JOIN", layers=None)}
+    board.put(3, state="LEFT")
+    board.put(5, under=key(6).address)
+    board.put(7, sent_at_ms=now_ms() - 60_000)
+    board.put(8, model_id="0x" + "11" * 32)
+    board.topics[miners_topic(DOMAIN, ME.address)]["0xgarbage"] = b"not a record"
+    assert set(await near(board)) == there
 
 
-async def test_allocations_count_for_their_model_and_author_only() -> None:
-    board, model, other = Board(), "0x" + "aa" * 32, "0x" + "bb" * 32
-    topic = board.topics.setdefault(allocations_topic(DOMAIN, model), {})
-    for number, about in ((10, model), (11, other)):
-        signer = key(number)
-        said = AllocationRecord(
-            matcher=signer.address,
-            model_id=about,
-            assignments={ME.address: t.LayerRange(0, 2)},
-            standby=[],
-            sent_at_ms=now_ms(),
-        )
-        topic[signer.address.lower()] = seal(said, 3, signer, DOMAIN)
-    topic[key(12).address.lower()] = topic[key(10).address.lower()]
-    found = await allocations(board, DOMAIN, model)
-    assert list(found) == [key(10).address.lower()]
-    assert found[key(10).address.lower()][1] == 3
+async def test_of_many_machines_those_next_in_a_pipeline_and_any_others_are_measured() -> None:
+    board = Board()
+    after = {board.put(number, layers=t.LayerRange(4, 8)) for number in range(2, 30)}
+    others = {board.put(number, layers=t.LayerRange(0, 4)) for number in range(30, 100)}
+    found = await near(board, t.LayerRange(0, 4))
+    assert len(found) == len(set(found)) == MAX_NEIGHBOURS
+    assert len(set(found) & after) >= MAX_NEIGHBOURS // 2 <= len(set(found[16:]) & others) + 8
+    assert await near(board, t.LayerRange(0, 4)) == found, "the same ones each time"
+    assert len(await near(board)) == MAX_NEIGHBOURS
+    other = await neighbours(board, DOMAIN, key(200).address, t.ZERO_HASH, t.LayerRange(0, 4))
+    assert [one.operator for one in other] != found, "others for each machine"
 
 
 async def test_distances_are_half_round_trips_and_silent_machines_are_forgotten(

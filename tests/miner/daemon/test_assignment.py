@@ -10,29 +10,18 @@ import pytest
 from core.protocol import commit, hashing, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, UsageError
-from core.protocol.records import AllocationRecord
 from miner.compute.compute import Compute
 from miner.daemon.assignment import Assignment, follow, load, open_model
 from tests.town.machines import spec_of
 from tests.town.orders import key
 
-ME, OTHER = key(1).address, key(2).address
 FIRST, SECOND = key(10).address, key(11).address
 NOTHING = Assignment(None, 0)
 
 
-def said(
-    matcher: str, sequence: int, standby: tuple[str, ...] = (), **layers: tuple[int, int]
-) -> dict[str, tuple[AllocationRecord, int]]:
-    operators = {"me": ME, "other": OTHER}
-    record = AllocationRecord(
-        matcher=matcher,
-        model_id=t.ZERO_HASH,
-        assignments={operators[who]: t.LayerRange(*what) for who, what in layers.items()},
-        standby=list(standby),
-        sent_at_ms=0,
-    )
-    return {matcher.lower(): (record, sequence)}
+def said(matcher: str, sequence: int, layers: tuple[int, int] | None) -> Assignment:
+    held = None if layers is None else t.LayerRange(*layers)
+    return Assignment(held, sequence, matcher.lower())
 
 
 def trusting(*matchers: str) -> frozenset[str]:
@@ -40,29 +29,25 @@ def trusting(*matchers: str) -> frozenset[str]:
 
 
 def test_the_trusted_matchers_newest_word_counts() -> None:
-    now = follow(NOTHING, ME, said(FIRST, 5, me=(0, 4), other=(4, 8)), trusting(FIRST))
+    now = follow(NOTHING, said(FIRST, 5, (0, 4)), trusting(FIRST), is_silent=False)
     assert now == Assignment(t.LayerRange(0, 4), 5, FIRST.lower())
-    assert follow(now, ME, said(FIRST, 4, me=(2, 4)), trusting(FIRST)) == now, "older"
-    later = follow(now, ME, said(FIRST, 6, me=(0, 3)), trusting(FIRST))
+    assert follow(now, said(FIRST, 4, (2, 4)), trusting(FIRST), is_silent=False) == now, "older"
+    later = follow(now, said(FIRST, 6, (0, 3)), trusting(FIRST), is_silent=False)
     assert later.layers == t.LayerRange(0, 3)
+    assert follow(now, said(FIRST, 6, None), trusting(FIRST), is_silent=False).layers is None
 
 
 def test_strangers_are_not_followed() -> None:
-    assert follow(NOTHING, ME, said(SECOND, 5, me=(0, 4)), trusting(FIRST)) == NOTHING
+    word = said(SECOND, 5, (0, 4))
+    assert follow(NOTHING, word, trusting(FIRST), is_silent=True) == NOTHING
 
 
-def test_with_nobody_named_the_first_one_is_kept_as_long_as_it_speaks() -> None:
-    now = follow(NOTHING, ME, said(SECOND, 5, me=(0, 4)), frozenset())
-    both = said(FIRST, 9, me=(4, 8)) | said(SECOND, 6, me=(0, 5))
-    assert follow(now, ME, both, frozenset()).layers == t.LayerRange(0, 5)
-    assert follow(now, ME, said(FIRST, 9, me=(4, 8)), frozenset()).layers == t.LayerRange(4, 8)
-
-
-def test_silence_and_not_being_known_change_nothing_but_standby_frees_the_machine() -> None:
-    now = follow(NOTHING, ME, said(FIRST, 5, me=(0, 4)), trusting(FIRST))
-    assert follow(now, ME, {}, trusting(FIRST)) == now
-    assert follow(now, ME, said(FIRST, 6, other=(0, 8)), trusting(FIRST)).layers == now.layers
-    assert follow(now, ME, said(FIRST, 6, (ME.lower(),)), trusting(FIRST)).layers is None
+def test_the_one_that_is_followed_is_kept_as_long_as_it_speaks() -> None:
+    for trusted in (frozenset[str](), trusting(FIRST, SECOND)):
+        now = follow(NOTHING, said(SECOND, 5, (0, 4)), trusted, is_silent=True)
+        assert follow(now, said(FIRST, 9, (4, 8)), trusted, is_silent=False) == now
+        other = follow(now, said(FIRST, 3, (4, 8)), trusted, is_silent=True)
+        assert other == said(FIRST, 3, (4, 8)), "sequences are each matcher's own"
 
 
 async def test_files_of_another_model_are_not_served(model_dir: Path) -> None:

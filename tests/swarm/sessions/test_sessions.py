@@ -25,12 +25,16 @@ def heard(out: str) -> list[dict[str, Any]]:
 
 
 def kept(world: World, job_id: str) -> tuple[str, int, int]:
-    """State of a session in the requester's records, and tokens in and out by its receipts."""
+    """State of a session in the requester's records, and tokens in and out that are due by them:
+    those of receipts, or what was paid on the way where that is more.
+    """
     store = open_store(world.settings_of("requester-1"))
     try:
         row = next(row for row in store.jobs() if row.job_id == job_id)
         signed = [s.receipt for _, s in store.receipts(job_id) if s.receipt.stage == 0]
-        return row.state, sum(r.tokens_in for r in signed), sum(r.tokens_out for r in signed)
+        tokens_in, tokens_out = store.paid(job_id)
+        told = sum(r.tokens_in for r in signed), sum(r.tokens_out for r in signed)
+        return row.state, max(tokens_in, told[0]), max(tokens_out, told[1])
     finally:
         store.close()
 

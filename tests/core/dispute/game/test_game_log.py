@@ -40,7 +40,9 @@ class NodeMakingABlock:
         nothing = dict.fromkeys(("status", "endsAt", "level", "index", "child", "part"), 0)
         return {"phase": phase, **nothing}
 
-    async def events(self, first: int, last: int) -> list[ChainEvent]:
+    async def events(
+        self, first: int, last: int, *, contract: str | None = None
+    ) -> list[ChainEvent]:
         self._head()
         args = {"id": ID, "place": PLACE}
         found = ChainEvent(GAME, "PointedAt", args, 7, "0x", "0x", 0)

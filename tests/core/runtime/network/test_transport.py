@@ -19,7 +19,7 @@ import pytest
 from core.keys.signer import Signer
 from core.protocol import records
 from core.protocol.errors import PeerUnreachable
-from core.protocol.records import AllocationRecord, SwarmCheck
+from core.protocol.records import SwarmCheck
 from core.protocol.signing import Domain
 from core.runtime.network.transport import Swarm
 from tests.core.protocol.test_records import miner_record
@@ -28,18 +28,33 @@ pytestmark = pytest.mark.swarm
 
 DEADLINE_S = 30.0
 NETWORK = Domain(31337, "0x5FbDB2315678afecb367f032d93F642f64180aa3")
-TOPIC = records.miners_topic(NETWORK)
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWPvbPU6DLkFaYUHpv4nJTtXQwJWwuEQyTTBoisjGgN1y8"
+
+
+def author_of(name: str) -> Signer:
+    """Another key for each test: the swarm is shared."""
+    return Signer(name.encode().ljust(32, b"*")[-32:], chain_id=31337)
+
+
+def staked() -> list[str]:
+    """Every test's author."""
+    names = [name for name in globals() if name.startswith("test_")]
+    return [author_of(name).address.lower() for name in names]
 
 
 def obey(orders: Connection, bootstrap: list[str], domain: Domain | None) -> None:
     """A program with one peer: carries out (command, arguments…) until the pipe closes."""
     check = SwarmCheck(domain) if domain else None
     swarm = Swarm.start("127.0.0.1", 0, bootstrap, check=check)
+    strangers: list[Any] = []
 
     async def store_as_a_stranger(topic: str, key: str | None, value: bytes, until_s: float) -> Any:
         # With hivemind itself, as somebody who does not run our program would.
-        return swarm._dht.store(topic, subkey=key, value=value, expiration_time=until_s)
+        from hivemind.dht.node import DHTNode
+
+        if not strangers:
+            strangers.append(await DHTNode.create(initial_peers=bootstrap))
+        return await strangers[0].store(topic, value, until_s, subkey=key)
 
     async def leave() -> None:
         swarm.close()
@@ -49,6 +64,7 @@ def obey(orders: Connection, bootstrap: list[str], domain: Domain | None) -> Non
 
     commands: dict[str, Callable[..., Awaitable[Any]]] = {
         "addresses": addresses,
+        "admit": swarm.admit,
         "publish": swarm.publish,
         "lookup": swarm.lookup,
         "stranger": store_as_a_stranger,
@@ -56,6 +72,7 @@ def obey(orders: Connection, bootstrap: list[str], domain: Domain | None) -> Non
     }
 
     async def run() -> None:
+        await swarm.admit(staked())
         while True:
             command, *arguments = await asyncio.to_thread(orders.recv)
             orders.send(await commands[command](*arguments))
@@ -179,8 +196,7 @@ def swarm(network: Domain) -> Iterator[list[RemotePeer]]:
 
 @pytest.fixture
 def author(signers: list[Signer], request: pytest.FixtureRequest) -> Signer:
-    """Another key for each test: the swarm is shared."""
-    return Signer(request.node.name.encode().ljust(32, b"*")[-32:], chain_id=31337)
+    return author_of(request.node.name)
 
 
 def sealed(author: Signer, domain: Domain, sequence: int = 1, **changes: Any) -> bytes:
@@ -189,9 +205,13 @@ def sealed(author: Signer, domain: Domain, sequence: int = 1, **changes: Any) ->
     return records.seal(record, sequence, author, domain)
 
 
+def topic_of(key: str) -> str:
+    return records.miners_topic(NETWORK, key)
+
+
 def seen_by_all(swarm: list[RemotePeer], key: str, record: bytes | None) -> None:
     for peer in swarm[:3]:
-        wait_until(lambda peer=peer: peer.ask("lookup", TOPIC).get(key) == record)
+        wait_until(lambda peer=peer: peer.ask("lookup", topic_of(key)).get(key) == record)
 
 
 # --- records ---
@@ -202,12 +222,12 @@ def test_a_record_is_found_by_every_peer_and_a_later_one_replaces_it(
 ) -> None:
     key = author.address.lower()
     first = sealed(author, network, 1)
-    assert swarm[1].ask("publish", TOPIC, key, first, 10.0)
+    assert swarm[1].ask("publish", topic_of(key), key, first, 10.0)
     seen_by_all(swarm, key, first)
     second = sealed(author, network, 2, active_requests=5)
-    assert swarm[1].ask("publish", TOPIC, key, second, 10.0)
+    assert swarm[1].ask("publish", topic_of(key), key, second, 10.0)
     seen_by_all(swarm, key, second)
-    found = records.unseal(second, records.MinerRecord, network)
+    found = records.unseal(second, network)
     assert found is not None
     assert found[1] == 2
 
@@ -216,8 +236,8 @@ def test_a_silent_miner_s_record_disappears_by_itself(
     swarm: list[RemotePeer], author: Signer, network: Domain
 ) -> None:
     key = author.address.lower()
-    assert swarm[2].ask("publish", TOPIC, key, sealed(author, network), 2.0)
-    assert key in swarm[0].ask("lookup", TOPIC)
+    assert swarm[2].ask("publish", topic_of(key), key, sealed(author, network), 2.0)
+    assert key in swarm[0].ask("lookup", topic_of(key))
     seen_by_all(swarm, key, None)
 
 
@@ -234,14 +254,14 @@ def test_a_stranger_cannot_overwrite_a_record(
 ) -> None:
     key, later = author.address.lower(), time.time() + 3600
     good = sealed(author, network)
-    swarm[1].ask("publish", TOPIC, key, good, 10.0)
+    swarm[1].ask("publish", topic_of(key), key, good, 10.0)
     other = Signer(b"\x77" * 32, chain_id=31337)
     stranger = swarm[3]
-    stranger.ask("stranger", TOPIC, key, b"garbage", later)
-    stranger.ask("stranger", TOPIC, key, sealed(other, network), later)
-    stranger.ask("stranger", TOPIC, key, good, later)  # a replay, to outlive what follows
+    stranger.ask("stranger", topic_of(key), key, b"garbage", later)
+    stranger.ask("stranger", topic_of(key), key, sealed(other, network), later)
+    stranger.ask("stranger", topic_of(key), key, good, later)  # a replay, to outlive what follows
     newer = sealed(author, network, 2)
-    swarm[1].ask("publish", TOPIC, key, newer, 10.0)
+    swarm[1].ask("publish", topic_of(key), key, newer, 10.0)
     seen_by_all(swarm, key, newer)
 
 
@@ -249,11 +269,11 @@ def test_a_stranger_cannot_replace_a_whole_topic(
     swarm: list[RemotePeer], author: Signer, network: Domain
 ) -> None:
     key, good = author.address.lower(), sealed(author, network)
-    swarm[2].ask("publish", TOPIC, key, good, 10.0)
-    swarm[3].ask("stranger", TOPIC, None, b"nothing here", time.time() + 3600)
+    swarm[2].ask("publish", topic_of(key), key, good, 10.0)
+    swarm[3].ask("stranger", topic_of(key), None, b"nothing here", time.time() + 3600)
     seen_by_all(swarm, key, good)
     newer = sealed(author, network, 2)
-    swarm[0].ask("publish", TOPIC, key, newer, 10.0)
+    swarm[0].ask("publish", topic_of(key), key, newer, 10.0)
     seen_by_all(swarm, key, newer)
 
 
@@ -262,36 +282,39 @@ def test_a_stranger_s_garbage_beside_good_records_hides_nothing(
 ) -> None:
     key, good = author.address.lower(), sealed(author, network)
     for i in range(5):
-        swarm[3].ask("stranger", TOPIC, f"0x{i:040x}", b"garbage", time.time() + 3600)
-    swarm[1].ask("publish", TOPIC, key, good, 10.0)
+        swarm[3].ask("stranger", topic_of(key), f"0x{i:040x}", b"garbage", time.time() + 3600)
+    swarm[1].ask("publish", topic_of(key), key, good, 10.0)
     seen_by_all(swarm, key, good)
     for peer in swarm[:3]:
-        assert not [k for k in peer.ask("lookup", TOPIC) if k.startswith("0x00000000")]
+        assert not [k for k in peer.ask("lookup", topic_of(key)) if k.startswith("0x00000000")]
 
 
 def test_a_stranger_cannot_replay_a_record_under_another_topic(
     swarm: list[RemotePeer], author: Signer, network: Domain
 ) -> None:
-    key = author.address.lower()
-    models = [f"0x{i:064x}" for i in (1, 2)]
-    topics = [records.allocations_topic(network, model) for model in models]
-    now_ms = int(time.time() * 1000)
-    sealed_one, sealed_two = (
-        records.seal(
-            AllocationRecord(author.address, model, {}, [], now_ms + i), i, author, network
-        )
-        for i, model in enumerate(models)
-    )
-    swarm[1].ask("publish", topics[0], key, sealed_one, 50.0)
-    swarm[3].ask("stranger", topics[0], key, sealed_two, time.time() + 60)
+    key, good = author.address.lower(), sealed(author, network)
+    other = next(topic for topic in records.miners_topics(network) if topic != topic_of(key))
+    swarm[3].ask("stranger", other, key, good, time.time() + 8)
+    swarm[1].ask("publish", topic_of(key), key, good, 10.0)
+    seen_by_all(swarm, key, good)
     for peer in swarm[:3]:
-        wait_until(lambda peer=peer: peer.ask("lookup", topics[0]).get(key) == sealed_one)
-    again = records.seal(
-        AllocationRecord(author.address, models[0], {}, [], now_ms + 2), 2, author, network
-    )
-    swarm[1].ask("publish", topics[0], key, again, 55.0)
+        assert key not in peer.ask("lookup", other)
+
+
+def test_keys_without_stake_are_not_kept_and_those_that_lose_it_no_longer(
+    swarm: list[RemotePeer], author: Signer, network: Domain
+) -> None:
+    poor = Signer(b"\x66" * 32, chain_id=31337)
+    key, poors = author.address.lower(), poor.address.lower()
+    swarm[3].ask("stranger", topic_of(poors), poors, sealed(poor, network), time.time() + 8)
+    swarm[1].ask("publish", topic_of(key), key, sealed(author, network), 10.0)
     for peer in swarm[:3]:
-        wait_until(lambda peer=peer: peer.ask("lookup", topics[0]).get(key) == again)
+        wait_until(lambda peer=peer: key in peer.ask("lookup", *records.miners_topics(network)))
+        assert poors not in peer.ask("lookup", topic_of(poors))
+    swarm[2].ask("admit", [other for other in staked() if other != key])
+    assert key not in swarm[2].ask("lookup", topic_of(key))
+    swarm[2].ask("admit", staked())
+    seen_by_all(swarm, key, swarm[0].ask("lookup", topic_of(key))[key])
 
 
 # --- life and death ---
@@ -311,48 +334,89 @@ async def test_one_peer_alone_keeps_what_passes_and_close_ends_all_its_processes
 ) -> None:
     before = ours()
     swarm = Swarm.start("127.0.0.1", 0, [], check=SwarmCheck(network))
-    started, sockets = ours() - before, swarm._dht.sockets.path
+    started, sockets = ours() - before, swarm._sockets.path
     assert any(sockets.iterdir()), "the daemon is asked elsewhere"
     assert any("p2pd" in command_of(pid) for pid in started)
     key, record = author.address.lower(), sealed(author, network)
-    assert await swarm.publish(TOPIC, key, record, 10.0)
-    assert await swarm.lookup(TOPIC) == {key: record}
+    assert not await swarm.publish(topic_of(key), key, record, 10.0), "nobody has stake"
+    await swarm.admit([key])
+    assert await swarm.publish(topic_of(key), key, record, 10.0)
+    assert await swarm.lookup(topic_of(key)) == {key: record}
     # Our own mistakes are refused as a stranger's are: garbage, another key, a later expiry.
-    assert not await swarm.publish(TOPIC, key, b"garbage", 20.0)
-    assert not await swarm.publish(TOPIC, author.address, record, 10.0)
-    assert not await swarm.publish(TOPIC, key, record, 60.0)
+    assert not await swarm.publish(topic_of(key), key, b"garbage", 20.0)
+    assert not await swarm.publish(topic_of(key), author.address, record, 10.0)
+    assert not await swarm.publish(topic_of(key), key, record, 60.0)
     assert not await swarm.publish("another topic", key, record, 10.0)
-    assert await swarm.lookup(TOPIC) == {key: record}
+    assert await swarm.lookup(topic_of(key)) == {key: record}
     swarm.close()
     swarm.close()
     assert not sockets.exists()
     assert ours() <= before
     assert not any(alive(pid) for pid in started)
-    for ask in (swarm.lookup(TOPIC), swarm.publish(TOPIC, key, record, 10.0)):
+    for ask in (swarm.lookup(topic_of(key)), swarm.publish(topic_of(key), key, record, 10.0)):
         with pytest.raises(PeerUnreachable):
             await ask
 
 
-async def test_a_killed_child_is_noticed_and_its_daemon_ended_at_close() -> None:
-    before = ours()
-    swarm = Swarm.start("127.0.0.1", 0, [])
-    started = ours() - before
-    os.kill(swarm._dht.pid, signal.SIGKILL)
+def peer_of(swarm: Swarm) -> int:
+    """The process that our keeper has forked."""
+    (peer,) = (pid for pid in descendants(swarm._keeper.pid) if "p2pd" not in command_of(pid))
+    return peer
+
+
+async def answer(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Of a peer that is being started anew."""
     async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await ask()
+            except PeerUnreachable:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_peer_that_dies_is_started_anew_and_finds_the_others(
+    swarm: list[RemotePeer], author: Signer, network: Domain
+) -> None:
+    key = author.address.lower()
+    ours_too = Swarm.start("127.0.0.1", 0, swarm[0].ask("addresses"), check=SwarmCheck(network))
+    await ours_too.admit([key])
+    first = peer_of(ours_too)
+    wait_until(lambda: (ours_too._sockets.path / "peers").exists())
+    for sequence in (1, 2):
+        os.kill(peer_of(ours_too), signal.SIGKILL)
         with pytest.raises(PeerUnreachable):
-            await swarm.lookup(TOPIC)
-    swarm.close()
+            while True:
+                await ours_too.lookup(topic_of(key))
+        assert not ours_too.is_lost
+        await answer(ours_too.peers)
+        record = sealed(author, network, sequence)
+        assert await ours_too.publish(topic_of(key), key, record, 10.0)
+        seen_by_all(swarm, key, record)
+    assert peer_of(ours_too) != first
+    started = swarm_processes(ours_too._keeper.pid)
+    ours_too.close()
     assert not any(alive(pid) for pid in started)
-    assert not swarm._dht.sockets.path.exists()
+    assert not ours_too._sockets.path.exists()
 
 
-async def test_a_frozen_child_does_not_keep_close_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.runtime.network.transport._END_TIMEOUT_S", 0.2)
+async def test_a_killed_keeper_takes_its_peer_along_and_is_told() -> None:
+    swarm = Swarm.start("127.0.0.1", 0, [])
+    started = {swarm._keeper.pid, *swarm_processes(swarm._keeper.pid)}
+    os.kill(swarm._keeper.pid, signal.SIGKILL)
+    wait_until(lambda: swarm.is_lost and not any(alive(pid) for pid in started))
+    with pytest.raises(PeerUnreachable):
+        await swarm.lookup("any")
+    swarm.close()
+    assert not swarm._sockets.path.exists()
+
+
+async def test_a_frozen_peer_does_not_keep_close_waiting() -> None:
     before = ours()
     swarm = Swarm.start("127.0.0.1", 0, [])
     started = ours() - before
-    os.kill(swarm._dht.pid, signal.SIGSTOP)
-    waiting = asyncio.create_task(swarm.lookup(TOPIC))
+    await swarm.peers()
+    os.kill(peer_of(swarm), signal.SIGSTOP)
+    waiting = asyncio.create_task(swarm.peers())
     await asyncio.sleep(0)
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.to_thread(swarm.close)
@@ -390,9 +454,9 @@ def test_a_closed_peer_s_records_stay_with_the_others(
     leaver = RemotePeer(swarm[0].ask("addresses"), network)
     leaver.ask("addresses")
     key, record = author.address.lower(), sealed(author, network)
-    assert leaver.ask("publish", TOPIC, key, record, 10.0)
+    assert leaver.ask("publish", topic_of(key), key, record, 10.0)
     children = swarm_processes(leaver.pid)
     leaver.ask("close")
     assert not any(alive(pid) for pid in children)
-    assert swarm[1].ask("lookup", TOPIC).get(key) == record
+    assert swarm[1].ask("lookup", topic_of(key)).get(key) == record
     leaver.end()
