@@ -15,7 +15,9 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
 
 from core.keys.passwords import write_secret_file
 from core.keys.signer import Signer, random_secret, refuse_dev_key, secret_from_phrase
@@ -28,14 +30,51 @@ from core.protocol.errors import (
     WalletMissing,
     WrongPassword,
 )
+from core.protocol.foreign import read_json_file
 from core.protocol.ids import Address, address
 
 DEFAULT_FOLDER: Final = Path("~/.foundry/keystores")
 LIGHT_SCRYPT_N: Final = 8_192
 STRONG_SCRYPT_N: Final = 262_144
-MAX_SCRYPT_N: Final = 2**21
+#: The most that opening a file may take: scrypt holds 128·n·r bytes and works on n·r·p blocks.
+MAX_SCRYPT_BYTES: Final = 512 * 2**20
+MAX_SCRYPT_BLOCKS: Final = 2**23
+MAX_PBKDF2_ROUNDS: Final = 10_000_000
+MAX_FILE_BYTES: Final = 64 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,64}\Z")]
+_Hex16 = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{32}\Z")]
+_Hex32 = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}\Z")]
+
+
+class _Scrypt(msgspec.Struct):
+    n: _Count
+    r: _Count
+    p: _Count
+    dklen: Literal[32]
+    salt: _Salt
+
+
+class _Pbkdf2(msgspec.Struct):
+    c: _Count
+    dklen: Literal[32]
+    prf: Literal["hmac-sha256"]
+    salt: _Salt
+
+
+class _CipherParams(msgspec.Struct):
+    iv: _Hex16
+
+
+class _Crypto(msgspec.Struct):
+    cipher: Literal["aes-128-ctr"]
+    cipherparams: _CipherParams
+    ciphertext: _Hex32
+    kdf: Literal["scrypt", "pbkdf2"]
+    kdfparams: dict[str, Any]
+    mac: _Hex32
 
 
 @dataclass(frozen=True)
@@ -176,20 +215,48 @@ def _read_keystore(path: Path) -> dict[str, Any]:
                 why=f"its rights are {mode:04o}: other users of this machine may replace the key",
                 next_step=f"chmod 600 {path}",
             )
-        content: Any = json.loads(path.read_bytes())
+        content = read_json_file(path, most_bytes=MAX_FILE_BYTES)
     except OSError as error:
         raise WalletError(f"cannot read {path}", why=error.strerror or str(error)) from error
     except ValueError as error:
-        raise KeystoreInvalid(f"{path} is not a keystore", why="it is not JSON") from error
+        why = f"it is not JSON: {error}"
+        raise KeystoreInvalid(f"{path} is not a keystore", why=why) from None
     crypto = content.get("crypto", content.get("Crypto")) if isinstance(content, dict) else None
     if not isinstance(crypto, dict) or content.get("version") != 3:
         raise KeystoreInvalid(f"{path} is not a keystore", why="it is not a version 3 keystore")
-    params = crypto.get("kdfparams")
-    work = params.get("n", params.get("c", 0)) if isinstance(params, dict) else None
-    if crypto.get("kdf") == "scrypt" and (not isinstance(work, int) or work > MAX_SCRYPT_N):
-        why = f"its scrypt cost {work} is above the limit {MAX_SCRYPT_N}"
-        raise KeystoreInvalid(f"{path} is not opened", why=why)
-    return dict(content)
+    try:
+        checked = _checked(crypto)
+    except ValueError as error:  # msgspec's are ValueErrors
+        raise KeystoreInvalid(
+            f"{path} is not opened", why=str(error), next_step="restore it from a backup"
+        ) from None
+    return {"version": 3, "address": content.get("address"), "crypto": checked}
+
+
+def _checked(crypto: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read of a file's `crypto`, and nothing else: the decoder ignores the case of names.
+
+    Raises ValueError for wrong types, and for a key that takes too much memory or time to derive.
+    """
+    found = msgspec.convert(crypto, _Crypto)
+    kind: type[_Scrypt] | type[_Pbkdf2] = _Scrypt if found.kdf == "scrypt" else _Pbkdf2
+    cost = msgspec.convert(found.kdfparams, kind)
+    _refuse_dear(cost)
+    found.kdfparams = msgspec.to_builtins(cost)
+    return dict(msgspec.to_builtins(found))
+
+
+def _refuse_dear(cost: _Scrypt | _Pbkdf2) -> None:
+    if isinstance(cost, _Pbkdf2):
+        if cost.c > MAX_PBKDF2_ROUNDS:
+            raise ValueError(f"its {cost.c} rounds are above the limit {MAX_PBKDF2_ROUNDS}")
+        return
+    if cost.n < 2 or cost.n & (cost.n - 1):
+        raise ValueError(f"its scrypt cost {cost.n} is not a power of two")
+    if 128 * cost.n * cost.r > MAX_SCRYPT_BYTES or cost.n * cost.r * cost.p > MAX_SCRYPT_BLOCKS:
+        asked = f"n = {cost.n}, r = {cost.r}, p = {cost.p}"
+        most = f"{MAX_SCRYPT_BYTES} bytes of memory and n·r·p = {MAX_SCRYPT_BLOCKS}"
+        raise ValueError(f"its scrypt cost {asked} is above the limit of {most}")
 
 
 def _stored_address(content: Mapping[str, Any]) -> Address | None:
@@ -213,6 +280,3 @@ def _decrypt(path: Path, password: str) -> bytes:
             raise KeystoreInvalid(f"{path} cannot be decrypted", why=str(error)) from error
         why = "the password does not fit"
         raise WrongPassword(f"wallet '{path.name}' stays locked", why=why) from None
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise KeystoreInvalid(f"{path} cannot be decrypted", why=why) from error

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,94 @@ def test_a_damaged_file_is_refused_as_such(store, how):
     path.write_text(json.dumps(_corrupt(json.loads(path.read_text()), how)))
     with pytest.raises(KeystoreInvalid):
         store.unlock("alice", "pw", chain_id=1)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"n": 2**22},
+        {"n": 2**40},
+        {"n": 8191},
+        {"n": -8192},
+        {"n": "8192"},
+        {"r": 2**20},
+        {"p": 2**29},
+        {"n": 2, "r": 2**30, "p": 2**30},
+        {"dklen": 2**31 - 1},
+        {"dklen": 16},
+        {"N": 2**22},  # the decoder reads names in any case
+        {"Dklen": 2**31 - 1},
+    ],
+)
+def test_a_cost_that_no_machine_should_pay_is_refused_before_it_is(store, monkeypatch, asked):
+    store.create("alice", "pw", chain_id=1)
+    path = store.path("alice")
+    content = json.loads(path.read_text())
+    content["crypto"]["kdfparams"] |= asked
+    path.write_text(json.dumps(content))
+    costs = []
+
+    def derive(content: dict, password: bytes) -> bytes:
+        costs.append(content["crypto"]["kdfparams"])
+        raise KeystoreInvalid("derived")
+
+    monkeypatch.setattr("eth_keyfile.keyfile.decode_keyfile_json", derive)
+    with pytest.raises(KeystoreInvalid):
+        store.unlock("alice", "pw", chain_id=1)
+    assert all(set(cost) == {"n", "r", "p", "dklen", "salt"} for cost in costs)
+    assert all(cost["n"] == 8192 and cost["dklen"] == 32 for cost in costs)
+
+
+def test_pbkdf2_opens_within_its_limit_and_not_above(store):
+    from eth_keyfile.keyfile import create_keyfile_json
+
+    content = create_keyfile_json(bytes.fromhex(KEY[2:]), b"pw", kdf="pbkdf2", iterations=1000)
+    store.folder.mkdir()
+    path = store.folder / "old"
+    path.write_text(json.dumps(content))
+    path.chmod(0o600)
+    assert store.unlock("old", "pw", chain_id=1).address
+    for asked in ({"c": 10**9}, {"c": 0}, {"dklen": 2**30}, {"prf": "hmac-md5"}):
+        worse = {**content["crypto"], "kdfparams": {**content["crypto"]["kdfparams"], **asked}}
+        path.write_text(json.dumps({**content, "crypto": worse}))
+        with pytest.raises(KeystoreInvalid):
+            store.unlock("old", "pw", chain_id=1)
+
+
+JUNK = (
+    b"",
+    b"{",
+    b"\xff\xfe" * 99,
+    b"[" * 30_000,
+    b"[" * 30_000 + b"]" * 30_000,
+    b'{"crypto":' * 5_000 + b"1" + b"}" * 5_000,
+    b'{"version": 3, "crypto": {"kdf": [], "kdfparams": 7}}',
+    b'{"version": 3, "crypto": ' + b"9" * 5_000 + b"}",
+    b'{"version": 1e999, "crypto": {}}',
+    b" " * 70_000,
+)
+
+
+def test_junk_is_refused_in_a_program_that_imports_nothing_else(tmp_path):
+    for number, junk in enumerate(JUNK):
+        path = tmp_path / f"junk{number}"
+        path.write_bytes(junk)
+        path.chmod(0o600)
+    told = f"""
+import py_ecc.bls  # raises the interpreter's limit above what its stack holds
+from core.keys.keystore import Keystore
+from core.protocol.errors import KeystoreInvalid
+store = Keystore({str(tmp_path)!r})
+assert store.ls() == []
+for number in range({len(JUNK)}):
+    try:
+        store.unlock(f"junk{{number}}", "pw", chain_id=1)
+    except KeystoreInvalid:
+        continue
+    raise SystemExit(f"junk{{number}} is opened")
+"""
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_file_whose_address_is_not_its_keys_is_refused(store):
