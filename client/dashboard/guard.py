@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 COOKIE = "headrace_session"
 CSRF_HEADER = "x-csrf-token"
+#: A Host header, exactly: nothing before or behind a name or a bracketed IPv6 address but a port.
+_HOST = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)\]|(?P<name>[^\[\]@:/\\\s]+))(?::[0-9]{1,5})?"
+)
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -95,10 +100,9 @@ def host_of(origin: str) -> str:
 
 
 def host_name(host: str) -> str:
-    """`a:1` → `a`, `[::1]:80` → `::1`."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
+    """`a:1` → `a`, `[::1]:80` → `::1`; "" for what is neither, such as `[::1]a` or `::1`."""
+    found = _HOST.fullmatch(host)
+    return (found["v6"] or found["name"]) if found else ""
 
 
 def is_loopback(name: str | None) -> bool:

@@ -32,6 +32,18 @@ def test_only_the_printed_token_opens_the_session(guard: Guard) -> None:
         ("::1", "[::1]:8080", True),
         ("127.0.0.1", "evil.example:8080", False),  # a name that was made to mean us
         ("127.0.0.1", "", False),
+        ("127.0.0.1", "[127.0.0.1]evil.example", False),
+        ("127.0.0.1", "[127.0.0.1]", False),
+        ("127.0.0.1", "[::1]x", False),
+        ("127.0.0.1", "[::1]:80:80", False),
+        ("127.0.0.1", "[::1].evil.example:80", False),
+        ("127.0.0.1", "127.0.0.1@evil.example", False),
+        ("127.0.0.1", "127.0.0.1:80@evil.example", False),
+        ("127.0.0.1", "localhost.evil.example", False),
+        ("127.0.0.1", "127.0.0.1.evil.example", False),
+        ("127.0.0.1", "localhost:80.evil.example", False),
+        ("127.0.0.1", "localhost/evil.example", False),
+        ("127.0.0.1", "localhost\nevil.example", False),
         ("192.168.1.9", "192.168.1.2:8080", False),
         ("192.168.1.9", "localhost", False),
         (None, "localhost", False),
@@ -67,7 +79,7 @@ def test_two_starts_share_no_secret() -> None:
 
 
 def test_names_of_this_machine() -> None:
-    assert [host_name(h) for h in ("a:1", "a", "[::1]:2", "::1")] == ["a", "a", "::1", "::1"]
+    assert [host_name(h) for h in ("a:1", "a", "[::1]:2", "::1")] == ["a", "a", "::1", ""]
     assert (
         is_loopback("127.9.9.9")
         and not is_loopback("localhost.evil")
