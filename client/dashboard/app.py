@@ -28,6 +28,7 @@ from client.gateway.money.keyring import limits_of
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError
+from core.protocol.foreign import refuse_deep
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -493,8 +494,10 @@ async def _form(request: Request) -> ImmutableMultiDict[str, str]:
 
 def _document(text: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(text.encode())
-    except msgspec.DecodeError as error:
+        data = text.encode()
+        refuse_deep(data)
+        found = msgspec.json.decode(data)
+    except ValueError as error:  # msgspec's and Unicode's are ValueErrors
         raise UsageError("the fleet is not JSON", str(error)) from None
     if not isinstance(found, dict):
         raise UsageError("the fleet is not a table", "it is a list or a single value")

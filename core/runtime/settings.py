@@ -19,7 +19,6 @@ per Mtok, times in seconds, sizes in bytes. ``Settings`` is frozen, made once in
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import tomllib
@@ -33,6 +32,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from core.keys.keystore import DEFAULT_FOLDER
 from core.protocol import units
 from core.protocol.errors import ConfigError, ConfigKeyUnknown, HeadraceError
+from core.protocol.foreign import MAX_DEPTH, MOST_NAME_CHARACTERS, read_file, read_json
 from core.protocol.ids import Address, address
 from core.runtime.folders import Folders
 from core.runtime.redact import redact
@@ -50,6 +50,7 @@ SHORT_VARIABLES: Final = {
 NOT_SETTINGS: Final = frozenset({"HEADRACE_HOME", "HEADRACE_CONFIG", "HEADRACE_CC"})
 #: A section given as one text means this key of it.
 SHORT_SECTIONS: Final = {"network": "name", "wallet": "name", "log": "format"}
+MAX_FILE_BYTES: Final = 2**20
 PATH_KEYS: Final = frozenset(
     {"wallet.keystore_dir", "wallet.password_file", "miner.password_file", "alerts.secret_file"}
 )
@@ -605,6 +606,8 @@ def _build(given: dict[str, Given], folders: Folders) -> Settings:
         node, parts = tree, key.split(".")
         for part in parts[:-1]:
             node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"{key} cannot be used", why=f"{part} is set as a value too")
         node[parts[-1]] = entry.value
     try:
         settings = Settings.model_validate(tree)
@@ -653,19 +656,19 @@ def _explain(error: ValidationError, given: Mapping[str, Given]) -> ConfigError:
 
 def _from_file(path: Path, *, section: str | None = None) -> dict[str, Given]:
     try:
-        raw = path.read_text(encoding="utf-8")
-        content = json.loads(raw) if path.suffix == ".json" else tomllib.loads(raw)
+        raw = read_file(path, most_bytes=MAX_FILE_BYTES)
+        content = read_json(raw) if path.suffix == ".json" else tomllib.loads(raw.decode("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a table of settings")
+        flat = list(_flatten({section: content} if section else content))
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=error.strerror or str(error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: TOML's reader is Python
         why, fix = str(error), "correct that line"
         raise ConfigError(f"{path} is not valid", why=why, next_step=fix) from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not valid", why="it is not a table of settings")
     origin = f"{'network file' if section else 'file'} {path}"
-    content = {section: content} if section else content
     given = {}
-    for key, value in _flatten(content):
+    for key, value in flat:
         if key in PATH_KEYS and value and not str(value).startswith("~"):
             value = str(path.parent / str(value))  # relative to the file that says so
         given[key] = Given(value, origin)
@@ -673,6 +676,9 @@ def _from_file(path: Path, *, section: str | None = None) -> dict[str, Given]:
 
 
 def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values. Raises ValueError for tables that no setting lies in."""
+    if prefix.count(".") > MAX_DEPTH:
+        raise ValueError(f"its tables are nested more than {MAX_DEPTH} deep")
     for name, value in content.items():
         key = f"{prefix}{name}"
         if not prefix and key in SHORT_SECTIONS and not isinstance(value, dict):
@@ -714,6 +720,7 @@ def _refuse_unknown(key: str, origin: str) -> None:
     keys = known_keys()
     if key in keys or key.startswith(("network.contracts.", "network.models.")):
         return
+    key = key[:MOST_NAME_CHARACTERS]
     close = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
     if not close:
         same_end = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]

@@ -19,6 +19,7 @@ from core.money.audit_report import SignedReport
 from core.money.paid_audits import MAX_ASK_BYTES, SignedAsk, SignedFinding
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageError
+from core.protocol.foreign import MOST_NAME_CHARACTERS, refuse_deep
 from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Terms, Value
 from core.runtime import origin
 from core.runtime.logs import get_logger
@@ -333,19 +334,21 @@ def _describe(app: FastAPI) -> None:
 
 
 async def _body(request: Request, kind: type[T], limit_bytes: int = MAX_BODY_BYTES) -> T:
-    """The body as a value. Raises TooLarge, or UsageError naming the field."""
+    """The body as a value. Raises BodyTooLarge, or UsageError naming the field."""
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
         if len(received) > limit_bytes:
             raise BodyTooLarge(limit_bytes)
     try:
+        refuse_deep(bytes(received))
         return msgspec.json.decode(bytes(received), type=kind)
     except msgspec.ValidationError as error:
         text, _, field = str(error).partition(" - at ")
+        text = text[: 2 * MOST_NAME_CHARACTERS]  # it repeats the name of an unknown field
         name = field.strip("`").removeprefix("$").removeprefix(".") or "the body"
         raise UsageError("the request is malformed", why=f"{name}: {text}", field=name) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # msgspec's and Unicode's are ValueErrors
         why = f"it is not JSON: {error}"
         raise UsageError("the request is malformed", why=why, field="the body") from None
 

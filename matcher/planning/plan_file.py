@@ -12,7 +12,6 @@ Reads `fleet/1`, `cluster/1` (with a `gpu_profiles/1` file) and machines listed 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from core.protocol.errors import HeadraceError, NoCapacity, UsageError
+from core.protocol.foreign import read_json_file, shown
 from core.protocol.units import parse_bytes
 from core.runtime.commands.results import Result
 from scheduler.fleet.costs import hop_ms
@@ -40,6 +40,7 @@ from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoin
 from scheduler.routing.routing_table import prepare
 
 PROFILES_FILE = "gpu_profiles.json"
+MAX_DOCUMENT_BYTES = 64 * 2**20
 #: Chains with less than this share of the tokens, beyond the first few, are one row in a table.
 NARROW, SHOWN = 0.01, 3
 _MACHINE_KEYS = {item.name for item in fields(Machine)} - {"profile"} | {"memory"}
@@ -162,17 +163,17 @@ def out_of_range(name: str, error: ArithmeticError) -> UsageError:
 def read_document(path: Path) -> Any:
     """The JSON in a file. Raises UsageError where there is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json_file(path, most_bytes=MAX_DOCUMENT_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not JSON", why=str(error)) from None
 
 
 def _only_model(document: Mapping[str, Any], wanted: str | None) -> str:
     models = sorted(document.get("models", {}))
     if wanted is None and len(models) != 1:
-        raise FleetError(f"it has {len(models)} models: choose one with --model {'|'.join(models)}")
+        raise FleetError(f"it has {len(models)} models: choose one with --model: {shown(models)}")
     return wanted or models[0]
 
 
@@ -205,9 +206,9 @@ def checked_table(value: Any, name: str, known: set[str]) -> dict[str, Any]:
     """A copy of a table. Raises TypeError naming it where it is none or has unknown keys."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is not a table")
-    unknown = sorted(set(value) - known)
+    unknown = set(value) - known
     if unknown:
-        raise TypeError(f"{name} has unknown keys {unknown}; known: {sorted(known)}")
+        raise TypeError(f"{name} has unknown keys [{shown(unknown)}]; known: {sorted(known)}")
     return dict(value)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from core.protocol.foreign import shown
 from core.protocol.types import LayerRange
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import (
@@ -40,7 +41,7 @@ def read_fleet(document: Mapping[str, Any], model: str) -> tuple[Fleet, ModelSha
     _schema(document, "fleet/1")
     shapes = _get(document, "models", Mapping)
     if model not in shapes:
-        raise FleetError(f"model {model!r} is not in the file; it has {', '.join(sorted(shapes))}")
+        raise FleetError(f"model {model!r} is not in the file; it has {shown(shapes)}")
     columns = list(_get(document, "columns", Sequence))
     machines = []
     for i, row in enumerate(_get(document, "nodes", Sequence)):
@@ -113,8 +114,7 @@ def read_cluster(
     model = model or str(_get(document, "model", str))
     measured = _get(profiles, "profiles", Mapping).get(model)
     if measured is None:
-        known = ", ".join(sorted(profiles["profiles"]))
-        raise FleetError(f"no profile of model {model!r}; there are {known}")
+        raise FleetError(f"no profile of model {model!r}; there are {shown(profiles['profiles'])}")
     entries = _get(document, "nodes", Sequence)
     many = sum(int(entry.get("count", 1)) for entry in entries)
     machines = []

@@ -17,6 +17,7 @@ from client.gateway.errors import BadParameter
 from client.orders import sampling
 from client.orders.sampling import SamplingInvalid, sampling_of
 from core.protocol.errors import UsageError
+from core.protocol.foreign import MOST_NAMES, refuse_deep, shown
 from core.protocol.types import MICRO, SamplingParams
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
@@ -82,9 +83,10 @@ class RequestBody:
 def read_json(data: bytes) -> dict[str, Any]:
     """A body as a dictionary. Raises UsageError, for half characters too."""
     try:
+        refuse_deep(data)
         body = msgspec.json.decode(data)
         msgspec.json.encode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except ValueError as error:  # msgspec's and Unicode's are ValueErrors
         raise UsageError("the request is malformed", f"it is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise UsageError("the request is malformed", "a JSON object is needed")
@@ -123,7 +125,7 @@ def read_wanted(body: Mapping[str, Any], endpoint: Endpoint) -> RequestBody:
 
 def _warnings(body: Mapping[str, Any]) -> list[str]:
     """Fields that are ignored. Raises BadParameter for one that must not be."""
-    found = []
+    found, unknown = [], []
     for name, value in body.items():
         if name in _SILENT or name in sampling.FIELDS or value is None:
             continue
@@ -135,8 +137,10 @@ def _warnings(body: Mapping[str, Any]) -> list[str]:
                 continue
             found.append(f"'{name}' is ignored")
         else:
-            found.append(f"'{name[:64]}' is not known and was ignored")
-    return found
+            unknown.append(name)
+    if len(unknown) > MOST_NAMES:
+        return [*found, f"{shown(unknown)} are not known and were ignored"]
+    return [*found, *(f"{shown([name])} is not known and was ignored" for name in unknown)]
 
 
 def _sampling(body: Mapping[str, Any], endpoint: Endpoint) -> SamplingParams:

@@ -173,9 +173,10 @@ def offer_of(model: Model, entry: dict[str, Any]) -> OfferedModel:
 
 def unknown(name: str, known: Collection[str]) -> ModelUnknown:
     """There is no such model, but there are these."""
+    name = name[:80]
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4) or sorted(known)[:5]
     return ModelUnknown(
-        f"no model '{name[:80]}'",
+        f"no model '{name}'",
         f"close to it: {', '.join(close)}" if close else "none is known",
         next_step="list them: GET /v1/models",
         param="model",

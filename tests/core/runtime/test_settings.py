@@ -283,3 +283,37 @@ def test_without_home_the_platforms_folders_are_used(monkeypatch, tmp_path):
     folders = Folders.find({})
     assert folders.state == tmp_path / "s" / "headrace"
     assert folders.networks == tmp_path / "c" / "headrace" / "networks"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("net.json", "[" * 100_000),
+        ("net.json", '{"a":' * 10_000 + "1" + "}" * 10_000),
+        ("net.json", '{"chain_id": ' + "9" * 5_000 + "}"),
+        ("net.json", " " * 2**21),
+        ("net.json", "[1]"),
+        ("net.json", '{"models": "none"}'),
+        ("net.json", '{"models": {"a": {"b": 1}}}'),
+        ("net.json", '{"models.a": "x", "models": {"a": {"b": 1}}}'),
+        ("net.json", '{"contracts": [1], "contracts.a": "x"}'),
+        ("net.json", '{"rpc_url": {"rpc_url": 1}}'),
+        ("net.toml", "a = " + "[" * 100_000),
+        ("net.toml", ".".join("a" * 5_000) + " = 1"),
+        ("net.toml", "a = '''" + "[" * 1_000),
+    ],
+)
+def test_a_hostile_network_file_is_a_configuration_error(tmp_path, name, text):
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises((ConfigError, ConfigKeyUnknown)):
+        load(flags={"network.name": str(file)}, environ={"HEADRACE_HOME": str(tmp_path)})
+
+
+def test_many_unknown_settings_are_told_as_one_and_none_at_length(tmp_path):
+    file = tmp_path / "net.json"
+    for content in ({f"x{i}": 1 for i in range(60_000)}, {"x" * 900_000: 1}):
+        file.write_text(json.dumps(content))
+        with pytest.raises(ConfigKeyUnknown) as caught:
+            load(flags={"network.name": str(file)}, environ={"HEADRACE_HOME": str(tmp_path)})
+        assert len("".join(caught.value.lines())) < 2_000

@@ -241,3 +241,35 @@ async def test_a_bug_is_answered_without_its_insides(net: Net, http: httpx2.Asyn
     assert response.status_code == 500
     assert error(response)["code"] == "E-BUG-01"
     assert "secret" not in response.text
+
+
+DEEP = b"[" * 30_000 + b"]" * 30_000
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/plan", "/v1/orders", "/v1/audits", "/v1/audits/lots", "/v1/audits/findings"]
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        DEEP,
+        b'{"a":' * 10_000,
+        b'{"document": {"a": ' + DEEP + b'}, "methods": ["even"]}',
+        b'{"document": ' + b'{"a":' * 400 + b"1" + b"}" * 400 + b', "methods": ["even"]}',
+        b'{"' + b"x" * 60_000 + b'": 1}',
+        b"{" + b",".join(b'"f%d": 1' % i for i in range(5_000)) + b"}",
+        b"\xff\xfe",
+    ],
+)
+async def test_deep_or_strange_json_is_refused_in_few_words(
+    http: httpx2.AsyncClient, path: str, body: bytes
+) -> None:
+    response = await http.post(path, content=body)
+    assert (response.status_code, error(response)["code"]) == (400, "E-USAGE-01")
+    assert len(response.content) < 2_000
+
+
+async def test_a_deep_acknowledgement_is_refused(http: httpx2.AsyncClient) -> None:
+    opened = (await post_order(http, sign_order(make_order()))).json()
+    response = await http.post(f"/v1/jobs/{opened['jobId']}/ack", content=DEEP)
+    assert (response.status_code, error(response)["code"]) == (400, "E-USAGE-01")
