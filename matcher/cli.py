@@ -329,22 +329,27 @@ async def _ask(
 ) -> Any:
     import httpx2
 
-    from core.protocol.errors import MatcherUnreachable, UsageError
+    from core.protocol.errors import MatcherUnreachable, UsageError, error_from
+    from core.runtime.http_client import NoAnswer, ask_json
 
     own = f"http://{settings.matcher.listen_host}:{settings.matcher.listen_port}"
     url = (at or settings.network.matcher_url or own).rstrip("/")
     wanted = {key: value for key, value in params.items() if value is not None}
     try:
-        async with httpx2.AsyncClient(timeout=10.0) as client:
-            response = await client.get(url + path, params=wanted)
-        document = response.json()
-    except (httpx2.HTTPError, ValueError) as error:
-        raise MatcherUnreachable(
-            f"no matcher answers at {url}", why=str(error) or type(error).__name__
-        ) from None
-    if not response.is_success:
-        refused = document["error"]
-        raise UsageError(refused["what"], refused["why"], refused["state"], refused["next"])
+        async with httpx2.AsyncClient() as client:
+            status, document = await ask_json(
+                client, "GET", url + path, params=wanted, within_s=10.0
+            )
+    except NoAnswer as error:
+        raise MatcherUnreachable(f"no matcher answers at {url}", why=str(error)) from None
+    if not isinstance(document, dict):
+        raise MatcherUnreachable(f"{url} does not answer like a matcher", f"{path} is no table")
+    if not 200 <= status < 300:
+        refused = document.get("error")
+        told = refused if isinstance(refused, dict) else {"why": f"HTTP {status}"}
+        raise error_from(
+            {"what": "the matcher refused", **told, "code": UsageError.code}, UsageError
+        )
     return document
 
 

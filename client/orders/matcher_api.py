@@ -20,8 +20,9 @@ from core.protocol.errors import (
     UsageError,
     error_from,
 )
+from core.protocol.foreign import read_json, refuse_deep
 from core.protocol.units import price_of_nano
-from core.runtime import origin
+from core.runtime import http_client, origin
 
 ANSWER_TIMEOUT_S = 30.0
 CHAIN_TIMEOUT_S = 120.0  # for calls that end in a transaction
@@ -82,9 +83,9 @@ class MatcherApi:
         """No traffic yet. Raises ConfigError for an unusable URL."""
         import httpx2
 
-        self._base_url = base_url.rstrip("/")
+        self._base_url, self._timeout_s = base_url.rstrip("/"), timeout_s
         try:
-            self._client = httpx2.AsyncClient(base_url=self._base_url, timeout=timeout_s)
+            self._client = httpx2.AsyncClient(base_url=self._base_url)
         except httpx2.InvalidURL as error:
             raise ConfigError(f"'{base_url}' is not a matcher's URL", str(error)) from None
 
@@ -196,27 +197,27 @@ class MatcherApi:
         params: dict[str, Any] | None = None,
         body: Any = None,
     ) -> T:
-        import httpx2
-
-        more: dict[str, Any] = {"headers": origin.headers()}
+        more: dict[str, Any] = {"headers": origin.headers(), "within_s": self._timeout_s}
         if body is not None:
             more = {
                 "content": msgspec.json.encode(body),
                 "headers": {"content-type": "application/json", **more["headers"]},
-                "timeout": CHAIN_TIMEOUT_S,
+                "within_s": CHAIN_TIMEOUT_S,
             }
         try:
-            response = await self._client.request(method, path, params=params, **more)
-        except httpx2.HTTPError as error:
+            status, content = await http_client.ask(
+                self._client, method, path, params=params, **more
+            )
+        except http_client.NoAnswer as error:
             raise MatcherUnreachable(
-                f"no answer from the matcher at {self._base_url}",
-                str(error) or type(error).__name__,
+                f"no answer from the matcher at {self._base_url}", str(error)
             ) from None
-        if not response.is_success:
-            raise _refusal(response.content, response.status_code)
+        if not 200 <= status < 300:
+            raise _refusal(content, status)
         try:
-            return msgspec.json.decode(response.content, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            refuse_deep(content)
+            return msgspec.json.decode(content, type=kind)
+        except ValueError as error:  # msgspec's and Unicode's are ValueErrors
             raise MatcherUnreachable(
                 f"{self._base_url} does not answer like a matcher", f"{path}: {error}"
             ) from None
@@ -225,8 +226,8 @@ class MatcherApi:
 def _refusal(content: bytes, status: int) -> HeadraceError:
     """The error in `{"error": …}`; of anything else, such as a proxy's page, its status."""
     try:
-        failure = _table(_table(msgspec.json.decode(content)).get("error"))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        failure = _table(_table(read_json(content)).get("error"))
+    except ValueError:
         failure = {}
     said = {"what": "the matcher refused", "why": f"HTTP {status}"}
     said |= {name: value for name, value in failure.items() if value}

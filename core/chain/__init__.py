@@ -1,7 +1,8 @@
 """The chain as one object.
 
 `chain`     what roles ask of it: reads, events, transactions, and the values that these are
-`rpc`       a node that answers: sends in nonce order, decodes; the only file with web3
+`provider`  how a node is asked, which may send what it likes
+`rpc`       a node that answers: sends in nonce order, decodes; with `provider` all that has web3
 `earned`    what of an owner's pay was not collected yet
 `staked`    which operators have stake, by the registry's events alone
 `follower`  events since the last look, across reorganisations and restarted nodes

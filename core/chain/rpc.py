@@ -165,12 +165,13 @@ class RpcChain(Chain):
 
         `journal` is told of every transaction when it is sent and when its fate is known.
         """
-        from web3 import AsyncHTTPProvider, AsyncWeb3
+        from web3 import AsyncWeb3
+
+        from core.chain.provider import BoundedProvider
 
         self.rpc_url, self.chain_id = rpc_url, chain_id
         self.addresses = {name: to_checksum_address(a) for name, a in addresses.items()}
-        provider = AsyncHTTPProvider(rpc_url, exception_retry_configuration=None)
-        self._web3: AsyncWeb3[Any] = AsyncWeb3(provider)
+        self._web3: AsyncWeb3[Any] = AsyncWeb3(BoundedProvider(rpc_url))
         self._eth: Any = self._web3.eth
         self.journal = journal
         self._contracts: dict[str, AsyncContract] = {}

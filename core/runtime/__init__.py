@@ -11,6 +11,7 @@
 `garbage`      what the interpreter looks at when it looks for garbage
 `database`     a daemon's database, opened and brought up to date
 `network/`     streams between two parties, and the swarm
+`http_client`  a stranger's answer over HTTP, within limits
 `http_server`  HTTP inside a program's own loop and under its own signal handlers
 `origin`       the id of the request that is worked on, in every log line on every machine
 `tracing`      spans of OpenTelemetry, across machines

@@ -186,16 +186,18 @@ class Alerts:
 
             header = sign(self._secret, body, int(self._clock.now()))  # anew: it must be fresh
             try:
-                answer = await client.post(
+                async with client.stream(  # its body is not read
+                    "POST",
                     self._webhook,
                     content=body,
                     headers={"content-type": "application/json", SIGNATURE: header},
-                )
+                ) as answer:
+                    status_code = int(answer.status_code)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 raise _NotTaken(str(error) or type(error).__name__) from None
-            if answer.status_code >= 500 or answer.status_code in _LATER:
-                raise _NotTaken(f"HTTP {answer.status_code}")
-            return int(answer.status_code)
+            if status_code >= 500 or status_code in _LATER:
+                raise _NotTaken(f"HTTP {status_code}")
+            return status_code
 
         try:
             status = await retry(post, on=_NotTaken, backoff=self._backoff)

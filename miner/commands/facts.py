@@ -182,14 +182,18 @@ async def tell_daemon(running: RunningDaemon, path: str) -> Json:
 async def _call(running: RunningDaemon, method: str, path: str, **headers: str) -> Json:
     import httpx2
 
+    from core.runtime.http_client import NoAnswer, ask_json
+
+    silent = "the miner does not answer"
     try:
-        async with httpx2.AsyncClient(timeout=5.0) as client:
-            response = await client.request(method, running.url + path, headers=headers)
-            found: Json = response.raise_for_status().json()
-    except (httpx2.HTTPError, ValueError) as error:
-        raise Unreachable(
-            "the miner does not answer", f"{running.url}: {str(error) or type(error).__name__}"
-        ) from None
+        async with httpx2.AsyncClient() as client:
+            status, found = await ask_json(
+                client, method, running.url + path, headers=headers, within_s=5.0
+            )
+    except NoAnswer as error:
+        raise Unreachable(silent, f"{running.url}: {error}") from None
+    if not 200 <= status < 300 or not isinstance(found, dict):
+        raise Unreachable(silent, f"{running.url}: HTTP {status}")
     return found
 
 

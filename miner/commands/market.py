@@ -14,15 +14,18 @@ async def ask(settings: Settings, path: str, **params: str) -> dict[str, Any]:
     """The JSON at a path of the network's matcher. Raises ConfigError, MatcherUnreachable."""
     import httpx2
 
+    from core.runtime.http_client import NoAnswer, ask_json
+
     url = settings.require_matcher_url().rstrip("/")
     try:
-        async with httpx2.AsyncClient(timeout=ANSWER_WITHIN_S) as client:
-            response = await client.get(url + path, params=params)
-            found = response.raise_for_status().json()
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        raise MatcherUnreachable(
-            f"no matcher answers at {url}", str(error) or type(error).__name__
-        ) from None
+        async with httpx2.AsyncClient() as client:
+            status, found = await ask_json(
+                client, "GET", url + path, params=params, within_s=ANSWER_WITHIN_S
+            )
+    except NoAnswer as error:
+        raise MatcherUnreachable(f"no matcher answers at {url}", str(error)) from None
+    if not 200 <= status < 300:
+        raise MatcherUnreachable(f"no matcher answers at {url}", f"HTTP {status}")
     if not isinstance(found, dict):
         raise MatcherUnreachable(f"{url} does not answer like a matcher", f"{path} is no table")
     return found

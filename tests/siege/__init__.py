@@ -1,6 +1,7 @@
 """Strangers who dial, publish, upload and cancel, and what a neighbour notices.
 
 `test_free_work`  what can be had without paying: requests cut off, rows that nobody ordered
+`test_answers`    matchers and nodes that answer with bombs, or without end
 `test_documents`  unknown fields by the million, and JSON that never ends
 `test_credit`     what is done before it is paid for, by honest clients and by others
 `test_swarm`      records of throwaway keys, thousands of them, and who finds whom meanwhile
