@@ -1,4 +1,8 @@
-"""How does a program serve HTTP inside its own loop and under its own signal handlers?"""
+"""How does a program serve HTTP inside its own loop and under its own signal handlers?
+
+A request must arrive within a time, and an answer must be taken; else the connection ends. Where
+all connections are taken, the one that has waited longest for its request makes room.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,34 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.protocol.errors import ConfigError
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+_LATE = (
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 431 Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+)
+
+
+@dataclass(frozen=True)
+class PeerLimits:
+    """How long a peer may take, in seconds, and how many connections there are."""
+
+    head_s: float = 10.0
+    body_s: float | None = None  # None: as long as it likes
+    taking_s: float = 60.0  # an answer, without taking any of it
+    most_connections: int = 4096
+
+
+#: For those whose requests are small and whose callers are anybody.
+STRANGERS: Final = PeerLimits(body_s=30.0, most_connections=512)
 
 
 class HttpServer:
@@ -19,10 +46,25 @@ class HttpServer:
     ``port`` 0 takes a free one; after ``start`` it is the real one.
     """
 
-    def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        app: Any,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        limits: PeerLimits = PeerLimits(),
+    ) -> None:
         self.host, self.port = host, port
         self._server = _Server(
-            uvicorn.Config(app, host=host, port=port, log_config=None, access_log=False)
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                log_config=None,
+                access_log=False,
+                ws="none",
+                http=partial(_Connection, limits, {}),  # type: ignore[arg-type]
+            )
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -85,6 +127,108 @@ class HttpServer:
             ) from error
         self.port = listener.getsockname()[1]
         return listener
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection with deadlines. `waiting` are those whose request is due, oldest first."""
+
+    def __init__(
+        self, limits: PeerLimits, waiting: dict[_Connection, None], *args: Any, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self._limits, self._waiting = limits, waiting
+        self._due: asyncio.TimerHandle | None = None
+        self._taken_by: asyncio.TimerHandle | None = None
+        self._head_bytes, self._is_in_head = 0, True
+        self._received = self._answered = 0  # whole requests, and answers
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request, in the place of another where there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.most_connections:
+            oldest = next(iter(self._waiting), self)
+            oldest._stop_waiting()  # what is aborted is lost only later
+            oldest.transport.abort()
+        self._wait(self._limits.head_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is due any more."""
+        self._stop_waiting()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless the head is too long."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._end(_LATE[1])
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._is_in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The body is due next."""
+        self._is_in_head, self._head_bytes = False, 0
+        if self._received == self._answered:
+            self._wait(self._limits.body_s)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is here: the rest is up to us."""
+        self._received += 1
+        self._head_bytes = 0
+        if self._received > self._answered:
+            self._stop_waiting()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The next request is due, or the rest of one that was answered early."""
+        self._answered += 1
+        if self._received <= self._answered:
+            self._wait(self._limits.head_s)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The peer does not take what it asked for."""
+        self._taken_by = self.loop.call_later(self._limits.taking_s, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The peer takes it again."""
+        if self._taken_by is not None:
+            self._taken_by.cancel()
+            self._taken_by = None
+        super().resume_writing()
+
+    def _wait(self, within_s: float | None) -> None:
+        self._stop_waiting()
+        if within_s is not None:
+            self._waiting[self] = None
+            self._due = self.loop.call_later(within_s, self._end, _LATE[0])
+
+    def _stop_waiting(self) -> None:
+        self._waiting.pop(self, None)
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _end(self, why: bytes) -> None:
+        """Say why and close, unless an answer has begun."""
+        if self.transport.is_closing():
+            return
+        if self._received == self._answered and not self._has_begun():
+            self.transport.write(why)
+        self.transport.close()
+
+    def _has_begun(self) -> bool:
+        return (
+            self.cycle is not None
+            and self.cycle.response_started
+            and (not self.cycle.response_complete)
+        )
 
 
 class _Server(uvicorn.Server):

@@ -101,11 +101,11 @@ class Metrics:
         """Answer at ``http://host:port/metrics``; port 0 takes a free one. Raises ConfigError."""
         from fastapi import FastAPI
 
-        from core.runtime.http_server import HttpServer
+        from core.runtime.http_server import STRANGERS, HttpServer
 
         app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         self.mount(app)
-        server = HttpServer(app, host, port)
+        server = HttpServer(app, host, port, limits=STRANGERS)
         await server.start()
         return server
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from core.money.audit_report import SignedReport
 from core.money.paid_audits import MAX_ASK_BYTES, SignedAsk, SignedFinding
@@ -371,6 +372,10 @@ def _answer_errors(app: FastAPI) -> None:
     @handler(HeadraceError)
     async def ours(_: Request, error: HeadraceError) -> Response:
         return _failed(error)
+
+    @handler(ClientDisconnect)
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=400)  # nobody reads it
 
     @handler(BodyTooLarge)
     async def too_large(_: Request, error: BodyTooLarge) -> Response:

@@ -20,7 +20,7 @@ from core.runtime.clock import SystemClock
 from core.runtime.commands.results import Result
 from core.runtime.database import sqlite_url
 from core.runtime.folders import make_private
-from core.runtime.http_server import HttpServer
+from core.runtime.http_server import STRANGERS, HttpServer
 from core.runtime.logs import get_logger
 from core.runtime.metrics import Metrics
 from core.runtime.network.channel import Peers, StreamIdentity
@@ -192,7 +192,8 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Sta
             clock,
             msgspec.to_builtins(identity),
         )
-        server = HttpServer(app, settings.matcher.listen_host, settings.matcher.listen_port)
+        host, port = settings.matcher.listen_host, settings.matcher.listen_port
+        server = HttpServer(app, host, port, limits=STRANGERS)
         await server.start()
         on_exit(server.stop)
         if settings.matcher.metrics_port is not None:

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Callable
 
 from core.runtime.commands.results import plain
-from core.runtime.http_server import HttpServer
+from core.runtime.http_server import STRANGERS, HttpServer
 from core.runtime.metrics import Metrics
 from miner.commands.results import MinerStatus
 
@@ -69,6 +69,6 @@ async def serve_status(
     app.add_route("/pause", stop_or_go_on, methods=["POST"])
     app.add_route("/status", status, methods=["GET"])
     app.add_route("/drain", drain, methods=["POST"])
-    server = HttpServer(app, "127.0.0.1", port)
+    server = HttpServer(app, "127.0.0.1", port, limits=STRANGERS)
     await server.start()
     return server
