@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+#: Characters of a line of an error. What it is about may be a stranger's, and of any length.
+MOST_CHARACTERS = 2_000
 NOTHING_CHANGED = "nothing was signed, sent or paid"
 
 
@@ -34,11 +36,11 @@ class HeadraceError(Exception):
     def __init__(
         self, what: str, why: str = "", state: str = "", next_step: str = "", **details: Any
     ) -> None:
-        super().__init__(what)
-        self.what = what
-        self.why = why or _first_doc_line(type(self))
-        self.state = state or self.default_state
-        self.next_step = next_step or self.default_next
+        self.what = _cut(what)
+        super().__init__(self.what)
+        self.why = _cut(why) or _first_doc_line(type(self))
+        self.state = _cut(state) or self.default_state
+        self.next_step = _cut(next_step) or self.default_next
         self.details = details
 
     def __str__(self) -> str:
@@ -614,6 +616,11 @@ def error_from(document: Mapping[str, Any], unknown: type[HeadraceError]) -> Hea
     details = document.get("details")
     error.details = dict(details) if isinstance(details, Mapping) else {}
     return error
+
+
+def _cut(line: str) -> str:
+    more = len(line) - MOST_CHARACTERS
+    return line if more <= 0 else f"{line[:MOST_CHARACTERS]}… and {more} characters more"
 
 
 def _first_doc_line(kind: type[HeadraceError]) -> str:

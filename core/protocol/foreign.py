@@ -14,6 +14,7 @@ from typing import Any
 
 MAX_DEPTH = 64
 MOST_NAMES, MOST_NAME_CHARACTERS = 20, 64
+_PIECE_BYTES = 2**18
 
 #: What is no bracket, strings as a whole, one without an end too: no text is looked at twice.
 _NO_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[^\[\]{}"]++', re.DOTALL)
@@ -42,11 +43,13 @@ def read_json(data: bytes) -> Any:
 
 def read_file(path: Path, *, most_bytes: int) -> bytes:
     """A whole file. Raises OSError, or ValueError for one that is larger."""
-    with path.open("rb") as stream:
-        data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes} bytes")
-    return data
+    found = bytearray()
+    with path.open("rb") as stream:  # in pieces: a buffer of the size asked for is made at once
+        while piece := stream.read(_PIECE_BYTES):
+            found += piece
+            if len(found) > most_bytes:
+                raise ValueError(f"it has more than {most_bytes} bytes")
+    return bytes(found)
 
 
 def read_json_file(path: Path, *, most_bytes: int) -> Any:

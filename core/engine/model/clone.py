@@ -55,6 +55,9 @@ _SIZES: dict[str, int] = {
     "sliding_window": 8,
     "attention_chunk_size": 8,
 }
+#: Some models build a table of positions by positions.
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+MOST_POSITIONS = 4096
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "swa_num_key_value_heads")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "top_k_experts")
 _NEEDS_PADDING = ("opt", "modernbert-decoder")
@@ -98,6 +101,10 @@ def tiny_clone(config: PreTrainedConfig) -> PreTrainedConfig:
     for name, small in _SIZES.items():
         if isinstance(getattr(tiny, name, None), int) and not _computed(tiny, name):
             setattr(tiny, name, small)
+    for name in _POSITIONS:
+        value = getattr(tiny, name, None)
+        if isinstance(value, int) and value > MOST_POSITIONS and not _computed(tiny, name):
+            setattr(tiny, name, MOST_POSITIONS)
     rotary = getattr(config, "qk_rope_head_dim", None)
     if rotary and rotary == getattr(config, "head_dim", None):
         tiny.head_dim = tiny.qk_rope_head_dim

@@ -14,6 +14,28 @@ from core.protocol.errors import ModelUnsupported
 _NO_LIMIT_TOKENS = 2**20
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+#: What an integer may be at most, by words in its name; the first that fits counts.
+_MOST = (
+    ("layer", 2**12),
+    ("num_", 2**16),
+    ("head", 2**16),
+    ("vocab", 2**22),
+    ("size", 2**20),
+    ("dim", 2**20),
+    ("embd", 2**20),
+    ("inner", 2**20),
+    ("rank", 2**20),
+    ("", 2**31 - 1),
+)
+_COUNTS = (
+    *_LAYERS,
+    "num_attention_heads",
+    "num_key_value_heads",
+    "sliding_window",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "max_window_layers",
+)
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _PER_TOKEN = (
     "num_experts_per_tok",
@@ -37,6 +59,35 @@ def facts_of(config: Mapping[str, Any]) -> dict[str, Any]:
     parsed = parse_config(json.dumps(config))
     named = {known: getattr(parsed, known, None) for known in parsed.attribute_map}
     return parsed.to_dict() | {k: v for k, v in named.items() if v is not None}
+
+
+def refuse_absurd(config: Mapping[str, Any]) -> None:
+    """Raises ModelUnsupported for numbers that no model has: the library builds as much of them."""
+    for name in _COUNTS:
+        value = config.get(name)
+        if value is not None and (not isinstance(value, int) or value < 0):
+            raise _absurd(name, value)
+    kinds = config.get("layer_types")
+    if kinds is not None and (
+        not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds)
+    ):
+        raise _absurd("layer_types", kinds)
+    pending: list[tuple[str, Any]] = [("", config)]
+    while pending:
+        name, value = pending.pop()
+        if isinstance(value, Mapping):
+            pending += value.items()
+        elif isinstance(value, list):
+            pending += ((name, item) for item in value)
+        elif isinstance(value, int):
+            most = next(most for word, most in _MOST if word in name)
+            if abs(value) > most:
+                raise _absurd(name, value)
+
+
+def _absurd(name: str, value: object) -> ModelUnsupported:
+    what = f"{name[:64]!r} cannot be {str(value)[:64]}"
+    return ModelUnsupported("this config.json is of no model", why=what)
 
 
 def layer_count(facts: Mapping[str, Any]) -> int:
@@ -66,6 +117,11 @@ def windows_of(facts: Mapping[str, Any]) -> tuple[int, ...]:
     total, window = layer_count(facts), facts.get("sliding_window")
     kinds = facts.get("layer_types")
     if isinstance(kinds, list):
+        if len(kinds) != total:
+            raise ModelUnsupported(
+                "this config.json contradicts itself",
+                why=f"it has {total} layers and tells the kinds of {len(kinds)}",
+            )
         return tuple(int(window or 0) if "sliding" in kind else 0 for kind in kinds)
     if not window:
         return (0,) * total

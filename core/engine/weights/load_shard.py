@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig
 
 from core.engine.model.blocks import ModelShard
 from core.engine.model.families import family_of
-from core.engine.model.refusal import refuse_unsupported
+from core.engine.model.refusal import parse_config, refuse_unsupported
 from core.engine.weights.cut_shard import build_shard
 from core.engine.weights.formats import format_of
 from core.engine.weights.loading import FolderSource
@@ -47,7 +47,7 @@ def load_shard(
         raise UsageError(
             f"there are no layers {layers}", why=f"{Path(model_dir).name} has layers 0-{total - 1}"
         )
-    config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
+    config = parse_config(json.dumps(raw))
     refuse_unsupported(config)
     if self_check:
         check_architecture(config, family)

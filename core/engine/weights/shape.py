@@ -13,8 +13,10 @@ from core.engine.model.naming import Family, Parts, sort_parts
 from core.engine.weights.formats import ITEM_BYTES, NumberFormat, format_of
 from core.engine.weights.tensors import STORED, TensorEntry, TensorFolder
 from core.protocol.errors import ModelMissing, ModelUnsupported
+from core.protocol.foreign import read_json_file
 
 CONFIG_FILE = "config.json"
+_MAX_CONFIG_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,14 @@ def read_config(model_dir: Path) -> dict[str, Any]:
     """`config.json` of a folder. Raises ModelMissing or ModelUnsupported."""
     path = Path(model_dir) / CONFIG_FILE
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json_file(path, most_bytes=_MAX_CONFIG_BYTES)
     except FileNotFoundError:
         raise ModelMissing(f"{model_dir} is not a model folder", why=f"no {CONFIG_FILE}") from None
     except ValueError as error:
         raise ModelUnsupported(f"cannot read {CONFIG_FILE}", why=f"not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelUnsupported(f"cannot read {CONFIG_FILE}", why="it is not an object")
+    config_facts.refuse_absurd(config)
     return config
 
 
@@ -144,6 +147,8 @@ def describe_model(model_dir: Path, dtype: str = "float32") -> ModelSizes:
     if wide and not is_head_wide:
         head_bytes -= matrix.elements * (ITEM_BYTES["float32"] - form.item_bytes)
     table = _embedding_table(parts, family, folder)
+    if len(table.shape) != 2:
+        raise ModelUnsupported("config and weights disagree", why=f"{table.name} is no matrix")
     if table.shape[1] != hidden and len(family.before) == 1:
         raise ModelUnsupported(
             "config and weights disagree",
@@ -190,15 +195,21 @@ def _held_bytes(entry: TensorEntry, form: NumberFormat) -> int:
 
 
 def _embedding_table(parts: Parts, family: Family, folder: TensorFolder) -> TensorEntry:
-    targets = family.targets(parts.embed)
-    name = next(name for name, target in targets.items() if target == family.embedding_weight)
-    return folder.entry(parts.embed[name])
+    return folder.entry(_stored(parts.embed, family, family.embedding_weight))
 
 
 def _head_matrix(parts: Parts, family: Family, folder: TensorFolder) -> TensorEntry:
     """The output matrix, which is the embedding's where there is no other."""
-    named = {target: name for name, target in family.targets(parts.head).items()}
-    return folder.entry(parts.head[named.get(family.head_weight) or named[family.embedding_weight]])
+    return folder.entry(_stored(parts.head, family, family.head_weight, family.embedding_weight))
+
+
+def _stored(part: dict[str, str], family: Family, *wanted: str) -> str:
+    """The stored name of the first of these weights. Raises ModelUnsupported without any."""
+    named = {target: name for name, target in family.targets(part).items()}
+    found = next((part[named[weight]] for weight in wanted if weight in named), None)
+    if found is None:
+        raise ModelUnsupported("this checkpoint is incomplete", why=f"it has no {wanted[-1]}")
+    return found
 
 
 def _attention(
@@ -219,8 +230,11 @@ def _attention(
     query = parts.layers[0].get(first_layer + "self_attn.q_proj.weight")
     key = parts.layers[0].get(first_layer + "self_attn.k_proj.weight")
     if query and key:
-        head_dim = folder.entry(query).shape[0] // heads
-        kv_heads = folder.entry(key).shape[0] // head_dim
+        rows, kv_rows = (sum(folder.entry(name).shape[:1]) for name in (query, key))
+        head_dim = rows // heads
+        kv_heads = kv_rows // max(1, head_dim)
+    if not head_dim or not kv_heads:
+        raise ModelUnsupported("config and weights disagree", why=f"{heads} heads are too many")
     widths = (2 * kv_heads * head_dim,) * len(parts.layers)
     return head_dim, kv_heads, widths, config_facts.windows_of(config)
 

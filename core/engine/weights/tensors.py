@@ -7,20 +7,26 @@ mapped file) so that the same shapes give the same bits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import RawIOBase
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from core.protocol.errors import ModelMissing, ModelUnsupported
+from core.protocol.foreign import read_json_file, refuse_deep
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-_MAX_HEADER_BYTES = 100_000_000
+_MAX_HEADER_BYTES = 16 * 2**20
+_MAX_INDEX_BYTES = 32 * 2**20
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+_FileName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\\x00]{1,255}\Z")]
 #: Container dtype → numpy dtype of the stored bytes; bfloat16 is stored as its 16 high bits.
 STORED: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -28,6 +34,14 @@ STORED: Mapping[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
+
+
+class _HeaderEntry(msgspec.Struct):
+    """What a header says of a tensor."""
+
+    dtype: Annotated[str, msgspec.Meta(max_length=16)]
+    shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=8)]
+    data_offsets: tuple[_Count, _Count]
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,10 @@ class TensorEntry:
         for side in self.shape:
             count *= side
         return count
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[_Name, _FileName]
 
 
 class TensorFolder:
@@ -149,29 +167,34 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
             raise refuse(f"its header claims {header_bytes} bytes of a file of {file_bytes}")
         raw = stream.read(header_bytes)
     try:
-        header = json.loads(raw)
-        described = {k: v for k, v in header.items() if k != "__metadata__"}
-        entries = {
-            name: TensorEntry(
-                name=name,
-                file=file,
-                dtype=str(item["dtype"]),
-                shape=tuple(int(side) for side in item["shape"]),
-                offset_bytes=8 + header_bytes + int(item["data_offsets"][0]),
-                size_bytes=int(item["data_offsets"][1]) - int(item["data_offsets"][0]),
-            )
-            for name, item in described.items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise refuse(f"its header is not one of safetensors ({error!r})") from error
+        refuse_deep(raw)
+        header = msgspec.json.decode(raw, type=dict[_Name, msgspec.Raw])
+        header.pop("__metadata__", None)
+        described = {n: msgspec.json.decode(item, type=_HeaderEntry) for n, item in header.items()}
+    except ValueError as error:  # msgspec's and Unicode's are ValueErrors
+        raise refuse(f"its header is not one of safetensors ({error})") from None
+    entries = {
+        name: TensorEntry(
+            name=name,
+            file=file,
+            dtype=item.dtype,
+            shape=item.shape,
+            offset_bytes=8 + header_bytes + item.data_offsets[0],
+            size_bytes=item.data_offsets[1] - item.data_offsets[0],
+        )
+        for name, item in described.items()
+    }
     for entry in entries.values():
-        inside = 8 + header_bytes <= entry.offset_bytes <= file_bytes - entry.size_bytes
-        if entry.size_bytes < 0 or not inside or any(side < 0 for side in entry.shape):
+        if entry.size_bytes < 0 or entry.offset_bytes > file_bytes - entry.size_bytes:
             raise refuse(f"{entry.name} lies outside the file")
         if entry.dtype in STORED and entry.elements * STORED[entry.dtype].itemsize != (
             entry.size_bytes
         ):
             raise refuse(f"{entry.name} has {entry.size_bytes} bytes for shape {entry.shape}")
+    placed = sorted(entries.values(), key=lambda entry: (entry.offset_bytes, entry.size_bytes))
+    for one, following in pairwise(placed):
+        if following.offset_bytes < one.offset_bytes + one.size_bytes:
+            raise refuse(f"{one.name} and {following.name} overlap")
     return entries
 
 
@@ -179,18 +202,17 @@ def _locate(model_dir: Path) -> dict[str, Path]:
     index = model_dir / INDEX_FILE
     if index.is_file():
         try:
-            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            where = {str(name): model_dir / str(file) for name, file in weight_map.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            document = read_json_file(index, most_bytes=_MAX_INDEX_BYTES)
+            found = msgspec.convert(document, _Index).weight_map
+        except ValueError as error:  # msgspec's and Unicode's are ValueErrors
             raise ModelUnsupported(
-                f"cannot read {INDEX_FILE}", why=f"it has no weight map ({error!r})"
-            ) from error
-        for file in set(where.values()):
-            if file.parent != model_dir:
-                raise ModelUnsupported(
-                    f"cannot read {INDEX_FILE}", why=f"it points outside the folder, at {file}"
-                )
-        return where
+                f"cannot read {INDEX_FILE}",
+                why=f"it has no weight map of files in this folder, none outside ({error})",
+            ) from None
+        files = {name: model_dir / name for name in set(found.values()) - {".", ".."}}
+        if len(files) != len(set(found.values())):
+            raise ModelUnsupported(f"cannot read {INDEX_FILE}", why="it points outside the folder")
+        return {name: files[file] for name, file in found.items()}
     single = model_dir / SINGLE_FILE
     if single.is_file():
         return dict.fromkeys(read_header(single), single)

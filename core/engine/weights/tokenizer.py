@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from core.protocol.errors import ModelMissing, ModelUnsupported, UsageError
+from core.protocol.foreign import read_json_file
 
+_MAX_SETTINGS_BYTES = 32 * 2**20
 _REPLACEMENT = "�"
 #: An unfinished UTF-8 character is at most three bytes, hence at most three replacement characters.
 _MAX_UNFINISHED = 3
@@ -178,7 +180,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json_file(path, most_bytes=_MAX_SETTINGS_BYTES)
     except ValueError as error:
         raise ModelUnsupported(f"cannot read {path.name}", why=f"not JSON: {error}") from error
     return value if isinstance(value, dict) else {}

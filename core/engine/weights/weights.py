@@ -23,9 +23,11 @@ from core.engine.model.naming import Parts
 from core.engine.weights.shape import model_parts, read_config
 from core.engine.weights.tensors import TensorFolder
 from core.protocol import commit
+from core.protocol.foreign import read_json_file
 
 MANIFEST_FILE = "headrace-manifest.json"
 MANIFEST_VERSION = 2
+_MAX_MANIFEST_BYTES = 64 * 2**20
 #: Fields of config.json that say how the file was made, not what the model is.
 _VOLATILE_CONFIG = (
     "_name_or_path",
@@ -123,7 +125,7 @@ def model_manifest(model_dir: Path) -> Manifest:
     model_dir = Path(model_dir)
     path, stamp = model_dir / MANIFEST_FILE, _stamp(model_dir)
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json_file(path, most_bytes=_MAX_MANIFEST_BYTES)
         if kept["files"] == stamp:
             manifest = msgspec.convert(kept["manifest"], Manifest)
             if manifest.version == MANIFEST_VERSION:
