@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from core.engine.model.dryrun import attention_shape
 from core.engine.model.library import AutoModelForCausalLM
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.shape import describe_model, read_config
@@ -113,6 +114,32 @@ def test_indexes_that_name_no_files_of_the_folder_are_refused(
     (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": weight_map}))
     with at_once():
         list(TensorFolder(tmp_path).entries())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "opt", "num_hidden_layers": 0},
+        {"model_type": "opt", "num_attention_heads": 0},
+        {"model_type": "opt", "hidden_size": 3},
+        {"model_type": "gpt_neo", "num_layers": 7},
+        {"model_type": "mixtral", "use_cache": "yes"},
+        {"model_type": "mixtral", "rope_parameters": 7},
+        {"model_type": "bloom", "hidden_size": 10, "n_head": 7},
+        {"model_type": "no-such-model" * 1_000},
+        {"model_type": ["llama"]},
+    ],
+)
+def test_what_the_library_refuses_in_its_own_words_is_a_model_error(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    _model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(changes))
+    for read in (describe_model, lambda folder: load_shard(folder, LayerRange(0, 1))):
+        with pytest.raises(ModelError):
+            read(tmp_path)
+    with pytest.raises(ModelError):
+        attention_shape(json.dumps(changes))
 
 
 def tensor(start: int, end: int, *shape: Any) -> dict[str, Any]:

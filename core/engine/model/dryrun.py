@@ -21,6 +21,7 @@ from core.engine.model.anatomy import build_tiny, quiet_library
 from core.engine.model.clone import cut_config, per_layer_lists
 from core.engine.model.library import AutoModelForCausalLM
 from core.engine.model.refusal import attention_of, parse_config, unsupported
+from core.protocol.errors import ModelUnsupported
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def kv_shapes_of(config: PreTrainedConfig) -> tuple[KvShape, ...]:
     """What every layer keeps of a token. Raises ModelUnsupported where one remembers otherwise."""
     lists = per_layer_lists(config).values()
     kinds = [json.dumps([values[i] for values in lists]) for i in range(config.num_hidden_layers)]
+    if not kinds:
+        raise unsupported(config, "no layers")
     examples = {kind: i for i, kind in reversed(list(enumerate(kinds)))}
     some = cut_config(config, list(examples.values()))
     try:
@@ -94,6 +97,10 @@ def kv_shapes_of(config: PreTrainedConfig) -> tuple[KvShape, ...]:
         NotImplementedError,
     ):  # models that look at values have none to look at here
         shapes = _by_rule(config, len(examples))
+    except ModelUnsupported:
+        raise
+    except Exception as error:  # foreign code, of foreign sizes
+        raise unsupported(config, f"sizes that it cannot be built of ({error})") from error
     of_kind = dict(zip(examples, shapes, strict=True))
     return tuple(of_kind[kind] for kind in kinds)
 

@@ -45,7 +45,7 @@ def parse_config(config_json: str) -> PreTrainedConfig:
         )
     try:
         return CONFIG_MAPPING[model_type].from_dict(raw)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:  # the library checks in many ways, with errors of its own
         raise ModelUnsupported(f"cannot read this {model_type} model", why=str(error)) from error
 
 
