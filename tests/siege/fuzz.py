@@ -260,8 +260,7 @@ def _records(folder: Path) -> Subject:
         return change_bytes(whole, rng) if rng.random() < 0.4 else whole
 
     def read(data: bytes) -> None:
-        records.unseal(data, records.MinerRecord, DOMAIN)
-        records.unseal(data, records.AllocationRecord, DOMAIN)
+        records.unseal(data, DOMAIN)
 
     return Subject(read, change)
 
