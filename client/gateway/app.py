@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from client.gateway.money.keyring import ApiKey
 
 log = get_logger(__name__)
-MAX_BODY_BYTES = 32 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
 OFFERED = "models, chat/completions, completions, files, batches, receipts, jobs"
 _ASKED = (400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 _LOOKED = (400, 401, 404, 500, 503)
@@ -90,12 +90,16 @@ async def authenticate(gateway: Gateway, request: Request, *, reserves: bool = F
 
 
 async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body. Raises TooLarge while it arrives."""
+    """The whole body. Raises TooLarge, before it arrives if it says how long it is."""
+    too_large = TooLarge("the request is too large", f"at most {limit} bytes are taken")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
         if len(received) > limit:
-            raise TooLarge("the request is too large", f"at most {limit} bytes are taken")
+            raise too_large
     return bytes(received)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from client.gateway.money.prices import ModelPrices
     from client.gateway.openai.models import Catalogue
     from client.gateway.records.database import Database
+    from client.gateway.workers import Workers
     from client.orders.matcher_api import MatcherApi
     from client.records.store import ClientStore
     from client.sessions.answering import Answerer
@@ -50,6 +51,7 @@ class Gateway:
     keys: Keyring
     ledger: Ledger
     limiter: Limiter
+    workers: Workers
     exchanges: Exchanges
     files: Files
     batches: Batches

@@ -26,6 +26,7 @@ from client.gateway.money.limits import Limiter
 from client.gateway.money.prices import ModelPrices
 from client.gateway.openai.models import Catalogue
 from client.gateway.records.database import Database, database_url
+from client.gateway.workers import Workers
 from client.records.store import match_of
 from client.sessions.answering import Answered, Answerer
 from client.sessions.pool import SessionPool
@@ -110,6 +111,7 @@ def assemble(
         answerer=answerer,
         matcher=matcher,
         limiter=Limiter(clock),
+        workers=Workers(),
         exchanges=Exchanges(),
         batches=batches,
         balance_watch=balance_watch,
@@ -132,6 +134,7 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(sole_gateway(gateway.folder))
+        stack.callback(gateway.workers.close)
         await gateway.keys.claim_local(gateway.local_token)
         await recover(gateway)
         app = make_app(gateway)

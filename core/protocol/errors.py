@@ -161,10 +161,19 @@ class ContextTooLong(UsageError):
     code = "E-CONTEXT-01"
     api_code = "context_length_exceeded"
 
-    def __init__(self, *, prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        context_tokens: int,
+        is_counted: bool = True,
+    ) -> None:
+        """`is_counted`: whether the prompt's tokens were counted, or are at least that many."""
         room = max(0, context_tokens - max_new_tokens)
+        least = "" if is_counted else "at least "
         super().__init__(
-            f"the prompt of {prompt_tokens} tokens does not fit",
+            f"the prompt of {least}{prompt_tokens} tokens does not fit",
             why=f"{prompt_tokens} prompt + {max_new_tokens} new tokens exceed the context of "
             f"{context_tokens} by {prompt_tokens + max_new_tokens - context_tokens}",
             next_step=f"shorten the prompt to {room} tokens or lower --max-tokens",

@@ -1,12 +1,13 @@
 """Strangers who dial, publish, upload and cancel, and what a neighbour notices.
 
+`test_bodies`     bodies and prompts of a gateway that are too long
 `test_free_work`      what can be had without paying: requests cut off, rows that nobody ordered
+`test_proposals`      proposals that nobody opens, and those of others meanwhile
 `test_credit`         what is done before it is paid for, by honest clients and by others
 `test_answers`        matchers and nodes that answer with bombs, or without end
 `test_documents`      unknown fields by the million, and JSON that never ends
 `test_model_folders`  counts, indexes and headers of no model
 `fuzz`                inputs made of good ones by a few changes, and what parsers may do with them
 `test_fuzz`           some hundred of them for each parser
-`test_proposals`      proposals that nobody opens, and those of others meanwhile
 `test_swarm`          records of throwaway keys, thousands of them, and who finds whom meanwhile
 """

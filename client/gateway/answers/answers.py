@@ -211,13 +211,15 @@ async def _prepare(
     started_s: float,
 ) -> PaidRequest:
     """Understand the request and price it. Raises HeadraceError."""
-    wanted = read_wanted(read_json(data), endpoint)
+    of_key, workers = (key.key_id, len(data)), gateway.workers
+    wanted = await workers.run(*of_key, lambda: read_wanted(read_json(data), endpoint))
     known = await gateway.catalogue.operators() if _names_miners(headers) else ()
     terms = terms_of(headers, gateway.settings, known)
     check_model(key, wanted.model)
     served = await gateway.catalogue.find(wanted.model)
-    prompts, tokens_in = make_prompts(
-        wanted, served, exchange.request_id, gateway.settings.gateway.max_tokens
+    most = gateway.settings.gateway.max_tokens
+    prompts, tokens_in = await workers.run(
+        *of_key, make_prompts, wanted, served, exchange.request_id, most
     )
     asked_in = sum(len(prompt.ids) for prompt, _ in prompts)
     asked_out = sum(prompt.sampling.max_new_tokens for prompt, _ in prompts)

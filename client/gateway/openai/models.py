@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from core.protocol import signing, units
 from core.protocol.errors import ContextTooLong, HeadraceError, ModelUnknown, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from client.context import Context
     from client.gateway.openai.fields import RequestBody
     from client.orders.matcher_api import MatcherApi
@@ -42,8 +45,20 @@ class ServedModel:
         """Which weights computed how: while it stays, the same seed gives the same answer."""
         return fingerprint_of(self.model)
 
+    def least_tokens(self, wanted: RequestBody) -> int:
+        """How many tokens its longest prompt has at least, by its bytes; a message has one."""
+        longest = self.tokenizer.longest_token_bytes
+        if wanted.messages:
+            size = sum(len(message["content"].encode()) for message in wanted.messages)
+            return max(len(wanted.messages), math.ceil(size / longest))
+        return max(
+            len(prompt) if isinstance(prompt, tuple) else math.ceil(len(prompt.encode()) / longest)
+            for prompt in wanted.prompts
+        )
+
     def prompts(self, wanted: RequestBody) -> list[tuple[int, ...]]:
-        """Token ids of each prompt. Raises UsageError."""
+        """Token ids of each prompt. Raises ContextTooLong before that takes long, UsageError."""
+        self.max_new_tokens(wanted, self.least_tokens(wanted), 1, is_counted=False)
         if wanted.messages:
             return [tuple(self.tokenizer.encode_chat(wanted.messages))]
         found = []
@@ -58,7 +73,9 @@ class ServedModel:
             found.append(prompt if given else tuple(self.tokenizer.encode(str(prompt))))
         return found
 
-    def max_new_tokens(self, wanted: RequestBody, prompt_tokens: int, default: int) -> int:
+    def max_new_tokens(
+        self, wanted: RequestBody, prompt_tokens: int, default: int, *, is_counted: bool = True
+    ) -> int:
         """How long an answer may be. Raises ContextTooLong, UsageError for an empty prompt."""
         context, asked = self.model.spec.context, wanted.sampling.max_new_tokens
         if not prompt_tokens:
@@ -67,7 +84,10 @@ class ServedModel:
             asked = max(1, min(default, context - prompt_tokens))
         if prompt_tokens + asked > context:
             error = ContextTooLong(
-                prompt_tokens=prompt_tokens, max_new_tokens=asked, context_tokens=context
+                prompt_tokens=prompt_tokens,
+                max_new_tokens=asked,
+                context_tokens=context,
+                is_counted=is_counted,
             )
             error.details["param"] = "messages" if wanted.messages else "prompt"
             raise error
@@ -118,13 +138,11 @@ class Catalogue:
         return known
 
     async def _load(self, name: str) -> ServedModel:
-        from core.engine.weights.tokenizer import Tokenizer
-
         async with self._loading:
             if name not in self._served:
                 model = await self._model(name)
                 folder = model.folder(self._context.settings)
-                self._served[name] = ServedModel(model, await asyncio.to_thread(Tokenizer, folder))
+                self._served[name] = ServedModel(model, await asyncio.to_thread(_read, folder))
         return self._served[name]
 
     async def _model(self, name: str) -> Model:
@@ -151,6 +169,15 @@ class Catalogue:
                 continue
             found.append(offer_of(model, seen[model_id]))
         return found
+
+
+def _read(folder: Path) -> Tokenizer:
+    """The tokenizer, with what every request asks of it."""
+    from core.engine.weights.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(folder)
+    _ = tokenizer.longest_token_bytes  # kept there, so that no request waits for it
+    return tokenizer
 
 
 def offer_of(model: Model, entry: dict[str, Any]) -> OfferedModel:

@@ -44,11 +44,19 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, with the special tokens that the model's tokenizer adds by itself."""
-        return list(self._library.encode(text).ids)
+        return self._encode(text)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a conversation through the chat template, for the answer. Raises UsageError."""
-        return list(self._library.encode(self.render_chat(messages), add_special_tokens=False).ids)
+        return self._encode(self.render_chat(messages), add_special_tokens=False)
+
+    @cached_property
+    def longest_token_bytes(self) -> int:
+        """No token is longer in UTF-8, so a text of N bytes has at least N / this many tokens.
+
+        A tokenizer that first shortens text (NFKC, spaces left out) can undercut that.
+        """
+        return max(len(token.encode()) for token in self._library.get_vocab())
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The text that `encode_chat` encodes."""
@@ -90,6 +98,11 @@ class Tokenizer:
     def stream(self) -> TextStream:
         """A decoder for one answer as it arrives."""
         return TextStream(self)
+
+    def _encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """As a batch of one: unlike `encode`, the library then lets other threads run."""
+        found = self._library.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(found[0].ids)
 
     @cached_property
     def _template(self) -> Any:
