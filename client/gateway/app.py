@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
 from starlette.responses import FileResponse, JSONResponse
 
 from client.gateway.answers import receipts
 from client.gateway.answers.answers import take
 from client.gateway.answers.responses import FollowingResponse, failed, json_response
 from client.gateway.batches.batches import batch_json
-from client.gateway.batches.files import PURPOSES, file_json
+from client.gateway.batches.files import file_json
+from client.gateway.batches.upload import Upload
 from client.gateway.errors import BadParameter, KeyRefused, NotAllowedMethod, NotOffered, TooLarge
 from client.gateway.openai import schemas
 from client.gateway.openai.fields import CHAT, COMPLETIONS, ENDPOINTS, Endpoint, read_json
@@ -187,25 +186,11 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
     files, one = gateway.files, schemas.object_of("file")
     form = {"body": schemas.FILE_BODY, "body_type": "multipart/form-data"}
 
-    @_offer(app, "POST", "/v1/files", one, 400, 401, 413, 500, **form)
+    @_offer(app, "POST", "/v1/files", one, 400, 401, 413, 500, 503, **form)
     async def upload(request: Request) -> Response:
         """Keep a file, as `multipart/form-data` with `file` and `purpose`."""
         key = await authenticate(gateway, request)
-        try:
-            form = await request.form(max_files=1, max_fields=16)
-        except (MultiPartException, HTTPException) as error:
-            why = getattr(error, "message", "") or str(getattr(error, "detail", ""))
-            raise UsageError("the upload is malformed", why) from None
-        try:
-            purpose, file = form.get("purpose"), form.get("file")
-            if purpose not in PURPOSES:
-                raise BadParameter("purpose", f"it must be one of {', '.join(PURPOSES)}")
-            if not isinstance(file, UploadFile):
-                raise BadParameter("file", "it must be a file")
-            name = file.filename or "file"
-            row = await files.save(key.key_id, name, str(purpose), _chunks(file))
-        finally:
-            await form.close()
+        row = await files.save(key.key_id, Upload(request.headers, request.stream()))
         return json_response(file_json(row))
 
     @_offer(app, "GET", "/v1/files", schemas.LIST, *_LOOKED)
@@ -422,8 +407,3 @@ def _page(data: list[dict[str, Any]], limit: int) -> Response:
             "has_more": len(data) > limit,
         }
     )
-
-
-async def _chunks(file: UploadFile) -> AsyncIterator[bytes]:
-    while chunk := await file.read(2**20):
-        yield chunk

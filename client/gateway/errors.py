@@ -147,6 +147,27 @@ class TooLarge(UsageError):
     api_code = "request_too_large"
 
 
+class FilesFull(UsageError):
+    """The key keeps as many bytes of files as it may."""
+
+    code = "E-API-14"
+    http_status = 413
+    api_code = "file_quota_exceeded"
+    default_next = "delete files that are not needed: DELETE /v1/files/{file_id}"
+
+
+class DiskLow(HeadraceError):
+    """The gateway's disk is nearly full."""
+
+    code = "E-API-15"
+    exit_code = 7
+    http_status = 503
+    api_type = "capacity_error"
+    api_code = "disk_low"
+    retryable = True
+    default_next = "delete files that are not needed, or ask the gateway's owner for more room"
+
+
 class NotDone(UsageError):
     """The object is not in a state in which this can be done."""
 

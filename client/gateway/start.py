@@ -78,7 +78,7 @@ def assemble(
         settings, metrics.registry, clock, daemon="gateway", account=payer, events=EVENTS
     )
     keys, prices = Keyring(database, clock), ModelPrices(answerer, clock)
-    files = Files(database, clock, make_private(folder) / "files")
+    files = Files(database, clock, make_private(folder) / "files", ours)
     ledger = Ledger(
         database, clock, gateway_id, daily_budget_units=budget, show=settings.show_token
     )
@@ -135,6 +135,7 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
     async with AsyncExitStack() as stack:
         stack.enter_context(sole_gateway(gateway.folder))
         stack.callback(gateway.workers.close)
+        gateway.files.forget_drafts()
         await gateway.keys.claim_local(gateway.local_token)
         await recover(gateway)
         app = make_app(gateway)

@@ -360,6 +360,12 @@ class GatewaySettings(_Section):
     """Also serve the pages."""
     low_balance: TokenText = "1usd"
     """Warn when less than this can be spent."""
+    max_file_bytes: Annotated[SizeBytes, Field(alias="max_file", ge=1)] = 512 * 2**20
+    """The largest file that is taken."""
+    files_per_key_bytes: Annotated[SizeBytes, Field(alias="files_per_key", ge=0)] = 4 * 2**30
+    """How much a key may keep in files, what its batches wrote included."""
+    keep_free_bytes: Annotated[SizeBytes, Field(alias="keep_free", ge=0)] = 2**30
+    """No file is taken while less than this is free on the disk of the state folder."""
 
 
 class Auditor(_Section):

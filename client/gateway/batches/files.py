@@ -1,67 +1,90 @@
-"""Which files does the gateway keep? Uploads and what batches write, in a private folder."""
+"""Which files does the gateway keep? Uploads and what batches write, in a private folder.
+
+A file is written under a name of its own until it is whole: what a process that died has left
+behind begins with a point, and goes at the next start.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Sequence
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sqlmodel import col, select
+from sqlmodel import Session, col, func, select
 
-from client.gateway.errors import NotDone, NotOffered, TooLarge
+from client.gateway.errors import DiskLow, FilesFull, NotDone, NotOffered, TooLarge
 from client.gateway.records.database import in_database
 from client.gateway.records.tables import BatchRow, FileRow
 from core.runtime.folders import make_private
 
 if TYPE_CHECKING:
+    from client.gateway.batches.upload import Upload
     from client.gateway.records.database import Database
     from core.runtime.clock import Clock
-
-MAX_FILE_BYTES = 512 * 2**20
-PURPOSES = ("batch", "batch_output")
+    from core.runtime.settings import GatewaySettings
 
 
 class Files:
     """The files of one gateway. Bytes lie in `folder` under the file's id."""
 
     def __init__(
-        self, database: Database, clock: Clock, folder: Path, max_bytes: int = MAX_FILE_BYTES
+        self, database: Database, clock: Clock, folder: Path, limits: GatewaySettings
     ) -> None:
         self.database, self._clock, self._folder = database, clock, make_private(folder)
-        self._max_bytes = max_bytes
+        self._limits = limits
+        #: Key → bytes of its uploads that are not whole yet.
+        self.arriving: Counter[str] = Counter()
 
     def path(self, file_id: str) -> Path:
         return self._folder / file_id
 
-    async def save(
-        self, key_id: str, filename: str, purpose: str, chunks: AsyncIterator[bytes]
-    ) -> FileRow:
-        """Keep what comes. Raises TooLarge; then nothing is kept."""
+    def forget_drafts(self) -> None:
+        """Remove what an earlier process did not finish. None of ours may be under way."""
+        for draft in self._folder.glob(".*"):
+            draft.unlink()
+
+    async def save(self, key_id: str, upload: Upload) -> FileRow:
+        """Keep what comes, counted as it does. Where this raises, nothing is kept.
+
+        Raises TooLarge, FilesFull, DiskLow, UsageError.
+        """
         file_id, size = f"file-{secrets.token_hex(12)}", 0
-        path = self.path(file_id)
+        draft, path = self._draft(file_id), self.path(file_id)
+        kept = await self._kept(key_id)
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                async for chunk in chunks:
+            with _writing(draft) as out:
+                self._check_disk()
+                async for chunk in upload.chunks():
                     size += len(chunk)
-                    if size > self._max_bytes:
-                        raise TooLarge(
-                            "the file is too large", f"at most {self._max_bytes} bytes are taken"
-                        )
+                    self.arriving[key_id] += len(chunk)
+                    if size > self._limits.max_file_bytes:
+                        why = f"at most {self._limits.max_file_bytes} bytes are taken"
+                        raise TooLarge("the file is too large", why)
+                    self._check_quota(kept + self.arriving[key_id])
+                    self._check_disk()
                     out.write(chunk)
+            about = upload.filename, upload.purpose
+            draft.replace(path)
+            return await self._keep(file_id, key_id, *about, size, is_upload=True)
         except BaseException:
+            draft.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             raise
-        return await self._keep(file_id, key_id, filename, purpose, size)
+        finally:
+            self.arriving[key_id] -= size
+            if not self.arriving[key_id]:
+                del self.arriving[key_id]
 
     async def write(
         self, file_id: str, key_id: str, filename: str, purpose: str, lines: Iterable[bytes]
     ) -> FileRow:
         """Keep a file of our own; written again under the same id it replaces what was there."""
-        draft = self.path(f".{file_id}")
-        size = 0
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        draft, size = self._draft(file_id), 0
+        with _writing(draft) as out:
             for line in lines:
                 size += out.write(line)
         draft.replace(self.path(file_id))
@@ -91,8 +114,36 @@ class Files:
         await self._drop(file_id)
         self.path(file_id).unlink(missing_ok=True)
 
+    def _draft(self, file_id: str) -> Path:
+        return self.path(f".{file_id}")
+
+    def _check_quota(self, size_bytes: int) -> None:
+        most = self._limits.files_per_key_bytes
+        if size_bytes > most:
+            raise FilesFull("the key has no room for this file", f"its files may have {most} bytes")
+
+    def _check_disk(self) -> None:
+        least = self._limits.keep_free_bytes
+        if shutil.disk_usage(self._folder).free < least:
+            raise DiskLow("no file is taken now", f"less than {least} bytes of the disk are free")
+
     @in_database
-    def _keep(self, file_id: str, key_id: str, filename: str, purpose: str, size: int) -> FileRow:
+    def _kept(self, key_id: str) -> int:
+        with self.database.session() as session:
+            return _kept_by(session, key_id)
+
+    @in_database
+    def _keep(
+        self,
+        file_id: str,
+        key_id: str,
+        filename: str,
+        purpose: str,
+        size: int,
+        *,
+        is_upload: bool = False,
+    ) -> FileRow:
+        """Of an upload, raises FilesFull: another gateway over this database may have kept more."""
         row = FileRow(
             file_id=file_id,
             key_id=key_id,
@@ -102,6 +153,8 @@ class Files:
             created_at=int(self._clock.now()),
         )
         with self.database.session() as session:
+            if is_upload:
+                self._check_quota(_kept_by(session, key_id) + size)
             session.merge(row)
         return row
 
@@ -148,6 +201,17 @@ class Files:
                 )
             if row is not None:
                 session.delete(row)
+
+
+def _writing(path: Path) -> BinaryIO:
+    """A new file that nobody else may read, in place of an old one."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def _kept_by(session: Session, key_id: str) -> int:
+    """Bytes of all files of a key, what its batches wrote included."""
+    sizes = select(func.coalesce(func.sum(FileRow.size_bytes), 0))
+    return int(session.exec(sizes.where(FileRow.key_id == key_id)).one())
 
 
 def page_after(rows: Sequence[Any], after: str | None, limit: int, id_of: Any) -> list[Any]:
