@@ -89,12 +89,14 @@ def assemble(
         "keys": keys,
         "ledger": ledger,
     }
+    limiter = Limiter(clock)
     of_batches: dict[str, Any] = {
         "database": database,
         "files": files,
         "catalogue": catalogue,
         "prices": prices,
         "gateway_id": gateway_id,
+        "limiter": limiter,
         "store": store,
     }
     batches = Batches(offline=offline, **shared, **of_batches)
@@ -110,7 +112,6 @@ def assemble(
         context=context,
         answerer=answerer,
         matcher=matcher,
-        limiter=Limiter(clock),
         workers=Workers(),
         exchanges=Exchanges(),
         batches=batches,

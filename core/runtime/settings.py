@@ -366,6 +366,10 @@ class GatewaySettings(_Section):
     """How much a key may keep in files, what its batches wrote included."""
     keep_free_bytes: Annotated[SizeBytes, Field(alias="keep_free", ge=0)] = 2**30
     """No file is taken while less than this is free on the disk of the state folder."""
+    batches_at_once: Annotated[int, Field(ge=1)] = 8
+    """How many batches run side by side; others wait for their turn."""
+    batches_per_key: Annotated[int, Field(ge=1)] = 2
+    """How many of these may be one key's."""
 
 
 class Auditor(_Section):

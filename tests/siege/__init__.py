@@ -2,6 +2,7 @@
 
 `test_bodies`     bodies and prompts of a gateway that are too long
 `test_uploads`    files without an end, too many of them, and a full disk
+`test_batches`    batches of a key with a small rate, and too many at once
 `test_free_work`      what can be had without paying: requests cut off, rows that nobody ordered
 `test_proposals`      proposals that nobody opens, and those of others meanwhile
 `test_credit`         what is done before it is paid for, by honest clients and by others

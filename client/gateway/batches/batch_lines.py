@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from client.orders.requests import MAX_LINE_BYTES
 from client.pipeline.pipeline import Logprobs
 from client.sessions.answering import Said
 from core.engine.sampling.stops import stop_strings
+from core.protocol import wire
 from core.protocol.errors import HeadraceError, LineInvalid, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class BatchRequest:
     wanted: RequestBody
     prompts: tuple[Prompt, ...] = ()
     tokens_in: int = 0
+
+    @property
+    def tokens_most(self) -> int:
+        """What its answers may need at most, each with its prompt."""
+        return sum(len(one.ids) + one.sampling.max_new_tokens for one in self.prompts)
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,22 @@ def with_prompts(lines: Lines, served: ServedModel, default_max_tokens: int) -> 
         found.good.append(replace(line, prompts=prompts, tokens_in=tokens_in))
     found.bad.sort(key=lambda bad: bad.number)
     return found
+
+
+def parts_of(
+    lines: Sequence[BatchRequest], most_lines: float, most_tokens: float
+) -> Iterator[list[BatchRequest]]:
+    """The lines in groups that are one order each, within these bounds; a long line is alone."""
+    part, prompts, tokens = list[BatchRequest](), 0, 0
+    for line in lines:
+        prompts, tokens = prompts + len(line.prompts), tokens + line.tokens_most
+        is_full = len(part) >= most_lines or tokens > most_tokens or prompts > wire.MAX_REQUESTS
+        if part and is_full:
+            yield part
+            part, prompts, tokens = [], len(line.prompts), line.tokens_most
+        part.append(line)
+    if part:
+        yield part
 
 
 def place_of(custom_id: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,6 @@ from client.gateway.records.database import in_database
 from client.gateway.records.tables import BatchAnswerRow, BatchRow
 from client.records.statements import Transaction
 from client.sessions.answering import AskTerms
-from core.protocol import wire
 from core.protocol.errors import DeadlinePassed, HeadraceError, Interrupted, UsageError
 from core.runtime import logs, tracing
 from core.runtime.logs import get_logger
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from client.gateway.metrics import GatewayMetrics
     from client.gateway.money.keyring import ApiKey, Keyring
     from client.gateway.money.ledger import Ledger
+    from client.gateway.money.limits import Limiter
     from client.gateway.money.prices import ModelPrices
     from client.gateway.openai.models import Catalogue, ServedModel
     from client.gateway.records.database import Database
-    from client.orders.orders import Prompt
     from client.records.store import ClientStore
     from core.runtime.clock import Clock
     from core.runtime.settings import Settings
@@ -70,6 +70,7 @@ class Batches:
     database: Database
     keys: Keyring
     ledger: Ledger
+    limiter: Limiter
     files: Files
     catalogue: Catalogue
     prices: ModelPrices
@@ -80,6 +81,11 @@ class Batches:
     #: Tasks that have neither ended nor been stopped.
     _stoppable: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
+    #: Key → its places; its batches get them in the order in which they came.
+    _turns: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._places = asyncio.Semaphore(self.settings.gateway.batches_at_once)
 
     async def start(self) -> int:
         """Go on with what an earlier life of this gateway left; how many.
@@ -213,6 +219,17 @@ class Batches:
             error = Interrupted("the batch was cancelled", "its caller asked for it")
             await self._end_early(row.batch_id, "cancelled", error)
             return
+        left_s = row.expires_at - self.clock.now()
+        limit = asyncio.timeout(max(0.0, left_s))
+        async with limit, self._turn_of(row.key_id), self._places:
+            await self._run(row, limit)
+
+    def _turn_of(self, key_id: str) -> asyncio.Semaphore:
+        most = self.settings.gateway.batches_per_key
+        return self._turns.setdefault(key_id, asyncio.Semaphore(most))
+
+    async def _run(self, row: BatchRow, limit: asyncio.Timeout) -> None:
+        """From its file to its end. The limit holds until everything is answered."""
         key = await self.keys.get(row.key_id)
         lines = await self._read(row)
         if lines.good:
@@ -224,15 +241,14 @@ class Batches:
             await self._refuse(row, lines)
             return
         terms = terms_from(json.loads(row.terms))
-        left_s = row.expires_at - self.clock.now()
-        async with asyncio.timeout(max(0.0, left_s)):
-            if row.status == "validating":
-                await self._reserve(row, served, lines, terms)
-            else:
-                of = row.batch_id, served.model, served.tokenizer
-                for answer in await self.offline.recover(*of):
-                    await self._keep(row.batch_id, answer)
-            failures = await self._answer(row, served, lines, terms)
+        if row.status == "validating":
+            await self._reserve(row, served, lines, terms)
+        else:
+            of = row.batch_id, served.model, served.tokenizer
+            for answer in await self.offline.recover(*of):
+                await self._keep(row.batch_id, answer)
+        failures = await self._answer(row, key, served, lines, terms)
+        limit.reschedule(None)
         await self._finish(row.batch_id, "completed", served, lines, failures, None)
 
     async def _read(self, row: BatchRow) -> Lines:
@@ -259,31 +275,54 @@ class Batches:
         await self._hold(row.batch_id, served.name, priced.most_units, lines)
 
     async def _answer(
-        self, row: BatchRow, served: ServedModel, lines: Lines, terms: AskTerms
+        self,
+        row: BatchRow,
+        key: ApiKey | None,
+        served: ServedModel,
+        lines: Lines,
+        terms: AskTerms,
     ) -> dict[str, HeadraceError]:
-        """Order what is missing, in as few orders as can be. Returns what could not be answered."""
+        """Order what is missing, in as few orders as its key's rate allows.
+
+        Returns what could not be answered.
+        """
         known = {(a.line_number, a.answer_index) for a in await self.answers(row.batch_id)}
         todo = [
-            prompt
+            line
             for line in lines.good
-            for prompt in line.prompts
-            if place_of(prompt.custom_id) not in known
+            if any(place_of(prompt.custom_id) not in known for prompt in line.prompts)
         ]
         failures: dict[str, HeadraceError] = {}
         keeping = set[asyncio.Future[None]]()
+        produced = dict[str, int]()  # by prompt, of the present order
 
         def keep(answer: LineAnswer) -> None:
+            produced[answer.custom_id] = len(answer.tokens)
             kept = asyncio.ensure_future(self._keep(row.batch_id, answer))
             keeping.add(kept)
             kept.add_done_callback(keeping.discard)
 
-        for start in range(0, len(todo), wire.MAX_REQUESTS):
-            part: list[Prompt] = todo[start : start + wire.MAX_REQUESTS]
-            of = row.batch_id, served.model, served.tokenizer
+        of = row.batch_id, served.model, served.tokenizer
+        share = (math.inf, math.inf) if key is None else self.limiter.share(key)
+        for part in batch_lines.parts_of(todo, *share):
+            prompts = [
+                prompt
+                for line in part
+                for prompt in line.prompts
+                if place_of(prompt.custom_id) not in known
+            ]
+            tokens = sum(line.tokens_most for line in part)
+            if key is not None:
+                await self.limiter.wait(key, len(part), tokens)
+            produced.clear()
             try:
-                failures |= await self.offline.run(*of, part, terms, keep)
+                failures |= await self.offline.run(*of, prompts, terms, keep)
             finally:
                 await asyncio.gather(*keeping)
+            if key is not None:
+                known_in = {one.custom_id: len(one.ids) for one in prompts}
+                used = sum(known_in[name] + count for name, count in produced.items())
+                self.limiter.give_back(key, max(0, tokens - used))
         return failures
 
     # --- its end ---

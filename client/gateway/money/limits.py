@@ -47,6 +47,32 @@ class Limiter:
         """Count the tokens that a request may need at most. Raises RateLimited."""
         self._take(key, "tokens", key.limits.tokens_per_minute, tokens)
 
+    def share(self, key: ApiKey) -> tuple[float, float]:
+        """The most requests and tokens that a batch takes at once: half of what a minute has."""
+        limits = key.limits
+        requests, tokens = limits.requests_per_minute, limits.tokens_per_minute
+        return (
+            math.inf if requests is None else max(1, requests // 2),
+            math.inf if tokens is None else max(1, tokens // 2),
+        )
+
+    async def wait(self, key: ApiKey, requests: int, tokens: int) -> None:
+        """Count them as soon as the key has room for all of them, however long that takes."""
+        needs = [
+            (bucket, need)
+            for what, limit, need in (
+                ("requests", key.limits.requests_per_minute, requests),
+                ("tokens", key.limits.tokens_per_minute, tokens),
+            )
+            if (bucket := self._bucket(key, what, limit)) is not None
+        ]
+        while wait_s := max((bucket.wait_s(need) for bucket, need in needs), default=0.0):
+            await self._clock.sleep(wait_s)
+            for bucket, _ in needs:
+                bucket.refill(self._clock.monotonic())
+        for bucket, need in needs:
+            bucket.level -= need
+
     def give_back(self, key: ApiKey, tokens: int) -> None:
         """Tokens that were counted and not needed."""
         bucket = self._bucket(key, "tokens", key.limits.tokens_per_minute)

@@ -33,6 +33,12 @@ class SetClock(SystemClock):
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead_s
 
+    async def sleep(self, seconds: float) -> None:
+        """Until the test sets it forward, or the time is over."""
+        until_s = self.monotonic() + seconds
+        while self.monotonic() < until_s:
+            await super().sleep(min(0.01, max(0.0, until_s - self.monotonic())))
+
 
 @dataclass
 class World:

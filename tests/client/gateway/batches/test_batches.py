@@ -92,10 +92,13 @@ def test_files_of_one_key_are_not_anothers(client: openai.OpenAI, world: World) 
 
 
 def test_a_file_that_is_too_large_is_refused_and_not_kept(
-    client: openai.OpenAI, world: World
+    make_world: Callable[..., World],
 ) -> None:
-    world.gateway.files._max_bytes = 1000
-    with pytest.raises(openai.APIStatusError) as failed:
+    world = make_world(flags={"gateway.max_file": "1KiB"})
+    with (
+        openai.OpenAI(base_url=world.base_url, api_key=world.new_key()) as client,
+        pytest.raises(openai.APIStatusError) as failed,
+    ):
         client.files.create(file=("a.jsonl", b"x" * 2000), purpose="batch")
     assert failed.value.status_code == 413
     assert not list((world.folder / "gateway" / "files").iterdir())
