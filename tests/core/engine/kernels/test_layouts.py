@@ -4,7 +4,10 @@ width?
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +21,8 @@ try:
 except NoKernels as error:
     pytest.skip(f"no C kernels: {error}", allow_module_level=True)
 
+#: What is compiled for a module's tests is compiled once.
+pytestmark = pytest.mark.xdist_group("layouts")
 #: (out, in): columns that fill no panel, a depth of several chunks, one number.
 SHAPES = [(32, 64), (45, 31), (640, 2048), (1, 1), (7, 1000), (129, 257)]
 ROWS = [1, 2, 5, 6, 7, 13, 47, 48, 49, 150]
@@ -31,23 +36,33 @@ def width(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=[32, 64])
-def panels(
-    request: pytest.FixtureRequest, width: str, tmp_path_factory: pytest.TempPathFactory
-) -> Panels:
-    """Of float32 and of float64."""
-    bits = request.param
-    dtype = {32: torch.float32, 64: torch.float64}[bits]
-    if width == "native":
-        return Panels(dtype)
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Any]:
+    """The kernels for a width and so many bits of a number; None: this processor's own."""
     vectors = {
         "narrow": ["-DVECTOR_BYTES=16", "-DMOST_ROWS=8"],
         "wide": ["-DVECTOR_BYTES=64", "-DMOST_ROWS=12"],
         "streamed": ["-DLARGE=1"],
     }
-    folder = tmp_path_factory.mktemp(width)
-    file = compile_kernels(folder, *vectors[width], f"-DREAL_BITS={bits}")
-    return Panels(dtype, open_kernels(file, bits))
+
+    @cache
+    def of(width: str, bits: int) -> Any:
+        if width == "native":
+            return None
+        folder = tmp_path_factory.mktemp(width)
+        return open_kernels(compile_kernels(folder, *vectors[width], f"-DREAL_BITS={bits}"), bits)
+
+    return of
+
+
+@pytest.fixture(scope="module", params=[32, 64])
+def panels(
+    request: pytest.FixtureRequest, width: str, compiled: Callable[[str, int], Any]
+) -> Panels:
+    """Of float32 and of float64."""
+    bits = request.param
+    dtype = {32: torch.float32, 64: torch.float64}[bits]
+    return Panels(dtype, compiled(width, bits))
 
 
 def _made(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -161,13 +176,9 @@ def test_kernels_that_cannot_be_had_are_looked_for_once(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_weights_in_bfloat16_give_the_bits_of_the_same_in_float32(
-    width: str, shape: tuple[int, int], tmp_path: Path
+    width: str, shape: tuple[int, int], compiled: Callable[[str, int], Any]
 ) -> None:
-    library = None
-    if width != "native":
-        options = ["-DVECTOR_BYTES=16", "-DMOST_ROWS=8"] if width == "narrow" else ["-DLARGE=1"]
-        library = open_kernels(compile_kernels(tmp_path, *options, "-DREAL_BITS=32"))
-    half, whole = HalfPanels(library), Panels()
+    half, whole = HalfPanels(compiled(width, 32)), Panels()
     weight, bias = _made(*shape).bfloat16(), _made(shape[0], seed=1)
     laid, wide = half.lay(weight), whole.lay(weight.float())
     assert laid.nbytes == half._width * -(-shape[0] // half._width) * shape[1] * 2

@@ -72,8 +72,7 @@ def test_it_is_the_softmax_over_what_a_row_sees(shape: tuple[int, int, int, int]
         assert torch.equal(alone.attend(0, query[row : row + 1], scaling)[0], got[row])
 
 
-@pytest.mark.parametrize("queries", [1, 2, 3, 4])
-@pytest.mark.parametrize("beside", [1, 2, 4])
+@pytest.mark.parametrize(("beside", "queries"), [(1, 1), (1, 4), (2, 3), (4, 2), (4, 4)])
 def test_a_row_has_the_same_bits_on_any_processor(
     queries: int, beside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
