@@ -144,7 +144,8 @@ async def open_evidence(
 ) -> AsyncIterator[EvidenceCollector]:
     """Access to what a case's stages hold, with our key."""
     domain = context.chain.domain
-    peers = Peers(StreamIdentity(signer, domain))
+    private = context.settings.network.private_addresses
+    peers = Peers(StreamIdentity(signer, domain, private_addresses=private))
     try:
         endpoints = await endpoints_of(context, case)
         chain, from_block = context.chain, context.settings.network.deploy_block

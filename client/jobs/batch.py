@@ -159,8 +159,9 @@ async def run_batch(
     Raises what the first order raised (NoCapacity, DepositShort, …): nothing was spent then. Later
     failures are in the result, by request.
     """
-    identity = StreamIdentity(requester.signer, requester.chain.domain)
-    limits = policy.limits
+    limits, domain = policy.limits, requester.chain.domain
+    private = limits.private_addresses
+    identity = StreamIdentity(requester.signer, domain, private_addresses=private)
     streams = Streams(identity, connect_s=limits.connect_s, beat=limits.beat)
     submission_run = _Submission(requester, policy, watcher, submission, streams)
     named = None if origin.current_id() else wire.Origin(origin.new_id())

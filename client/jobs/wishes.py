@@ -300,7 +300,7 @@ def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], AnswerEnding]:
 def limits_of(settings: Settings) -> PipelinePatience:
     """How long a pipeline waits for its stages, by the settings."""
     beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
-    return PipelinePatience(beat=beat)
+    return PipelinePatience(beat=beat, private_addresses=settings.network.private_addresses)
 
 
 def write_results(

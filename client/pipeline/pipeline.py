@@ -69,12 +69,15 @@ class Match:
 
 @dataclass(frozen=True)
 class PipelinePatience:
-    """How long a pipeline waits, in seconds, and how many requests it has at once."""
+    """How long a pipeline waits, in seconds, how many requests it has at once, and whether it dials
+    private addresses (None: on a development chain).
+    """
 
     in_flight: int = 8
     connect_s: float = 10.0
     silence_s: float = 20.0  # without a token or receipt of any request, it is broken
     beat: Beat = field(default_factory=Beat)
+    private_addresses: bool | None = None
 
 
 @dataclass(frozen=True)

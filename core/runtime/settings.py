@@ -154,6 +154,9 @@ class NetworkSettings(_Section):
     """The unit in which amounts of money are written."""
     token_decimals: Annotated[int, Field(ge=0, le=36)] = units.TOKEN_DECIMALS
     """Digits of one unit after the point."""
+    private_addresses: bool | None = None
+    """Whether machines may be dialled at private, loopback and link-local addresses; unset: only on
+    a development chain."""
     deploy_block: Annotated[int, Field(ge=0)] = 0
     """The block from which events are read."""
     reorg_window_blocks: Annotated[int, Field(ge=0)] = 12

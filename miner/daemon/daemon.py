@@ -215,7 +215,8 @@ class MinerDaemon:
         self.metrics = MinerMetrics()
         self._book = ReceiptBook(store, signer, self._domain, chain.now_s)
         self._compute = Compute(threads=settings.engine.threads or 1, on_step=self.metrics.step)
-        identity = StreamIdentity(signer, self._domain)
+        private = settings.network.private_addresses
+        identity = StreamIdentity(signer, self._domain, private_addresses=private)
         self._peers = Peers(identity)
         self._outboxes = Outboxes(self._peers)
         self._beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)
@@ -231,7 +232,7 @@ class MinerDaemon:
             on_allocated=self._take_allocation,
             neighbours=self._neighbours,
         )
-        self._listener = Listener(identity, self._stage.handle)
+        self._listener = Listener(identity, self._stage.handle, standing=self._with_standing)
         self._circuits: Circuits | None = None
         self._announcer = Announcer(swarm, signer, self._domain)
         self._distances = Distances(self._peers)
@@ -405,6 +406,12 @@ class MinerDaemon:
             operators = self._staked.operators
         with contextlib.suppress(PeerUnreachable):  # the next one is told when it is there
             await self._swarm.admit(operators)
+
+    def _with_standing(self) -> frozenset[str]:
+        """Keys whose streams go before strangers': staked, followed, or party to a job of ours."""
+        jobs = self._table.jobs.values()
+        parties = {key for job in jobs for key in (*job.payers, job.proposer.lower())}
+        return self._staked.operators | parties | {self._assignment.matcher}
 
     async def _announce(self) -> None:
         if not await self._announcer.announce(self._record()) and self._swarm.is_lost:

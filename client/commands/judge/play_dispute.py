@@ -200,7 +200,9 @@ class _Preparing:
     async def showing(self) -> AsyncIterator[Showing]:
         """A way to show the accused our trace."""
         operator = self._found.case.plan[self._accused.receipt.stage].operator
-        peers = Peers(StreamIdentity(self._signer, self._context.chain.domain))
+        private = self._context.settings.network.private_addresses
+        domain = self._context.chain.domain
+        peers = Peers(StreamIdentity(self._signer, domain, private_addresses=private))
 
         async def connect() -> Channel:
             endpoints = await endpoints_of(self._context, self._found.case)

@@ -17,7 +17,7 @@ import itertools
 import os
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from core.keys.signer import DEVNET_CHAIN_IDS
 from core.protocol import signing, wire
 from core.protocol.errors import (
     AuthenticationFailed,
@@ -40,6 +41,8 @@ from core.protocol.errors import (
 )
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import is_circuit, open_circuit
+from core.runtime.network.places import NoPlace, StreamLimits, to_drop
+from core.runtime.network.targets import public_route
 from core.runtime.tasks import spawn
 
 MAGIC = b"HRD1"
@@ -99,6 +102,7 @@ class Channel:
         self._send_key, self._receive_key = AES256(send_key), AES256(receive_key)
         self._sent = itertools.count()
         self.received = 0  # frames
+        self.heard_at = asyncio.get_running_loop().time()
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[wire.Frame | None]] = {}
         self._handler = handler
@@ -262,6 +266,7 @@ class Channel:
             raise FrameTooLarge(f"frame of {length} bytes", f"the limit is {wire.MAX_FRAME_BYTES}")
         nonce = self.received.to_bytes(12, "big")
         self.received += 1
+        self.heard_at = asyncio.get_running_loop().time()
         try:
             if length > _SMALL_BYTES:
                 return await self._receive_large(nonce, length - _TAG_BYTES)
@@ -379,10 +384,21 @@ def _keys(private: X25519PrivateKey, peer_public: bytes, transcript: bytes) -> t
 
 
 class StreamIdentity:
-    """Who we are on every stream: a key and the network it is valid for."""
+    """Who we are on every stream: a key and the network it is valid for.
 
-    def __init__(self, signer: signing.DigestSigner, domain: signing.Domain) -> None:
+    `private_addresses`: whether endpoints may be private ones; None: on a development chain.
+    """
+
+    def __init__(
+        self,
+        signer: signing.DigestSigner,
+        domain: signing.Domain,
+        *,
+        private_addresses: bool | None = None,
+    ) -> None:
         self.signer, self.domain = signer, domain
+        is_development = domain.chain_id in DEVNET_CHAIN_IDS
+        self.dials_private = is_development if private_addresses is None else private_addresses
 
     def _sign(self, hello: signing.Hello) -> bytes:
         return bytes.fromhex(signing.sign(self.signer, self.domain, hello)[2:])
@@ -510,7 +526,8 @@ async def _connect(
 ) -> Channel:
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await open_route(route)
+            to = route if identity.dials_private else await public_route(route)
+            reader, writer = await open_route(to)
             try:
                 return await identity.greet(reader, writer, expected, handler, stats)
             except BaseException:
@@ -526,7 +543,8 @@ class Listener:
 
     At most `max_channels` streams are kept, and as many handshakes wait beside them. One more
     handshake drops the oldest: an honest one is over in milliseconds, so silent strangers lock no
-    peer out.
+    peer out. One more stream drops another as `places.to_drop` says; `standing` are keys, in lower
+    case, that go before strangers' now.
     """
 
     def __init__(
@@ -535,13 +553,15 @@ class Listener:
         handler: Handler,
         *,
         max_channels: int = 256,
+        standing: Callable[[], Set[str]] = frozenset,
         on_open: Callable[[Channel], None] | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
     ) -> None:
         self.stats = StreamStats()
         self.channels: set[Channel] = set()
         self._identity, self._handler = identity, handler
-        self._max_channels = max_channels
+        self._max_channels, self._limits = max_channels, StreamLimits(max_channels)
+        self._standing = standing
         self._on_open = on_open
         self._handshake_timeout_s = handshake_timeout_s
         self._accepted: set[asyncio.Task[None]] = set()
@@ -585,10 +605,6 @@ class Listener:
     async def _welcome(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Channel | None:
-        if len(self.channels) >= self._max_channels:
-            self.stats.count("TooManyStreams")
-            writer.transport.abort()
-            return None
         if len(self._handshakes) >= self._max_channels:
             self.stats.count("TooManyHandshakes")
             next(iter(self._handshakes)).transport.abort()
@@ -607,8 +623,18 @@ class Listener:
             self._handshakes.pop(writer, None)
 
     async def _keep(self, channel: Channel) -> None:
+        try:
+            dropped = to_drop(self.channels, channel.peer, self._standing(), self._limits)
+        except NoPlace:
+            self.stats.count("TooManyStreams")
+            await channel.close()
+            return
         self.channels.add(channel)
         try:
+            if dropped is not None:
+                self.stats.count("StreamsDropped")
+                self.channels.discard(dropped)
+                await dropped.close()
             if self._on_open is not None:
                 self._on_open(channel)
             await channel.wait_closed()
@@ -648,8 +674,10 @@ class Peers:
         self._channels.clear()
 
     def _lock(self, key: str) -> asyncio.Lock:
-        if key not in self._locks:  # a new peer: forget streams that ended, or restarts add up
+        if key not in self._locks:  # a new peer: forget those that are gone, or restarts add up
             self._channels = {k: c for k, c in self._channels.items() if c.is_open}
+            kept = self._channels.keys()
+            self._locks = {k: o for k, o in self._locks.items() if k in kept or o.locked()}
         return self._locks.setdefault(key, asyncio.Lock())
 
     async def _open(self, operator: str, endpoint: str, timeout_s: float) -> Channel:

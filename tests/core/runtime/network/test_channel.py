@@ -79,7 +79,9 @@ async def serve(
 ) -> AsyncIterator[Callable[..., Awaitable[Server]]]:
     servers: list[Server] = []
 
-    async def start(max_channels: int = 16) -> Server:
+    async def start(
+        max_channels: int = 16, standing: Callable[[], frozenset[str]] = frozenset
+    ) -> Server:
         async def handle(channel: Channel, frame: wire.Frame) -> Answer:
             server.received.append(frame)
             return await server.reply(channel, frame) if server.reply else None
@@ -88,6 +90,7 @@ async def serve(
             identities[0],
             handle,
             max_channels=max_channels,
+            standing=standing,
             on_open=lambda channel: server.opened.append(channel),
             handshake_timeout_s=HANDSHAKE_S,
         )
@@ -152,7 +155,8 @@ async def test_a_wrong_operator_is_refused(server: Server, dial, signers: list[S
 async def test_another_network_s_peer_is_refused(  # type: ignore[no-untyped-def]
     server: Server, signers: list[Signer], domain: Domain
 ) -> None:
-    elsewhere = StreamIdentity(signers[1], Domain(domain.chain_id + 1, domain.verifying_contract))
+    other = Domain(domain.chain_id + 1, domain.verifying_contract)
+    elsewhere = StreamIdentity(signers[1], other, private_addresses=True)
     with pytest.raises(AuthenticationFailed):
         await connect(server.endpoint, elsewhere, expected=None)
 
@@ -577,16 +581,28 @@ async def test_answers_to_nothing_are_counted(server: Server, dial) -> None:
     assert stream.is_open
 
 
-async def test_streams_beyond_the_limit_are_closed_and_counted(serve, dial) -> None:
-    server = await serve(max_channels=2)
-    kept = [await dial(server) for _ in range(2)]
-    await until(lambda: len(server.listener.channels) == 2)
+async def test_who_has_standing_is_let_in_and_strangers_make_room_for_each_other(
+    serve, dial, identities
+) -> None:
+    async def answer(_: Channel, frame: wire.Frame) -> Answer:
+        return wire.Pong()
+
+    known = frozenset({identities[1].signer.address.lower()})
+    server = await serve(max_channels=4, standing=lambda: known)
+    server.reply = answer
+    strangers = [await dial(server, who) for who in (2, 3, 4)]
+    await until(lambda: len(server.listener.channels) == 3)
+    await strangers[0].call(wire.Ping())
+    await dial(server, 5)  # of four places three are for strangers
+    await server.counted("StreamsDropped")
+    await until(lambda: not strangers[1].is_open)
+    assert strangers[0].is_open, "it was heard later"
+    kept = [await dial(server) for _ in range(4)]
+    await until(lambda: all(not stream.is_open for stream in strangers))
     with pytest.raises(PeerUnreachable):
-        await dial(server)
+        await (await dial(server, 2)).call(wire.Ping())
     await server.counted("TooManyStreams")
-    await kept[0].close()
-    await until(lambda: len(server.listener.channels) == 1)
-    await still_serves(server, dial)
+    assert all(stream.is_open for stream in kept)
 
 
 # --- slow and dead peers ---
