@@ -43,6 +43,7 @@ MAX_PEERS = 16
 #: What is sent to see how fast a link is: a few seconds' worth of the slowest line that could serve
 #: at all.
 SENT_BYTES, SENDS, SENT_WITHIN_S = 2**20, 2, 5.0
+PING_BYTES = 2**14
 LEAST_S = 1e-6
 
 
@@ -260,18 +261,26 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
 
 async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
     """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is
-    none, or not within seconds. The bytes are the payload of a ping, which the other machine reads
-    and forgets. What comes back is a pong, so the other direction is for the other machine to
-    measure.
+    none, or not within seconds. The bytes are the payloads of pings, as large as a stranger's may
+    be, which the other machine reads and forgets. What comes back is a pong, so the other direction
+    is for the other machine to measure.
     """
-    payload = os.urandom(SENT_BYTES)
     try:
         channel = await peers.get(operator, endpoint, timeout_s=DIAL_WITHIN_S)
         empty_s = min([await _ping_s(channel, b"") for _ in range(DIALS)])
-        full_s = min([await _ping_s(channel, payload) for _ in range(SENDS)])
-    except HeadraceError:
+        async with asyncio.timeout(SENDS * SENT_WITHIN_S):
+            full_s = min([await _send_s(channel, SENT_BYTES) for _ in range(SENDS)])
+    except (HeadraceError, TimeoutError):
         return None
     return round(8e-6 * SENT_BYTES / max(full_s - empty_s, LEAST_S), 1)
+
+
+async def _send_s(channel: Channel, size_bytes: int) -> float:
+    payload, started = os.urandom(PING_BYTES), time.perf_counter()
+    for _ in range(size_bytes // PING_BYTES):
+        await channel.send(Ping(), payload)
+    await channel.call(Ping(), timeout_s=SENT_WITHIN_S)
+    return time.perf_counter() - started
 
 
 async def _ping_s(channel: Channel, payload: bytes) -> float:

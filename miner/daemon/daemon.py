@@ -411,6 +411,7 @@ class MinerDaemon:
         """Keys whose streams go before strangers': staked, followed, or party to a job of ours."""
         jobs = self._table.jobs.values()
         parties = {key for job in jobs for key in (*job.payers, job.proposer.lower())}
+        parties |= {stage.operator.lower() for job in jobs for stage in job.stored.plan}
         return self._staked.operators | parties | {self._assignment.matcher}
 
     async def _announce(self) -> None:

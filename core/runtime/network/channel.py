@@ -51,6 +51,8 @@ _SIGNATURE_BYTES = 65
 _TAG_BYTES = 16
 _MAX_MALFORMED = 8
 _MAX_CALLS_IN_FLIGHT = 64
+#: Of a stranger, who is party to nothing: what it may have us hold, times its streams, is 48 MiB.
+STRANGER_FRAME_BYTES, STRANGER_CALLS = 32 * 1024, 8
 _FLUSH_TIMEOUT_S = 2.0
 _WRITE_BYTES = 1 << 18
 #: A frame up to this size is written whole, without waiting, unless more than this waits already.
@@ -107,6 +109,7 @@ class Channel:
         self._waiting: dict[int, asyncio.Future[wire.Frame | None]] = {}
         self._handler = handler
         self._stats = stats
+        self._is_strange: Callable[[], bool] | None = None
         self._send_lock = asyncio.Lock()
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
@@ -116,6 +119,18 @@ class Channel:
     @property
     def is_open(self) -> bool:
         return not self._closed.is_set()
+
+    def bound(self, is_strange: Callable[[], bool]) -> None:
+        """Take a stranger's large frames, and many of its calls at once, only when it is one no
+        longer.
+        """
+        self._is_strange = is_strange
+
+    def _is_bound(self) -> bool:
+        """Whether the peer is a stranger still; one that is none now is none for good."""
+        if self._is_strange is not None and not self._is_strange():
+            self._is_strange = None
+        return self._is_strange is not None
 
     async def send(
         self,
@@ -264,6 +279,9 @@ class Channel:
         length = int.from_bytes(await self._reader.readexactly(4), "big")
         if not _TAG_BYTES <= length <= wire.MAX_FRAME_BYTES + _TAG_BYTES:
             raise FrameTooLarge(f"frame of {length} bytes", f"the limit is {wire.MAX_FRAME_BYTES}")
+        if length > STRANGER_FRAME_BYTES and self._is_bound():
+            limit = f"the limit is {STRANGER_FRAME_BYTES} for who is party to no job here"
+            raise FrameTooLarge(f"frame of {length} bytes", limit)
         nonce = self.received.to_bytes(12, "big")
         self.received += 1
         self.heard_at = asyncio.get_running_loop().time()
@@ -296,7 +314,9 @@ class Channel:
             else:
                 answer.set_result(frame)
         elif frame.id:
-            if len(self._calls) >= _MAX_CALLS_IN_FLIGHT:
+            calls = len(self._calls)
+            is_much = calls >= STRANGER_CALLS and self._is_bound()
+            if is_much or calls >= _MAX_CALLS_IN_FLIGHT:
                 self._stats.count("TooManyCalls")
                 busy = wire.Failed(code="E-PEER-04", reason="too many calls at once")
                 with contextlib.suppress(PeerUnreachable):
@@ -543,8 +563,9 @@ class Listener:
 
     At most `max_channels` streams are kept, and as many handshakes wait beside them. One more
     handshake drops the oldest: an honest one is over in milliseconds, so silent strangers lock no
-    peer out. One more stream drops another as `places.to_drop` says; `standing` are keys, in lower
-    case, that go before strangers' now.
+    peer out. One more stream drops another as `places.to_drop` says. `standing` are the keys, in
+    lower case, that are no strangers now: those have fewer places, and small frames alone. None: we
+    know no strangers.
     """
 
     def __init__(
@@ -553,7 +574,7 @@ class Listener:
         handler: Handler,
         *,
         max_channels: int = 256,
-        standing: Callable[[], Set[str]] = frozenset,
+        standing: Callable[[], Set[str]] | None = None,
         on_open: Callable[[Channel], None] | None = None,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
     ) -> None:
@@ -561,7 +582,8 @@ class Listener:
         self.channels: set[Channel] = set()
         self._identity, self._handler = identity, handler
         self._max_channels, self._limits = max_channels, StreamLimits(max_channels)
-        self._standing = standing
+        self._standing: Callable[[], Set[str]] = standing or frozenset
+        self._bounds_strangers = standing is not None
         self._on_open = on_open
         self._handshake_timeout_s = handshake_timeout_s
         self._accepted: set[asyncio.Task[None]] = set()
@@ -630,6 +652,8 @@ class Listener:
             await channel.close()
             return
         self.channels.add(channel)
+        if self._bounds_strangers:
+            channel.bound(lambda: channel.peer.lower() not in self._standing())
         try:
             if dropped is not None:
                 self.stats.count("StreamsDropped")

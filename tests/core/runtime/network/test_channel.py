@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from dataclasses import dataclass, field
 
 import pytest
@@ -80,7 +80,7 @@ async def serve(
     servers: list[Server] = []
 
     async def start(
-        max_channels: int = 16, standing: Callable[[], frozenset[str]] = frozenset
+        max_channels: int = 16, standing: Callable[[], Set[str]] | None = None
     ) -> Server:
         async def handle(channel: Channel, frame: wire.Frame) -> Answer:
             server.received.append(frame)
@@ -603,6 +603,36 @@ async def test_who_has_standing_is_let_in_and_strangers_make_room_for_each_other
         await (await dial(server, 2)).call(wire.Ping())
     await server.counted("TooManyStreams")
     assert all(stream.is_open for stream in kept)
+
+
+async def test_a_stranger_has_little_held_for_it_until_it_is_party_to_something(
+    serve, dial, identities
+) -> None:
+    known: set[str] = set()
+    server = await serve(standing=lambda: known)
+    released = asyncio.Event()
+
+    async def slow(_: Channel, frame: wire.Frame) -> Answer:
+        await released.wait()
+        return wire.Pong()
+
+    server.reply = slow
+    large, small = bytes(channels.STRANGER_FRAME_BYTES), bytes(channels.STRANGER_FRAME_BYTES // 2)
+    stream = await dial(server)
+    calls = [asyncio.create_task(stream.call(wire.Ping(), small)) for _ in range(64)]
+    await until(
+        lambda: server.listener.stats.counts["TooManyCalls"] == 64 - channels.STRANGER_CALLS
+    )
+    assert len(server.received) == channels.STRANGER_CALLS
+    released.set()
+    answers = [(await call).message for call in calls]
+    assert sum(isinstance(answer, wire.Pong) for answer in answers) == channels.STRANGER_CALLS
+    with pytest.raises(PeerUnreachable):
+        await stream.call(wire.Ping(), large)
+    await server.counted("FrameTooLarge")
+    stream = await dial(server)
+    known.add(identities[1].signer.address.lower())
+    assert (await stream.call(wire.Ping(), bytes(2**20))).message == wire.Pong()
 
 
 # --- slow and dead peers ---
