@@ -144,8 +144,7 @@ async def open_evidence(
 ) -> AsyncIterator[EvidenceCollector]:
     """Access to what a case's stages hold, with our key."""
     domain = context.chain.domain
-    private = context.settings.network.private_addresses
-    peers = Peers(StreamIdentity(signer, domain, private_addresses=private))
+    peers = Peers(StreamIdentity.on(context.settings.network, signer, domain))
     try:
         endpoints = await endpoints_of(context, case)
         chain, from_block = context.chain, context.settings.network.deploy_block

@@ -137,11 +137,7 @@ class SessionPool:
         self._store, self._matcher = context.store(), context.matcher()
         self._limits = limits_of(self._settings)
         self._streams = Streams(
-            StreamIdentity(
-                signer,
-                context.chain.domain,
-                private_addresses=self._limits.private_addresses,
-            ),
+            StreamIdentity.on(self._settings.network, signer, context.chain.domain),
             connect_s=self._limits.connect_s,
             beat=self._limits.beat,
         )

@@ -40,5 +40,6 @@ class BoundedProvider(AsyncHTTPProvider):
                 if len(received) > MAX_ANSWER_BYTES:
                     answer.close()
                     raise ValueError(f"the node's answer has more than {MAX_ANSWER_BYTES} bytes")
-        refuse_deep(bytes(received))
-        return bytes(received)
+        data = bytes(received)
+        refuse_deep(data)
+        return data

@@ -109,6 +109,11 @@ def _topic(domain: signing.Domain, shard: int) -> str:
     return f"headrace/{domain.chain_id}/{domain.verifying_contract.lower()}/miners/{shard}"
 
 
+def now_ms() -> int:
+    """The time that records carry."""
+    return time.time_ns() // 1_000_000
+
+
 def is_fresh(content: MinerRecord, now_ms: int) -> bool:
     """Whether to believe a record now: not sent in the future nor longer ago than its ttl."""
     age_ms = now_ms - content.sent_at_ms
@@ -119,7 +124,7 @@ class SwarmCheck(msgspec.Struct, frozen=True):
     """What every honest peer of the swarm demands of a record that it stores or hands on."""
 
     domain: signing.Domain
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    now_ms: Callable[[], int] = now_ms
 
     def __call__(self, key: str, data: bytes, expires_at_s: float) -> str | None:
         """The one topic where `data` may stand under `key` until then, or None. Never raises.

@@ -166,8 +166,7 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Sta
             await chain.check()
         except ChainUnreachable as error:
             log.warning("the chain does not answer yet", why=error.why)
-        private = settings.network.private_addresses
-        peers = Peers(StreamIdentity(signer, chain.domain, private_addresses=private))
+        peers = Peers(StreamIdentity.on(settings.network, signer, chain.domain))
         on_exit(peers.close)
         terms = MatcherTerms(signer.address, settings.matcher.fee_bps)
         daemon = MatcherDaemon(chain, swarm, peers, signer, store, metrics, clock, terms, rules)

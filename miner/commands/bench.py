@@ -251,8 +251,8 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
         return []
     chain_id, _ = settings.require_network()
     domain = Domain(chain_id, settings.network.contract("TaskRegistry"))
-    signer, private = Signer(os.urandom(32), chain_id=chain_id), settings.network.private_addresses
-    peers = Peers(StreamIdentity(signer, domain, private_addresses=private))
+    signer = Signer(os.urandom(32), chain_id=chain_id)
+    peers = Peers(StreamIdentity.on(settings.network, signer, domain))
     try:
         return [await sends_mbit_s(peers, m["operator"], m["endpoint"]) for m in others]
     finally:

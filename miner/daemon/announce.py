@@ -21,6 +21,7 @@ from core.protocol.records import (
     is_fresh,
     miners_topic,
     miners_topics,
+    now_ms,
     seal,
     unseal,
 )
@@ -113,11 +114,6 @@ def _touch(ours: LayerRange | None, theirs: LayerRange | None) -> bool:
     if ours is None or theirs is None:
         return False
     return ours.start == theirs.end or ours.end == theirs.start
-
-
-def now_ms() -> int:
-    """The time that records carry."""
-    return time.time_ns() // 1_000_000
 
 
 class Distances:

@@ -215,8 +215,7 @@ class MinerDaemon:
         self.metrics = MinerMetrics()
         self._book = ReceiptBook(store, signer, self._domain, chain.now_s)
         self._compute = Compute(threads=settings.engine.threads or 1, on_step=self.metrics.step)
-        private = settings.network.private_addresses
-        identity = StreamIdentity(signer, self._domain, private_addresses=private)
+        identity = StreamIdentity.on(settings.network, signer, self._domain)
         self._peers = Peers(identity)
         self._outboxes = Outboxes(self._peers)
         self._beat = Beat(settings.failover.ping_ms / 1000, settings.failover.missed_pings)

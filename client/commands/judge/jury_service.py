@@ -37,8 +37,8 @@ async def serve(run: Run) -> None:
     settings = run.settings
     signer = run.unlock()
     async with open_context(settings) as context:
-        private = context.settings.network.private_addresses
-        peers = Peers(StreamIdentity(signer, context.chain.domain, private_addresses=private))
+        network, domain = context.settings.network, context.chain.domain
+        peers = Peers(StreamIdentity.on(network, signer, domain))
         book = VoteBook(
             settings.folders.state / f"jury-{settings.network.name}-{signer.address}.sqlite"
         )

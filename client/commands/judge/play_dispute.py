@@ -200,9 +200,8 @@ class _Preparing:
     async def showing(self) -> AsyncIterator[Showing]:
         """A way to show the accused our trace."""
         operator = self._found.case.plan[self._accused.receipt.stage].operator
-        private = self._context.settings.network.private_addresses
-        domain = self._context.chain.domain
-        peers = Peers(StreamIdentity(self._signer, domain, private_addresses=private))
+        network, domain = self._context.settings.network, self._context.chain.domain
+        peers = Peers(StreamIdentity.on(network, self._signer, domain))
 
         async def connect() -> Channel:
             endpoints = await endpoints_of(self._context, self._found.case)

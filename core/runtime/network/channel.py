@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -44,6 +45,9 @@ from core.runtime.network.circuits import is_circuit, open_circuit
 from core.runtime.network.places import NoPlace, StreamLimits, to_drop
 from core.runtime.network.targets import public_route
 from core.runtime.tasks import spawn
+
+if TYPE_CHECKING:
+    from core.runtime.settings import NetworkSettings
 
 MAGIC = b"HRD1"
 _GREETING_BYTES = len(MAGIC) + 32 + 16 + 20
@@ -420,6 +424,13 @@ class StreamIdentity:
         is_development = domain.chain_id in DEVNET_CHAIN_IDS
         self.dials_private = is_development if private_addresses is None else private_addresses
 
+    @classmethod
+    def on(
+        cls, network: NetworkSettings, signer: signing.DigestSigner, domain: signing.Domain
+    ) -> StreamIdentity:
+        """Who we are on a network that says which addresses are dialled there."""
+        return cls(signer, domain, private_addresses=network.private_addresses)
+
     def _sign(self, hello: signing.Hello) -> bytes:
         return bytes.fromhex(signing.sign(self.signer, self.domain, hello)[2:])
 
@@ -582,8 +593,7 @@ class Listener:
         self.channels: set[Channel] = set()
         self._identity, self._handler = identity, handler
         self._max_channels, self._limits = max_channels, StreamLimits(max_channels)
-        self._standing: Callable[[], Set[str]] = standing or frozenset
-        self._bounds_strangers = standing is not None
+        self._standing = standing
         self._on_open = on_open
         self._handshake_timeout_s = handshake_timeout_s
         self._accepted: set[asyncio.Task[None]] = set()
@@ -645,15 +655,17 @@ class Listener:
             self._handshakes.pop(writer, None)
 
     async def _keep(self, channel: Channel) -> None:
+        standing = self._standing
+        known: Set[str] = standing() if standing else frozenset()
         try:
-            dropped = to_drop(self.channels, channel.peer, self._standing(), self._limits)
+            dropped = to_drop(self.channels, channel.peer, known, self._limits)
         except NoPlace:
             self.stats.count("TooManyStreams")
             await channel.close()
             return
         self.channels.add(channel)
-        if self._bounds_strangers:
-            channel.bound(lambda: channel.peer.lower() not in self._standing())
+        if standing is not None:
+            channel.bound(lambda: channel.peer.lower() not in standing())
         try:
             if dropped is not None:
                 self.stats.count("StreamsDropped")

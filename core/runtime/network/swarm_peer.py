@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from core.protocol.records import MAX_RECORD_BYTES
 from core.runtime.folders import SocketFolder
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import relayed_bytes
@@ -32,8 +33,6 @@ log = get_logger(__name__)
 START_TIMEOUT_S = 60.0
 START_ATTEMPTS = 3
 END_TIMEOUT_S = 5.0
-#: Larger ones are no record of ours.
-MOST_RECORD_BYTES = 4096
 _POLL_S = 0.1
 _STAY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -67,12 +66,12 @@ class PeerOptions:
 
 def socket_of(sockets: SocketFolder) -> Path:
     """Where a peer is asked."""
-    return Path(sockets.path) / "ask"
+    return sockets.path / "ask"
 
 
 def _peers_file(sockets: SocketFolder) -> Path:
     """Multiaddresses to which the last peer was connected, one a line."""
-    return Path(sockets.path) / "peers"
+    return sockets.path / "peers"
 
 
 # --- the keeper ---
@@ -118,13 +117,16 @@ def keep(
             break
         if served and is_wanted():
             log.warning("our peer of the swarm has ended: another one is started")
-            time.sleep(min(_FIRST_PAUSE_S * 2**failures, _LONGEST_PAUSE_S))
+            again_at = time.monotonic() + min(_FIRST_PAUSE_S * 2**failures, _LONGEST_PAUSE_S)
+            while is_wanted() and time.monotonic() < again_at:
+                time.sleep(_POLL_S)
     sockets.remove()
     os._exit(0)
 
 
 def _has_ended(peer: int) -> bool:
-    return os.waitpid(peer, os.WNOHANG)[0] == peer
+    """It is not reaped yet: its number stays its own until its group is killed."""
+    return os.waitid(os.P_PID, peer, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end_group(peer: int) -> None:
@@ -132,8 +134,7 @@ def _end_group(peer: int) -> None:
     for kill in (os.kill, os.killpg):  # it may not lead its group yet
         with contextlib.suppress(ProcessLookupError):
             kill(peer, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(peer, 0)
+    os.waitpid(peer, 0)
     deadline = time.monotonic() + END_TIMEOUT_S
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < deadline:
@@ -259,15 +260,21 @@ async def _connected(node: Any) -> list[str]:
 
 
 async def _remember_peers(node: Any, file: Path) -> None:
+    known: list[str] = []
     while True:
         await asyncio.sleep(_STAY_S)
         with contextlib.suppress(Exception):  # as in `_stay`
-            if peers := await _connected(node):
+            peers = await _connected(node)
+            if peers and peers != known:
                 _write_lines(file, peers)
+                known = peers
 
 
 def _write_lines(file: Path, lines: list[str]) -> None:
-    file.write_text("\n".join(lines))
+    """As a whole or not at all: half of an address would keep the next peer from starting."""
+    draft = file.with_suffix(".draft")
+    draft.write_text("\n".join(lines))
+    draft.replace(file)
 
 
 async def _stay(bootstrap: tuple[str, ...], node: Any) -> None:
@@ -370,7 +377,7 @@ def validator(check: Check, admitted: set[str]) -> Any:
 
         def validate(self, record: DHTRecord) -> bool:
             key = _key_of(record)
-            if key not in admitted or len(record.value) > MOST_RECORD_BYTES:
+            if key not in admitted or len(record.value) > MAX_RECORD_BYTES:
                 return False
             expiry = struct.pack(">d", record.expiration_time)
             size = len(record.subkey).to_bytes(4, "big")

@@ -9,9 +9,16 @@ import pytest
 
 from core.protocol import types as t
 from core.protocol.errors import PeerUnreachable
-from core.protocol.records import MAX_NEIGHBOURS, MinerRecord, miners_topic, seal, unseal
+from core.protocol.records import (
+    MAX_NEIGHBOURS,
+    MinerRecord,
+    miners_topic,
+    now_ms,
+    seal,
+    unseal,
+)
 from core.runtime.network.channel import Peers, StreamIdentity
-from miner.daemon.announce import TTL_S, Announcer, Distances, neighbours, now_ms
+from miner.daemon.announce import TTL_S, Announcer, Distances, neighbours
 from tests.miner.conftest import Start
 from tests.town.orders import DOMAIN, key
 
