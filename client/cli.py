@@ -386,6 +386,15 @@ async def serve(
     await serve(run, settings)
 
 
+@app.command()
+async def pages(run: Run) -> None:
+    """A new link to your gateway's pages; it opens them once, within ten minutes."""
+    from client.gateway.commands import pages_link
+
+    made = await pages_link(run)
+    run.emit(made, human=made.pages)
+
+
 @keys.command("new")
 async def keys_new(
     run: Run,
@@ -522,6 +531,7 @@ def _results() -> Results:
         "receipts verify": (job_list.JobVerified, receipts.FileVerified),
         "receipts delegate": (job_list.Delegated,),
         "serve": (commands.Serving,),
+        "pages": (commands.PagesLink,),
         "keys new": (commands.NewKey,),
         "keys ls": (list[commands.ShownKey],),
         "keys revoke": (commands.ShownKey,),

@@ -163,6 +163,7 @@ async def bring_up(run: Run, wanted: WantedDevnet, *, keep: bool) -> Up:
             net.gateway_port = free_port_like(GATEWAY_PORT)
             await net.start_gateway(pages=wanted.pages)
             key = await net.new_key("devnet")
+            pages = await net.pages_link() if wanted.pages else "no pages (--no-dashboard)"
     except BaseException:
         await net.processes.stop_all()
         raise
@@ -177,15 +178,9 @@ async def bring_up(run: Run, wanted: WantedDevnet, *, keep: bool) -> Up:
         gateway=net.gateway_url,
         try_=f'HEADRACE_HOME={home} client chat "hello"',
         or_=f"export OPENAI_BASE_URL={net.gateway_url}/v1 OPENAI_API_KEY={key}",
-        watch=pages_of(layout) if wanted.pages else "no pages (--no-dashboard)",
+        watch=pages,
         stop="devnet down",
     )
-
-
-def pages_of(layout: DevnetFolders) -> str:
-    """The link that opens the gateway's pages, as it printed it; "" if it serves none."""
-    said = layout.logs.joinpath("gateway.log").read_text(errors="replace").splitlines()
-    return next((line.split()[-1] for line in reversed(said) if line.startswith("pages:")), "")
 
 
 async def bring_down(*, purge: bool) -> Down:
@@ -226,9 +221,11 @@ def _program_row(
         state = miner["state"].lower() if miner else "not seen by the matcher"
     else:
         state = "running"
-    urls = {"anvil": f"http://127.0.0.1:{net.rpc_port}", "matcher-1": net.matcher_url}
-    if running.name == "gateway":
-        urls["gateway"] = pages_of(net.layout)
+    urls = {
+        "anvil": f"http://127.0.0.1:{net.rpc_port}",
+        "matcher-1": net.matcher_url,
+        "gateway": net.gateway_url,
+    }
     layers = miner["layers"] if miner else None
     return ProgramRow(
         program=running.name,

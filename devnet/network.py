@@ -82,6 +82,7 @@ class Devnet:
     matcher_port: int = 0
     matcher_url: str = ""
     gateway_port: int = 0
+    gateway_metrics_port: int | None = None
     bootstrap: list[str] = field(default_factory=list)
     _http: Any = None
 
@@ -255,6 +256,8 @@ class Devnet:
         if not self.gateway_port:
             (self.gateway_port,) = free_ports(1)
         gateway = {"host": "127.0.0.1", "port": self.gateway_port, "dashboard": pages}
+        if self.gateway_metrics_port is not None:
+            gateway["metrics_port"] = self.gateway_metrics_port
         self.write_home(party, {"client": self._client_section, "gateway": gateway})
         argv = program("client", "serve")
         running = await self.processes.start("gateway", argv, environ_of(self.layout, party))
@@ -269,6 +272,11 @@ class Devnet:
         """An API key of the gateway, made as a person would make it. Its secret."""
         out = await self.run(party, program("client", "keys", "new", name, "--json", *options))
         return str(json.loads(out)["result"]["key"])
+
+    async def pages_link(self, party: str = "requester-1") -> str:
+        """A new link to the gateway's pages, which opens them once."""
+        out = await self.run(party, program("client", "pages", "--json"))
+        return str(json.loads(out)["result"]["pages"])
 
     async def wait_serving(self, count: int, limit_s: float = 90.0) -> list[dict[str, Any]]:
         """Until `count` miners serve and together cover the model; as the matcher sees them."""

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from client.dashboard import pages
 from client.dashboard.checks import Checks, ReceiptCheck
 from client.dashboard.forward import Forwarded, target_of
-from client.dashboard.guard import COOKIE, CSRF_HEADER, SECURITY_HEADERS, Guard
+from client.dashboard.guard import COOKIE, CSRF_HEADER, OPEN_THEM, SECURITY_HEADERS, Guard, host_of
 from client.dashboard.page import PAGES, Page, PageRequest
 from client.dashboard.render import Renderer
 from client.dashboard.sources.sources import PageSources
@@ -48,7 +48,7 @@ class Dashboard:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.settings = gateway, gateway.settings
-        self.guard = Guard(gateway.local_token)
+        self.guard = Guard(gateway.settings.gateway.local_reading)
         self.sources = PageSources(gateway)
         self.checks = Checks(self.sources)
         self.renderer = Renderer(gateway.settings)
@@ -200,21 +200,25 @@ class Dashboard:
 
     def _may_read(self, request: Request) -> bool:
         peer = request.client.host if request.client else None
-        return self.guard.may_read(request.cookies, peer, request.headers.get("host", ""))
+        return self.guard.may_read(request.cookies, request.headers, peer)
 
     async def _login(self, request: Request) -> Response:
-        session = self.guard.session_for(request.query_params.get("token", ""))
-        if session is None:
-            error = UsageError(
-                "this link opens nothing",
-                "its token is of another start of the gateway",
-                next_step="use the link that the running gateway printed",
-            )
-            return self._failed(request, error, 403)
         answer = RedirectResponse("/", 303, headers=_PRIVATE)
-        secure = request.url.scheme == "https"
+        if self.guard.has_session(request.cookies):
+            return answer
+        if not await self.gateway.logins.spend(request.query_params.get("token", "")):
+            why = "it was used, it is older than ten minutes, or it is of another gateway"
+            error = UsageError("this link opens nothing", why, next_step=OPEN_THEM)
+            return self._failed(request, error, 403)
+        secure = self._url(request).startswith("https:")
+        session = self.guard.session
         answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
         return answer
+
+    def _url(self, request: Request) -> str:
+        """The address that its browser has for us, of which a proxy may keep the scheme."""
+        public, host = self.settings.gateway.public_url, request.headers.get("host", "")
+        return public if host_of(public) == host else f"{request.url.scheme}://{host}"
 
     def _reading(self, handler: Handler, *, as_json: bool = False) -> Handler:
         async def guarded(request: Request) -> Response:
@@ -223,11 +227,8 @@ class Dashboard:
                 if self._may_read(request):
                     answer = await handler(request)
                 else:
-                    error = UsageError(
-                        "these pages are for their owner",
-                        "you are on another machine, or came by another name",
-                        next_step="open the link that was printed when the gateway started",
-                    )
+                    what = "these pages are for their owner"
+                    error = UsageError(what, "there is no session", next_step=OPEN_THEM)
                     answer = self._failed(request, error, 403, as_json=as_json)
             except HeadraceError as error:
                 answer = self._failed(request, error, error.http_status, as_json=as_json)
@@ -279,7 +280,8 @@ class Dashboard:
     def _forward(self, app: FastAPI) -> Handler:
         async def handler(request: Request) -> Response:
             if not self._may_read(request):
-                return _json({"error": {"message": "these pages are for their owner"}}, 403)
+                why = f"these pages are for their owner: {OPEN_THEM}"
+                return _json({"error": {"message": why}}, 403)
             target = target_of(request.method, request.url.path)
             if target is None:
                 return _json({"error": {"message": "pages do not pass this on"}}, 404)
@@ -432,7 +434,7 @@ class Dashboard:
             path=request.path_params,
             query=request.query_params,
             has_session=self.guard.has_session(request.cookies),
-            url=f"{request.url.scheme}://{request.headers.get('host', '')}",
+            url=self._url(request),
         )
 
 

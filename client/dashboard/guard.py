@@ -1,7 +1,7 @@
 """Who may look, and who may change something?
 
-Reading is open to programs on this machine. A change, or anything from elsewhere, needs a session:
-the cookie that the link printed at start sets, and a token that another site's page cannot know.
+Both need a session: the cookie that a link of `client pages` sets. A change also needs a token that
+another site's page cannot know. Where the owner says so, programs on this machine may look.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 COOKIE = "headrace_session"
 CSRF_HEADER = "x-csrf-token"
+OPEN_THEM = "open the link that `client pages` prints, on the machine of the gateway"
+#: Headers of a request that a proxy has passed on.
+PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 #: A Host header, exactly: nothing before or behind a name or a bracketed IPv6 address but a port.
 _HOST = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)\]|(?P<name>[^\[\]@:/\\\s]+))(?::[0-9]{1,5})?"
@@ -51,13 +54,14 @@ def _secret() -> str:
 class Guard:
     """The secrets of one run of the program; all end with it."""
 
-    token: str = field(default_factory=_secret, repr=False)
+    local_reading: bool = False
     _session: str = field(default_factory=_secret, repr=False)
     _csrf: str = field(default_factory=_secret, repr=False)
 
-    def session_for(self, token: str) -> str | None:
-        """The cookie for the right token; None for any other."""
-        return self._session if _same(token, self.token) else None
+    @property
+    def session(self) -> str:
+        """The cookie's value, for a browser that came with a good link."""
+        return self._session
 
     def has_session(self, cookies: Mapping[str, str]) -> bool:
         return _same(cookies.get(COOKIE, ""), self._session)
@@ -67,19 +71,25 @@ class Guard:
         """What our own pages send with a change. Shown only to a session."""
         return self._csrf
 
-    def may_read(self, cookies: Mapping[str, str], peer: str | None, host: str) -> bool:
-        """Whether to answer: there is a session, or the peer and the host it names are loopback.
+    def may_read(
+        self, cookies: Mapping[str, str], headers: Mapping[str, str], peer: str | None
+    ) -> bool:
+        """Whether to answer: there is a session, or it is a local program and these may read.
 
-        A page elsewhere may have its own name resolve to us, and would then read what we say.
+        A page elsewhere may have its own name resolve to us, and would then read what we say; and
+        behind a proxy on this machine everybody is local.
         """
-        return self.has_session(cookies) or (is_loopback(peer) and is_loopback(host_name(host)))
+        if self.has_session(cookies):
+            return True
+        is_local = is_loopback(peer) and is_loopback(host_name(headers.get("host", "")))
+        return self.local_reading and is_local and not any(name in headers for name in PASSED_ON)
 
     def why_not_change(
         self, cookies: Mapping[str, str], headers: Mapping[str, str], csrf: str
     ) -> str:
         """Why a change is refused; "" if it is not."""
         if not self.has_session(cookies):
-            return "no session: open the link that was printed when the gateway started"
+            return f"no session: {OPEN_THEM}"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "the request comes from another site"
         origin = headers.get("origin")

@@ -650,9 +650,8 @@ async def _explorer(
     lead="Change a base URL, keep your program.",
 )
 async def load_connect(sources: PageSources, asked: PageRequest) -> connect.Connect:
-    url = sources.gateway.url or asked.url
     names = await model_names(sources)
-    return connect.connect(url, names, sources.now_ms(), asked.query.get("model", ""))
+    return connect.connect(asked.url, names, sources.now_ms(), asked.query.get("model", ""))
 
 
 async def owners(sources: PageSources) -> tuple[str, ...]:

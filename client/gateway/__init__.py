@@ -1,8 +1,9 @@
 """The OpenAI endpoint that pays from its owner's wallet (`client serve`).
 
-`commands`       what `client serve` and `client keys` do
+`commands`       what `client serve`, `client pages` and `client keys` do
 `start`          a gateway put together from settings, and taken apart again
 `gateway`        one running gateway: all that its API and its pages work with
+`logins`         links that open the pages once
 `identity`       the random name of a gateway, which one process at a time may use
 `app`            the addresses of the API
 `openai/`        the OpenAI protocol: what a body asks for, how an answer looks

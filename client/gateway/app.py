@@ -53,7 +53,6 @@ def make_app(gateway: Gateway) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    gateway.metrics.registry.mount(app)
     _answer_errors(app)
     _add_completions(app, gateway)
     _add_models(app, gateway)

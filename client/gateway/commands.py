@@ -1,4 +1,4 @@
-"""What do `client serve` and `client keys` do?"""
+"""What do `client serve`, `client pages` and `client keys` do?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from client.gateway.logins import Logins, link_of
 from client.gateway.money.keyring import ApiKey, Keyring, limits_of
 from client.gateway.records.database import Database, database_url
 from core.protocol.errors import UsageError
@@ -28,6 +29,12 @@ class Serving(Result, frozen=True):
     base_url: str
     payer: str
     pages: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class PagesLink(Result, frozen=True):
+    """`pages`: good once, for ten minutes."""
+
+    pages: str
 
 
 class ShownKey(Result, frozen=True):
@@ -61,13 +68,20 @@ async def serve(run: Run, settings: Settings) -> None:
 
     signer = run.unlock()
     async with running(settings, signer) as gateway:
-        base = f"{gateway.url}/v1"
-        pages = f"{gateway.url}/login?token={gateway.local_token}"
-        shown = pages if settings.gateway.dashboard else msgspec.UNSET
+        base = f"{settings.gateway.public_url or gateway.url}/v1"
         lines = [f"OPENAI_BASE_URL={base}", "keys: client keys new NAME"]
-        lines += [f"pages: {pages}"] if settings.gateway.dashboard else []
-        run.emit(Serving(gateway.url, base, gateway.payer, shown), human="\n".join(lines))
+        pages: str | msgspec.UnsetType = msgspec.UNSET
+        if settings.gateway.dashboard:
+            pages = link_of(settings, await gateway.logins.new(), gateway.url)
+            lines.append(f"pages: {pages} (once, within ten minutes; then: client pages)")
+        run.emit(Serving(gateway.url, base, gateway.payer, pages), human="\n".join(lines))
         await asyncio.Event().wait()
+
+
+async def pages_link(run: Run) -> PagesLink:
+    """A new link to the pages of the gateway that serves from this wallet's folder."""
+    with _database(run.settings) as database:
+        return PagesLink(link_of(run.settings, await Logins(database, SystemClock()).new()))
 
 
 async def new_key(
@@ -111,9 +125,15 @@ async def revoke_key(run: Run, typed: str) -> ShownKey:
 
 @contextmanager
 def _keyring(settings: Settings) -> Iterator[Keyring]:
+    with _database(settings) as database:
+        yield Keyring(database, SystemClock())
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[Database]:
     database = Database.open(database_url(settings))
     try:
-        yield Keyring(database, SystemClock())
+        yield database
     finally:
         database.close()
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from client.gateway.batches.batches import Batches
     from client.gateway.batches.files import Files
     from client.gateway.exchange import Exchanges
+    from client.gateway.logins import Logins
     from client.gateway.metrics import GatewayMetrics
     from client.gateway.money.keyring import Keyring
     from client.gateway.money.ledger import Ledger
@@ -49,6 +50,7 @@ class Gateway:
     catalogue: Catalogue
     database: Database
     keys: Keyring
+    logins: Logins
     ledger: Ledger
     limiter: Limiter
     workers: Workers
@@ -58,7 +60,7 @@ class Gateway:
     balance_watch: BalanceWatch
     alerts: Alerts
     metrics: GatewayMetrics
-    #: Opens every page and call on this machine in place of an API key; new at every start.
+    #: The API key of this process, for what its owner does from pages; nobody is told it.
     local_token: str
     #: Names it in the database that it may share with others, over restarts (see `identity`).
     gateway_id: str

@@ -19,6 +19,7 @@ from client.gateway.batches.offline import BatchRunner
 from client.gateway.exchange import Exchanges
 from client.gateway.gateway import Gateway
 from client.gateway.identity import identity_in, sole_gateway
+from client.gateway.logins import Logins
 from client.gateway.metrics import GatewayMetrics
 from client.gateway.money.keyring import Keyring
 from client.gateway.money.ledger import Ledger
@@ -112,6 +113,7 @@ def assemble(
         context=context,
         answerer=answerer,
         matcher=matcher,
+        logins=Logins(database, clock),
         workers=Workers(),
         exchanges=Exchanges(),
         batches=batches,
@@ -139,6 +141,8 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         gateway.files.forget_drafts()
         await gateway.keys.claim_local(gateway.local_token)
         await recover(gateway)
+        ours, counts = gateway.settings.gateway, gateway.metrics.registry
+        await counts.serve_while(stack, ours.metrics_port, ours.metrics_host)
         app = make_app(gateway)
         server = HttpServer(app, host, port)
         await server.start()

@@ -63,6 +63,7 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 ws="none",
+                proxy_headers=False,  # what they say of a peer, any peer can say
                 http=partial(_Connection, limits, {}),  # type: ignore[arg-type]
             )
         )
@@ -70,8 +71,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return url_of(self.host, self.port)
 
     async def start(self) -> None:
         """Listen; answers are given from here on. Raises ConfigError if the port cannot be had."""
@@ -127,6 +127,12 @@ class HttpServer:
             ) from error
         self.port = listener.getsockname()[1]
         return listener
+
+
+def url_of(host: str, port: int) -> str:
+    """`http://host:port`; of every address of this machine, the one that it has for itself."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 class _Connection(HttpToolsProtocol):

@@ -117,6 +117,15 @@ def _auditor(value: object) -> object:
     return value if value == THE_MATCHERS else _address(value)
 
 
+def _public_url(value: object) -> object:
+    text = str(value).removesuffix("/")
+    if text and re.fullmatch(r"https?://[^\s/?#@]+", text) is None:
+        raise ValueError(
+            f"'{text}' is not an address such as https://llm.example.org, with no path"
+        )
+    return text
+
+
 Seconds = Annotated[int, _reader(units.parse_duration)]
 SizeBytes = Annotated[int, _reader(units.parse_bytes)]
 TokenText = Annotated[str, BeforeValidator(str)]
@@ -125,6 +134,7 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_as_path)]
 AnAddress = Annotated[Address, BeforeValidator(_address)]
 Addresses = Annotated[tuple[AnAddress, ...], BeforeValidator(_as_list)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+PublicUrl = Annotated[str, BeforeValidator(_public_url)]
 
 
 class _Section(BaseModel):
@@ -359,8 +369,17 @@ class GatewaySettings(_Section):
     """What all keys together may spend in a day (UTC), such as 5usd; None: no limit."""
     max_tokens: Annotated[int, Field(ge=1, le=2**20)] = 512
     """Of a conversation's answer, where the request does not say."""
+    public_url: PublicUrl = ""
+    """Where people find it, such as https://llm.example.org, if a proxy stands before it."""
     dashboard: bool = True
     """Also serve the pages."""
+    local_reading: bool = False
+    """Show the pages without a session to every program of this machine. Never where a proxy on
+    this machine passes strangers on."""
+    metrics_port: Port | None = None
+    """Port of `/metrics`; unset: nowhere, 0: any that is free."""
+    metrics_host: str = "127.0.0.1"
+    """Where `/metrics` is answered."""
     low_balance: TokenText = "1usd"
     """Warn when less than this can be spent."""
     max_file_bytes: Annotated[SizeBytes, Field(alias="max_file", ge=1)] = 512 * 2**20

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.client.gateway.world import World
+from tests.conftest import take_free_port
 
 CHECKS = [
     not_a_server_error,
@@ -32,7 +33,8 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world = World(Path(tmp_path_factory.mktemp("api")), flags={"gateway.max_tokens": "8"}).start()
+    flags = {"gateway.max_tokens": "8", "gateway.metrics_port": take_free_port()}
+    world = World(Path(tmp_path_factory.mktemp("api")), flags=flags).start()
     yield world
     world.stop()
 
@@ -96,15 +98,19 @@ def test_what_is_not_offered_says_what_is(shared: World, secret: str) -> None:
     assert wrong.status_code == 405 and wrong.headers["allow"] == "POST"
 
 
-def test_health_readiness_and_metrics_need_no_key(shared: World, secret: str) -> None:
+def test_health_and_readiness_need_no_key_and_metrics_are_elsewhere(
+    shared: World, secret: str
+) -> None:
     body = {"model": "toy", "messages": [{"role": "user", "content": "say:x"}]}
     headers = {"authorization": f"Bearer {secret}"}
     httpx2.post(f"{shared.url}/v1/chat/completions", json=body, headers=headers)
     assert httpx2.get(f"{shared.url}/health").json() == {"ok": True}
     assert httpx2.get(f"{shared.url}/ready").json()["models"] == ["toy"]
-    for path in ("/health", "/ready", "/metrics"):
+    for path in ("/health", "/ready"):
         assert httpx2.head(f"{shared.url}{path}").status_code == 200
-    text = httpx2.get(f"{shared.url}/metrics").text
+    assert httpx2.get(f"{shared.url}/metrics").status_code == 404
+    port = shared.settings.gateway.metrics_port
+    text = httpx2.get(f"http://127.0.0.1:{port}/metrics").text
     for name in (
         'headrace_requests_total{model="toy",outcome="done"}',
         'headrace_tokens_total{direction="out",model="toy"}',

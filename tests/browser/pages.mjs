@@ -5,7 +5,7 @@ import { asked, open, tell } from "./browser.mjs";
 
 const require = createRequire(import.meta.url);
 const AXE = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
-const { login, base, paths, shots, themes = ["light", "dark"], axe = true } = asked();
+const { logins = [], base, paths, shots, themes = ["light", "dark"], axe = true } = asked();
 
 // Which controls Tab reaches, against which there are.
 async function keyboard(page) {
@@ -33,6 +33,7 @@ await tell(async () => {
   for (const theme of themes) {
     const isFirst = theme === themes[0]; // what does not depend on colours is looked at once
     const { browser, page, told } = await open({ colorScheme: theme, viewport: { width: 1280, height: 900 }, bypassCSP: false });
+    const login = logins.shift();
     if (login) await page.goto(login, { waitUntil: "load" });
     for (const path of paths) {
       told.console.length = told.foreign.length = told.failed.length = 0;

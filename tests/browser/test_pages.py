@@ -51,7 +51,9 @@ PATHS = (
 def test_every_page_is_sound_in_both_themes_and_at_both_widths(
     pages: PagesWorld, drive: Drive, part: int
 ) -> None:
-    found = drive("pages", login=pages.login_url, base=pages.url, paths=PATHS[part::3])
+    found = drive(
+        "pages", logins=[pages.login_url, pages.login_url], base=pages.url, paths=PATHS[part::3]
+    )
     wrong = [_wrong(page) for page in found["pages"]]
     assert [page for page in wrong if len(page) > 1] == []
     assert len(found["pages"]) == 2 * len(PATHS[part::3])

@@ -178,7 +178,7 @@ def test_what_prometheus_asks_in_compose_is_who_answers_there(tmp_path: Path) ->
     asked = {s["job_name"]: s["static_configs"][0]["targets"][0] for s in config["scrape_configs"]}
     environ = {name: s.get("environment", {}) for name, s in services().items()}
     assert asked == {
-        "gateway": f"gateway:{environ['gateway']['HEADRACE_GATEWAY__PORT']}",
+        "gateway": f"gateway:{environ['gateway']['HEADRACE_GATEWAY__METRICS_PORT']}",
         "matcher": f"matcher:{environ['matcher']['HEADRACE_MATCHER__LISTEN_PORT']}",
         "miner": f"miner:{environ['miner']['HEADRACE_MINER__METRICS_PORT']}",
     }
@@ -187,13 +187,13 @@ def test_what_prometheus_asks_in_compose_is_who_answers_there(tmp_path: Path) ->
     targets = {s["job_name"]: s["static_configs"][0]["targets"] for s in alone["scrape_configs"]}
     units = {path.stem: unit(path)["Service"]["Environment"] for path in UNITS}
     for name, variable, target in (
+        ("headrace-gateway", "HEADRACE_GATEWAY__METRICS_PORT", targets["gateway"][0]),
         ("headrace-miner", "HEADRACE_MINER__METRICS_PORT", targets["miner"][0]),
         ("headrace-juror", "HEADRACE_AUDITOR__METRICS_PORT", targets["auditor"][0]),
         ("headrace-auditor", "HEADRACE_AUDITOR__METRICS_PORT", targets["auditor"][1]),
     ):
         assert f"{variable}={target.rpartition(':')[2]}" in units[name]
     defaults = settings_of({}, tmp_path)
-    assert ports["gateway"].endswith(f":{defaults.gateway.port}")
     assert ports["matcher"].endswith(f":{defaults.matcher.listen_port}")
 
 

@@ -72,6 +72,14 @@ class KeyRow(GatewayTable, table=True):
     reserved_units: int = Field(default=0, sa_column=_big())
 
 
+class LoginRow(GatewayTable, table=True):
+    """A link that opens the pages, until it is used; its secret is not kept."""
+
+    __tablename__ = "logins"
+    token_hash: str = Field(sa_column=Column(String(64), primary_key=True, nullable=False))
+    expires_at: int = Field(sa_column=_big())
+
+
 class UsageRow(GatewayTable, table=True):
     """What a key used of a model on one day."""
 

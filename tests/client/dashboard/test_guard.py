@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from client.dashboard.guard import COOKIE, Guard, host_name, is_loopback
+from client.dashboard.guard import COOKIE, PASSED_ON, Guard, host_name, is_loopback
 
 
 @pytest.fixture
 def guard() -> Guard:
-    return Guard("the token")
+    return Guard(local_reading=True)
 
 
 def cookies(guard: Guard) -> dict[str, str]:
-    return {COOKIE: guard.session_for("the token") or ""}
+    return {COOKIE: guard.session}
 
 
-def test_only_the_printed_token_opens_the_session(guard: Guard) -> None:
-    assert guard.session_for("the token")
-    assert guard.session_for("another") is None and guard.session_for("") is None
+def test_only_its_own_cookie_is_a_session(guard: Guard) -> None:
     assert guard.has_session(cookies(guard))
-    assert not guard.has_session({}) and not guard.has_session({COOKIE: "the token"})
-    assert "token" not in repr(guard)
+    assert not guard.has_session({}) and not guard.has_session({COOKIE: ""})
+    assert not guard.has_session({COOKIE: "another"})
+    assert guard.session not in repr(guard)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +48,15 @@ def test_only_the_printed_token_opens_the_session(guard: Guard) -> None:
         (None, "localhost", False),
     ],
 )
-def test_without_a_session_only_this_machine_by_its_own_name_may_read(
+def test_without_a_session_only_this_machine_by_its_own_name_may_read_if_at_all(
     guard: Guard, peer: str | None, host: str, may: bool
 ) -> None:
-    assert guard.may_read({}, peer, host) is may
-    assert guard.may_read(cookies(guard), peer, host)
+    headers = {"host": host}
+    assert guard.may_read({}, headers, peer) is may
+    assert guard.may_read(cookies(guard), headers, peer)
+    assert not Guard().may_read({}, headers, peer)
+    for name in PASSED_ON:  # a proxy's peer may be anybody
+        assert not guard.may_read({}, headers | {name: "127.0.0.1"}, peer)
 
 
 def test_a_change_needs_session_token_and_our_own_page(guard: Guard) -> None:
@@ -74,8 +77,8 @@ def test_a_change_needs_session_token_and_our_own_page(guard: Guard) -> None:
 
 def test_two_starts_share_no_secret() -> None:
     one, other = Guard(), Guard()
-    assert one.token != other.token and one.csrf_token != other.csrf_token
-    assert not other.has_session({COOKIE: one.session_for(one.token) or ""})
+    assert one.csrf_token != other.csrf_token
+    assert not other.has_session(cookies(one))
 
 
 def test_names_of_this_machine() -> None:

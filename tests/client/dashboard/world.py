@@ -251,6 +251,7 @@ class PagesWorld(World):
         contracts = {f"network.contracts.{n}": where for n, where in self.chain.addresses.items()}
         self.flags = {
             "gateway.dashboard": "true",
+            "gateway.local_reading": "true",
             "network.chain_id": 31337,
             "network.rpc_url": "http://127.0.0.1:1",
             "network.deploy_block": FIRST_BLOCK,
@@ -273,14 +274,14 @@ class PagesWorld(World):
 
     @property
     def login_url(self) -> str:
-        return f"{self.url}/login?token={self.gateway.local_token}"
+        """A new link at each look."""
+        return f"{self.url}/login?token={self.run(self.gateway.logins.new())}"
 
     def client(self, *, session: bool = False) -> httpx2.Client:
         """A browser's simple sister."""
         http = httpx2.Client(base_url=self.url, timeout=30)
         if session:
-            link = {"token": self.gateway.local_token}
-            found = httpx2.get(f"{self.url}/login", params=link, timeout=30)
+            found = httpx2.get(self.login_url, timeout=30)
             assert found.status_code == 303
             http.cookies.update(found.cookies)
         return http

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from devnet.network import MinerProfile
+from tests.conftest import take_free_port
 from tests.swarm.conftest import devnet_of
 from tests.swarm.world import World
 
@@ -23,5 +24,6 @@ ROOMY = {
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def world(tmp_path_factory: pytest.TempPathFactory, tiny_cache: Path) -> AsyncIterator[World]:
     async with devnet_of(tmp_path_factory.mktemp("front"), tiny_cache, ROOMY) as world:
+        world.net.gateway_metrics_port = take_free_port()
         await world.net.start_gateway()
         yield world

@@ -88,7 +88,7 @@ async def test_every_query_and_every_alert_has_an_answer_from_running_daemons(
     world: World, juror: str, tmp_path: Path
 ) -> None:
     targets = {
-        "gateway": [world.net.gateway_url.partition("//")[2]],
+        "gateway": [f"127.0.0.1:{world.net.gateway_metrics_port}"],
         "matcher": [world.net.matcher_url.partition("//")[2]],
         "miner": [world.running(party).url.partition("//")[2] for party in world.profiles],
         "auditor": [juror],
