@@ -289,7 +289,7 @@ async def load_job(
 async def _batch_page(sources: PageSources, batch_id: str, asked: PageRequest) -> jobs.BatchPage:
     gateway = sources.gateway
     row = await gateway.batches.get(batch_id)
-    answers = (await gateway.batches.answers(batch_id))[:MAX_ANSWERS]
+    answers = await gateway.batches.answers.first(batch_id, MAX_ANSWERS)
     read = await sources.reader(row.model) if asked.has_session else None
     lines = tuple(jobs.answer_line(row, read, index=row.line_number) for row in answers)
     now_ms = sources.now_ms()

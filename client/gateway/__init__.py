@@ -10,6 +10,7 @@
 `accepting`      whether a key may ask for this at this price, and as which prompts
 `money/`         keys, limits, prices, and where every unit goes
 `answers/`       one request from its body to its last byte
+`bodies`         how many bytes of requests are in memory
 `workers`        threads for long work on texts, so that the event loop goes on
 `exchange`       an answer in the making, apart from the connections that read it
 `balance_watch`  what can still be spent; alerts before it runs out

@@ -87,14 +87,22 @@ async def authenticate(gateway: Gateway, request: Request, *, reserves: bool = F
     return key
 
 
-async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body. Raises TooLarge, before it arrives if it says how long it is."""
+async def read_body(
+    request: Request,
+    limit: int = MAX_BODY_BYTES,
+    count: Callable[[int], None] = lambda size_bytes: None,
+) -> bytes:
+    """The whole body. Raises TooLarge, before it arrives if it says how long it is.
+
+    `count` is told of all that arrives, and may raise.
+    """
     too_large = TooLarge("the request is too large", f"at most {limit} bytes are taken")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise too_large
     received = bytearray()
     async for chunk in request.stream():
+        count(len(chunk))
         received += chunk
         if len(received) > limit:
             raise too_large
@@ -131,9 +139,10 @@ def _offer(
 def _add_completions(app: FastAPI, gateway: Gateway) -> None:
     async def answer(request: Request, endpoint: Endpoint) -> Response:
         key = await authenticate(gateway, request, reserves=True)
-        data = await read_body(request)
         try:
-            exchange = await take(gateway, key, endpoint, data, request.headers)
+            with gateway.bodies.of(key.key_id) as count:
+                data = await read_body(request, count=count)
+                exchange = await take(gateway, key, endpoint, data, request.headers)
         except HeadraceError as error:
             log.info("request refused", code=error.code, who=key.key_id)
             gateway.metrics.requests.labels("", error.api_code).inc()
@@ -239,11 +248,12 @@ def _add_batches(app: FastAPI, gateway: Gateway) -> None:
 
     one = schemas.object_of("batch")
 
-    @_offer(app, "POST", "/v1/batches", one, 400, 401, 404, 413, 500, body=schemas.BATCH_BODY)
+    @_offer(app, "POST", "/v1/batches", one, 400, 401, 404, 413, 429, 500, body=schemas.BATCH_BODY)
     async def create(request: Request) -> Response:
         """Run a file of requests as one order."""
         key = await authenticate(gateway, request)
-        body = read_json(await read_body(request))
+        with gateway.bodies.of(key.key_id) as count:
+            body = read_json(await read_body(request, count=count))
         terms = terms_of(request.headers, gateway.settings)
         return json_response(shown(await batches.create(key, body, terms)))
 

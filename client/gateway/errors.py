@@ -168,6 +168,17 @@ class DiskLow(HeadraceError):
     default_next = "delete files that are not needed, or ask the gateway's owner for more room"
 
 
+class BatchesFull(HeadraceError):
+    """The key has as many batches that have not ended as it may."""
+
+    code = "E-API-16"
+    exit_code = 7
+    http_status = 429
+    api_type = "rate_limit_error"
+    api_code = "too_many_batches"
+    default_next = "wait until one has ended, or cancel one"
+
+
 class NotDone(UsageError):
     """The object is not in a state in which this can be done."""
 

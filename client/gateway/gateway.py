@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from client.gateway.balance_watch import BalanceWatch
     from client.gateway.batches.batches import Batches
     from client.gateway.batches.files import Files
+    from client.gateway.bodies import Bodies
     from client.gateway.exchange import Exchanges
     from client.gateway.logins import Logins
     from client.gateway.metrics import GatewayMetrics
@@ -53,6 +54,7 @@ class Gateway:
     logins: Logins
     ledger: Ledger
     limiter: Limiter
+    bodies: Bodies
     workers: Workers
     exchanges: Exchanges
     files: Files

@@ -16,6 +16,7 @@ from client.gateway.balance_watch import EVENTS, BalanceWatch
 from client.gateway.batches.batches import Batches
 from client.gateway.batches.files import Files
 from client.gateway.batches.offline import BatchRunner
+from client.gateway.bodies import Bodies
 from client.gateway.exchange import Exchanges
 from client.gateway.gateway import Gateway
 from client.gateway.identity import identity_in, sole_gateway
@@ -114,6 +115,7 @@ def assemble(
         answerer=answerer,
         matcher=matcher,
         logins=Logins(database, clock),
+        bodies=Bodies(),
         workers=Workers(),
         exchanges=Exchanges(),
         batches=batches,

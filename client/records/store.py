@@ -6,7 +6,7 @@ Prompts and salts are kept because a dispute needs them. What is written survive
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
@@ -267,13 +267,17 @@ class ClientStore:
             statement = select(RequestRow).where(RequestRow.job_id == job_id)
             return list(session.exec(statement.order_by(col(RequestRow.request_index))))
 
-    def receipts(self, job_id: str | None = None) -> list[tuple[ReceiptRow, SignedReceipt]]:
-        """Receipts of a job, or all, by stage and request."""
+    def receipts(
+        self, job_id: str | None = None, requests: Collection[int] | None = None
+    ) -> list[tuple[ReceiptRow, SignedReceipt]]:
+        """Receipts of a job, or all, by stage and request; of these requests, or of all."""
         with Session(self._engine) as session:
             order = (col(ReceiptRow.request_index), col(ReceiptRow.stage))
             wanted = select(ReceiptRow).order_by(*order)
             if job_id is not None:
                 wanted = wanted.where(ReceiptRow.job_id == job_id)
+            if requests is not None:
+                wanted = wanted.where(col(ReceiptRow.request_index).in_(requests))
             kind, rows = SignedReceipt, session.exec(wanted)
             return [(row, msgspec.json.decode(row.signed_receipt, type=kind)) for row in rows]
 

@@ -392,6 +392,8 @@ class GatewaySettings(_Section):
     """How many batches run side by side; others wait for their turn."""
     batches_per_key: Annotated[int, Field(ge=1)] = 2
     """How many of these may be one key's."""
+    open_batches_per_key: Annotated[int, Field(ge=1)] = 100
+    """How many batches of a key, running and waiting, have not ended; more are refused."""
 
 
 class Auditor(_Section):

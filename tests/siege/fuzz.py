@@ -13,6 +13,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from typing import Any
 import msgspec
 
 import core.engine.model.anatomy  # noqa: F401 - unlisted models import torch: it is no growth
+from client.gateway.accepting import make_prompts
+from client.gateway.batches.batch_lines import BatchFile
+from client.gateway.openai.fields import CHAT, ENDPOINTS, read_json, read_wanted
+from client.gateway.openai.models import ServedModel
 from core.engine.weights.shape import describe_model
 from core.engine.weights.tensors import INDEX_FILE, TensorFolder, read_header
 from core.keys import keystore
@@ -27,6 +32,7 @@ from core.protocol import records
 from core.protocol.errors import HeadraceError
 from core.runtime.folders import Folders
 from core.runtime.settings import load
+from tests.client.gateway import toy
 from tests.town.fleet import machine_key
 from tests.town.orders import DOMAIN
 
@@ -276,6 +282,54 @@ def _fit(value: Any) -> Any:
     return value
 
 
+def _line(number: int) -> dict[str, Any]:
+    said = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "you"}]
+    body = {
+        "model": "toy",
+        "messages": said,
+        "max_tokens": 4,
+        "n": 2,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["a", "b"],
+        "seed": 3,
+        "logit_bias": {"5": -1.0},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "user": "x",
+    }
+    return {"custom_id": f"{number}", "method": "POST", "url": CHAT, "body": body}
+
+
+def _bodies(folder: Path) -> Subject:
+    served = ServedModel(toy.MODEL, toy.tokenizer_in(folder))
+
+    def read(data: bytes) -> None:
+        for endpoint in ENDPOINTS:
+            with suppress(HeadraceError):  # of the other endpoint
+                make_prompts(read_wanted(read_json(data), endpoint), served, "x", 64)
+        make_prompts(read_wanted(read_json(data), CHAT), served, "x", 64)
+
+    return Subject.of_json(read, _line(1)["body"])
+
+
+def _batches(folder: Path) -> Subject:
+    served = ServedModel(toy.MODEL, toy.tokenizer_in(folder))
+    path = folder / "batch.jsonl"
+    file = BatchFile(path, CHAT, 64)
+
+    def change(rng: random.Random) -> bytes:
+        return b"\n".join(change_json(_line(number), rng) for number in range(3))
+
+    def read() -> None:
+        lines = file.lines(file.model(), served)
+        assert [line.number for line in file.load(lines.good, served)] == [
+            place.number for place in lines.good
+        ]
+
+    return Subject(_writing(path, read), change)
+
+
 SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "keystores": _keystores,
     "configs": _configs,
@@ -283,6 +337,8 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "indexes": _indexes,
     "networks": _networks,
     "records": _records,
+    "bodies": _bodies,
+    "batches": _batches,
 }
 
 

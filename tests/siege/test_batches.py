@@ -6,8 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import openai
+import pytest
 
-from tests.client.gateway.batches.test_batches import begin, content, line, lines_of, wait
+from tests.client.gateway.batches.test_batches import (
+    CHAT,
+    begin,
+    content,
+    file_of,
+    line,
+    lines_of,
+    wait,
+)
 from tests.client.gateway.world import World
 
 RATE = {"requests_per_minute": 4}
@@ -60,6 +69,33 @@ def test_a_waiting_batch_can_be_cancelled(world: World) -> None:
         client.batches.cancel(batch.id)
         ended = wait(client, batch.id)
         assert (ended.status, ended.request_counts.completed) == ("cancelled", 4)
+
+
+def test_a_key_has_only_so_many_batches_that_have_not_ended(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(flags={"gateway.open_batches_per_key": "3"})
+    world.offline.stop_after = 0
+    with client_of(world) as greedy, client_of(world, name="other") as other:
+        batches = [begin(greedy, [line(1)]).id for _ in range(3)]
+        with pytest.raises(openai.RateLimitError, match="too many batches") as refused:
+            begin(greedy, [line(1)])
+        assert refused.value.code == "too_many_batches"
+        begin(other, [line(1)])
+        world.loop.call_soon_threadsafe(world.offline.go_on.set)
+        assert {wait(greedy, one).status for one in batches} == {"completed"}
+        begin(greedy, [line(1)])
+
+
+def test_making_a_batch_is_a_request_of_its_keys_rate(world: World) -> None:
+    with client_of(world, requests_per_minute=2) as client:
+        client.max_retries = 0
+        file = client.files.create(file=file_of(["no line"]), purpose="batch")
+        asked = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+        for _ in range(2):
+            client.batches.create(**asked)
+        with pytest.raises(openai.RateLimitError, match="too many requests"):
+            client.batches.create(**asked)
 
 
 def test_so_many_batches_run_at_once_and_the_others_wait(make_world: Callable[..., World]) -> None:

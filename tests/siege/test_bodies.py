@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from client.gateway import bodies
 from client.gateway.app import MAX_BODY_BYTES
 from client.gateway.workers import SHORT_BYTES
 from tests.client.gateway.toy import CONTEXT
@@ -24,6 +26,36 @@ def http(world: World) -> Iterator[httpx2.Client]:
     headers = {"authorization": f"Bearer {world.new_key()}"}
     with httpx2.Client(base_url=world.url, headers=headers, timeout=5) as client:
         yield client
+
+
+def test_bodies_that_do_not_end_have_a_bound_a_key_and_others_are_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MOST_OF_A_KEY", 2**20)
+    secret = world.new_key()
+    sockets = [_half_a_body(world, secret, 300_000) for _ in range(3)]
+    try:
+        world.until(lambda: world.gateway.bodies._held.total() == 900_000)
+        one_more = _half_a_body(world, secret, 300_000)
+        assert b" 429 " in one_more.recv(4096).splitlines()[0]
+        one_more.close()
+        headers = {"authorization": f"Bearer {world.new_key('other')}"}
+        asked = {"model": "toy", "messages": said("say:x")}
+        answer = httpx2.post(f"{world.base_url}/chat/completions", json=asked, headers=headers)
+        assert answer.status_code == 200
+    finally:
+        for one in sockets:
+            one.close()
+    world.until(lambda: not world.gateway.bodies._held)
+
+
+def _half_a_body(world: World, secret: str, size: int) -> socket.socket:
+    """A connection that has sent so much of a body of twice that size."""
+    connection = socket.create_connection(("127.0.0.1", world.port), timeout=10)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\n"
+    head += f"content-length: {2 * size}\r\n\r\n"
+    connection.sendall(head.encode() + b" " * size)
+    return connection
 
 
 def said(*texts: str) -> list[dict[str, str]]:

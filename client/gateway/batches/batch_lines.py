@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from client.orders.orders import Prompt
 
 MOST_LINES = 50_000
+#: Of the lines of one order, which are in memory while it runs: some 40 MB.
+MOST_PROMPT_TOKENS = 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -39,12 +42,6 @@ class BatchRequest:
     custom_id: str
     wanted: RequestBody
     prompts: tuple[Prompt, ...] = ()
-    tokens_in: int = 0
-
-    @property
-    def tokens_most(self) -> int:
-        """What its answers may need at most, each with its prompt."""
-        return sum(len(one.ids) + one.sampling.max_new_tokens for one in self.prompts)
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,31 @@ class BadLine:
     error: HeadraceError
 
 
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """A good line: where it lies in its file, and what its answers, `choices` of one prompt, need.
+
+    `tokens_in` are the prompt's; `tokens_most` are of all answers, each with its prompt.
+    """
+
+    number: int
+    offset: int
+    size_bytes: int
+    choices: int
+    tokens_in: int
+    tokens_most: int
+
+    @property
+    def names(self) -> list[str]:
+        """Of its prompts."""
+        return [f"{self.number}.{choice}" for choice in range(self.choices)]
+
+
 @dataclass
 class Lines:
-    """A file as it was read."""
+    """What a file holds, without its texts."""
 
-    good: list[BatchRequest] = field(default_factory=list)
+    good: list[LinePlace] = field(default_factory=list)
     bad: list[BadLine] = field(default_factory=list)
 
     @property
@@ -68,60 +85,117 @@ class Lines:
         return len(self.good) + len(self.bad)
 
 
-def read_lines(path: Path, endpoint: Endpoint) -> Lines:
-    """The file's lines; all good ones ask the first one's model. Raises UsageError for too many."""
-    found, seen = Lines(), set[str]()
-    with path.open("rb") as file:
-        for number, data in enumerate(file, start=1):
-            text = data.removeprefix(BYTE_ORDER_MARK) if number == 1 else data
-            if not text.strip():
-                continue
-            if found.total >= MOST_LINES:
-                raise UsageError("the file has too many lines", f"at most {MOST_LINES} are taken")
-            custom_id = ""
+@dataclass(frozen=True)
+class BatchFile:
+    """A batch's input, of which few lines are in memory at once."""
+
+    path: Path
+    endpoint: Endpoint
+    default_max_tokens: int
+
+    def model(self) -> str | None:
+        """The model of the first good line, which all ask; None if no line is good.
+
+        Raises UsageError for too many lines.
+        """
+        for _, _, entry in self._entries():
+            if isinstance(entry, BatchRequest):
+                return entry.wanted.model
+        return None
+
+    def lines(self, model: str | None, served: ServedModel | None) -> Lines:
+        """All lines, each a good one if it asks this model for what fits it.
+
+        Raises UsageError for too many lines.
+        """
+        found, seen = Lines(), set[bytes]()
+        for offset, size, entry in self._entries():
             try:
-                entry = _entry(number, text)
-                custom_id = _custom_id(number, entry, seen)
-                wanted = _wanted(entry, endpoint)
-                model = found.good[0].wanted.model if found.good else wanted.model
-                if wanted.model != model:
+                if isinstance(entry, BadLine):
+                    raise entry.error
+                digest = hashlib.sha256(entry.custom_id.encode()).digest()
+                if digest in seen:
+                    why = "its custom_id was used before"
+                    raise LineInvalid(entry.number, why, custom_id=entry.custom_id)
+                if entry.wanted.model != model:
                     raise BadParameter("model", f"one batch has one model, here {model}")
+                assert served is not None  # where a line is good, it has a model
+                prompts = self._prompts(entry, served)
             except HeadraceError as error:
-                found.bad.append(BadLine(number, custom_id, error))
+                found.bad.append(BadLine(entry.number, entry.custom_id, error))
                 continue
-            seen.add(custom_id)
-            found.good.append(BatchRequest(number, custom_id, wanted))
-    return found
+            seen.add(digest)
+            needs = [len(one.ids) + one.sampling.max_new_tokens for one in prompts]
+            tokens = len(prompts[0].ids), sum(needs)
+            found.good.append(LinePlace(entry.number, offset, size, len(prompts), *tokens))
+        return found
 
+    def read(self, places: Iterable[LinePlace]) -> list[BatchRequest]:
+        """Good lines, without their prompts."""
+        with self.path.open("rb") as file:
+            return [self._read(file, place) for place in places]
 
-def with_prompts(lines: Lines, served: ServedModel, default_max_tokens: int) -> Lines:
-    """The same lines as prompts of the model; what does not fit it joins the bad ones."""
-    found = Lines(bad=list(lines.bad))
-    for line in lines.good:
+    def load(self, places: Iterable[LinePlace], served: ServedModel) -> list[BatchRequest]:
+        """Good lines with their prompts."""
+        found = self.read(places)
+        return [replace(line, prompts=self._prompts(line, served)) for line in found]
+
+    def _read(self, file: BinaryIO, place: LinePlace) -> BatchRequest:
+        file.seek(place.offset)
+        entry = self._entry(place.number, file.read(place.size_bytes))
+        if isinstance(entry, BadLine):
+            raise entry.error
+        return entry
+
+    def _prompts(self, line: BatchRequest, served: ServedModel) -> tuple[Prompt, ...]:
+        pairs, _ = make_prompts(line.wanted, served, str(line.number), self.default_max_tokens)
+        return tuple(prompt for prompt, _ in pairs)
+
+    def _entries(self) -> Iterator[tuple[int, int, BatchRequest | BadLine]]:
+        """Offset, bytes and content of each line that is not empty."""
+        offset = number = total = 0
+        with self.path.open("rb") as file:
+            while data := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                size = len(data)
+                if size > MAX_LINE_BYTES and not data.endswith(b"\n"):
+                    size += _skip_line(file)
+                if data.strip() not in (b"", BYTE_ORDER_MARK):
+                    total += 1
+                    if total > MOST_LINES:
+                        why = f"at most {MOST_LINES} are taken"
+                        raise UsageError("the file has too many lines", why)
+                    yield offset, size, self._entry(number, data)
+                offset += size
+
+    def _entry(self, number: int, data: bytes) -> BatchRequest | BadLine:
+        custom_id = ""
         try:
-            pairs, tokens_in = make_prompts(
-                line.wanted, served, str(line.number), default_max_tokens
-            )
+            entry = _entry(number, data.removeprefix(BYTE_ORDER_MARK) if number == 1 else data)
+            custom_id = _custom_id(number, entry)
+            return BatchRequest(number, custom_id, _wanted(entry, self.endpoint))
         except HeadraceError as error:
-            found.bad.append(BadLine(line.number, line.custom_id, error))
-            continue
-        prompts = tuple(prompt for prompt, _ in pairs)
-        found.good.append(replace(line, prompts=prompts, tokens_in=tokens_in))
-    found.bad.sort(key=lambda bad: bad.number)
-    return found
+            return BadLine(number, custom_id, error)
 
 
 def parts_of(
-    lines: Sequence[BatchRequest], most_lines: float, most_tokens: float
-) -> Iterator[list[BatchRequest]]:
+    lines: Sequence[LinePlace], most_lines: float, most_tokens: float
+) -> Iterator[list[LinePlace]]:
     """The lines in groups that are one order each, within these bounds; a long line is alone."""
-    part, prompts, tokens = list[BatchRequest](), 0, 0
+    part, prompts, tokens, tokens_in = list[LinePlace](), 0, 0, 0
     for line in lines:
-        prompts, tokens = prompts + len(line.prompts), tokens + line.tokens_most
-        is_full = len(part) >= most_lines or tokens > most_tokens or prompts > wire.MAX_REQUESTS
+        prompts, tokens = prompts + line.choices, tokens + line.tokens_most
+        tokens_in += line.tokens_in
+        is_full = (
+            len(part) >= most_lines
+            or tokens > most_tokens
+            or prompts > wire.MAX_REQUESTS
+            or tokens_in > MOST_PROMPT_TOKENS
+        )
         if part and is_full:
             yield part
-            part, prompts, tokens = [], len(line.prompts), line.tokens_most
+            part, prompts, tokens = [], line.choices, line.tokens_most
+            tokens_in = line.tokens_in
         part.append(line)
     if part:
         yield part
@@ -136,6 +210,7 @@ def place_of(custom_id: str) -> tuple[int, int]:
 def output_line(
     batch_id: str,
     line: BatchRequest,
+    tokens_in: int,
     answers: Sequence[BatchAnswerRow],
     served: ServedModel,
     created: int,
@@ -145,7 +220,7 @@ def output_line(
     frame = head_of(line.wanted, served, request_id, created)
     choices = [_choice(line, row, served, frame.with_logprobs) for row in answers]
     produced = sum(len(json.loads(row.tokens)) for row in answers)
-    body = frame.body(choices, Usage(line.tokens_in, produced))
+    body = frame.body(choices, Usage(tokens_in, produced))
     if line.wanted.warnings:
         body["warnings"] = list(line.wanted.warnings)
     response = {"status_code": 200, "request_id": request_id, "body": body}
@@ -163,6 +238,7 @@ def error_line(batch_id: str, bad: BadLine) -> bytes:
 
 def receipt_line(
     line: BatchRequest,
+    tokens_in: int,
     answers: Sequence[BatchAnswerRow],
     receipts: Mapping[tuple[str, int], list[Any]],
 ) -> bytes:
@@ -173,7 +249,7 @@ def receipt_line(
             "job": row.job_id,
             "request_index": row.job_request,
             "operators": json.loads(row.operators),
-            "tokens_in": len(line.prompts[row.answer_index].ids),
+            "tokens_in": tokens_in,
             "tokens_out": len(json.loads(row.tokens)),
             "receipts": receipts.get((row.job_id, row.job_request), []),
         }
@@ -213,6 +289,16 @@ def _encoded(batch_id: str, number: int, custom_id: str, response: Any, error: A
     return msgspec.json.encode(entry) + b"\n"
 
 
+def _skip_line(file: BinaryIO) -> int:
+    """Read to the end of a line that is refused; how many bytes."""
+    skipped = 0
+    while rest := file.readline(MAX_LINE_BYTES):
+        skipped += len(rest)
+        if rest.endswith(b"\n"):
+            break
+    return skipped
+
+
 def _entry(number: int, data: bytes) -> dict[str, Any]:
     if len(data) > MAX_LINE_BYTES:
         raise LineInvalid(number, f"it is longer than {MAX_LINE_BYTES} bytes")
@@ -222,12 +308,10 @@ def _entry(number: int, data: bytes) -> dict[str, Any]:
         raise LineInvalid(number, error.why) from None
 
 
-def _custom_id(number: int, entry: Mapping[str, Any], seen: Iterable[str]) -> str:
+def _custom_id(number: int, entry: Mapping[str, Any]) -> str:
     custom_id = entry.get("custom_id")
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= 512:
         raise LineInvalid(number, "custom_id must be a text of 1 to 512 characters")
-    if custom_id in seen:
-        raise LineInvalid(number, "its custom_id was used before", custom_id=custom_id)
     return custom_id
 
 

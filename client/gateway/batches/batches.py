@@ -12,24 +12,25 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from sqlmodel import col, func, select
 
 from client.gateway.accepting import check_model, check_price
 from client.gateway.batches import batch_lines
-from client.gateway.batches.batch_lines import BadLine, BatchRequest, Lines, place_of
+from client.gateway.batches.batch_lines import BadLine, BatchFile, LinePlace, Lines, place_of
 from client.gateway.batches.files import page_after
+from client.gateway.batches.kept_answers import KeptAnswers
 from client.gateway.batches.offline import BatchRunner, LineAnswer
-from client.gateway.errors import BadParameter, NotDone, NotOffered
+from client.gateway.batches.results import BatchResults
+from client.gateway.errors import BadParameter, BatchesFull, NotDone, NotOffered
 from client.gateway.money.ledger import Bill
-from client.gateway.money.signed import stage_receipts
 from client.gateway.openai.fields import ENDPOINTS, Endpoint
 from client.gateway.openai.shapes import receipt_of
 from client.gateway.openai.terms import terms_from, terms_json
 from client.gateway.records.database import in_database
-from client.gateway.records.tables import BatchAnswerRow, BatchRow
+from client.gateway.records.tables import BatchRow
 from client.records.statements import Transaction
 from client.sessions.answering import AskTerms
 from core.protocol.errors import DeadlinePassed, HeadraceError, Interrupted, UsageError
@@ -85,7 +86,10 @@ class Batches:
     _turns: dict[str, asyncio.Semaphore] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.settings.gateway.batches_at_once)
+        self.answers = KeptAnswers(self.database, self.clock)
+        self._running = asyncio.Semaphore(self.settings.gateway.batches_at_once)
+        #: One file is read and tokenised at a time.
+        self._reading = asyncio.Semaphore(1)
 
     async def start(self) -> int:
         """Go on with what an earlier life of this gateway left; how many.
@@ -105,7 +109,11 @@ class Batches:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def create(self, key: ApiKey, body: Mapping[str, Any], terms: AskTerms) -> BatchRow:
-        """A new batch, which begins at once. Raises BadParameter, NotOffered."""
+        """A new batch, which begins when it is its turn.
+
+        Raises BadParameter, NotOffered, RateLimited, BatchesFull.
+        """
+        self.limiter.take_request(key)
         endpoint, window = body.get("endpoint"), body.get("completion_window")
         if endpoint not in ENDPOINTS:
             raise BadParameter("endpoint", f"it must be one of {', '.join(ENDPOINTS)}")
@@ -221,7 +229,7 @@ class Batches:
             return
         left_s = row.expires_at - self.clock.now()
         limit = asyncio.timeout(max(0.0, left_s))
-        async with limit, self._turn_of(row.key_id), self._places:
+        async with limit, self._turn_of(row.key_id), self._running:
             await self._run(row, limit)
 
     def _turn_of(self, key_id: str) -> asyncio.Semaphore:
@@ -231,13 +239,14 @@ class Batches:
     async def _run(self, row: BatchRow, limit: asyncio.Timeout) -> None:
         """From its file to its end. The limit holds until everything is answered."""
         key = await self.keys.get(row.key_id)
-        lines = await self._read(row)
-        if lines.good:
-            model = lines.good[0].wanted.model
-            if key is not None:
-                check_model(key, model)
-            served, lines = await self._with_prompts(lines, model)
-        if not lines.good:
+        file = self._file_of(row)
+        async with self._reading:
+            model = await asyncio.to_thread(file.model)
+        if model is not None and key is not None:
+            check_model(key, model)
+        served = None if model is None else await self.catalogue.find(model)
+        lines = await self._lines(file, model, served)
+        if served is None or not lines.good:
             await self._refuse(row, lines)
             return
         terms = terms_from(json.loads(row.terms))
@@ -246,30 +255,30 @@ class Batches:
         else:
             of = row.batch_id, served.model, served.tokenizer
             for answer in await self.offline.recover(*of):
-                await self._keep(row.batch_id, answer)
+                await self.answers.keep(row.batch_id, answer)
         failures = await self._answer(row, key, served, lines, terms)
         limit.reschedule(None)
-        await self._finish(row.batch_id, "completed", served, lines, failures, None)
+        await self._finish(row, "completed", served, lines, failures, None)
 
-    async def _read(self, row: BatchRow) -> Lines:
+    def _file_of(self, row: BatchRow) -> BatchFile:
         path = self.files.path(row.input_file_id)
         if not path.is_file():
             why = f"{row.input_file_id} was deleted, or is another gateway's"
             raise UsageError("the input file is gone", why)
         endpoint: Endpoint = next(known for known in ENDPOINTS if known == row.endpoint)
-        return await asyncio.to_thread(batch_lines.read_lines, path, endpoint)
+        return BatchFile(path, endpoint, self.settings.gateway.max_tokens)
 
-    async def _with_prompts(self, lines: Lines, model: str) -> tuple[ServedModel, Lines]:
-        served, most = await self.catalogue.find(model), self.settings.gateway.max_tokens
-        return served, await asyncio.to_thread(batch_lines.with_prompts, lines, served, most)
+    async def _lines(self, file: BatchFile, model: str | None, served: ServedModel | None) -> Lines:
+        """All of them, read one batch after the other."""
+        async with self._reading:
+            return await asyncio.to_thread(file.lines, model, served)
 
     async def _reserve(
         self, row: BatchRow, served: ServedModel, lines: Lines, terms: AskTerms
     ) -> None:
         """Hold the most it can cost against its key's budget. Raises BudgetExceeded, NoCapacity."""
-        prompts = [prompt for line in lines.good for prompt in line.prompts]
-        tokens_in = sum(len(prompt.ids) for prompt in prompts)
-        tokens_out = sum(prompt.sampling.max_new_tokens for prompt in prompts)
+        tokens_in = sum(line.tokens_in * line.choices for line in lines.good)
+        tokens_out = sum(line.tokens_most for line in lines.good) - tokens_in
         priced = await self.prices.price(served.model, tokens_in, tokens_out, terms)
         check_price(self.settings, priced, terms)
         await self._hold(row.batch_id, served.name, priced.most_units, lines)
@@ -286,34 +295,31 @@ class Batches:
 
         Returns what could not be answered.
         """
-        known = {(a.line_number, a.answer_index) for a in await self.answers(row.batch_id)}
-        todo = [
-            line
-            for line in lines.good
-            if any(place_of(prompt.custom_id) not in known for prompt in line.prompts)
-        ]
+        file, known = self._file_of(row), await self.answers.counts(row.batch_id)
+        todo = [line for line in lines.good if known[line.number] < line.choices]
         failures: dict[str, HeadraceError] = {}
         keeping = set[asyncio.Future[None]]()
         produced = dict[str, int]()  # by prompt, of the present order
 
         def keep(answer: LineAnswer) -> None:
             produced[answer.custom_id] = len(answer.tokens)
-            kept = asyncio.ensure_future(self._keep(row.batch_id, answer))
+            kept = asyncio.ensure_future(self.answers.keep(row.batch_id, answer))
             keeping.add(kept)
             kept.add_done_callback(keeping.discard)
 
         of = row.batch_id, served.model, served.tokenizer
         share = (math.inf, math.inf) if key is None else self.limiter.share(key)
         for part in batch_lines.parts_of(todo, *share):
-            prompts = [
-                prompt
-                for line in part
-                for prompt in line.prompts
-                if place_of(prompt.custom_id) not in known
-            ]
             tokens = sum(line.tokens_most for line in part)
             if key is not None:
                 await self.limiter.wait(key, len(part), tokens)
+            kept = await self.answers.names(row.batch_id, part)
+            prompts = [
+                prompt
+                for line in await asyncio.to_thread(file.load, part, served)
+                for prompt in line.prompts
+                if place_of(prompt.custom_id) not in kept
+            ]
             produced.clear()
             try:
                 failures |= await self.offline.run(*of, prompts, terms, keep)
@@ -335,20 +341,24 @@ class Batches:
         ] or [
             {"code": "empty_file", "message": "the file has no lines", "line": None, "param": None}
         ]
-        await self._end(row.batch_id, "failed", lines, Bill(0, 0, 0), errors, {})
+        await self._end(row.batch_id, "failed", 0, lines.total, Bill(0, 0, 0), errors, {})
 
     async def _end_early(self, batch_id: str, status: str, error: HeadraceError) -> None:
         """Write down what is done; the lines that are not get this error."""
         row = await self.get(batch_id)
         if row.status == "validating" or (row.status == "cancelling" and not row.in_progress_at):
-            await self._end(batch_id, status, Lines(), Bill(0, 0, 0), [_told(error)], {})
+            await self._end(batch_id, status, 0, 0, Bill(0, 0, 0), [_told(error)], {})
             return
-        served, lines = await self._with_prompts(await self._read(row), row.model)
-        await self._finish(batch_id, status, served, lines, {}, error)
+        served = await self.catalogue.find(row.model)
+        file = self._file_of(row)
+        async with self._reading:
+            model = await asyncio.to_thread(file.model)
+        lines = await self._lines(file, model, served)
+        await self._finish(row, status, served, lines, {}, error)
 
     async def _finish(
         self,
-        batch_id: str,
+        row: BatchRow,
         status: str,
         served: ServedModel,
         lines: Lines,
@@ -356,35 +366,22 @@ class Batches:
         error: HeadraceError | None,
     ) -> None:
         """Files, bill, and the batch's end."""
-        row = await self.get(batch_id)
-        now = int(self.clock.now())
+        batch_id = row.batch_id
+        results = BatchResults(batch_id, self._file_of(row), self.answers, self.store)
         if status == "completed":
             await self._finalize(batch_id)
-        by_line: dict[int, list[BatchAnswerRow]] = {}
-        for answer in await self.answers(batch_id):
-            by_line.setdefault(answer.line_number, []).append(answer)
-        done = [
-            line for line in lines.good if len(by_line.get(line.number, ())) == len(line.prompts)
-        ]
-        finished = {line.number for line in done}
-        unanswered = [
-            BadLine(line.number, line.custom_id, _why(line, failures, error))
-            for line in lines.good
-            if line.number not in finished
-        ]
-        bad = sorted([*lines.bad, *unanswered], key=lambda one: one.number)
-        signed = await stage_receipts(
-            self.store, {(a.job_id, a.job_request) for answers in by_line.values() for a in answers}
-        )
-        answered = [(line, by_line[line.number]) for line in done]
-        outputs = (batch_lines.output_line(batch_id, *one, served, now) for one in answered)
-        refusals = (batch_lines.error_line(batch_id, one) for one in bad)
-        receipts = (batch_lines.receipt_line(*one, signed) for one in answered)
+        answered = await self.answers.counts(batch_id)
+        done = [line for line in lines.good if answered[line.number] == line.choices]
+        left = [line for line in lines.good if answered[line.number] != line.choices]
+        without: list[BadLine | LinePlace] = [*lines.bad, *left]
+        bad = sorted(without, key=lambda line: line.number)
+        why = partial(_why, failures, error)
+        now = int(self.clock.now())
         ids: dict[str, str | None] = {}
         for kind, mark, of, content in (
-            ("output", "out", done, outputs),
-            ("error", "err", bad, refusals),
-            ("receipts", "rcp", done, receipts),
+            ("output", "out", done, results.outputs(done, served, now)),
+            ("error", "err", bad, results.errors(bad, why)),
+            ("receipts", "rcp", done, results.receipts(done)),
         ):
             if of:
                 file_id = f"file-{batch_id.removeprefix('batch_')}{mark}"
@@ -395,7 +392,7 @@ class Batches:
         errors = []
         if error is not None and status != "cancelled":
             errors = [_told(error) | {"message": f"{error.what}: {error.why}", "param": None}]
-        await self._end(batch_id, status, Lines(done, bad), bill, errors, ids)
+        await self._end(batch_id, status, len(done), len(bad), bill, errors, ids)
         self.metrics.paid(served.name, bill.tokens_in, bill.tokens_out, bill.cost_units)
 
     @in_database
@@ -431,8 +428,12 @@ class Batches:
 
     @in_database
     def _save(self, **values: Any) -> BatchRow:
-        row = BatchRow(**values)
+        row, most = BatchRow(**values), self.settings.gateway.open_batches_per_key
         with self.database.session() as session:
+            of_key = BatchRow.key_id == row.key_id, col(BatchRow.status).in_(RUNNING)
+            if session.exec(select(func.count()).where(*of_key)).one() >= most:
+                why = f"{most} have not ended, and a key has no more of these"
+                raise BatchesFull("the key has too many batches", why)
             session.add(row)
         return row
 
@@ -453,14 +454,6 @@ class Batches:
             newest = (col(BatchRow.created_at).desc(), col(BatchRow.batch_id).desc())
             rows = list(session.exec(wanted.order_by(*newest)).all())
         return page_after(rows, after, limit, lambda row: row.batch_id)
-
-    @in_database
-    def answers(self, batch_id: str) -> list[BatchAnswerRow]:
-        """Finished answers, by line."""
-        with self.database.session() as session:
-            wanted = select(BatchAnswerRow).where(BatchAnswerRow.batch_id == batch_id)
-            order = (col(BatchAnswerRow.line_number), col(BatchAnswerRow.answer_index))
-            return list(session.exec(wanted.order_by(*order)).all())
 
     @in_database
     def _ask_to_cancel(self, batch_id: str) -> BatchRow:
@@ -492,40 +485,12 @@ class Batches:
             session.add(row)
 
     @in_database
-    def _keep(self, batch_id: str, answer: LineAnswer) -> None:
-        number, choice = place_of(answer.custom_id)
-        logprobs = answer.logprobs if any(answer.logprobs) else None
-        with self.database.session() as session:
-            is_new = session.get(BatchAnswerRow, (batch_id, number, choice)) is None
-            session.merge(
-                BatchAnswerRow(
-                    batch_id=batch_id,
-                    line_number=number,
-                    answer_index=choice,
-                    job_id=answer.job_id,
-                    job_request=answer.job_request,
-                    operators=json.dumps(answer.operators),
-                    tokens=json.dumps(answer.tokens),
-                    logprobs=msgspec.json.encode(logprobs).decode(),
-                    finish=answer.finish,
-                    ended_at=int(self.clock.now()),
-                )
-            )
-            if is_new:
-                session.flush()
-                lines = select(func.count(func.distinct(col(BatchAnswerRow.line_number))))
-                row = session.get_one(BatchRow, batch_id)
-                row.lines_done = session.exec(
-                    lines.where(BatchAnswerRow.batch_id == batch_id)
-                ).one()
-                session.add(row)
-
-    @in_database
     def _end(
         self,
         batch_id: str,
         status: str,
-        lines: Lines,
+        done: int,
+        failed: int,
         bill: Bill,
         errors: Sequence[Mapping[str, Any]],
         files: Mapping[str, str | None],
@@ -534,9 +499,8 @@ class Batches:
             row = session.get_one(BatchRow, batch_id)
             if row.ended_at is not None:
                 return
-            if lines.total:
-                row.lines_total = lines.total
-                row.lines_done, row.lines_failed = len(lines.good), len(lines.bad)
+            if done + failed:
+                row.lines_total, row.lines_done, row.lines_failed = done + failed, done, failed
             for name, file_id in files.items():
                 setattr(row, name, file_id)
             self._close(session, row, status, bill, errors)
@@ -601,11 +565,11 @@ def _told(error: HeadraceError) -> dict[str, Any]:
 
 
 def _why(
-    line: BatchRequest, failures: Mapping[str, HeadraceError], error: HeadraceError | None
+    failures: Mapping[str, HeadraceError], error: HeadraceError | None, line: LinePlace
 ) -> HeadraceError:
-    for prompt in line.prompts:
-        if prompt.custom_id in failures:
-            return failures[prompt.custom_id]
+    for name in line.names:
+        if name in failures:
+            return failures[name]
     return error or HeadraceError("the line was not answered", "nobody said why")
 
 

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -80,13 +80,13 @@ class Files:
                 del self.arriving[key_id]
 
     async def write(
-        self, file_id: str, key_id: str, filename: str, purpose: str, lines: Iterable[bytes]
+        self, file_id: str, key_id: str, filename: str, purpose: str, content: AsyncIterable[bytes]
     ) -> FileRow:
         """Keep a file of our own; written again under the same id it replaces what was there."""
         draft, size = self._draft(file_id), 0
         with _writing(draft) as out:
-            for line in lines:
-                size += out.write(line)
+            async for some in content:
+                size += out.write(some)
         draft.replace(self.path(file_id))
         return await self._keep(file_id, key_id, filename, purpose, size)
 

@@ -29,11 +29,10 @@ def _stage_receipts(
 ) -> dict[tuple[str, int], list[dict[str, Any]]]:
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for job_id in {job for job, _ in wanted if job}:
-        for row, signed in store.receipts(job_id):
-            covered = [leaf.request_index for leaf in signed.leaves]
-            if row.request_index < 0:
-                continue  # over the whole job: the requests' own say the same
-            for index in covered:
+        requests = [index for job, index in wanted if job == job_id]
+        for row, signed in store.receipts(job_id, requests):
+            for leaf in signed.leaves:
+                index = leaf.request_index
                 if (job_id, index) in wanted:
                     shown = {
                         "receipt": ids.full(ids.Kind.RECEIPT, receipt_hash(signed)),
