@@ -7,6 +7,7 @@
 `redact`       what must never be written down, taken out of logs and debug files
 `clock`        what time it is: the system's or a test's
 `tasks`        tasks that are held on to until they end
+`sharing`      a look at a slow source, shared by all who ask
 `retry`        a call that may fail for a while, repeated
 `garbage`      what the interpreter looks at when it looks for garbage
 `database`     a daemon's database, opened and brought up to date

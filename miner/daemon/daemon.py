@@ -41,6 +41,7 @@ from core.runtime.network.pulse import Beat
 from core.runtime.network.transport import Swarm
 from core.runtime.retry import Backoff, retry
 from core.runtime.settings import Settings
+from core.runtime.sharing import SharedLook
 from miner.chain.onchain import MinerChain, News
 from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
@@ -226,7 +227,7 @@ class MinerDaemon:
             self._compute,
             self._outboxes,
             self._clock.monotonic,
-            look_for_disputes=self._follow_chain,
+            look_for_disputes=SharedLook(self._follow_chain, self._clock.monotonic).fresh,
             on_shown=lambda peer, message, data: self._defence.shown(peer, message, data),
             on_allocated=self._take_allocation,
             neighbours=self._neighbours,

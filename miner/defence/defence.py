@@ -11,6 +11,7 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from core.protocol.errors import HeadraceError
 from core.protocol.signing import DigestSigner
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
+from core.runtime.sharing import SharedLook
 from miner.defence.shown_trace import ShownNodes
 from miner.records.store import MinerStore
 from miner.serving.job_table import Refused
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 RETRY_S = 2.0
 #: How long an accuser may take to begin to show its trace off chain; an honest one begins at once.
 OFFER_S = 10.0
+#: How often what an accuser shows has the state of its game read.
+STATE_EVERY_S = 0.25
 UNAUTHORISED, NOT_NOW, NOT_SHOWN = "E-PEER-AUTH", "E-GAME-NOT-NOW", "E-GAME-HASHES"
 TraceHook = Callable[["TraceModel"], "TraceModel"]
 _SIDES: tuple[wire.Side, ...] = ("in", "out", "states")
@@ -81,6 +85,7 @@ class Defence:
         self.model_dir, self.folder, self.on_move = model_dir, folder, on_move
         self.trace_hook, self.patience_s = trace_hook, patience_s
         self._owner, self._next_block = owner.lower(), first_block
+        self._look = SharedLook(self.look, clock.monotonic, sleep=clock.sleep)
         self._games: dict[str, _AccusedGame] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -120,9 +125,12 @@ class Defence:
         await asyncio.gather(*self._tasks.values())
 
     async def shown(self, peer: str, message: wire.ShowNode, data: bytes) -> wire.Differs:
-        """What differs in a trace that an accuser shows. Raises Refused, ChainUnreachable."""
+        """What differs in a trace that an accuser shows. Raises Refused, ChainUnreachable.
+
+        Strangers who ask have the chain looked at once a second, all together.
+        """
         if message.dispute not in self._games:
-            await self.look()
+            await self._look.fresh()
         game = self._games.get(message.dispute)
         if game is None or game.accuser != peer.lower():
             raise Refused(UNAUTHORISED, f"{peer} accuses us of nothing there")
@@ -160,13 +168,19 @@ class _AccusedGame(Party):
         self._defence = defence
         self._player: Accused | None = None
         self._preparing = asyncio.Lock()
+        self._state = SharedLook(
+            partial(read_game, defence.chain, opened),
+            defence.clock.monotonic,
+            every_s=STATE_EVERY_S,
+            sleep=defence.clock.sleep,
+        )
         self._shown: ShownNodes | None = None
         self._wait_until: float | None = None
         self._has_no_answer = False
 
     async def compare(self, message: wire.ShowNode, data: bytes) -> wire.Differs:
         """What differs in a node that the accuser shows. Raises Refused, ChainUnreachable."""
-        seen = await read_game(self._chain, self._opened)
+        seen = await self._state.fresh()
         if seen.phase != Phase.PICKING or seen.claim is None:
             raise Refused(NOT_NOW, f"the dispute is {seen.phase.name.lower()}")
         self._begin_to_wait()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
 from core.runtime.network.channel import Answer, Channel
+from core.runtime.sharing import SharedLook
 from core.runtime.tasks import spawn
 from miner.chain import admission
 from miner.compute.compute import Compute
@@ -53,6 +55,7 @@ FORGOTTEN_S = 30.0
 LEFT_S = 3.0
 ASK_NEXT_S = 2.0
 MAX_RUNS = 1024
+MOST_LOOKS = 256
 #: A request ends at a later stage when the first one has begun the next.
 SLOTS_SLACK = 2
 
@@ -93,6 +96,7 @@ class StageService:
         self._book = table.book
         self._monotonic = monotonic
         self._look_for_disputes = look_for_disputes
+        self._jurors_of: dict[str, SharedLook[list[str]]] = {}
         self._on_shown, self._on_allocated = on_shown, on_allocated
         self._neighbours = neighbours
         self._guesses = guesses
@@ -628,7 +632,7 @@ class StageService:
                 jurors=jurors,
             )
 
-        if not allowed([]) and not allowed(await self._jurors(stored.job_id)):
+        if not allowed([]) and not allowed(await self._jurors(stored.job_id).fresh()):
             raise Refused(UNAUTHORISED, f"{channel.peer} has no part in this job")
         return await self._book.disk(answers.answer, self._book.store, stored, message)
 
@@ -639,7 +643,16 @@ class StageService:
             raise Refused(answers.NOT_KEPT, "this machine plays no disputes")
         return await self._on_shown(channel.peer, message, bytes(payload))
 
-    async def _jurors(self, job_id: str) -> list[str]:
+    def _jurors(self, job_id: str) -> SharedLook[list[str]]:
+        """Who was drawn for disputes over a job: however many ask, the chain is asked seldom."""
+        if job_id not in self._jurors_of:
+            while len(self._jurors_of) >= MOST_LOOKS:
+                del self._jurors_of[next(iter(self._jurors_of))]
+            look = partial(self._drawn, job_id)
+            self._jurors_of[job_id] = SharedLook(look, self._monotonic)
+        return self._jurors_of[job_id]
+
+    async def _drawn(self, job_id: str) -> list[str]:
         if self._look_for_disputes is not None:
             await self._look_for_disputes()
         found = await self._book.disk(self._book.store.open_disputes, job_id)

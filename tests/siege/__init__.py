@@ -11,5 +11,6 @@
 `test_model_folders`  counts, indexes and headers of no model
 `fuzz`                inputs made of good ones by a few changes, and what parsers may do with them
 `test_fuzz`           some hundred of them for each parser
+`test_looks`          questions that would have the chain looked at
 `test_swarm`          records of throwaway keys, thousands of them, and who finds whom meanwhile
 """
