@@ -7,8 +7,9 @@ import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,9 @@ TOPICS = records.miners_topics(NETWORK)
 FORGED_A_SECOND = 10_000 / 60
 FLOOD_S = 4.0
 FOUND_WITHIN_S = 3.0
+#: A record is stored by five peers, so that these are all of them.
+BESIDE = 6
+Join = Callable[[list[str]], RemotePeer]
 
 
 def flood(bootstrap: list[str], told: Connection) -> None:
@@ -55,34 +59,77 @@ def flood(bootstrap: list[str], told: Connection) -> None:
     asyncio.run(run())
 
 
+def surround(bootstrap: list[str], topics: list[str], told: Connection) -> None:
+    """A stranger with nodes right beside topics, which say that they store, and do not."""
+    from hivemind.dht.node import DHTNode
+    from hivemind.dht.protocol import DHTProtocol
+    from hivemind.dht.routing import DHTID
+    from hivemind.proto import dht_pb2
+
+    async def forget(self: Any, request: Any, context: Any) -> Any:
+        return dht_pb2.StoreResponse(store_ok=[True] * len(request.keys), peer=self.node_info)
+
+    async def run() -> None:
+        DHTProtocol.rpc_store = forget
+        nodes = []
+        for number, topic in ((n, topic) for topic in topics for n in range(1, BESIDE + 1)):
+            beside = DHTID(int(DHTID.generate(source=topic)) ^ number)
+            nodes.append(await DHTNode.create(node_id=beside, initial_peers=bootstrap))
+        told.send("began")
+        await asyncio.Event().wait()
+
+    os.setpgid(0, 0)
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def stranger(does: Callable[..., None], *asked: Any) -> Iterator[None]:
+    """A process that has begun to do something, until the block ends."""
+    heard, told = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=does, args=(*asked, told))
+    process.start()
+    try:
+        assert heard.poll(60) and heard.recv() == "began"
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.join()
+
+
 @pytest.fixture
-def town() -> Iterator[list[RemotePeer]]:
+def join() -> Iterator[Join]:
+    """Peers that join through others; all end with the test."""
     import hivemind.dht  # noqa: F401  (before any fork)
 
     with contextlib.ExitStack() as running:
-        peers: list[RemotePeer] = []
-        for _ in range(3):
-            known = peers[0].ask("addresses") if peers else []
-            peers.append(RemotePeer(known, NETWORK))
-            running.callback(peers[-1].end)
-            peers[-1].ask("admit", STAKED)
-        yield peers
+
+        def new(bootstrap: list[str]) -> RemotePeer:
+            peer = RemotePeer(bootstrap, NETWORK)
+            running.callback(peer.end)
+            return peer
+
+        yield new
+
+
+@pytest.fixture
+def town(join: Join) -> list[RemotePeer]:
+    peers: list[RemotePeer] = []
+    for _ in range(3):
+        peers.append(join(peers[0].ask("addresses") if peers else []))
+        peers[-1].ask("admit", STAKED)
+    return peers
 
 
 def test_a_newcomer_finds_everybody_while_strangers_forge_ten_thousand_records_a_minute(
-    town: list[RemotePeer],
+    town: list[RemotePeer], join: Join
 ) -> None:
     for index, signer in enumerate(HONEST):
         key = signer.address.lower()
         data = sealed(signer, NETWORK, ttl_ms=60_000)
         assert town[index % 3].ask("publish", records.miners_topic(NETWORK, key), key, data, 60.0)
-    heard, told = multiprocessing.Pipe(duplex=False)
-    fork = multiprocessing.get_context("fork")
-    stranger = fork.Process(target=flood, args=(town[0].ask("addresses"), told))
-    stranger.start()
-    try:
-        assert heard.poll(60) and heard.recv() == "began"
-        newcomer = RemotePeer(town[1].ask("addresses"), NETWORK)
+    with stranger(flood, town[0].ask("addresses")):
+        newcomer = join(town[1].ask("addresses"))
         newcomer.ask("admit", STAKED)
         began, looked = time.monotonic(), []
         while time.monotonic() - began < FLOOD_S:
@@ -93,9 +140,54 @@ def test_a_newcomer_finds_everybody_while_strangers_forge_ten_thousand_records_a
             if len(looked) == 1:
                 assert set(found) == set(STAKED)
         assert sorted(looked)[len(looked) // 2] < FOUND_WITHIN_S
-        newcomer.end()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(stranger.pid, 9)
-        stranger.join()
     wait_until(lambda: set(town[2].ask("lookup", *TOPICS)) == set(STAKED))
+
+
+def publish(peer: RemotePeer, signer: Signer) -> str:
+    """The topic under which it stands."""
+    key = signer.address.lower()
+    topic = records.miners_topic(NETWORK, key)
+    data = sealed(signer, NETWORK, ttl_ms=60_000)
+    assert peer.ask("publish", topic, key, data, 60.0)
+    return topic
+
+
+def test_strangers_beside_a_topic_hide_nobody_from_those_who_joined_through_others(
+    town: list[RemotePeer], join: Join
+) -> None:
+    signer = HONEST[0]
+    key = signer.address.lower()
+    topic = records.miners_topic(NETWORK, key)
+    anchor = town[0].ask("addresses")
+    with stranger(surround, anchor, [topic]):
+        publish(town[2], signer)
+        newcomer = join(anchor)
+        newcomer.ask("admit", STAKED)
+        looked = []
+        for _ in range(3):
+            asked = time.monotonic()
+            assert set(newcomer.ask("lookup", *TOPICS)) == {key}
+            looked.append(time.monotonic() - asked)
+        assert min(looked) < FOUND_WITHIN_S
+
+
+def test_a_key_that_lost_its_stake_hides_nobody_who_stands_beside_it(
+    town: list[RemotePeer], join: Join
+) -> None:
+    by_topic: dict[str, list[Signer]] = {}
+    for number in range(1, 200):
+        signer = Signer(bytes([number]) * 32, chain_id=31337)
+        by_topic.setdefault(records.miners_topic(NETWORK, signer.address.lower()), []).append(
+            signer
+        )
+    gone, stays = next(signers for signers in by_topic.values() if len(signers) > 1)[:2]
+    names = [gone.address.lower(), stays.address.lower()]
+    for peer in town:
+        peer.ask("admit", names)
+    topic = publish(town[1], gone)
+    assert publish(town[1], stays) == topic
+    for peer in town:
+        wait_until(lambda peer=peer: set(peer.ask("lookup", topic)) == set(names))
+    newcomer = join(town[0].ask("addresses"))
+    newcomer.ask("admit", names[1:])
+    assert set(newcomer.ask("lookup", topic)) == {names[1]}

@@ -14,8 +14,9 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +38,9 @@ _POLL_S = 0.1
 _STAY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _VERDICTS_KEPT = 8192
+_MOST_ANCHORS = 8
+_ANCHOR_WITHIN_S = 1.0
+_ANCHOR_AWAY_S = 10.0
 _RELAY_DATA_BYTES = 1 << 40  # in each direction of a circuit
 #: Of relayed connections (`core.runtime.network.circuits`): hivemind's own suit its own use alone.
 _RELAY_OPTIONS = {
@@ -185,7 +189,8 @@ async def _serve(
     if options.only_dials:
         spawn(_stay(options.bootstrap, node), tasks)
     spawn(_remember_peers(node, _peers_file(sockets)), tasks)
-    asked = _Answers(node, admitted, open_to_all=options.check is None)
+    anchors = Anchors(node.protocol, options.bootstrap)
+    asked = _Answers(node, anchors, admitted, open_to_all=options.check is None)
     async with await asyncio.start_unix_server(asked.hear, str(socket_of(sockets))) as server:
         addresses = await asked.addresses()
         with contextlib.suppress(OSError):  # the program has heard that before
@@ -216,7 +221,7 @@ async def _join(options: PeerOptions, sockets: SocketFolder, admitted: set[str])
     P2P._UNIX_SOCKET_PREFIX = f"/unix{sockets.path}/"
     if options.is_relay:
         _set_relay_limits(P2P)
-    return await DHTNode.create(
+    node = await DHTNode.create(
         host_maddrs=[f"/ip4/{options.host}/tcp/{options.port}"],
         initial_peers=list(options.bootstrap),
         record_validator=None if options.check is None else validator(options.check, admitted),
@@ -229,6 +234,21 @@ async def _join(options: PeerOptions, sockets: SocketFolder, admitted: set[str])
         check_if_identity_free=False,
         startup_timeout=START_TIMEOUT_S,
     )
+    if options.check is not None:
+        node.protocol._validate_dictionary = partial(_keep_valid, node.protocol)
+    return node
+
+
+def _keep_valid(protocol: Any, key: bytes, found: Any) -> bool:
+    """Take what does not hold out of a topic, of which hivemind would believe nothing then.
+
+    A peer may know more staked keys than we, or for a minute one that has lost its stake.
+    """
+    for subkey, (value, expiry_s) in list(found.items()):
+        packed = protocol.serializer.dumps(subkey)
+        if not protocol._validate_record(key, packed, value, expiry_s):
+            del found[subkey]
+    return True
 
 
 def _set_relay_limits(p2p: Any) -> None:
@@ -296,11 +316,62 @@ async def _stay(bootstrap: tuple[str, ...], node: Any) -> None:
                 log.debug("still away", peer=address, error=f"{type(error).__name__}: {error}")
 
 
+class Anchors:
+    """The peers that we joined through: each is told and asked itself, whoever is near a topic.
+
+    Where a record is stored follows from names that any stranger may choose for itself; these peers
+    are of the network's file, or an operator's own choice.
+    """
+
+    def __init__(self, protocol: Any, addresses: Sequence[str]) -> None:
+        from hivemind.p2p import PeerID
+
+        names = dict.fromkeys(address.rpartition("/p2p/")[2] for address in addresses)
+        self._protocol = protocol
+        self._away_until_s = {PeerID.from_base58(name): 0.0 for name in [*names][:_MOST_ANCHORS]}
+
+    async def store(self, topic: str, key: str, record: bytes, expires_at_s: float) -> bool:
+        """Whether one of them has it."""
+        from hivemind.dht.routing import DHTID
+
+        at, value = [DHTID.generate(source=topic)], [self._protocol.serializer.dumps(record)]
+        answers = await self._ask(
+            lambda peer: self._protocol.call_store(peer, at, value, expires_at_s, [key])
+        )
+        return any(stored for answer in answers for stored in answer)
+
+    async def find(self, topics: Sequence[str]) -> list[Any]:
+        """What they have of these topics: dictionaries of values with their expiry."""
+        from hivemind.dht.routing import DHTID
+
+        keys = [DHTID.generate(source=topic) for topic in topics]
+        answers = await self._ask(lambda peer: self._protocol.call_find(peer, keys))
+        return [found.value for answer in answers for found, _ in answer.values() if found]
+
+    async def _ask(self, call: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+        """Those answers that come at once; who gives none is not asked for a while."""
+        now_s = time.monotonic()
+        peers = [peer for peer, until_s in self._away_until_s.items() if until_s <= now_s]
+        answers = await asyncio.gather(*(self._of_one(peer, call(peer)) for peer in peers))
+        return [answer for answer in answers if answer]
+
+    async def _of_one(self, peer: Any, answer: Awaitable[Any]) -> Any:
+        found = None
+        with contextlib.suppress(TimeoutError):
+            found = await asyncio.wait_for(answer, _ANCHOR_WITHIN_S)
+        if found is None:
+            self._away_until_s[peer] = time.monotonic() + _ANCHOR_AWAY_S
+        return found
+
+
 class _Answers:
     """What the program may ask its peer: each public method by its name."""
 
-    def __init__(self, node: Any, admitted: set[str], *, open_to_all: bool) -> None:
-        self._node, self._admitted, self._open_to_all = node, admitted, open_to_all
+    def __init__(
+        self, node: Any, anchors: Anchors, admitted: set[str], *, open_to_all: bool
+    ) -> None:
+        self._node, self._anchors = node, anchors
+        self._admitted, self._open_to_all = admitted, open_to_all
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -333,17 +404,40 @@ class _Answers:
         self._admitted.update(added)
 
     async def publish(self, topic: str, key: str, record: bytes, expires_at_s: float) -> bool:
-        return bool(await self._node.store(topic, record, expires_at_s, subkey=key))
+        stored = await asyncio.gather(
+            self._node.store(topic, record, expires_at_s, subkey=key),
+            self._anchors.store(topic, key, record, expires_at_s),
+        )
+        return any(stored)
 
     async def lookup(self, topics: list[str]) -> dict[str, bytes]:
-        found = await self._node.get_many(topics, sufficient_expiration_time=float("inf"))
-        records: dict[str, bytes] = {}
-        for answer in found.values():
-            if answer is not None and isinstance(answer.value, dict):
-                said = ((str(key), item.value) for key, item in answer.value.items())
-                records |= {key: record for key, record in said if isinstance(record, bytes)}
-        # What was stored before its key lost its stake is still here.
-        return {k: r for k, r in records.items() if self._open_to_all or k in self._admitted}
+        near, told = await asyncio.gather(
+            self._node.get_many(topics, sufficient_expiration_time=float("inf")),
+            self._anchors.find(topics),
+        )
+        found: dict[str, tuple[float, bytes]] = {}
+        for key, item, record in (*_of_near(near), *_of_anchors(told)):
+            # What was stored before its key lost its stake is still here.
+            if isinstance(record, bytes) and (self._open_to_all or key in self._admitted):
+                found[key] = max(found.get(key, (0.0, b"")), (item.expiration_time, record))
+        return {key: record for key, (_, record) in found.items()}
+
+
+def _of_near(answers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Key, value with expiry, and record of all that hivemind found and unpacked."""
+    for answer in answers.values():
+        if answer is not None and isinstance(answer.value, dict):
+            for key, item in answer.value.items():
+                yield str(key), item, item.value
+
+
+def _of_anchors(dictionaries: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The same of what anchors told, which is packed."""
+    for dictionary in dictionaries:
+        if hasattr(dictionary, "items"):
+            for key, item in dictionary.items():
+                with contextlib.suppress(msgspec.MsgspecError):
+                    yield str(key), item, msgspec.msgpack.decode(item.value)
 
 
 # --- between program and peer ---
