@@ -42,10 +42,10 @@ def staked() -> list[str]:
     return [author_of(name).address.lower() for name in names]
 
 
-def obey(orders: Connection, bootstrap: list[str], domain: Domain | None) -> None:
+def obey(orders: Connection, bootstrap: list[str], domain: Domain | None, only_dials: bool) -> None:
     """A program with one peer: carries out (command, arguments…) until the pipe closes."""
     check = SwarmCheck(domain) if domain else None
-    swarm = Swarm.start("127.0.0.1", 0, bootstrap, check=check)
+    swarm = Swarm.start("127.0.0.1", 0, bootstrap, check=check, only_dials=only_dials)
     strangers: list[Any] = []
 
     async def store_as_a_stranger(topic: str, key: str | None, value: bytes, until_s: float) -> Any:
@@ -84,10 +84,12 @@ def obey(orders: Connection, bootstrap: list[str], domain: Domain | None) -> Non
 class RemotePeer:
     """A peer in a process of its own; forked, because importing hivemind anew takes seconds."""
 
-    def __init__(self, bootstrap: list[str], domain: Domain | None) -> None:
+    def __init__(
+        self, bootstrap: list[str], domain: Domain | None, *, only_dials: bool = False
+    ) -> None:
         self._orders, theirs = multiprocessing.Pipe()
         fork = multiprocessing.get_context("fork")
-        self.process = fork.Process(target=obey, args=(theirs, bootstrap, domain))
+        self.process = fork.Process(target=obey, args=(theirs, bootstrap, domain, only_dials))
         self.process.start()
         theirs.close()
 
