@@ -6,6 +6,7 @@
 `test_free_work`      what can be had without paying: requests cut off, rows that nobody ordered
 `test_proposals`      proposals that nobody opens, and those of others meanwhile
 `test_credit`         what is done before it is paid for, by honest clients and by others
+`test_bound`          the worth of what an order has for nothing, against the gas of opening it
 `test_answers`        matchers and nodes that answer with bombs, or without end
 `test_documents`      unknown fields by the million, and JSON that never ends
 `test_model_folders`  counts, indexes and headers of no model
