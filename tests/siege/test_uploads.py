@@ -151,3 +151,23 @@ def test_what_a_dead_process_left_half_written_goes_at_the_next_start(world: Wor
     draft.write_bytes(b"x")
     world.start()
     assert not draft.exists()
+
+
+def test_empty_files_count_as_blocks_and_are_listed_page_by_page(small: World) -> None:
+    secret = small.new_key()
+    answers = [upload(small, secret, 1) for _ in range(100)]
+    assert [answer.status_code for answer in answers] == [200] * 100
+    assert outcome(upload(small, secret, 1)) == (413, "file_quota_exceeded")
+    names = [answer.json()["id"] for answer in answers]
+    headers, seen, after = {"authorization": f"Bearer {secret}"}, list[str](), {}
+    while True:
+        asked = {"limit": "30", "order": "asc", **after}
+        page = httpx2.get(f"{small.base_url}/files", params=asked, headers=headers).json()
+        seen += [one["id"] for one in page["data"]]
+        if not page["has_more"]:
+            break
+        after = {"after": page["last_id"]}
+    assert sorted(seen) == sorted(names) and len(seen) == len(set(seen))
+    other = {"authorization": f"Bearer {small.new_key('other')}"}
+    page = httpx2.get(f"{small.base_url}/files", params={"after": names[0]}, headers=other)
+    assert page.json()["data"] == []

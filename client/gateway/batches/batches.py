@@ -20,7 +20,7 @@ from sqlmodel import col, func, select
 from client.gateway.accepting import check_model, check_price
 from client.gateway.batches import batch_lines
 from client.gateway.batches.batch_lines import BadLine, BatchFile, LinePlace, Lines, place_of
-from client.gateway.batches.files import page_after
+from client.gateway.batches.files import page_of
 from client.gateway.batches.kept_answers import KeptAnswers
 from client.gateway.batches.offline import BatchRunner, LineAnswer
 from client.gateway.batches.results import BatchResults
@@ -448,12 +448,7 @@ class Batches:
     ) -> list[BatchRow]:
         """Newest first; one more than `limit` when there are more."""
         with self.database.session() as session:
-            wanted = select(BatchRow)
-            if key_id is not None:
-                wanted = wanted.where(BatchRow.key_id == key_id)
-            newest = (col(BatchRow.created_at).desc(), col(BatchRow.batch_id).desc())
-            rows = list(session.exec(wanted.order_by(*newest)).all())
-        return page_after(rows, after, limit, lambda row: row.batch_id)
+            return page_of(session, BatchRow, "batch_id", key_id, after, limit)
 
     @in_database
     def _ask_to_cancel(self, batch_id: str) -> BatchRow:

@@ -10,10 +10,11 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from sqlalchemy import case, tuple_
 from sqlmodel import Session, col, func, select
 
 from client.gateway.errors import DiskLow, FilesFull, NotDone, NotOffered, TooLarge
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from client.gateway.records.database import Database
     from core.runtime.clock import Clock
     from core.runtime.settings import GatewaySettings
+
+
+#: What a file takes at least, of a disk and of its key's share.
+BLOCK_BYTES = 4096
 
 
 class Files:
@@ -154,7 +159,7 @@ class Files:
         )
         with self.database.session() as session:
             if is_upload:
-                self._check_quota(_kept_by(session, key_id) + size)
+                self._check_quota(_kept_by(session, key_id) + max(size, BLOCK_BYTES))
             session.merge(row)
         return row
 
@@ -174,16 +179,9 @@ class Files:
         oldest_first: bool = False,
     ) -> list[FileRow]:
         """Newest first; one more than `limit` when there are more."""
+        of = FileRow.purpose == purpose if purpose is not None else None
         with self.database.session() as session:
-            wanted = select(FileRow)
-            if key_id is not None:
-                wanted = wanted.where(FileRow.key_id == key_id)
-            if purpose is not None:
-                wanted = wanted.where(FileRow.purpose == purpose)
-            time, name = col(FileRow.created_at), col(FileRow.file_id)
-            order = (time, name) if oldest_first else (time.desc(), name.desc())
-            rows = list(session.exec(wanted.order_by(*order)).all())
-        return page_after(rows, after, limit, lambda row: row.file_id)
+            return page_of(session, FileRow, "file_id", key_id, after, limit, of, oldest_first)
 
     @in_database
     def _drop(self, file_id: str) -> None:
@@ -209,17 +207,38 @@ def _writing(path: Path) -> BinaryIO:
 
 
 def _kept_by(session: Session, key_id: str) -> int:
-    """Bytes of all files of a key, what its batches wrote included."""
-    sizes = select(func.coalesce(func.sum(FileRow.size_bytes), 0))
+    """Bytes of all files of a key, what its batches wrote included; small ones take a block."""
+    size = col(FileRow.size_bytes)
+    sizes = select(func.coalesce(func.sum(case((size < BLOCK_BYTES, BLOCK_BYTES), else_=size)), 0))
     return int(session.exec(sizes.where(FileRow.key_id == key_id)).one())
 
 
-def page_after(rows: Sequence[Any], after: str | None, limit: int, id_of: Any) -> list[Any]:
-    """The rows after one, at most one more than the limit (which says that there are more)."""
-    start = 0
+def page_of(
+    session: Session,
+    table: type[FileRow] | type[BatchRow],
+    name: str,
+    key_id: str | None,
+    after: str | None,
+    limit: int,
+    of: Any = None,
+    oldest_first: bool = False,
+) -> list[Any]:
+    """Rows of a key, or of all, that come after the one of a name, by time and name.
+
+    One more than `limit` when there are more.
+    """
+    columns: Any = table.created_at, getattr(table, name)
+    wanted = select(table) if of is None else select(table).where(of)
+    if key_id is not None:
+        wanted = wanted.where(table.key_id == key_id)
     if after is not None:
-        start = next((i + 1 for i, row in enumerate(rows) if id_of(row) == after), len(rows))
-    return list(rows[start : start + limit + 1])
+        start = session.get(table, after)
+        if start is None or key_id not in (None, start.key_id):
+            return []
+        here, place = tuple_(*columns), (start.created_at, after)
+        wanted = wanted.where(here > place if oldest_first else here < place)
+    order = columns if oldest_first else [column.desc() for column in columns]
+    return list(session.exec(wanted.order_by(*order).limit(limit + 1)).all())
 
 
 def file_json(row: FileRow) -> dict[str, Any]:
