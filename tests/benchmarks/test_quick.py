@@ -1,7 +1,8 @@
 """Does every part of a benchmark give its rows as JSON, in its shortest form?
 
 Parts that are missing here take longer even then: they load a model, or start processes that do.
-`benchmarks.engine --only offload_ring` starts four stages, `benchmarks.trust --only overhead` too.
+`benchmarks.engine --only offload_ring` starts four stages, `benchmarks.trust --only overhead` too,
+and every part of `benchmarks.siege` starts a devnet: one of them stands for all.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ PARTS = {
         "failover",
         "gpu",
     ),
+    "siege": ("junk",),
     "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "gains", "cost"),
 }
 
@@ -49,8 +51,17 @@ PARTS = {
 NEED_CUDA = ("gpu",)
 
 
+#: Of programs whose parts may take longer than other tests.
+MARKS = {"siege": pytest.mark.timeout(600)}
+
+
 @pytest.mark.parametrize(
-    ("program", "part"), [(program, part) for program, parts in PARTS.items() for part in parts]
+    ("program", "part"),
+    [
+        pytest.param(program, part, marks=MARKS.get(program, ()))
+        for program, parts in PARTS.items()
+        for part in parts
+    ],
 )
 def test_a_part_prints_its_rows_as_json(
     program: str,

@@ -13,5 +13,6 @@
 `fuzz`                inputs made of good ones by a few changes, and what parsers may do with them
 `test_fuzz`           some hundred of them for each parser
 `test_looks`          questions that would have the chain looked at
+`forging`             how a stranger forges records, as fast as it likes
 `test_swarm`          records of throwaway keys, thousands of them, and who finds whom meanwhile
 """

@@ -16,13 +16,13 @@ import pytest
 from core.keys.signer import Signer
 from core.protocol import records
 from tests.core.runtime.network.test_transport import NETWORK, RemotePeer, sealed, wait_until
+from tests.siege.forging import forge_records
 
 pytestmark = pytest.mark.swarm
 
 HONEST = [Signer(bytes([number]) * 32, chain_id=31337) for number in range(1, 7)]
 STAKED = [signer.address.lower() for signer in HONEST]
 TOPICS = records.miners_topics(NETWORK)
-FORGED_A_SECOND = 10_000 / 60
 FLOOD_S = 4.0
 FOUND_WITHIN_S = 3.0
 #: A record is stored by five peers, and a look-up visits twenty, those that are nearest.
@@ -31,32 +31,8 @@ Join = Callable[..., RemotePeer]
 
 
 def flood(bootstrap: list[str], told: Connection) -> None:
-    """A stranger with hivemind alone: signed records of keys without stake, dated a year ahead."""
-    from hivemind.dht.node import DHTNode
-
-    def forged(number: int) -> tuple[str, str, bytes]:
-        signer = Signer(number.to_bytes(4, "big") * 8, chain_id=31337)
-        ahead_ms = int(time.time() * 1000) + 347 * 86_400_000
-        key = signer.address.lower()
-        data = sealed(signer, NETWORK, sent_at_ms=ahead_ms, ttl_ms=records.MOST_TTL_MS)
-        return records.miners_topic(NETWORK, key), key, data
-
-    async def run() -> None:
-        node = await DHTNode.create(initial_peers=bootstrap)
-        batch = [forged(number) for number in range(1000, 1100)]
-        expiry_s, sent, began = time.time() + 347 * 86_400, 0, None
-        while True:
-            expiry_s += 1.0
-            said = list(zip(*batch, strict=True))
-            await node.store_many(said[0], said[2], expiry_s, subkeys=said[1])
-            if began is None:
-                began = time.monotonic()
-                told.send("began")
-            sent += len(batch)
-            await asyncio.sleep(max(0.0, began + sent / FORGED_A_SECOND - time.monotonic()))
-
     os.setpgid(0, 0)
-    asyncio.run(run())
+    asyncio.run(forge_records(bootstrap, NETWORK, lambda: told.send("began")))
 
 
 def surround(bootstrap: list[str], topics: list[str], told: Connection) -> None:

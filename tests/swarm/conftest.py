@@ -23,14 +23,18 @@ UNEQUAL = {
 }
 
 
-@pytest.fixture(scope="session")
-def tiny_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder with the tiny model in it."""
-    cache = tmp_path_factory.mktemp("cache")
+def fill_cache(cache: Path) -> Path:
+    """Put the tiny model into a cache folder."""
     write_tiny_model(
         cache / "models" / MODEL, "llama", layers=LAYERS, hidden=256, context=CONTEXT_TOKENS
     )
     return cache
+
+
+@pytest.fixture(scope="session")
+def tiny_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with the tiny model in it."""
+    return fill_cache(tmp_path_factory.mktemp("cache"))
 
 
 @asynccontextmanager

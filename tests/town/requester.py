@@ -19,12 +19,17 @@ from tests.town.machines import Machine
 from tests.town.orders import DOMAIN, sign_order, terms
 
 
-class Requester:
-    """A client that talks to every stage of a job."""
+class ToStages:
+    """What a requester says to every stage of a job that it has an order for, and what it hears."""
 
-    def __init__(self, signer: Signer, chain: FakeChain, machines: Sequence[Machine]) -> None:
-        self.signer, self.chain, self.machines = signer, chain, machines
-        self.identity = StreamIdentity(signer, DOMAIN)
+    batch: PromptBatch
+    signed: t.SignedOrder
+    plan: list[t.Stage]
+    endpoints: list[str]
+    order_hash: str
+
+    def __init__(self, identity: StreamIdentity) -> None:
+        self.identity = identity
         self.tokens: dict[int, list[int]] = {}
         self.told: list[wire.Token] = []  # each token once, in order
         self.finish: dict[int, str] = {}
@@ -32,6 +37,100 @@ class Requester:
         self.failures: list[wire.RequestFailed] = []
         self.channels: list[Channel] = []
         self.changed = asyncio.Event()
+
+    async def connect(self) -> None:
+        self.channels = [
+            await connect(
+                endpoint,
+                self.identity,
+                expected=place.operator,
+                handler=self._handler_of(stage),
+            )
+            for stage, (place, endpoint) in enumerate(zip(self.plan, self.endpoints, strict=True))
+        ]
+
+    def opening(self, stage: int) -> wire.OpenJob:
+        return wire.OpenJob(
+            signed=self.signed, plan=self.plan, endpoints=self.endpoints, stage=stage
+        )
+
+    async def open(self) -> list[wire.AnyMessage]:
+        await self.connect()
+        return [
+            (await channel.call(self.opening(stage))).message
+            for stage, channel in enumerate(self.channels)
+        ]
+
+    def submission(self, index: int) -> tuple[wire.Submit, bytes]:
+        prompt, opening = self.batch.prompts[index], self.batch.opening(index)
+        message = wire.Submit(
+            order_hash=self.order_hash,
+            request=index,
+            salt=commit.to_hex(prompt.salt),
+            prompt_proof=opening.prompt_proof,
+            sampling=prompt.sampling,
+            sampling_proof=opening.sampling_proof,
+        )
+        return message, commit.token_bytes(prompt.ids)
+
+    async def submit(self, index: int) -> list[wire.AnyMessage]:
+        message, payload = self.submission(index)
+        ends = dict.fromkeys((len(self.channels) - 1, 0))
+        return [(await self.channels[s].call(message, payload)).message for s in ends]
+
+    async def until(self, done: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Wait until something is true that only messages can change."""
+        async with asyncio.timeout(timeout_s):
+            while not done():
+                self.changed.clear()
+                try:
+                    async with asyncio.timeout(0.2):
+                        await self.changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def finished(self, indices: Iterable[int]) -> None:
+        wanted = set(indices)
+
+        def failed() -> list[wire.RequestFailed]:
+            return [failure for failure in self.failures if failure.request in wanted]
+
+        await self.until(
+            lambda: (
+                bool(failed())
+                or all(len(self.receipts.get(i, {})) == len(self.plan) for i in wanted)
+            )
+        )
+        assert not failed(), self.failures
+
+    async def close(self) -> None:
+        await asyncio.gather(*(channel.close() for channel in self.channels))
+
+    def _handler_of(self, stage: int) -> Any:
+        async def handle(channel: Channel, frame: wire.Frame) -> None:
+            message = frame.message
+            if isinstance(message, wire.Token):
+                known = self.tokens.setdefault(message.request, [])
+                if message.step == len(known):
+                    known.append(message.token)
+                    self.told.append(message)
+                    self.finish[message.request] = message.finish
+            elif isinstance(message, wire.Receipt):
+                leaf = message.signed.leaves[0]
+                self.receipts.setdefault(leaf.request_index, {})[stage] = message.signed
+            elif isinstance(message, wire.RequestFailed):
+                self.failures.append(message)
+            self.changed.set()
+
+        return handle
+
+
+class Requester(ToStages):
+    """A client that talks to every stage of a job."""
+
+    def __init__(self, signer: Signer, chain: FakeChain, machines: Sequence[Machine]) -> None:
+        super().__init__(StreamIdentity(signer, DOMAIN))
+        self.signer, self.chain, self.machines = signer, chain, machines
 
     def order(
         self,
@@ -89,74 +188,6 @@ class Requester:
             state, self.plan_hash, order, tuple(self.plan), opener=self.signer.address
         )
 
-    async def connect(self) -> None:
-        self.channels = [
-            await connect(
-                m.endpoint,
-                self.identity,
-                expected=m.signer.address,
-                handler=self._handler_of(stage),
-            )
-            for stage, m in enumerate(self.machines)
-        ]
-
-    def opening(self, stage: int) -> wire.OpenJob:
-        return wire.OpenJob(
-            signed=self.signed, plan=self.plan, endpoints=self.endpoints, stage=stage
-        )
-
-    async def open(self) -> list[wire.AnyMessage]:
-        await self.connect()
-        return [
-            (await channel.call(self.opening(stage))).message
-            for stage, channel in enumerate(self.channels)
-        ]
-
-    def submission(self, index: int) -> tuple[wire.Submit, bytes]:
-        prompt, opening = self.batch.prompts[index], self.batch.opening(index)
-        message = wire.Submit(
-            order_hash=self.order_hash,
-            request=index,
-            salt=commit.to_hex(prompt.salt),
-            prompt_proof=opening.prompt_proof,
-            sampling=prompt.sampling,
-            sampling_proof=opening.sampling_proof,
-        )
-        return message, commit.token_bytes(prompt.ids)
-
-    async def submit(self, index: int) -> list[wire.AnyMessage]:
-        message, payload = self.submission(index)
-        ends = dict.fromkeys((len(self.channels) - 1, 0))
-        return [(await self.channels[s].call(message, payload)).message for s in ends]
-
-    async def until(self, done: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        """Wait until something is true that only messages can change."""
-        async with asyncio.timeout(timeout_s):
-            while not done():
-                self.changed.clear()
-                try:
-                    async with asyncio.timeout(0.2):
-                        await self.changed.wait()
-                except TimeoutError:
-                    continue
-
-    async def finished(self, indices: Iterable[int]) -> None:
-        wanted = set(indices)
-
-        def failed() -> list[wire.RequestFailed]:
-            return [failure for failure in self.failures if failure.request in wanted]
-
-        await self.until(
-            lambda: (
-                bool(failed())
-                or all(len(self.receipts.get(i, {})) == len(self.machines) for i in wanted)
-            )
-        )
-        assert not failed(), self.failures
-
-    async def close(self) -> None:
-        await asyncio.gather(*(channel.close() for channel in self.channels))
-
     async def run_all(self, proposer: Signer) -> None:
         """Everything from the proposal to the last receipt."""
         for answer in await self.propose(proposer):
@@ -168,21 +199,3 @@ class Requester:
         for answers in await asyncio.gather(*(self.submit(i) for i in indices)):
             assert all(isinstance(answer, wire.Submitted) for answer in answers), answers
         await self.finished(indices)
-
-    def _handler_of(self, stage: int) -> Any:
-        async def handle(channel: Channel, frame: wire.Frame) -> None:
-            message = frame.message
-            if isinstance(message, wire.Token):
-                known = self.tokens.setdefault(message.request, [])
-                if message.step == len(known):
-                    known.append(message.token)
-                    self.told.append(message)
-                    self.finish[message.request] = message.finish
-            elif isinstance(message, wire.Receipt):
-                leaf = message.signed.leaves[0]
-                self.receipts.setdefault(leaf.request_index, {})[stage] = message.signed
-            elif isinstance(message, wire.RequestFailed):
-                self.failures.append(message)
-            self.changed.set()
-
-        return handle

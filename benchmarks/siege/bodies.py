@@ -1,0 +1,61 @@
+"""What do others notice of bodies of 30 MiB, and of prompts just below the limit, with a key?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+
+import httpx2
+
+from benchmarks.siege import measuring
+from benchmarks.siege.actor import Begin, Target
+from benchmarks.siege.besieged import GATEWAY
+from benchmarks.siege.measuring import Attack
+from benchmarks.table import Row
+from client.gateway.app import MAX_BODY_BYTES
+from tests.swarm.world import CONTEXT_TOKENS, MODEL
+
+SECONDS = measuring.SECONDS
+QUICK = {"SECONDS": 2.0}
+ATTACK = Attack("bodies", "long prompts and bodies of 30 MiB", (GATEWAY,))
+AT_ONCE = 8
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+async def act(target: Target, done: Counter[str], begin: Begin) -> None:
+    bodies = _bodies()
+    await begin()
+    await asyncio.gather(
+        *(_post_on(target, *bodies[number % len(bodies)], done) for number in range(AT_ONCE))
+    )
+
+
+def _bodies() -> list[tuple[str, bytes]]:
+    """(path, body): of many messages, of one text, of ids, of words, and what no limit allows."""
+    room = MAX_BODY_BYTES - 4096
+    empty = {"role": "user", "content": ""}
+    many = [empty] * (room // (len(json.dumps(empty)) + 2))
+    asked = [
+        (CHAT, {"messages": [{"role": "user", "content": "a" * room}]}),
+        (CHAT, {"messages": many}),
+        (COMPLETIONS, {"prompt": [1] * (room // 3)}),
+        (COMPLETIONS, {"prompt": "a" * (4 * CONTEXT_TOKENS), "max_tokens": 1}),
+    ]
+    found = [(path, json.dumps({"model": MODEL, **body}).encode()) for path, body in asked]
+    return [*found, (CHAT, b'{"messages": "' + b"a" * (30 * 2**20) + b'"}')]
+
+
+async def _post_on(target: Target, path: str, body: bytes, done: Counter[str]) -> None:
+    headers = {"authorization": f"Bearer {target.key}", "content-type": "application/json"}
+    async with httpx2.AsyncClient(timeout=60) as http:
+        while True:
+            try:
+                answer = await http.post(target.gateway_url + path, content=body, headers=headers)
+                done[f"answers {answer.status_code}"] += 1
+            except httpx2.HTTPError as error:
+                done[type(error).__name__] += 1
+
+
+def rows() -> list[Row]:
+    return measuring.rows(ATTACK, SECONDS)
