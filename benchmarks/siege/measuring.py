@@ -25,7 +25,8 @@ SECONDS = 60.0
 LEAST_SHARE, WORST_FIRST_S, MOST_GROWN_BYTES, BACK_WITHIN_S = 0.8, 2.0, 64 * 2**20, 5.0
 #: A request is answered as usual whose first token comes in twice the usual time, or in this.
 USUAL_S = 0.5
-WARM_UP_TOKENS = 64
+#: Before an attack, of its seconds.
+WARM_UP_SHARE = 1 / 6
 SAMPLE_S = 0.5
 MIB = 2**20
 
@@ -83,8 +84,7 @@ async def _measure(
 ) -> Measured:
     target = await siege.target(attack.part, *attack.key_options)
     async with crowd(siege.world.net.gateway_url, siege.keys) as clients:
-        while sum(len(answer.tokens_at) for answer in clients.answers) < WARM_UP_TOKENS:
-            await asyncio.sleep(SAMPLE_S)
+        await _warm_up(clients, seconds * WARM_UP_SHARE)
         before = siege.rss_bytes(attack.victims)
         async with _acting(siege, attack.part, [target]) as actors:
             since = time.monotonic()
@@ -106,6 +106,13 @@ async def _measure(
     for one in actors:
         done += one.done
     return Measured(attacked, control, back_s, share, done, before, most)
+
+
+async def _warm_up(clients: Crowd, seconds: float) -> None:
+    """Let the clients ask for a while, until one at least is answered."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until or not any(a.ended and not a.error for a in clients.answers):
+        await asyncio.sleep(SAMPLE_S)
 
 
 async def _most_rss_bytes(siege: Besieged, attack: Attack, seconds: float) -> dict[str, int]:

@@ -42,6 +42,7 @@ from core.protocol.errors import (
 )
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import is_circuit, open_circuit
+from core.runtime.network.pace import FramePace
 from core.runtime.network.places import NoPlace, StreamLimits, to_drop
 from core.runtime.network.targets import public_route
 from core.runtime.tasks import spawn
@@ -57,6 +58,8 @@ _MAX_MALFORMED = 8
 _MAX_CALLS_IN_FLIGHT = 64
 #: Of a stranger, who is party to nothing: what it may have us hold, times its streams, is 48 MiB.
 STRANGER_FRAME_BYTES, STRANGER_CALLS = 32 * 1024, 8
+#: Frames of all strangers together that a listener reads in a second, and at once after a pause.
+STRANGER_FRAMES_PER_S, STRANGER_BURST = 100.0, 200
 _FLUSH_TIMEOUT_S = 2.0
 _WRITE_BYTES = 1 << 18
 #: A frame up to this size is written whole, without waiting, unless more than this waits already.
@@ -114,6 +117,7 @@ class Channel:
         self._handler = handler
         self._stats = stats
         self._is_strange: Callable[[], bool] | None = None
+        self._pace: FramePace | None = None
         self._send_lock = asyncio.Lock()
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
@@ -124,11 +128,11 @@ class Channel:
     def is_open(self) -> bool:
         return not self._closed.is_set()
 
-    def bound(self, is_strange: Callable[[], bool]) -> None:
+    def bound(self, is_strange: Callable[[], bool], pace: FramePace) -> None:
         """Take a stranger's large frames, and many of its calls at once, only when it is one no
-        longer.
+        longer; and its frames as the pace of all strangers allows.
         """
-        self._is_strange = is_strange
+        self._is_strange, self._pace = is_strange, pace
 
     def _is_bound(self) -> bool:
         """Whether the peer is a stranger still; one that is none now is none for good."""
@@ -283,9 +287,12 @@ class Channel:
         length = int.from_bytes(await self._reader.readexactly(4), "big")
         if not _TAG_BYTES <= length <= wire.MAX_FRAME_BYTES + _TAG_BYTES:
             raise FrameTooLarge(f"frame of {length} bytes", f"the limit is {wire.MAX_FRAME_BYTES}")
-        if length > STRANGER_FRAME_BYTES and self._is_bound():
-            limit = f"the limit is {STRANGER_FRAME_BYTES} for who is party to no job here"
-            raise FrameTooLarge(f"frame of {length} bytes", limit)
+        if self._is_bound():
+            if length > STRANGER_FRAME_BYTES:
+                limit = f"the limit is {STRANGER_FRAME_BYTES} for who is party to no job here"
+                raise FrameTooLarge(f"frame of {length} bytes", limit)
+            if self._pace is not None:
+                await self._pace.turn()
         nonce = self.received.to_bytes(12, "big")
         self.received += 1
         self.heard_at = asyncio.get_running_loop().time()
@@ -575,8 +582,8 @@ class Listener:
     At most `max_channels` streams are kept, and as many handshakes wait beside them. One more
     handshake drops the oldest: an honest one is over in milliseconds, so silent strangers lock no
     peer out. One more stream drops another as `places.to_drop` says. `standing` are the keys, in
-    lower case, that are no strangers now: those have fewer places, and small frames alone. None: we
-    know no strangers.
+    lower case, that are no strangers now: those have fewer places, small frames alone, and a pace
+    that they share. None: we know no strangers.
     """
 
     def __init__(
@@ -594,6 +601,7 @@ class Listener:
         self._identity, self._handler = identity, handler
         self._max_channels, self._limits = max_channels, StreamLimits(max_channels)
         self._standing = standing
+        self._strangers_pace = FramePace(STRANGER_FRAMES_PER_S, STRANGER_BURST)
         self._on_open = on_open
         self._handshake_timeout_s = handshake_timeout_s
         self._accepted: set[asyncio.Task[None]] = set()
@@ -665,7 +673,7 @@ class Listener:
             return
         self.channels.add(channel)
         if standing is not None:
-            channel.bound(lambda: channel.peer.lower() not in standing())
+            channel.bound(lambda: channel.peer.lower() not in standing(), self._strangers_pace)
         try:
             if dropped is not None:
                 self.stats.count("StreamsDropped")

@@ -635,6 +635,30 @@ async def test_a_stranger_has_little_held_for_it_until_it_is_party_to_something(
     assert (await stream.call(wire.Ping(), bytes(2**20))).message == wire.Pong()
 
 
+async def test_strangers_share_a_pace_and_keep_up_nobody_who_has_standing(
+    serve, dial, identities, monkeypatch
+) -> None:
+    async def answer(_: Channel, frame: wire.Frame) -> Answer:
+        return wire.Pong()
+
+    monkeypatch.setattr(channels, "STRANGER_FRAMES_PER_S", 1.0)
+    monkeypatch.setattr(channels, "STRANGER_BURST", 10)
+    known = frozenset({identities[1].signer.address.lower()})
+    server = await serve(standing=lambda: known)
+    server.reply = answer
+    strangers, friend = [await dial(server, who) for who in (2, 3)], await dial(server)
+    flood = [
+        asyncio.create_task(stranger.call(wire.Ping(), timeout_s=0.5))
+        for stranger in strangers
+        for _ in range(100)
+    ]
+    for _ in range(50):
+        await friend.call(wire.Ping())
+    ended = await asyncio.gather(*flood, return_exceptions=True)
+    assert 10 <= sum(isinstance(one, wire.Frame) for one in ended) <= 13
+    assert all(isinstance(one, wire.Frame | PeerUnreachable) for one in ended)
+
+
 # --- slow and dead peers ---
 
 
