@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.siege.actor import Target
+from devnet.accounts import signer_of
+from devnet.deploy import USD
 from devnet.network import FUNDS
 from tests.core.runtime.network.test_transport import stat_of
 from tests.swarm.conftest import devnet_of, fill_cache
@@ -20,6 +22,8 @@ CLIENTS = 4
 ATTACKERS = ("juror-1", "juror-2", "juror-3")
 GATEWAY, MATCHER, MINER = "gateway", "matcher-1", "miner-1"
 MINERS = tuple(ROOMY)
+#: For sessions of half an hour, each of which locks more than it spends.
+PAYER_UNITS = 1000 * USD
 _PAGE_BYTES = 4096
 
 
@@ -84,6 +88,8 @@ async def _start(stack: AsyncExitStack, scratch: Path, loop: asyncio.Runner) -> 
     folder.mkdir()
     world = await stack.enter_async_context(devnet_of(folder, fill_cache(cache), ROOMY))
     assert set(ATTACKERS) <= set(FUNDS), "they have money"
+    payer = world.net.addresses["requester-1"]
+    await world.chain.transact(signer_of("deployer"), "TestUSD", "mint", payer, PAYER_UNITS)
     await world.net.start_gateway()
     keys = [await world.net.new_key(f"honest-{number}") for number in range(CLIENTS)]
     return Besieged(world, keys, loop)

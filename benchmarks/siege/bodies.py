@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from typing import Any
 
 import httpx2
 
@@ -36,7 +37,7 @@ def _bodies() -> list[tuple[str, bytes]]:
     room = MAX_BODY_BYTES - 4096
     empty = {"role": "user", "content": ""}
     many = [empty] * (room // (len(json.dumps(empty)) + 2))
-    asked = [
+    asked: list[tuple[str, dict[str, Any]]] = [
         (CHAT, {"messages": [{"role": "user", "content": "a" * room}]}),
         (CHAT, {"messages": many}),
         (COMPLETIONS, {"prompt": [1] * (room // 3)}),

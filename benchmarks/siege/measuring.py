@@ -10,9 +10,10 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -30,7 +31,7 @@ WARM_UP_SHARE = 1 / 6
 SAMPLE_S = 0.5
 MIB = 2**20
 
-Beside = Callable[[Besieged, Target], Awaitable[None]]
+Beside = Callable[[Besieged, Target], Coroutine[Any, Any, None]]
 """What else happens during an attack."""
 
 
