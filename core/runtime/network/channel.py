@@ -17,7 +17,8 @@ import itertools
 import os
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -430,6 +431,7 @@ class StreamIdentity:
         self.signer, self.domain = signer, domain
         is_development = domain.chain_id in DEVNET_CHAIN_IDS
         self.dials_private = is_development if private_addresses is None else private_addresses
+        self._welcoming = asyncio.Lock()
 
     @classmethod
     def on(
@@ -440,6 +442,15 @@ class StreamIdentity:
 
     def _sign(self, hello: signing.Hello) -> bytes:
         return bytes.fromhex(signing.sign(self.signer, self.domain, hello)[2:])
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Compute for one handshake. What else is ready comes before the next: hundreds at once
+        hold up no token.
+        """
+        async with self._welcoming:
+            yield
+            await asyncio.sleep(0)
 
     def _check(self, hello: signing.Hello, signature: bytes, address: str) -> str:
         signer = signing.recover(self.domain, hello, "0x" + signature.hex())
@@ -482,13 +493,15 @@ class StreamIdentity:
         """Responder's side. Raises AuthenticationFailed unless the peer proves the key it names."""
         theirs = await reader.readexactly(_GREETING_BYTES)
         public, claimed = _parse_greeting(theirs)
-        private = X25519PrivateKey.generate()
-        mine = _greeting(private.public_key().public_bytes_raw(), self.signer.address)
-        hello, transcript = _hello(theirs, mine, 1)
-        writer.write(mine + self._sign(hello))
+        async with self._turn():
+            private = X25519PrivateKey.generate()
+            mine = _greeting(private.public_key().public_bytes_raw(), self.signer.address)
+            hello, transcript = _hello(theirs, mine, 1)
+            writer.write(mine + self._sign(hello))
         await writer.drain()
         signature = await reader.readexactly(_SIGNATURE_BYTES)
-        peer = self._check(_hello(theirs, mine, 0)[0], signature, claimed)
+        async with self._turn():
+            peer = self._check(_hello(theirs, mine, 0)[0], signature, claimed)
         to_responder, to_initiator = _keys(private, public, transcript)
         return Channel(reader, writer, peer, to_initiator, to_responder, handler, stats)
 

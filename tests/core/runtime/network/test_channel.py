@@ -659,6 +659,28 @@ async def test_strangers_share_a_pace_and_keep_up_nobody_who_has_standing(
     assert all(isinstance(one, wire.Frame | PeerUnreachable) for one in ended)
 
 
+async def test_handshakes_at_once_are_computed_one_in_a_turn_of_the_loop(
+    serve, dial, identities, monkeypatch
+) -> None:
+    server, computed, most = await serve(max_channels=64), 0, 0
+    check = StreamIdentity._check
+
+    def counted(self: StreamIdentity, *args: object) -> str:
+        nonlocal computed
+        computed += self is identities[0]
+        return check(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StreamIdentity, "_check", counted)
+    dialling = asyncio.gather(*(dial(server, who) for who in (1, 2, 3) for _ in range(10)))
+    async with asyncio.timeout(30):
+        while computed < 30:
+            before = computed
+            await asyncio.sleep(0)
+            most = max(most, computed - before)
+    await dialling
+    assert most == 1
+
+
 # --- slow and dead peers ---
 
 
