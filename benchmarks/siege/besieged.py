@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -20,6 +21,8 @@ from tests.swarm.world import World
 CLIENTS = 4
 #: Wallets with money that attack.
 ATTACKERS = ("juror-1", "juror-2", "juror-3")
+#: One that is honest and comes meanwhile.
+NEWCOMER = "auditor-1"
 GATEWAY, MATCHER, MINER = "gateway", "matcher-1", "miner-1"
 MINERS = tuple(ROOMY)
 #: For sessions of half an hour, each of which locks more than it spends.
@@ -45,7 +48,7 @@ class Besieged:
             bootstrap=net.bootstrap,
             domain=self.world.chain.domain,
             miners=[(miner.operator, miner.endpoint) for miner in running],
-            homes={party: str(net.layout.home(party)) for party in ATTACKERS},
+            homes={party: str(net.layout.home(party)) for party in (*ATTACKERS, NEWCOMER)},
         )
 
     def rss_bytes(self, programs: Iterable[str]) -> dict[str, int]:
@@ -87,12 +90,27 @@ async def _start(stack: AsyncExitStack, scratch: Path, loop: asyncio.Runner) -> 
     folder, cache = scratch / "net", scratch / "cache"
     folder.mkdir()
     world = await stack.enter_async_context(devnet_of(folder, fill_cache(cache), ROOMY))
-    assert set(ATTACKERS) <= set(FUNDS), "they have money"
+    assert {*ATTACKERS, NEWCOMER} <= set(FUNDS), "they have money"
     payer = world.net.addresses["requester-1"]
     await world.chain.transact(signer_of("deployer"), "TestUSD", "mint", payer, PAYER_UNITS)
     await world.net.start_gateway()
     keys = [await world.net.new_key(f"honest-{number}") for number in range(CLIENTS)]
     return Besieged(world, keys, loop)
+
+
+def others_s() -> float:
+    """Processor seconds so far of all processes that neither are this one nor descend from it."""
+    parents, ours = _parents(), 0
+    for pid in parents:
+        above = pid
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        if above == os.getpid():
+            with suppress(OSError):
+                ours += sum(map(int, stat_of(pid)[11:13]))
+    fields = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+    user, nice, system, _, _, *others = map(int, fields)
+    return (user + nice + system + sum(others) - ours) / os.sysconf("SC_CLK_TCK")
 
 
 def _parents() -> dict[int, int]:

@@ -10,6 +10,8 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 from benchmarks.siege import measuring
@@ -28,7 +30,12 @@ from tests.town.requester import ToStages
 
 SECONDS = measuring.SECONDS
 QUICK = {"SECONDS": 2.0}
-ATTACK = Attack("cancels", "cancelled just before the end, or streams dropped", (GATEWAY, *MINERS))
+ATTACK = Attack(
+    "cancels",
+    "cancelled just before the end, or streams dropped",
+    (GATEWAY, *MINERS),
+    paying="keep",
+)
 #: Jobs at once, the requests of each, the tokens of an answer, and how many of these it leaves. A
 #: job's rows stay below the credit of 128, at which stages would wait for an acknowledgement.
 AT_ONCE, REQUESTS, NEW_TOKENS, LEFT = 4, 2, 32, 2
@@ -42,38 +49,43 @@ DELIVERED_WITHIN_S = DEADLINE_S + 90.0
 async def act(target: Target, done: Counter[str], begin: Begin) -> None:
     async with orders_of(target, ATTACKERS[0]) as orders:
         await begin()
-        await asyncio.gather(*(_again(orders, done, number) for number in range(AT_ONCE)))
+        ways = ("cancelled", "dropped")
+        await asyncio.gather(*(_again(orders, done, ways) for _ in range(AT_ONCE)))
 
 
-async def _again(orders: Orders, done: Counter[str], number: int) -> None:
-    while True:
-        number += 1
+async def keep(target: Target, done: Counter[str], begin: Begin) -> None:
+    """Ask for as much, and let every answer end."""
+    async with orders_of(target, ATTACKERS[1]) as orders:
+        await begin()
+        await asyncio.gather(*(_again(orders, done, ("whole",)) for _ in range(AT_ONCE)))
+
+
+async def _again(orders: Orders, done: Counter[str], ways: Sequence[str]) -> None:
+    for way in cycle(ways):
         try:
-            await _one(orders, done, is_told=number % 2 == 0)
+            await _one(orders, done, way)
         except (HeadraceError, TimeoutError) as error:
             done[f"{type(error).__name__}"] += 1
             await asyncio.sleep(0.2)
 
 
-async def _one(orders: Orders, done: Counter[str], *, is_told: bool) -> None:
+async def _one(orders: Orders, done: Counter[str], way: str) -> None:
     match, batch = await orders.open(prompts(REQUESTS, NEW_TOKENS))
     done["jobs"] += 1
-    stages = ToStages(orders.identity)
-    stages.signed, stages.plan, stages.endpoints = match.signed, [*match.plan], [*match.endpoints]
-    stages.batch, stages.order_hash = batch, match.order_hash
+    stages = ToStages.of(orders.identity, match, batch)
     try:
         await stages.open()
         await asyncio.gather(*(stages.submit(index) for index in range(REQUESTS)))
-        wanted = NEW_TOKENS - LEFT
+        wanted = NEW_TOKENS if way == "whole" else NEW_TOKENS - LEFT
         told = stages.tokens
         await stages.until(
             lambda: all(len(told.get(index, ())) >= wanted for index in range(REQUESTS)), 20.0
         )
-        if is_told:
+        if way == "cancelled":
             for channel in stages.channels:
                 for index in range(REQUESTS):
                     await channel.send(wire.Cancel(match.order_hash, index))
-        done["cancelled" if is_told else "dropped"] += REQUESTS
+        done[way] += REQUESTS
     finally:
         tokens_out = sum(map(len, stages.tokens.values()))
         read = sum(len(batch.prompts[index].ids) for index in stages.tokens)

@@ -44,6 +44,8 @@ class Period:
     errors: tuple[str, ...]
     worst_first_s: float
     median_first_s: float
+    others: float
+    """Processors that were taken by what is no part of this: it spoils the comparison."""
 
 
 class Crowd:
@@ -57,14 +59,14 @@ class Crowd:
     def begun(self, since: float, until: float) -> list[HonestAnswer]:
         return [answer for answer in self.answers if since <= answer.began < until]
 
-    def period(self, since: float, until: float) -> Period:
+    def period(self, since: float, until: float, others: float) -> Period:
         """What came between two moments, and what became of the requests begun there."""
         tokens = sum(since <= at < until for answer in self.answers for at in answer.tokens_at)
         begun, now = self.begun(since, until), time.monotonic()
         waited = [answer.first_s(now) for answer in begun] or [until - since]
         errors = tuple(answer.error for answer in begun if answer.error)
         rate = tokens / (until - since)
-        return Period(rate, len(begun), errors, max(waited), median(waited))
+        return Period(rate, len(begun), errors, max(waited), median(waited), others)
 
     def normal_after_s(self, since: float, normal_first_s: float) -> float:
         """Until the first token of a request that began after `since` and waited no longer than is

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.siege.actor import Actor, Target, actor
-from benchmarks.siege.besieged import Besieged, besieged
+from benchmarks.siege.besieged import Besieged, besieged, others_s
 from benchmarks.siege.honest import Crowd, Period, crowd
 from benchmarks.table import Row
 
@@ -31,8 +31,8 @@ WARM_UP_SHARE = 1 / 6
 SAMPLE_S = 0.5
 MIB = 2**20
 
-Beside = Callable[[Besieged, Target], Coroutine[Any, Any, None]]
-"""What else happens during an attack."""
+Beside = Callable[[Besieged, Target], Coroutine[Any, Any, Counter[str]]]
+"""Who else acts, honestly, beside the attack and beside an idle attacker; what that came to."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Attack:
     title: str
     victims: tuple[str, ...]
     key_options: tuple[str, ...] = ()
+    paying: str = ""
+    """What else of the part asks for as much and pays for it."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,14 @@ class Measured:
     done: Counter[str]
     before: dict[str, int]
     most: dict[str, int]
+    paying: Period | None
+    """Beside one that asks for as much and pays for it."""
+    beside: Counter[str]
+    beside_idle: Counter[str]
 
-    @property
-    def share(self) -> float:
-        """Honest tokens beside the attack, of those beside an idle attacker."""
-        return self.attacked.tokens_per_s / max(self.control.tokens_per_s, 1e-9)
+    def share_of(self, control: Period) -> float:
+        """Honest tokens beside the attack, of those in a control."""
+        return self.attacked.tokens_per_s / max(control.tokens_per_s, 1e-9)
 
     @property
     def grown(self) -> tuple[str, int]:
@@ -75,9 +80,9 @@ def measure(attack: Attack, seconds: float, beside: Beside | None = None) -> Mea
         return siege.loop.run(_measure(siege, attack, seconds, beside))
 
 
-def rows(attack: Attack, seconds: float, beside: Beside | None = None) -> list[Row]:
+def rows(attack: Attack, seconds: float) -> list[Row]:
     """What honest clients had, and how much memory the attack took."""
-    return rows_of(attack, measure(attack, seconds, beside))
+    return rows_of(attack, measure(attack, seconds))
 
 
 async def _measure(
@@ -88,25 +93,39 @@ async def _measure(
         await _warm_up(clients, seconds * WARM_UP_SHARE)
         before = siege.rss_bytes(attack.victims)
         async with _acting(siege, attack.part, [target]) as actors:
-            since = time.monotonic()
-            other = asyncio.create_task(beside(siege, target)) if beside else None
+            since, others_before_s = time.monotonic(), others_s()
+            other = asyncio.create_task((beside or _nobody)(siege, target))
             most = await _most_rss_bytes(siege, attack, seconds)
             until = time.monotonic()
+            others = (others_s() - others_before_s) / (until - since)
             share = sum(one.cpu_s for one in actors) / (until - since)
-            if other is not None:
-                await other
+            besides = await other
             for one in actors:
                 await one.end()
         ended = time.monotonic()
         await asyncio.sleep(BACK_WITHIN_S)
-        attacked = clients.period(since, until)
-        control = await _control(siege, attack, target, clients, share, seconds)
+        attacked = clients.period(since, until, others)
+        count = max(1, math.ceil(share))
+        idle = [msgspec.structs.replace(target, share=share / count)] * count
+        idling = asyncio.create_task((beside or _nobody)(siege, target))
+        control = await _control(siege, attack, "idle", "act", idle, clients, seconds)
+        besides_idle = await idling
+        paying = None
+        if attack.paying:
+            as_much = attack.part, attack.paying, [target]
+            paying = await _control(siege, attack, *as_much, clients, seconds)
         usual_s = max(USUAL_S, 2 * control.median_first_s)
         back_s = clients.normal_after_s(ended, usual_s)
     done = Counter[str]()
     for one in actors:
         done += one.done
-    return Measured(attacked, control, back_s, share, done, before, most)
+    return Measured(
+        attacked, control, back_s, share, done, before, most, paying, besides, besides_idle
+    )
+
+
+async def _nobody(siege: Besieged, target: Target) -> Counter[str]:
+    return Counter()
 
 
 async def _warm_up(clients: Crowd, seconds: float) -> None:
@@ -128,30 +147,32 @@ async def _most_rss_bytes(siege: Besieged, attack: Attack, seconds: float) -> di
 async def _control(
     siege: Besieged,
     attack: Attack,
-    target: Target,
+    part: str,
+    act: str,
+    targets: Sequence[Target],
     clients: Crowd,
-    share: float,
     seconds: float,
 ) -> Period:
-    """The same without the attack, beside as much computing."""
-    count = max(1, math.ceil(share))
-    idle = [msgspec.structs.replace(target, share=share / count)] * count
-    async with _acting(siege, "idle", idle):
-        since = time.monotonic()
+    """What clients have beside others, who attack nobody, for as long."""
+    async with _acting(siege, part, targets, act) as actors:
+        since, others_before_s = time.monotonic(), others_s()
         await _most_rss_bytes(siege, attack, seconds)  # as it is looked at in the attack
         until = time.monotonic()
+        others = (others_s() - others_before_s) / (until - since)
+        for one in actors:
+            await one.end()
     while any(answer.ended is None for answer in clients.begun(since, until)):
         await asyncio.sleep(SAMPLE_S)
-    return clients.period(since, until)
+    return clients.period(since, until, others)
 
 
 @asynccontextmanager
 async def _acting(
-    siege: Besieged, part: str, targets: Sequence[Target]
+    siege: Besieged, part: str, targets: Sequence[Target], act: str = "act"
 ) -> AsyncIterator[list[Actor]]:
     async with AsyncExitStack() as stack:
         logs = siege.world.net.layout.logs
-        actors = [await stack.enter_async_context(actor(part, one, logs)) for one in targets]
+        actors = [await stack.enter_async_context(actor(part, one, logs, act)) for one in targets]
         for one in actors:
             await one.begin()
         yield actors
@@ -160,28 +181,30 @@ async def _acting(
 def rows_of(attack: Attack, seen: Measured) -> list[Row]:
     """One row for what clients noticed, one for memory."""
     attacked, control, (grown_by, grown) = seen.attacked, seen.control, seen.grown
+    share = seen.share_of(control)
     first = f"; {attacked.errors[0]}" if attacked.errors else ""
     did = ", ".join(f"{count:,} {name}" for name, count in sorted(seen.done.items()))
     noticed = (
-        f"{seen.share:.0%} ({attacked.tokens_per_s:.0f} tokens/s), {len(attacked.errors)} of "
+        f"{share:.0%} ({attacked.tokens_per_s:.0f} tokens/s), {len(attacked.errors)} of "
         f"{attacked.answers} failed{first}, first token {attacked.worst_first_s:.2f} s at most, "
         f"back after {seen.back_s:.1f} s; {did}"
     )
     is_well = (
-        seen.share >= LEAST_SHARE
+        share >= LEAST_SHARE
         and not attacked.errors
         and attacked.worst_first_s <= WORST_FIRST_S
         and seen.back_s <= BACK_WITHIN_S
     )
     beside = (
         f"{control.tokens_per_s:.0f} tokens/s, {len(control.errors)} failed, first token "
-        f"{control.worst_first_s:.2f} s at most, beside {seen.cpu_share:.0%} of a processor"
+        f"{control.worst_first_s:.2f} s at most, beside {seen.cpu_share:.0%} of a processor; "
+        f"the machine's other processes took {attacked.others:.2f}, then {control.others:.2f}"
     )
     reach = (
         f"≥ {LEAST_SHARE:.0%}, 0 failed, first token ≤ {WORST_FIRST_S:g} s, "
         f"back ≤ {BACK_WITHIN_S:g} s"
     )
-    return [
+    found = [
         Row(f"{attack.title}: honest tokens/s", reach, noticed, beside, "100 %", is_well),
         Row(
             f"{attack.title}: memory of {', '.join(attack.victims)}",
@@ -192,3 +215,17 @@ def rows_of(attack: Attack, seen: Measured) -> list[Row]:
             grown <= MOST_GROWN_BYTES,
         ),
     ]
+    return found if seen.paying is None else [*found, _beside_paying(attack, seen, seen.paying)]
+
+
+def _beside_paying(attack: Attack, seen: Measured, paying: Period) -> Row:
+    """An attacker that has work done takes places that others would pay for."""
+    share = seen.share_of(paying)
+    return Row(
+        f"{attack.title}: honest tokens/s, of those beside one that asks for as much and pays",
+        f"≥ {LEAST_SHARE:.0%}",
+        f"{share:.0%} ({seen.attacked.tokens_per_s:.0f} tokens/s)",
+        f"{paying.tokens_per_s:.0f} tokens/s",
+        "100 %",
+        share >= LEAST_SHARE,
+    )

@@ -54,25 +54,24 @@ async def join(target: Target, done: Counter[str], begin: Begin) -> None:
         swarm.close()
 
 
+async def _newcomer(siege: Besieged, target: Target) -> Counter[str]:
+    async with actor("records", target, siege.world.net.layout.logs, "join") as looking:
+        await looking.begin()
+        await looking.finished()
+        return looking.done
+
+
 def rows() -> list[Row]:
-    found: Counter[str] = Counter()
-
-    async def newcomer(siege: Besieged, target: Target) -> None:
-        async with actor("records", target, siege.world.net.layout.logs, "join") as looking:
-            await looking.begin()
-            await looking.finished()
-            found.update(looking.done)
-
-    measured = measuring.rows(ATTACK, SECONDS, newcomer)
-    took_s = found["milliseconds"] / 1000
+    seen = measuring.measure(ATTACK, SECONDS, _newcomer)
+    took_s = seen.beside["milliseconds"] / 1000
     return [
-        *measured,
+        *measuring.rows_of(ATTACK, seen),
         Row(
-            "forged records: an honest newcomer finds every miner",
+            f"{ATTACK.title}: an honest newcomer finds every miner",
             f"≤ {FOUND_WITHIN_S:g} s",
-            f"{took_s:.2f} s, {found['miners']} of {len(MINERS)}",
-            "",
+            f"{took_s:.2f} s, {seen.beside['miners']} of {len(MINERS)}",
+            f"{seen.beside_idle['milliseconds'] / 1000:.2f} s beside an idle one",
             "0 s",
-            found["miners"] == len(MINERS) and took_s <= FOUND_WITHIN_S,
+            seen.beside["miners"] == len(MINERS) and took_s <= FOUND_WITHIN_S,
         ),
     ]

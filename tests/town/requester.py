@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from client.orders.orders import Prompt, PromptBatch, make_order
+from client.pipeline.pipeline import Match
 from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -37,6 +38,14 @@ class ToStages:
         self.failures: list[wire.RequestFailed] = []
         self.channels: list[Channel] = []
         self.changed = asyncio.Event()
+
+    @staticmethod
+    def of(identity: StreamIdentity, match: Match, batch: PromptBatch) -> ToStages:
+        """Of a job that a matcher opened."""
+        found = ToStages(identity)
+        found.batch, found.signed, found.order_hash = batch, match.signed, match.order_hash
+        found.plan, found.endpoints = [*match.plan], [*match.endpoints]
+        return found
 
     async def connect(self) -> None:
         self.channels = [

@@ -10,7 +10,12 @@ from sitegen.text import code, prose, table
 
 FOLDER = ROOT / "benchmarks"
 #: Package → the page that discusses its table, if it is there.
-DISCUSSED = {"scheduler": "scheduler.md", "engine": "engine.md", "trust": "trust.md"}
+DISCUSSED = {
+    "scheduler": "scheduler.md",
+    "engine": "engine.md",
+    "siege": "siege.md",
+    "trust": "trust.md",
+}
 
 
 def packages() -> dict[str, tuple[str, ...]]:
