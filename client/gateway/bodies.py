@@ -9,8 +9,8 @@ from typing import Final
 
 from client.gateway.errors import RateLimited
 
-MOST_OF_A_KEY: Final = 64 * 2**20
-MOST_OF_ALL: Final = 512 * 2**20
+MOST_OF_A_KEY: Final = 16 * 2**20
+MOST_OF_ALL: Final = 128 * 2**20
 
 
 class Bodies:
