@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.protocol.errors import CheckFailed, HeadraceError, PeerUnreachable
+from core.protocol.errors import CheckFailed, ContextTooLong, HeadraceError, PeerUnreachable
 from core.runtime.network.channel import Answer, Channel
 from core.runtime.sharing import SharedLook
 from core.runtime.tasks import spawn
@@ -321,7 +321,7 @@ class StageService:
         if not (stored.is_first or stored.is_last):
             raise Refused(WRONG_PLACE, "prompts go to the first and the last stage")
         _in_order(job, index)
-        prompt = _prompt_of(payload)
+        prompt = _prompt_of(payload, message.sampling, self._the_shard.context)
         if job.is_open_order:
             await self._check_opening(job, message, prompt)
         else:
@@ -811,7 +811,17 @@ def _in_order(job: ActiveJob, index: int) -> None:
         raise Refused(OPENING, f"there is no request {index} of {job.order.requests}")
 
 
-def _prompt_of(payload: memoryview) -> list[int]:
+def _prompt_of(payload: memoryview, sampling: t.SamplingParams, context: int) -> list[int]:
+    """The ids. Raises Refused, and ContextTooLong before any work is done for more than fit.
+
+    A frame has room for four million, which would keep the loop busy for seconds.
+    """
+    if len(payload) // 4 + sampling.max_new_tokens > context:
+        raise ContextTooLong(
+            prompt_tokens=len(payload) // 4,
+            max_new_tokens=sampling.max_new_tokens,
+            context_tokens=context,
+        )
     try:
         return token_ids(payload)
     except ValueError as error:

@@ -146,6 +146,20 @@ async def test_requests_begin_one_by_one_and_answer_as_ever(asker: Asker, model_
     await asker.close()
 
 
+async def test_a_prompt_that_no_request_can_have_is_not_even_hashed(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asker.begin()
+    asker.prompt(0)
+    message, _ = asker.submission(0)
+    hashed = list[int]()
+    monkeypatch.setattr(commit, "prompt_leaf", lambda index, *rest: hashed.append(index))
+    answer = (await asker.channels[0].call(message, bytes(2**20))).message
+    assert isinstance(answer, wire.Failed)
+    assert (answer.code, hashed) == ("E-CONTEXT-01", [])
+    await asker.close()
+
+
 async def test_a_stage_stops_at_what_it_lets_go_unpaid_and_goes_on_when_it_is_paid(
     asker: Asker,
 ) -> None:
