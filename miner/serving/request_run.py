@@ -28,6 +28,7 @@ from core.protocol.receipts import word_of
 from core.runtime import tracing
 from core.runtime.logs import get_logger
 from miner.compute.compute import Compute, Key, RequestSpec
+from miner.compute.pace import TRACE_NUMBERS
 from miner.compute.stepper import DrawnToken
 from miner.records.store import BoundaryRows, States, StoredJob
 from miner.serving import bf16_rows, request_state
@@ -390,8 +391,16 @@ class RequestRun:
                 group_before=(message.group - 1 if message.group else self._spec.group_before),
             )
         self._inbox.put_nowait(
-            _Feed(message.start, message.rows, data, message.trace or [], message.guessed)
+            _Feed(message.start, message.rows, data, self._trace_of(message), message.guessed)
         )
+
+    def _trace_of(self, message: wire.Activations) -> list[int]:
+        """What the stages before have spent; nothing where it is longer than theirs can be.
+
+        Ours is added to it: no peer could read one that is too long, nor what shares its frame.
+        """
+        trace = message.trace or []
+        return trace if len(trace) <= TRACE_NUMBERS * self.job.stage else []
 
     def _keep_in(self, rows: int) -> None:
         """Guesses from row `rows` on are void. Raises CheckFailed before any peer can know that."""

@@ -171,6 +171,16 @@ async def test_repeated_and_late_frames_change_nothing(scene: Scene, model_dir: 
     assert not requester.failures
 
 
+async def test_a_trace_that_is_full_already_makes_no_frame_unreadable(scene: Scene) -> None:
+    puppet, requester = scene
+    rows = puppet.compute(PROMPT)
+    full = [1, 2, 3] * wire.MAX_STAGES
+    await puppet.channel.send(puppet.frame(requester, 0, rows, trace=full), rows)
+    await requester.until(lambda: bool(puppet.tokens or puppet.listener.stats.counts))
+    assert puppet.listener.stats.counts == {}
+    assert puppet.tokens[0].trace is None
+
+
 def spoilt(puppet: Puppet, requester: Requester, how: str) -> tuple[wire.Activations, bytes]:
     rows = puppet.compute(PROMPT)
     row_bytes = 4 * puppet.shard.hidden
