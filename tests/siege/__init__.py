@@ -12,6 +12,10 @@
 `test_model_folders`  counts, indexes and headers of no model
 `fuzz`                inputs made of good ones by a few changes, and what parsers may do with them
 `test_fuzz`           some hundred of them for each parser
+`alarms`          what went wrong in a process that nobody was told of
+`stage_inputs`    what peers of any standing may say of a job to its stages, and changes of it
+`fuzz_stages`     such messages through real streams, beside an honest requester
+`test_fuzz_stages`    some hundred of them, and a bug that is found
 `test_looks`          questions that would have the chain looked at
 `forging`             how a stranger forges records, as fast as it likes
 `test_swarm`          records of throwaway keys, thousands of them, and who finds whom meanwhile

@@ -49,12 +49,12 @@ VALUES: tuple[Any, ...] = (
 DEEP = b"[" * 20_000
 
 
-def _spots(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def spots(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """(container, key) of every value inside."""
     keys = value if isinstance(value, dict) else range(len(value)) if _is_list(value) else ()
     for key in keys:
         found.append((value, key))
-        _spots(value[key], found)
+        spots(value[key], found)
     return found
 
 
@@ -66,7 +66,7 @@ def change_values(good: Any, rng: random.Random) -> Any:
     """A copy of a document with one to three values replaced, removed, repeated or renamed."""
     document = {"": msgspec.json.decode(msgspec.json.encode(good))}
     for _ in range(rng.randint(1, 3)):
-        container, key = rng.choice(_spots(document, []))
+        container, key = rng.choice(spots(document, []))
         how = rng.random()
         if how < 0.7:
             container[key] = deepcopy(rng.choice(VALUES))
@@ -259,7 +259,7 @@ def _records(folder: Path) -> Subject:
     }
 
     def change(rng: random.Random) -> bytes:
-        content = msgspec.msgpack.encode(_fit(change_values(good, rng)))
+        content = msgspec.msgpack.encode(fit(change_values(good, rng)))
         if rng.random() < 0.4:
             content = change_bytes(content, rng)
         whole = msgspec.msgpack.encode([content, 1, "0x" + "11" * 65])
@@ -271,12 +271,12 @@ def _records(folder: Path) -> Subject:
     return Subject(read, change)
 
 
-def _fit(value: Any) -> Any:
+def fit(value: Any) -> Any:
     """With integers that msgpack can write."""
     if isinstance(value, dict):
-        return {key: _fit(item) for key, item in value.items()}
+        return {key: fit(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_fit(item) for item in value]
+        return [fit(item) for item in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return 2**64 - 1
     return value
