@@ -25,7 +25,7 @@ from core.protocol.signing import Domain
 from devnet.processes import members_of_session
 from tests.core.runtime.network.test_transport import descendants, stat_of
 
-READY_WITHIN_S, ENDS_WITHIN_S = 60.0, 40.0
+READY_WITHIN_S, ENDS_WITHIN_S = 180.0, 60.0
 FAREWELL_S = 5.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -63,6 +63,21 @@ def test_what_cannot_be_read_is_a_value_error_at_once(text: bytes) -> None:
     assert time.process_time() - before < 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" + b",".join([b'{"role": "user", "content": ""}'] * 120_000) + b"]",
+        b'["' + b'[","' * 10**6 + b'"]',
+        b'["' + b'\\"[' * 10**6 + b'"]',
+    ],
+)
+def test_the_depth_of_millions_of_strings_is_known_in_a_few_passes(text: bytes) -> None:
+    """Other threads wait for each of these passes."""
+    before = time.process_time()
+    refuse_deep(text)
+    assert time.process_time() - before < 0.2
+
+
 def test_a_file_is_read_up_to_its_limit(tmp_path) -> None:
     file = tmp_path / "found.json"
     file.write_bytes(b'{"a": 1}')
