@@ -14,7 +14,7 @@ from client.orders.matcher_api import MatcherApi
 from client.orders.orders import Prompt, PromptBatch, make_order
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
-from client.wallet import deposit
+from client.wallet import ensure_deposit
 from core.keys.signer import Signer
 from core.money import pricing
 from core.protocol import signing
@@ -25,7 +25,8 @@ from devnet.accounts import signer_of
 from devnet.deploy import USD
 from tests.swarm.world import MODEL
 
-DEPOSIT_UNITS = 100 * USD
+#: Of wallets that have more than twice as much: an actor may come again.
+DEPOSIT_UNITS = 40 * USD
 DEADLINE_S = 30
 PROMPT_TOKENS = 12
 
@@ -65,7 +66,7 @@ async def orders_of(target: Target, party: str) -> AsyncIterator[Orders]:
     settings = load(environ={"HEADRACE_HOME": target.homes[party]})
     signer = signer_of(party)
     async with open_context(settings) as context:
-        await deposit(context.chain, signer, DEPOSIT_UNITS)
+        await ensure_deposit(context.chain, signer, DEPOSIT_UNITS, may_deposit=True)
         model = await context.model(MODEL)
         wishes = replace(wishes_of(settings, Choices()), deadline_s=DEADLINE_S)
         wishes = await within_limits(context, model, wishes, Choices())
