@@ -127,7 +127,15 @@ def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
 
     def start(through: list[str]) -> Swarm:
         is_relay = settings.matcher.relay
-        return Swarm.start(host, port, through, check=check, is_relay=is_relay, key=key)
+        return Swarm.start(
+            host,
+            port,
+            through,
+            check=check,
+            is_relay=is_relay,
+            key=key,
+            asks_anchors_every_s=0.0,  # there are few of us
+        )
 
     was_ours, former = store.remembered_swarm()
     store.engine.dispose()  # the swarm's child is forked and must not inherit an open database

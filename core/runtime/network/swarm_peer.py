@@ -66,6 +66,7 @@ class PeerOptions:
     is_relay: bool
     only_dials: bool
     key: Path | None
+    asks_anchors_every_s: float
 
 
 def socket_of(sockets: SocketFolder) -> Path:
@@ -189,7 +190,7 @@ async def _serve(
     if options.only_dials:
         spawn(_stay(options.bootstrap, node), tasks)
     spawn(_remember_peers(node, _peers_file(sockets)), tasks)
-    anchors = Anchors(node.protocol, options.bootstrap)
+    anchors = Anchors(node.protocol, options.bootstrap, options.asks_anchors_every_s)
     asked = _Answers(node, anchors, admitted, open_to_all=options.check is None)
     async with await asyncio.start_unix_server(asked.hear, str(socket_of(sockets))) as server:
         addresses = await asked.addresses()
@@ -320,14 +321,16 @@ class Anchors:
     """The peers that we joined through: each is told and asked itself, whoever is near a topic.
 
     Where a record is stored follows from names that any stranger may choose for itself; these peers
-    are of the network's file, or an operator's own choice.
+    are of the network's file, or an operator's own choice. All of a large swarm has the same few,
+    so each peer asks them no more often than `asks_every_s`.
     """
 
-    def __init__(self, protocol: Any, addresses: Sequence[str]) -> None:
+    def __init__(self, protocol: Any, addresses: Sequence[str], asks_every_s: float) -> None:
         from hivemind.p2p import PeerID
 
         names = dict.fromkeys(address.rpartition("/p2p/")[2] for address in addresses)
-        self._protocol = protocol
+        self._protocol, self._asks_every_s = protocol, asks_every_s
+        self._asked_s = float("-inf")
         self._away_until_s = {PeerID.from_base58(name): 0.0 for name in [*names][:_MOST_ANCHORS]}
 
     async def store(self, topic: str, key: str, record: bytes, expires_at_s: float) -> bool:
@@ -341,9 +344,16 @@ class Anchors:
         return any(stored for answer in answers for stored in answer)
 
     async def find(self, topics: Sequence[str]) -> list[Any]:
-        """What they have of these topics: dictionaries of values with their expiry."""
+        """What they have of these topics: dictionaries of values with their expiry.
+
+        Nothing where they were asked a moment ago.
+        """
         from hivemind.dht.routing import DHTID
 
+        now_s = time.monotonic()
+        if now_s - self._asked_s < self._asks_every_s:
+            return []
+        self._asked_s = now_s
         keys = [DHTID.generate(source=topic) for topic in topics]
         answers = await self._ask(lambda peer: self._protocol.call_find(peer, keys))
         return [found.value for answer in answers for found, _ in answer.values() if found]
@@ -411,6 +421,8 @@ class _Answers:
         return any(stored)
 
     async def lookup(self, topics: list[str]) -> dict[str, bytes]:
+        if not (self._admitted or self._open_to_all):
+            return {}
         near, told = await asyncio.gather(
             self._node.get_many(topics, sufficient_expiration_time=float("inf")),
             self._anchors.find(topics),

@@ -53,6 +53,7 @@ class Swarm:
         is_relay: bool = False,
         only_dials: bool = False,
         key: Path | None = None,
+        asks_anchors_every_s: float = 60.0,
     ) -> Swarm:
         """Join the swarm through any of the `bootstrap` multiaddresses (none: start a new one).
 
@@ -60,7 +61,8 @@ class Swarm:
         pass on bytes for machines that no peer can dial, if we can be dialled. `only_dials`: be
         such a machine, which stores and looks up, and is asked for nothing. `key`: the file of our
         libp2p key, made when missing, with which our multiaddress stays the same; others keep it,
-        as where to join or as a relay.
+        as where to join or as a relay. `asks_anchors_every_s`: how often a look-up also asks the
+        `bootstrap` peers themselves, the first one always.
 
         Raises PeerUnreachable, with the daemon's own words, if it cannot start or finds no
         bootstrap peer.
@@ -70,7 +72,14 @@ class Swarm:
         if key is not None and not key.exists():
             write_key(key)
         options = PeerOptions(
-            listen_host, listen_port, tuple(bootstrap), check, is_relay, only_dials, key
+            listen_host,
+            listen_port,
+            tuple(bootstrap),
+            check,
+            is_relay,
+            only_dials,
+            key,
+            asks_anchors_every_s,
         )
         sockets = SocketFolder("swarm")
         ours, theirs = multiprocessing.Pipe(duplex=False)
