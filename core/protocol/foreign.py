@@ -7,7 +7,7 @@ holds: the process then dies instead of raising. So depth is counted before anyt
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +19,44 @@ _NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def refuse_deep(data: bytes) -> None:
-    """Raises ValueError for UTF-8 JSON that is nested more than MAX_DEPTH deep."""
+    """Raises ValueError for UTF-8 JSON that is nested more than MAX_DEPTH deep, or at most twice
+    that where it goes over pieces. It takes little more memory than a piece.
+    """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
-    left = _brackets(data)
-    for _ in range(MAX_DEPTH):  # each round takes the innermost pairs away
-        shorter = left.replace(b"[]", b"").replace(b"{}", b"")
-        if len(shorter) == len(left):
+    left = b""
+    for outside in _outside_strings(data):
+        left = _without_pairs(left + outside)
+        if len(left) > MAX_DEPTH:
             break
-        left = shorter
-    if left.count(b"[") + left.count(b"{") > 0:
+    if left:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep, or its brackets do not close")
 
 
-def _brackets(data: bytes) -> bytes:
-    """The brackets outside strings, one without an end too. In a few passes over the whole: no
+def _without_pairs(brackets: bytes) -> bytes:
+    """Without those that close each other, up to MAX_DEPTH deep."""
+    for _ in range(MAX_DEPTH):  # each round takes the innermost away
+        shorter = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(shorter) == len(brackets):
+            break
+        brackets = shorter
+    return brackets
+
+
+def _outside_strings(data: bytes) -> Iterator[bytes]:
+    """The brackets outside strings, piece by piece, each in a few passes over the whole of it: no
     expression is matched for each string, for which all other threads would wait.
     """
-    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_STRUCTURE)
-    return b"".join(plain.replace(b'""', b"").split(b'"')[::2])
+    start, in_string = 0, False
+    while start < len(data):
+        piece = data[start : start + _PIECE_BYTES]
+        escapes = len(piece) - len(piece.rstrip(b"\\"))
+        piece = data[start : start + len(piece) + escapes % 2]  # with what the last one escapes
+        start += len(piece)
+        plain = piece.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_STRUCTURE)
+        parts = plain.replace(b'""', b"").split(b'"')
+        yield b"".join(parts[in_string::2])
+        in_string ^= len(parts) % 2 == 0
 
 
 def read_json(data: bytes) -> Any:
