@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -56,11 +56,8 @@ class Besieged:
         leaders = {self.world.net.processes.get(name).pid: name for name in programs}
         parents, found = _parents(), dict.fromkeys(leaders.values(), 0)
         for pid in parents:
-            above = pid
-            while above in parents and above not in leaders:
-                above = parents[above]
-            if above in leaders:
-                found[leaders[above]] += _rss_bytes(pid)
+            if (leader := _ancestor(pid, parents, leaders)) is not None:
+                found[leaders[leader]] += _rss_bytes(pid)
         return found
 
 
@@ -102,10 +99,7 @@ def others_s() -> float:
     """Processor seconds so far of all processes that neither are this one nor descend from it."""
     parents, ours = _parents(), 0
     for pid in parents:
-        above = pid
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        if above == os.getpid():
+        if _ancestor(pid, parents, (os.getpid(),)) is not None:
             with suppress(OSError):
                 ours += sum(map(int, stat_of(pid)[11:13]))
     fields = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
@@ -121,6 +115,13 @@ def _parents() -> dict[int, int]:
             with suppress(OSError):
                 found[int(entry.name)] = int(stat_of(int(entry.name))[1])
     return found
+
+
+def _ancestor(pid: int, parents: Mapping[int, int], among: Container[int]) -> int | None:
+    """The nearest of some processes that started this one, or is it."""
+    while pid in parents and pid not in among:
+        pid = parents[pid]
+    return pid if pid in among else None
 
 
 def _rss_bytes(pid: int) -> int:

@@ -26,10 +26,13 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 async def act(target: Target, done: Counter[str], begin: Begin) -> None:
     bodies = _bodies()
-    await begin()
-    await asyncio.gather(
-        *(_post_on(target, *bodies[number % len(bodies)], done) for number in range(AT_ONCE))
-    )
+    headers = {"authorization": f"Bearer {target.key}", "content-type": "application/json"}
+    base = target.gateway_url
+    async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=60) as http:
+        await begin()
+        await asyncio.gather(
+            *(post_on(http, *bodies[number % len(bodies)], done) for number in range(AT_ONCE))
+        )
 
 
 def _bodies() -> list[tuple[str, bytes]]:
@@ -47,15 +50,14 @@ def _bodies() -> list[tuple[str, bytes]]:
     return [*found, (CHAT, b'{"messages": "' + b"a" * (30 * 2**20) + b'"}')]
 
 
-async def _post_on(target: Target, path: str, body: bytes, done: Counter[str]) -> None:
-    headers = {"authorization": f"Bearer {target.key}", "content-type": "application/json"}
-    async with httpx2.AsyncClient(timeout=60) as http:
-        while True:
-            try:
-                answer = await http.post(target.gateway_url + path, content=body, headers=headers)
-                done[f"answers {answer.status_code}"] += 1
-            except httpx2.HTTPError as error:
-                done[type(error).__name__] += 1
+async def post_on(http: httpx2.AsyncClient, path: str, body: bytes, done: Counter[str]) -> None:
+    """Post a body without end; counts answers by their status, and what broke."""
+    while True:
+        try:
+            answer = await http.post(path, content=body)
+            done[f"answers {answer.status_code}"] += 1
+        except httpx2.HTTPError as error:
+            done[type(error).__name__] += 1
 
 
 def rows() -> list[Row]:

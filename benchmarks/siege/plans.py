@@ -12,6 +12,7 @@ import httpx2
 from benchmarks.siege import measuring
 from benchmarks.siege.actor import Begin, Target
 from benchmarks.siege.besieged import GATEWAY, MATCHER
+from benchmarks.siege.bodies import post_on
 from benchmarks.siege.measuring import Attack
 from benchmarks.table import Row
 from matcher.planning.planning import MAX_LIMIT_S, MAX_MACHINES, MAX_PLAN_BODY_BYTES
@@ -20,7 +21,7 @@ from scheduler.methods.methods import METHODS
 SECONDS = measuring.SECONDS
 QUICK = {"SECONDS": 2.0}
 ATTACK = Attack("plans", "deep and huge JSON at /v1/plan", (MATCHER, GATEWAY))
-AT_ONCE = 8
+AT_ONCE, PLAN = 8, "/v1/plan"
 
 
 async def act(target: Target, done: Counter[str], begin: Begin) -> None:
@@ -29,7 +30,7 @@ async def act(target: Target, done: Counter[str], begin: Begin) -> None:
         bodies = _bodies(fleet.raise_for_status().json()["document"])
         await begin()
         await asyncio.gather(
-            *(_post_on(http, bodies[number % len(bodies)], done) for number in range(AT_ONCE))
+            *(post_on(http, PLAN, bodies[number % len(bodies)], done) for number in range(AT_ONCE))
         )
 
 
@@ -52,15 +53,6 @@ def _bodies(document: dict[str, Any]) -> list[bytes]:
         "limit_s": MAX_LIMIT_S,
     }
     return [deep, wide, names, json.dumps(large).encode()]
-
-
-async def _post_on(http: httpx2.AsyncClient, body: bytes, done: Counter[str]) -> None:
-    while True:
-        try:
-            answer = await http.post("/v1/plan", content=body)
-            done[f"answers {answer.status_code}"] += 1
-        except httpx2.HTTPError as error:
-            done[type(error).__name__] += 1
 
 
 def rows() -> list[Row]:

@@ -12,7 +12,7 @@ from benchmarks.siege.actor import Begin, Target
 from benchmarks.siege.besieged import GATEWAY
 from benchmarks.siege.measuring import Attack
 from benchmarks.table import Row
-from tests.siege.test_uploads import FORM, START
+from tests.siege.test_uploads import START, chunk_of, head_of
 
 SECONDS = measuring.SECONDS
 QUICK = {"SECONDS": 2.0}
@@ -27,17 +27,13 @@ async def act(target: Target, done: Counter[str], begin: Begin) -> None:
 
 async def _upload_on(target: Target, done: Counter[str]) -> None:
     url = httpx2.URL(target.gateway_url)
-    head = (
-        "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ntransfer-encoding: chunked\r\n"
-        f"authorization: Bearer {target.key}\r\ncontent-type: {FORM['content-type']}\r\n\r\n"
-    )
     while True:
         reader, writer = await asyncio.open_connection(url.host, url.port)
         answered = asyncio.create_task(reader.readline())
         try:
-            writer.write(head.encode() + _chunk(START))
+            writer.write(head_of(target.key) + chunk_of(START))
             while not answered.done():
-                writer.write(_chunk(PIECE))
+                writer.write(chunk_of(PIECE))
                 await writer.drain()
                 done["pieces of 64 KiB"] += 1
             done[f"answers {answered.result()[9:12].decode()}"] += 1
@@ -46,10 +42,6 @@ async def _upload_on(target: Target, done: Counter[str]) -> None:
         finally:
             answered.cancel()
             writer.transport.abort()
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def rows() -> list[Row]:

@@ -55,16 +55,12 @@ class Guard:
     """The secrets of one run of the program; all end with it."""
 
     local_reading: bool = False
-    _session: str = field(default_factory=_secret, repr=False)
+    #: The cookie's value, for a browser that came with a good link.
+    session: str = field(default_factory=_secret, repr=False)
     _csrf: str = field(default_factory=_secret, repr=False)
 
-    @property
-    def session(self) -> str:
-        """The cookie's value, for a browser that came with a good link."""
-        return self._session
-
     def has_session(self, cookies: Mapping[str, str]) -> bool:
-        return _same(cookies.get(COOKIE, ""), self._session)
+        return _same(cookies.get(COOKIE, ""), self.session)
 
     @property
     def csrf_token(self) -> str:

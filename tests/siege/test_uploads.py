@@ -41,20 +41,28 @@ def on_disk(world: World) -> list[Path]:
     return list((world.folder / "gateway" / "files").iterdir())
 
 
+def head_of(secret: str) -> bytes:
+    """Of an upload that comes in chunks."""
+    return (
+        "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ntransfer-encoding: chunked\r\n"
+        f"authorization: Bearer {secret}\r\ncontent-type: {FORM['content-type']}\r\n\r\n"
+    ).encode()
+
+
+def chunk_of(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
 class Endless:
     """An upload, chunk by chunk, over a socket."""
 
     def __init__(self, world: World, secret: str, start: bytes = START) -> None:
         self._socket = socket.create_connection(("127.0.0.1", world.port), timeout=10)
-        head = (
-            "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ntransfer-encoding: chunked\r\n"
-            f"authorization: Bearer {secret}\r\ncontent-type: {FORM['content-type']}\r\n\r\n"
-        )
-        self._socket.sendall(head.encode())
+        self._socket.sendall(head_of(secret))
         self.send(start)
 
     def send(self, data: bytes) -> None:
-        self._socket.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+        self._socket.sendall(chunk_of(data))
 
     def is_answered(self) -> bool:
         return bool(select.select([self._socket], [], [], 0)[0])

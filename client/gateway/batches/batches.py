@@ -240,8 +240,7 @@ class Batches:
         """From its file to its end. The limit holds until everything is answered."""
         key = await self.keys.get(row.key_id)
         file = self._file_of(row)
-        async with self._reading:
-            model = await asyncio.to_thread(file.model)
+        model = await self._model(file)
         if model is not None and key is not None:
             check_model(key, model)
         served = None if model is None else await self.catalogue.find(model)
@@ -267,6 +266,10 @@ class Batches:
             raise UsageError("the input file is gone", why)
         endpoint: Endpoint = next(known for known in ENDPOINTS if known == row.endpoint)
         return BatchFile(path, endpoint, self.settings.gateway.max_tokens)
+
+    async def _model(self, file: BatchFile) -> str | None:
+        async with self._reading:
+            return await asyncio.to_thread(file.model)
 
     async def _lines(self, file: BatchFile, model: str | None, served: ServedModel | None) -> Lines:
         """All of them, read one batch after the other."""
@@ -351,9 +354,7 @@ class Batches:
             return
         served = await self.catalogue.find(row.model)
         file = self._file_of(row)
-        async with self._reading:
-            model = await asyncio.to_thread(file.model)
-        lines = await self._lines(file, model, served)
+        lines = await self._lines(file, await self._model(file), served)
         await self._finish(row, status, served, lines, {}, error)
 
     async def _finish(
