@@ -36,6 +36,8 @@ AFTER_DEADLINE_S = 30
 CLIENT_LOST_S = 60.0
 #: For a job that the chain does not show slots are set aside for so long.
 HELD_S = 30.0
+#: Slots that a job on the chain did not fill for so long are others' until it asks for more.
+LENT_S = 20.0
 #: Proposals of one peer that are looked up on the chain at once, and that wait for it.
 LOOKED_UP, MAX_ASKED = 2, 32
 #: Accepted jobs in memory that the chain does not show yet.
@@ -130,6 +132,7 @@ class ActiveJob:
     refused_at: float = float("-inf")
     proposer: str = ""
     held_until: float = float("inf")  # its slots, until the chain shows it
+    full_at: float = 0.0  # when all its slots were last in use, or it was opened
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -155,6 +158,11 @@ class ActiveJob:
     def running(self) -> int:
         """How many of its requests run here now."""
         return sum(run.request.phase is RequestPhase.RUNNING for run in self.runs.values())
+
+    @property
+    def asked(self) -> int:
+        """How many of its requests run here now, or wait to."""
+        return sum(run.request.phase is not RequestPhase.STRANDED for run in self.runs.values())
 
     @property
     def is_complete(self) -> bool:
@@ -277,6 +285,18 @@ class JobTable:
         taken = sum(job.reserved for job in self.jobs.values() if job.is_verified)
         return max(0, self.terms.max_requests - taken)
 
+    def opened(self, job: ActiveJob) -> None:
+        """Its client is there for the first time: it has its slots, one at least."""
+        job.full_at = self._monotonic()
+        if not job.reserved and not job.is_complete:
+            job.reserved = max(1, min(job.at_once, self.free_requests))
+
+    def fit_slots(self, job: ActiveJob) -> None:
+        """It has slots for what it asks for, as far as there are free ones, and one at least."""
+        wanted = min(job.at_once, job.asked)
+        if wanted > job.reserved:
+            job.reserved = max(1, min(wanted, job.reserved + self.free_requests))
+
     def _free_for(self, requester: str, proposer: str) -> int:
         """Slots for another job of these two: what others propose and do not open is theirs."""
         held = sum(
@@ -289,11 +309,7 @@ class JobTable:
 
     @property
     def active_requests(self) -> int:
-        return sum(
-            run.request.phase is not RequestPhase.STRANDED
-            for job in self.jobs.values()
-            for run in job.runs.values()
-        )
+        return sum(job.asked for job in self.jobs.values())
 
     @property
     def is_idle(self) -> bool:
@@ -493,6 +509,7 @@ class JobTable:
             credit=pricing.credit_rows(stored.order, self.terms.spec, self.terms.max_unpaid),
             done=done,
             acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
+            full_at=self._monotonic(),
         )
         if known is not None:
             known.end_runs()
@@ -660,7 +677,7 @@ class JobTable:
     # --- time ---
 
     def release(self, job: ActiveJob) -> bool:
-        """Give back slots that no request will use.
+        """Give back slots that no request will use, and lend those that none uses now.
 
         True when the job can leave memory; a later question finds it on disk. Days can go by before
         a job is settled, and much of what a stage does looks at every job that it has in memory.
@@ -675,5 +692,9 @@ class JobTable:
         alone = job.client is None or job.client_gone_at is not None
         if job.is_over or ((lost or unused) and not job.runs) or closed or late:
             job.reserved = 0
+        if job.asked >= job.reserved:
+            job.full_at = now
+        elif job.is_verified and now - job.full_at > LENT_S:
+            job.reserved = job.asked
         left = (unused and not job.is_verified) or (alone and job.is_signed_for)
         return (closed or late or left) and not job.runs

@@ -214,6 +214,8 @@ class StageService:
                     run.strand(
                         PeerUnreachable("the pipeline", f"no frame for {SILENT_REQUEST_S:g} s")
                     )
+            if job.waiting:
+                self._begin_waiting(job)
             if self.table.release(job):
                 del self.table.jobs[order_hash]
                 if job.outbox is not None:
@@ -269,11 +271,10 @@ class StageService:
         async def same_channel() -> Channel:
             return channel
 
+        if job.client is None:
+            self.table.opened(job)
         job.client, job.client_gone_at = channel, None
         job.outbox = Outbox(f"client {channel.peer}", same_channel)
-        if not job.reserved and not job.is_complete:
-            most = job.at_once if job.is_open_order else job.order.requests
-            job.reserved = max(1, min(most, self.table.free_requests))
 
     async def _replay(self, job: ActiveJob) -> None:
         """A client that lost its stream gets what it may lack: it knows tokens by position."""
@@ -715,6 +716,7 @@ class StageService:
             ),
         )
         job.runs[index] = run
+        self.table.fit_slots(job)
         if self._neighbours is not None:
             for place in _after(job):
                 self._neighbours.watch(*place)
@@ -762,6 +764,7 @@ class StageService:
 
     def _begin_waiting(self, job: ActiveJob) -> None:
         """A first stage starts as many of a job's requests as the job has slots."""
+        self.table.fit_slots(job)
         running = job.running
         while job.waiting and running < max(1, job.reserved):
             run = job.runs.get(job.waiting[0])

@@ -9,7 +9,7 @@ from typing import Any
 from core.money import pricing
 from core.protocol import wire
 from miner.chain import admission
-from miner.serving.job_table import HELD_S, LOOKED_UP, MAX_ASKED, MAX_HELD, Refused
+from miner.serving.job_table import HELD_S, LENT_S, LOOKED_UP, MAX_ASKED, MAX_HELD, Refused
 from tests.miner.conftest import Start
 from tests.town.chain import FakeChain
 from tests.town.machines import Machine, greedy
@@ -83,6 +83,51 @@ async def test_a_job_that_is_opened_late_has_slots_all_the_same(
     await asyncio.gather(*map(late.submit, range(8)))
     await late.finished(range(8))
     await late.close()
+
+
+async def test_places_that_opened_orders_do_not_use_are_lent(
+    start: Start, chain: FakeChain
+) -> None:
+    (machine,) = await start((0, 4), max_requests=SLOTS)
+    idlers = [job_of(60 + i, chain, [machine]) for i in range(2)]
+    for idler in idlers:
+        await idler.propose(HONEST_MATCHER)
+        idler.match()
+        await idler.open()
+    honest = job_of(50, chain, [machine])
+    (answer,) = await honest.propose(HONEST_MATCHER)
+    assert code(answer) == admission.SLOTS
+    machine.offset_s = LENT_S + 1
+    await idlers[0].open()  # to open it once more is no use of it
+    machine.stage.tick()
+    assert machine.table.free_requests == SLOTS
+    (answer,) = await honest.propose(HONEST_MATCHER)
+    assert isinstance(answer, wire.Accepted)
+    honest.match()
+    await honest.open()
+    await asyncio.gather(*map(honest.submit, range(8)))
+    await asyncio.gather(*map(idlers[0].submit, range(8)))
+    await honest.finished(range(8))
+    await idlers[0].finished(range(8))
+    for one in (honest, *idlers):
+        await one.close()
+
+
+async def test_a_job_keeps_the_places_that_it_uses(start: Start, chain: FakeChain) -> None:
+    (machine,) = await start((0, 4), max_requests=SLOTS)
+    job = job_of(60, chain, [machine])
+    await job.propose(HONEST_MATCHER)
+    job.match()
+    await job.open()
+    active = machine.table.jobs[job.order_hash]
+    await job.submit(0)
+    machine.offset_s = LENT_S + 1
+    machine.stage.tick()
+    assert active.reserved == active.asked <= 1
+    await asyncio.gather(*map(job.submit, range(1, 8)))
+    await job.finished(range(8))
+    assert machine.table.free_requests > 0
+    await job.close()
 
 
 async def test_accepted_orders_are_held_against_one_balance(start: Start, chain: FakeChain) -> None:
