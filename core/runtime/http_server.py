@@ -1,16 +1,19 @@
 """How does a program serve HTTP inside its own loop and under its own signal handlers?
 
 A request must arrive within a time, and an answer must be taken; else the connection ends. Where
-all connections are taken, the one that has waited longest for its request makes room.
+all connections are taken, or all that one address may have, the one among them that has waited
+longest for its request makes room, and where none waits the new one is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -34,10 +37,11 @@ class PeerLimits:
     body_s: float | None = None  # None: as long as it likes
     taking_s: float = 60.0  # an answer, without taking any of it
     most_connections: int = 4096
+    of_address: int = 1024  # of these; of this machine's own any, as a proxy's are all
 
 
 #: For those whose requests are small and whose callers are anybody.
-STRANGERS: Final = PeerLimits(body_s=30.0, most_connections=512)
+STRANGERS: Final = PeerLimits(body_s=30.0, most_connections=512, of_address=128)
 
 
 class HttpServer:
@@ -64,7 +68,7 @@ class HttpServer:
                 access_log=False,
                 ws="none",
                 proxy_headers=False,  # what they say of a peer, any peer can say
-                http=partial(_Connection, limits, {}),  # type: ignore[arg-type]
+                http=partial(_Connection, limits, _Places()),  # type: ignore[arg-type]
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -135,14 +139,34 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
-class _Connection(HttpToolsProtocol):
-    """A connection with deadlines. `waiting` are those whose request is due, oldest first."""
+@dataclass
+class _Places:
+    """Who has a server's connections."""
 
-    def __init__(
-        self, limits: PeerLimits, waiting: dict[_Connection, None], *args: Any, **more: Any
-    ) -> None:
+    #: Those whose request is due, oldest first.
+    waiting: dict[_Connection, None] = field(default_factory=dict)
+    of_address: Counter[str] = field(default_factory=Counter)
+
+
+def _address_of(peer: Any) -> str:
+    """Who counts as one: an address, of IPv6 its network of 64 bits; "" for this machine itself."""
+    try:
+        found = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    except (TypeError, IndexError, ValueError):  # no peer of the internet
+        return ""
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found.is_loopback:
+        return ""
+    return str(found) if found.version == 4 else str(int(found) >> 64)
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection with deadlines."""
+
+    def __init__(self, limits: PeerLimits, places: _Places, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._limits, self._waiting = limits, waiting
+        self._limits, self._places = limits, places
+        self._waiting, self._address = places.waiting, ""
         self._due: asyncio.TimerHandle | None = None
         self._taken_by: asyncio.TimerHandle | None = None
         self._head_bytes, self._is_in_head = 0, True
@@ -151,14 +175,25 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request, in the place of another where there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self._limits.most_connections:
-            oldest = next(iter(self._waiting), self)
-            oldest._stop_waiting()  # what is aborted is lost only later
-            oldest.transport.abort()
+        self._address = _address_of(transport.get_extra_info("peername"))
+        of_address = self._places.of_address
+        of_address[self._address] += 1
+        if self._address and of_address[self._address] > self._limits.of_address:
+            self._make_room([one for one in self._waiting if one._address == self._address])
+        elif len(self.connections) > self._limits.most_connections:
+            self._make_room(self._waiting)
         self._wait(self._limits.head_s)
+
+    def _make_room(self, waiting: Iterable[_Connection]) -> None:
+        oldest = next(iter(waiting), self)
+        oldest._stop_waiting()  # what is aborted is lost only later
+        oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is due any more."""
+        self._places.of_address[self._address] -= 1
+        if not self._places.of_address[self._address]:
+            del self._places.of_address[self._address]
         self._stop_waiting()
         self.resume_writing()
         super().connection_lost(exc)

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 from fastapi import FastAPI, Request, Response
 
+from core.runtime import http_server
 from core.runtime.http_server import MAX_HEAD_BYTES, HttpServer, PeerLimits
 
-QUICK = PeerLimits(head_s=0.3, body_s=0.3, taking_s=0.3, most_connections=20)
+QUICK = PeerLimits(head_s=0.3, body_s=0.3, taking_s=0.3, most_connections=20, of_address=5)
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n"
 
@@ -142,3 +143,43 @@ async def test_others_are_answered_while_strangers_take_all_connections(dial) ->
     await honest.send(GET)
     assert await honest.answer() == b"HTTP/1.1 204 No Content"
     assert await working.answer() == b"HTTP/1.1 204 No Content"
+
+
+async def test_an_address_has_its_share_of_the_connections(
+    dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "_address_of", lambda _: "7.7.7.7")
+    working = [await dial() for _ in range(QUICK.of_address - 1)]
+    for peer in working:
+        await peer.send(GET.replace(b"/ ", b"/slow "))
+    late = await dial()
+    newer = await dial()
+    assert await late.rest() == b"", "who waits longest makes room"
+    await newer.send(GET.replace(b"/ ", b"/slow "))
+    await asyncio.sleep(0.05)
+    assert await (await dial()).rest() == b"", "nobody waits: no further one"
+    monkeypatch.setattr(http_server, "_address_of", lambda _: "8.8.8.8")
+    other = await dial()
+    await other.send(GET)
+    for peer in (other, *working, newer):
+        assert await peer.answer() == b"HTTP/1.1 204 No Content"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("7.7.7.7", "7.7.7.8", False),
+        ("2001:db8::1", "2001:db8::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:7.7.7.7", "7.7.7.7", True),
+        ("127.0.0.1", "::1", True),
+    ],
+)
+def test_who_counts_as_one_address(one: str, other: str, is_same: bool) -> None:
+    found = [http_server._address_of((name, 1)) for name in (one, other)]
+    assert (found[0] == found[1]) == is_same
+
+
+def test_this_machine_and_what_is_no_address_have_no_share() -> None:
+    for peer in (("127.0.0.2", 1), ("::1", 1, 0, 0), None, "", ("a/b", 1)):
+        assert http_server._address_of(peer) == ""
