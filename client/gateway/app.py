@@ -194,10 +194,11 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
     files, one = gateway.files, schemas.object_of("file")
     form = {"body": schemas.FILE_BODY, "body_type": "multipart/form-data"}
 
-    @_offer(app, "POST", "/v1/files", one, 400, 401, 413, 500, 503, **form)
+    @_offer(app, "POST", "/v1/files", one, 400, 401, 413, 429, 500, 503, **form)
     async def upload(request: Request) -> Response:
-        """Keep a file, as `multipart/form-data` with `file` and `purpose`."""
+        """Keep a file, as `multipart/form-data` with `file` and `purpose`: a request of the key."""
         key = await authenticate(gateway, request)
+        gateway.limiter.take_request(key)
         row = await files.save(key.key_id, Upload(request.headers, request.stream()))
         return json_response(file_json(row))
 

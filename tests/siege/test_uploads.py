@@ -120,6 +120,14 @@ def test_an_upload_without_an_end_is_refused_at_the_limit(
     assert not on_disk(small) and not small.gateway.files.arriving
 
 
+def test_a_file_is_a_request_of_its_key(small: World) -> None:
+    secret = small.new_key(requests_per_minute=2)
+    for _ in range(2):
+        assert outcome(upload(small, secret, 8)) == (200, "")
+    assert outcome(upload(small, secret, 8)) == (429, "rate_limited")
+    assert len(on_disk(small)) == 2
+
+
 def test_a_key_keeps_no_more_than_its_share(small: World) -> None:
     secret, other = small.new_key(), small.new_key("other")
     first = upload(small, secret, 240 * KIB)
