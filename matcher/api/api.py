@@ -6,7 +6,8 @@ Reading needs no key; an order and an acknowledgement carry their own signatures
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -197,7 +198,8 @@ def make_app(
     @app.post("/v1/plan")
     async def plan(request: Request) -> Response:
         """Who would hold which layers of such a fleet? Nothing is changed by it."""
-        return _json(await desk.plan(await _body(request, PlanBody, MAX_PLAN_BODY_BYTES)))
+        body = await _body(request, PlanBody, MAX_PLAN_BODY_BYTES)
+        return _json(await _while_asked(request, desk.plan(body)))
 
     @app.get("/v1/quote")
     async def quote(
@@ -332,6 +334,20 @@ def _describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]
+
+
+async def _while_asked(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to. Ends it and raises ClientDisconnect if its asker leaves meanwhile."""
+    working, left = asyncio.create_task(work), asyncio.create_task(request.receive())
+    try:
+        await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, left):
+            task.cancel()
+        await asyncio.gather(working, left, return_exceptions=True)
 
 
 async def _body(request: Request, kind: type[T], limit_bytes: int = MAX_BODY_BYTES) -> T:
