@@ -503,10 +503,9 @@ class Story:
             protocol_fee_bps=p.protocol_fee_bps,
             at_fault=at_fault,
         )
-        paid_gross = sum(g for i, g in enumerate(split.gross) if i not in at_fault)
         expected = {
-            "requester-1": -paid_gross,
-            "matcher-1": split.matcher_fee,
+            "requester-1": -split.paid,
+            "matcher-1": split.matcher_fee + split.opening,
             "deployer": split.protocol_fee,
         }
         for stage, pay in zip(job.plan, split.pays, strict=True):

@@ -47,7 +47,7 @@ class Toy:
     async def price(
         self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
     ) -> PricedRequest:
-        return PricedRequest(10**7, 10**7, UNITS * (tokens_in + tokens_out), PLAN)
+        return PricedRequest(10**7, 10**7, 0, UNITS * (tokens_in + tokens_out), PLAN)
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
         tokens, count = len(ask.prompt.ids), ask.prompt.sampling.max_new_tokens

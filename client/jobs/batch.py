@@ -502,7 +502,7 @@ async def acknowledge(
     requester.store.set_state(match.job_id, "acknowledged")
     counts = ack.tokens_in, ack.tokens_out
     result = pricing.split(match.signed.order, match.plan, requester.model, *counts)
-    watcher.acknowledged(match, whole_units(sum(result.gross)))
+    watcher.acknowledged(match, whole_units(result.paid))
 
 
 def signed_ack(

@@ -66,6 +66,7 @@ class Wishes:
     """What the requester insists on, whatever is offered."""
 
     max_cost: int  # base units
+    max_opening_fee: int
     cap_in: int | None  # base units per Mtok
     cap_out: int | None
     deadline_s: int
@@ -101,6 +102,7 @@ def wishes_of(settings: Settings, choices: Choices) -> Wishes:
     cap_in, cap_out = [None if cap is None else settings.price(cap) for cap in caps]
     return Wishes(
         max_cost=settings.token(choices.max_cost or ours.max_cost_per_job),
+        max_opening_fee=settings.token(ours.max_opening_fee),
         cap_in=cap_in,
         cap_out=cap_out,
         deadline_s=units.parse_duration(choices.deadline) if choices.deadline else ours.deadline_s,
@@ -223,6 +225,14 @@ def check_caps(
                 f"the cap is {settings.show_price(cap)}",
                 nearest_offer=settings.show_price(units.price_of_nano(nano, layer_units)),
             )
+    if price.opening_fee > wishes.max_opening_fee:
+        raise NoCapacity(
+            "the matcher asks too much for opening a job",
+            f"it asks {settings.show_token(price.opening_fee)}, the limit is "
+            f"{settings.show_token(wishes.max_opening_fee)}",
+            next_step="raise client.max_opening_fee, or use another matcher",
+            nearest_offer=settings.show_token(price.opening_fee),
+        )
     if locked > wishes.max_cost:
         raise NoCapacity(
             "the job would lock more than --max-cost",
@@ -234,20 +244,21 @@ def check_caps(
 
 def maximum(model: Model, price: Quote, prepared: Prepared) -> int:
     """What the order locks, base units."""
-    return price.cost(model.spec, prepared.tokens_in, prepared.max_tokens_out)
+    return price.lock(model.spec, prepared.tokens_in, prepared.max_tokens_out)
 
 
 def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared) -> Offer:
     """The offer as people read it."""
     show = settings.show_token
-    least, most = price.cost(model.spec, prepared.tokens_in, 0), maximum(model, price, prepared)
+    least, most = price.lock(model.spec, prepared.tokens_in, 0), maximum(model, price, prepared)
     price_in, price_out = map(settings.show_price, price.prices(model.spec))
+    opening = f", {show(price.opening_fee)} for opening" if price.opening_fee else ""
     rejected = len(prepared.rejected)
     return Offer(
         model=model.name,
         requests=f"{len(prepared.prompts)} ({rejected} line{'s' * (rejected != 1)} rejected)",
         tokens=f"{prepared.tokens_in} in, at most {prepared.max_tokens_out} out",
-        price=f"{price_in} in, {price_out} out",
+        price=f"{price_in} in, {price_out} out{opening}",
         cost=f"{show(least)} to {show(most)}",
         route=route_text(price.plan),
     )
@@ -284,6 +295,7 @@ def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> OrderTerms:
         price_out=price.price_out,
         matcher=price.matcher,
         matcher_fee_bps=price.fee_bps,
+        opening_fee=price.opening_fee,
         min_stake=0,
         deadline=chain_now + wishes.deadline_s,
         window=wishes.window_s,

@@ -37,6 +37,7 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
     route: list[_QuotedStage]
     matcher: t.Address
     fee_bps: t.MatcherFeeBps
+    opening_fee: t.U63  # base units, whatever comes of the job
     #: The auditor that the matcher pays, if the order names it; None: it pays none.
     audits: AuditOffer | None = None
 
@@ -46,9 +47,13 @@ class Quote(msgspec.Struct, frozen=True, rename="camel"):
         return tuple(t.Stage(s.operator, s.layer_from, s.layer_to) for s in self.route)
 
     def cost(self, model: t.ModelSpec, tokens_in: int, tokens_out: int) -> int:
-        """Base units for so many tokens."""
+        """Base units for so many tokens, without the opening."""
         prices = self.price_in, self.price_out
         return pricing.cost(model.layer_units, tokens_in, tokens_out, *prices)
+
+    def lock(self, model: t.ModelSpec, tokens_in: int, tokens_out: int) -> int:
+        """Base units that an order of so many tokens locks."""
+        return self.cost(model, tokens_in, tokens_out) + self.opening_fee
 
     def prices(self, model: t.ModelSpec) -> tuple[int, int]:
         """Base units per million tokens, in and out."""

@@ -75,6 +75,7 @@ class OrderTerms:
     price_out: int
     matcher: str
     matcher_fee_bps: int
+    opening_fee: int  # base units
     min_stake: int
     deadline: int  # chain time, seconds
     window: int  # seconds
@@ -162,6 +163,7 @@ def _order(
         price_out=terms.price_out,
         matcher=terms.matcher,
         matcher_fee_bps=terms.matcher_fee_bps,
+        opening_fee=terms.opening_fee,
         min_stake=terms.min_stake,
         deadline=terms.deadline,
         window=terms.window,

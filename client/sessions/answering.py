@@ -73,6 +73,7 @@ class PricedRequest:
 
     price_in: int  # base units per million tokens
     price_out: int
+    opening_units: int  # more, where it is the first of its order
     most_units: int  # the most it can come to
     plan: tuple[Stage, ...]
 
@@ -100,8 +101,9 @@ class Answerer(Protocol):
 
 def priced(model: Model, quote: Quote, tokens_in: int, tokens_out: int) -> PricedRequest:
     """A matcher's offer for so many tokens as people read it."""
-    most_units = quote.cost(model.spec, tokens_in, tokens_out)
-    return PricedRequest(*quote.prices(model.spec), most_units, quote.plan)
+    most_units = quote.lock(model.spec, tokens_in, tokens_out)
+    prices = quote.prices(model.spec)
+    return PricedRequest(*prices, quote.opening_fee, most_units, quote.plan)
 
 
 def wishes_with(settings: Settings, terms: AskTerms) -> Wishes:

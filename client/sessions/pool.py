@@ -340,7 +340,7 @@ class SessionPool:
         quote = await self._matcher.quote(model.model_id, *tokens, pool.demands)
         async with self._deposit_lock:
             allowed = await self._afford(model, need, first, quote, wishes.max_cost)
-            locked = quote.cost(model.spec, allowed.tokens_in, allowed.tokens_out)
+            locked = quote.lock(model.spec, allowed.tokens_in, allowed.tokens_out)
             check_caps(self._settings, wishes, model.spec.layer_units, quote, locked)
             await self._provide(locked)
             now_s = int(self._chain_now())
@@ -400,12 +400,12 @@ class SessionPool:
         funds: int = await chain.read("Escrow", "balanceOf", self._account)
         if self._account == self._signer.address:
             funds += await chain.read("TestUSD", "balanceOf", self._account)
-        locked = quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out)
-        most = min(max_cost, funds)
-        if locked <= most or not locked:
+        cost = quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out)
+        most = max(0, min(max_cost, funds) - quote.opening_fee)
+        if cost <= most:
             return wanted
-        tokens_in = max(need.tokens_in, wanted.tokens_in * most // locked)
-        tokens_out = max(need.most_out, wanted.tokens_out * most // locked)
+        tokens_in = max(need.tokens_in, wanted.tokens_in * most // cost)
+        tokens_out = max(need.most_out, wanted.tokens_out * most // cost)
         return Allowance(min(wanted.requests, tokens_in), tokens_in, tokens_out)
 
     async def _provide(self, locked: int) -> None:

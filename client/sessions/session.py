@@ -115,6 +115,7 @@ class LiveSession(Pipeline):
         self._openings: dict[int, SignedOpening] = {}
         self._leaves: dict[int, RequestLeaf] = {}  # what is acknowledged
         self._counted = (0, 0)  # tokens in and out that are or will be acknowledged
+        self._charged = 0  # base units, to requests
         self._orphans: set[int] = set()
         self._adopted = asyncio.Event()
         self._booking = asyncio.Lock()
@@ -264,10 +265,12 @@ class LiveSession(Pipeline):
                 self._quiet.set()
 
     def _count(self, took: tuple[int, int]) -> int:
-        """What these tokens in and out add to what is due, base units."""
-        before = self.due_units(*self._counted)
+        """What these tokens add to what is paid, base units: the first ones pay the opening."""
+        if not any(took):
+            return 0
         self._counted = (self._counted[0] + took[0], self._counted[1] + took[1])
-        return self.due_units(*self._counted) - before
+        before, self._charged = self._charged, self.due_units(*self._counted)
+        return self._charged - before
 
     def _owed(self) -> tuple[int, int]:
         running = [turn for turn in self._turns.values() if not turn.over.is_set()]
@@ -277,10 +280,10 @@ class LiveSession(Pipeline):
         return self._counted[0] + tokens_in, self._counted[1] + tokens_out
 
     def due_units(self, tokens_in: int, tokens_out: int) -> int:
-        """What all stages are due for so many tokens in all, whole base units."""
+        """What the requester pays for so many tokens in all, whole base units."""
         order, model = self.match.signed.order, self._requester.model
         split = pricing.split(order, self.match.plan, model, tokens_in, tokens_out)
-        return whole_units(sum(split.gross))
+        return whole_units(split.paid)
 
     # --- paying ---
 

@@ -156,13 +156,6 @@ contract Escrow is IEscrow, ReentrancyGuardTransient {
         _refund(bill.job, bill.requester, bill.refundNano, bill.isSpenders);
     }
 
-    function refund(JobId job, address requester, uint256 nano, bool isSpenders)
-        external
-        onlyTaskRegistry
-    {
-        _refund(job, requester, nano, isSpenders);
-    }
-
     // --- reads ---
 
     function balanceOf(address account) external view returns (uint256) {

@@ -240,7 +240,7 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         if (job.state() != State.Open) _rejectState(job);
         if (msg.sender != order.requester) revert NotParty(msg.sender);
         _jobs[key] = job.with(State.Cancelled);
-        emit JobCancelled(id, order.requester, _refund(id, job, order));
+        emit JobCancelled(id, order.requester, _payBack(id, job, order, 0));
     }
 
     function expire(Order calldata order, Stage[] calldata plan) external nonReentrant {
@@ -263,7 +263,10 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
             return;
         }
         _jobs[bound.key] = job.with(State.Expired);
-        emit JobExpired(bound.id, order.requester, _refund(bound.id, job, order));
+        // INVARIANT: opening costs its sender gas, so a match is paid for whatever comes of it.
+        uint256 fee = plan.length == 0 ? 0 : _openingNano(order);
+        uint256 refunded = _payBack(bound.id, job, order, fee);
+        emit JobExpired(bound.id, order.requester, fee, refunded);
     }
 
     function requestClose(Order calldata order, bytes32 planHash) external {
@@ -451,10 +454,21 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return uint256(job.layers()) + job.embedUnits() + job.headUnits();
     }
 
+    function _openingNano(Order calldata order) private pure returns (uint256) {
+        // SAFETY: 64 bits and 30.
+        unchecked {
+            return order.openingFee * Split.NANO;
+        }
+    }
+
+    /// All that the order locks.
     function _maxNano(uint256 job, Order calldata order) private pure returns (uint256) {
         uint256 most =
             Split.perUnit(order.maxTokensIn, order.maxTokensOut, order.priceIn, order.priceOut);
-        return _units(job) * most;
+        // SAFETY: units, what tokens cost for each, and the fee have 17, 97 and 94 bits.
+        unchecked {
+            return _units(job) * most + _openingNano(order);
+        }
     }
 
     /// What the order locks, in base units: the most that its requester gets of a slash's share.
@@ -482,6 +496,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         // INVARIANT: both fees are under 6 % together, so pay = gross − fees never underflows.
         uint256 maxFeeBps = order.matcher == address(0) ? 0 : MAX_MATCHER_FEE_BPS;
         if (order.matcherFeeBps > maxFeeBps) revert FeeTooHigh(order.matcherFeeBps, maxFeeBps);
+        // INVARIANT: no fee is owed to nobody.
+        if (maxFeeBps == 0 && order.openingFee != 0) revert FeeTooHigh(order.openingFee, 0);
         uint256 model = _models[order.modelId];
         if (model == 0) _models[order.modelId] = model = _wordOf(order.modelId);
         // 224 bits of a hash are as good as all.
@@ -557,13 +573,36 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         return minerRegistry.ownerOf(stage.operator);
     }
 
-    /// All of the lock, of a job that came to nothing.
-    function _refund(JobId id, uint256 job, Order calldata order)
+    /// The lock of a job that came to nothing, but for `matcherNano` of it.
+    function _payBack(JobId id, uint256 job, Order calldata order, uint256 matcherNano)
         private
         returns (uint256 refunded)
     {
-        refunded = _maxNano(job, order);
-        escrow.refund(id, order.requester, refunded, job.isSpenders());
+        refunded = _maxNano(job, order) - matcherNano;
+        _pay(id, job, order, matcherNano, 0, refunded, new uint256[](0));
+    }
+
+    function _pay(
+        JobId id,
+        uint256 job,
+        Order calldata order,
+        uint256 matcherNano,
+        uint256 protocolNano,
+        uint256 refundNano,
+        uint256[] memory shares
+    ) private {
+        escrow.pay(
+            IEscrow.Bill({
+                job: id,
+                requester: order.requester,
+                isSpenders: job.isSpenders(),
+                matcher: order.matcher,
+                matcherNano: matcherNano,
+                protocolNano: protocolNano,
+                refundNano: refundNano
+            }),
+            shares
+        );
     }
 
     /// The rest of `ref`, and what follows from it.
@@ -694,21 +733,18 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         _jobs[bound.key] = job.with(State.Settled);
         Split.Terms memory terms = _terms(job, order);
         Split.Shares memory shares = Split.shares(plan, job.shape(), terms);
-        uint256 paid = _units(job) * terms.nanoPerUnit - shares.withheld;
+        uint256 openingNano = _openingNano(order);
+        uint256 matcherNano;
+        uint256 paid;
+        // SAFETY: of 115 bits at most, and a part is less than its whole.
+        unchecked {
+            matcherNano = shares.matcherFee + openingNano;
+            paid = _units(job) * terms.nanoPerUnit - shares.withheld + openingNano;
+        }
+        // INVARIANT: no job pays more than it locked.
         uint256 refunded = _maxNano(job, order) - paid;
-        emit JobSettled(bound.id, order.requester, paid, refunded, shares.withheld);
-        escrow.pay(
-            IEscrow.Bill({
-                job: bound.id,
-                requester: order.requester,
-                isSpenders: job.isSpenders(),
-                matcher: order.matcher,
-                matcherNano: shares.matcherFee,
-                protocolNano: shares.protocolFee,
-                refundNano: refunded
-            }),
-            shares.pay
-        );
+        emit JobSettled(bound.id, paid, refunded, shares.withheld);
+        _pay(bound.id, job, order, matcherNano, shares.protocolFee, refunded, shares.pay);
     }
 
     function _terms(uint256 job, Order calldata order) private view returns (Split.Terms memory) {

@@ -24,7 +24,7 @@ contract EscrowTest is Suite {
 
     function refund(uint256 nano) private {
         vm.prank(address(tasks));
-        escrow.refund(JOB, requester, nano, false);
+        escrow.pay(bill(0, 0, nano), new uint256[](0));
     }
 
     function operatorAt(uint256 i) private view returns (address) {
@@ -246,7 +246,7 @@ contract EscrowTest is Suite {
         vm.stopPrank();
         vm.assertEq(token.balanceOf(payer), 0);
         vm.prank(address(tasks));
-        escrow.refund(JOB, payer, NANO + 3, false);
+        escrow.pay(IEscrow.Bill(JOB, payer, false, matcher, 0, 0, NANO + 3), new uint256[](0));
         vm.assertEq(escrow.balanceOf(payer), 2);
     }
 
@@ -285,8 +285,6 @@ contract EscrowTest is Suite {
             escrow.pull(requester, 1);
             vm.expectRevert(reason);
             escrow.pay(bill(0, 0, 0), list);
-            vm.expectRevert(reason);
-            escrow.refund(JOB, requester, 1, false);
             vm.stopPrank();
         }
     }
@@ -554,7 +552,7 @@ contract EscrowBooksTest is Suite {
 
     function begin(uint256 seed) private {
         Order memory order = seed % 2 == 0 ? sessionOrder() : newOrder();
-        if (seed >> 8 & 3 == 0) (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        if (seed >> 8 & 3 == 0) dropMatcher(order);
         Deal memory deal = dealOf(order, evenPlan(1 + (seed >> 16) % 3));
         if (seed >> 24 & 1 == 0) openUnmatched(deal);
         else try this.tryOpenMatched(deal) {} catch {} // a stage's miner may be in jail

@@ -79,7 +79,7 @@ contract EscrowSpendersTest is Suite {
     /// A key with a limit of zero opens nothing, also not what costs nothing.
     function test_setSpender_toALimitOfZero_takesThePermissionBack() public {
         Order memory free = newOrder();
-        (free.priceIn, free.priceOut) = (0, 0);
+        makeFree(free);
         Deal memory deal = signedBy(spenderKey, free);
         allow(spender, 0, NEVER);
         vm.assertFalse(escrow.isSpender(requester, spender));
@@ -159,10 +159,11 @@ contract EscrowSpendersTest is Suite {
         openMatched(next);
         settleAck(deal, IN, OUT);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        uint256 spent = gross[0] + gross[1];
+        uint256 spent = gross[0] + gross[1] + openingNano(deal.order);
         vm.assertEq(used(spender), spent + amount);
         vm.warp(uint256(next.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(next.order, next.plan);
+        spent += openingNano(next.order);
         vm.assertEq(used(spender), spent);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
     }
@@ -178,8 +179,8 @@ contract EscrowSpendersTest is Suite {
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(deal.order, deal.plan);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        vm.assertEq(used(spender), gross[0]);
-        vm.assertEq(balanceNano(requester), 100 * USD * NANO - gross[0]);
+        vm.assertEq(used(spender), gross[0] + openingNano(deal.order));
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - used(spender));
     }
 
     /// The share that a batch withholds comes back with its end.
@@ -189,7 +190,7 @@ contract EscrowSpendersTest is Suite {
         equivocation(deal, contradiction(deal, 1));
         ackBy(spenderKey, deal, IN, OUT);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        vm.assertEq(used(spender), gross[0]);
+        vm.assertEq(used(spender), gross[0] + openingNano(deal.order));
     }
 
     /// What a key uses is counted in 96 bits of nano units; an order that takes more is refused.
@@ -247,9 +248,9 @@ contract EscrowSpendersTest is Suite {
         vm.startPrank(address(tasks));
         escrow.lock(id, requester, spender, 7);
         escrow.lock(own, requester, address(0), 9);
-        escrow.refund(own, requester, 9, false);
+        escrow.pay(IEscrow.Bill(own, requester, false, matcher, 0, 0, 9), new uint256[](0));
         vm.assertEq(used(spender), 7);
-        escrow.refund(id, requester, 3, true);
+        escrow.pay(IEscrow.Bill(id, requester, true, matcher, 0, 0, 3), new uint256[](0));
         vm.assertEq(used(spender), 4);
         IEscrow.Bill memory bill = IEscrow.Bill(id, requester, true, matcher, 1, 0, 2);
         escrow.pay(bill, new uint256[](0));
@@ -348,7 +349,7 @@ contract EscrowSpendersTest is Suite {
         tasks.expire(deal.order, deal.plan);
         vm.assertGt(creditNano(minerOwners[0]), 0);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
-        vm.assertEq(used(spender), gross[0] + gross[1]);
+        vm.assertEq(used(spender), gross[0] + gross[1] + openingNano(deal.order));
     }
 
     function test_requestClose_mayComeFromItsOwnSpender() public {
@@ -453,7 +454,7 @@ contract EscrowSpendersTest is Suite {
             if (stateOf(deal) == ITaskRegistry.State.Settled) {
                 (uint256[] memory gross,,,) =
                     tasks.split(deal.order, deal.plan, uint32(seed % IN) + 1, uint32(seed % OUT));
-                paid += gross[0] + gross[1];
+                paid += gross[0] + gross[1] + openingNano(deal.order);
             }
             vm.assertEq(used(spender), paid + locked);
             vm.assertLe(used(spender), limit * NANO);

@@ -165,7 +165,7 @@ contract ReentrancyTest is Suite {
             assertBooksBalance();
             (, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
                 tasks.split(deal.order, deal.plan, 100_000, 100_000);
-            uint256 owed = i == 0 ? pay[0] : matcherFee;
+            uint256 owed = i == 0 ? pay[0] : matcherFee + openingNano(deal.order);
             uint256 left = creditNano(i == 0 ? minerOwners[0] : matcher);
             vm.assertEq(left, owed + owed % NANO);
             if (i == 1) vm.assertEq(creditNano(treasury), protocolFee + protocolFee % NANO);

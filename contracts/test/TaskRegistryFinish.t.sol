@@ -38,8 +38,8 @@ contract TaskRegistryFinishTest is Suite {
     {
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
-        uint256 spent;
-        uint256 fees;
+        uint256 spent = openingNano(deal.order);
+        uint256 fees = spent;
         for (uint256 i; i < pay.length; ++i) {
             bool guilty = faultMask >> i & 1 == 1;
             vm.assertEq(creditNano(minerOwners[i]), guilty ? 0 : pay[i]);
@@ -75,10 +75,9 @@ contract TaskRegistryFinishTest is Suite {
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(
-            deal.id, requester, gross[0] + gross[1], amount - gross[0] - gross[1], 0
-        );
-        expectPaid(deal, IN, OUT, amount - gross[0] - gross[1]);
+        uint256 paid = gross[0] + gross[1] + openingNano(deal.order);
+        emit ITaskRegistry.JobSettled(deal.id, paid, amount - paid, 0);
+        expectPaid(deal, IN, OUT, amount - paid);
         vm.prank(matcher);
         tasks.settleAck(deal.order, ack, sig, deal.plan);
     }
@@ -97,7 +96,7 @@ contract TaskRegistryFinishTest is Suite {
             requester: requester,
             isSpenders: false,
             matcher: matcher,
-            matcherNano: matcherFee,
+            matcherNano: matcherFee + openingNano(deal.order),
             protocolNano: protocolFee,
             refundNano: refund
         });
@@ -197,7 +196,7 @@ contract TaskRegistryFinishTest is Suite {
 
     function test_settleAck_withoutMatcher_isCountedAlone() public {
         Order memory order = newOrder();
-        (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        dropMatcher(order);
         Deal memory deal = dealOf(order, evenPlan(2));
         openMatched(deal);
         (Ack memory ack, bytes memory sig) = newAck(deal, IN, OUT);
@@ -588,15 +587,13 @@ contract TaskRegistryFinishTest is Suite {
         skipTime(1 days + 1);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, IN, OUT);
         uint256 withheld;
-        uint256 paid;
+        uint256 paid = openingNano(deal.order);
         for (uint256 i; i < stages; ++i) {
             if (mask >> i & 1 == 1) withheld += gross[i];
             else paid += gross[i];
         }
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(
-            deal.id, requester, paid, maxNanoOf(deal.order) - paid, withheld
-        );
+        emit ITaskRegistry.JobSettled(deal.id, paid, maxNanoOf(deal.order) - paid, withheld);
         finalize(deal);
         vm.assertEq(jobOf(deal).faultMask, mask);
         assertPaid(deal, IN, OUT, mask);
@@ -631,18 +628,20 @@ contract TaskRegistryFinishTest is Suite {
 
     function test_expire_aroundTheDeadline() public {
         Deal memory deal = matchedDeal(2);
-        uint256 amount = maxNanoOf(deal.order);
+        uint256 fee = openingNano(deal.order);
+        uint256 amount = maxNanoOf(deal.order) - fee;
         uint256 until = uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS;
         vm.warp(until);
         vm.expectRevert(abi.encodeWithSelector(ITaskRegistry.DeadlineNotPassed.selector, until));
         tasks.expire(deal.order, deal.plan);
         vm.warp(until + 1);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobExpired(deal.id, requester, amount);
+        emit ITaskRegistry.JobExpired(deal.id, requester, fee, amount);
         vm.prank(stranger);
         tasks.expire(deal.order, deal.plan);
         assertState(deal, ITaskRegistry.State.Expired);
-        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - fee);
+        vm.assertEq(creditNano(matcher), fee);
     }
 
     /// An Ack and an expiry do not race: until the delay is over only the Ack counts.
@@ -671,7 +670,7 @@ contract TaskRegistryFinishTest is Suite {
         expectNoJob();
         tasks.expire(deal.order, deal.plan);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobExpired(deal.id, requester, amount);
+        emit ITaskRegistry.JobExpired(deal.id, requester, 0, amount);
         vm.prank(stranger);
         tasks.expire(deal.order, new Stage[](0));
         assertState(deal, ITaskRegistry.State.Expired);

@@ -110,7 +110,8 @@ contract TaskRegistryGuiltTest is Suite {
 
     function test_dispute_withoutMatcherAndAuditor_namesTheRest() public {
         Order memory order = newOrder();
-        (order.matcher, order.matcherFeeBps, order.auditor) = (address(0), 0, address(0));
+        dropMatcher(order);
+        order.auditor = address(0);
         Deal memory deal = dealOf(order, evenPlan(1));
         openMatched(deal);
         Delivery memory delivery = deliver(deal, IN, OUT);

@@ -100,7 +100,8 @@ contract TaskRegistryOpenTest is Suite {
 
     function test_openMatched_locksAndRemembers() public {
         Deal memory deal = newDeal(3);
-        uint256 amount = uint256(75) * (uint256(1e6) * 3_750_001 + uint256(5e5) * 11_250_007);
+        uint256 amount = uint256(75) * (uint256(1e6) * 3_750_001 + uint256(5e5) * 11_250_007)
+            + OPENING_FEE * NANO;
         vm.expectEmit(address(tasks));
         emit ITaskRegistry.JobOpened(deal.id, requester, ModelId.unwrap(modelId), amount);
         vm.expectEmit(address(tasks));
@@ -153,7 +154,7 @@ contract TaskRegistryOpenTest is Suite {
 
     function withoutMatcher() private returns (Deal memory) {
         Order memory order = newOrder();
-        (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        dropMatcher(order);
         return dealOf(order, evenPlan(2));
     }
 
@@ -318,6 +319,11 @@ contract TaskRegistryOpenTest is Suite {
             dealOf(order, evenPlan(2)),
             abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, 1, 0)
         );
+        order.matcherFeeBps = 0;
+        expectRevertOnOpenMatched(
+            dealOf(order, evenPlan(2)),
+            abi.encodeWithSelector(ITaskRegistry.FeeTooHigh.selector, OPENING_FEE, 0)
+        );
         order = newOrder();
         order.requests = 0;
         expectRevertOnOpenMatched(
@@ -363,7 +369,7 @@ contract TaskRegistryOpenTest is Suite {
         (order.maxTokensIn, order.maxTokensOut) = (type(uint32).max, type(uint32).max);
         order.priceIn = uint64(
             uint256(type(uint96).max) / (uint256(LAYERS) + EMBED_UNITS + HEAD_UNITS)
-                / type(uint32).max - 1
+                / type(uint32).max - 100
         );
         order.priceOut = 1;
         uint256 nano = maxNanoOf(order);
@@ -394,7 +400,7 @@ contract TaskRegistryOpenTest is Suite {
 
     function test_openMatched_ofAFreeJob_locksNothing() public {
         Order memory order = newOrder();
-        (order.priceIn, order.priceOut) = (0, 0);
+        makeFree(order);
         Deal memory deal = dealOf(order, evenPlan(2));
         openMatched(deal);
         settleAck(deal, 5, 5);

@@ -69,12 +69,12 @@ contract TaskRegistrySessionsTest is Suite {
         assertState(deal, ITaskRegistry.State.Settled);
         (uint256[] memory gross, uint256[] memory pay, uint256 matcherFee, uint256 protocolFee) =
             tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
-        uint256 spent;
+        uint256 spent = openingNano(deal.order);
         for (uint256 i; i < pay.length; ++i) {
             vm.assertEq(creditNano(minerOwners[i]), pay[i]);
             spent += gross[i];
         }
-        vm.assertEq(creditNano(matcher), matcherFee);
+        vm.assertEq(creditNano(matcher), matcherFee + openingNano(deal.order));
         vm.assertEq(creditNano(treasury), protocolFee);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD);
@@ -299,11 +299,9 @@ contract TaskRegistrySessionsTest is Suite {
         bring(deal, IN, OUT);
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, IN, OUT);
-        uint256 paid = gross[0] + gross[2];
+        uint256 paid = gross[0] + gross[2] + openingNano(deal.order);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(
-            deal.id, requester, paid, maxNanoOf(deal.order) - paid, gross[1]
-        );
+        emit ITaskRegistry.JobSettled(deal.id, paid, maxNanoOf(deal.order) - paid, gross[1]);
         end(deal);
         vm.assertEq(creditNano(minerOwners[0]), pay[0]);
         vm.assertEq(creditNano(minerOwners[1]), 0);
@@ -330,7 +328,8 @@ contract TaskRegistrySessionsTest is Suite {
         if (guiltyAfter == 4) equivocation(deal, contradiction(deal, 2));
         end(deal);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, tokensIn, tokensOut);
-        vm.assertEq(balanceNano(requester), 100 * USD * NANO - gross[0] - gross[1]);
+        uint256 spent = gross[0] + gross[1] + openingNano(deal.order);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
         vm.assertEq(creditNano(minerOwners[2]), 0);
     }
 
@@ -350,9 +349,9 @@ contract TaskRegistrySessionsTest is Suite {
         bring(deal, 2000, 500); // the last second in which nobody can have ended it
         vm.warp(until + 1);
         (uint256[] memory gross,,,) = tasks.split(deal.order, deal.plan, 2000, 500);
-        uint256 paid = gross[0] + gross[1];
+        uint256 paid = gross[0] + gross[1] + openingNano(deal.order);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobSettled(deal.id, requester, paid, maxNanoOf(deal.order) - paid, 0);
+        emit ITaskRegistry.JobSettled(deal.id, paid, maxNanoOf(deal.order) - paid, 0);
         vm.prank(stranger);
         tasks.expire(deal.order, deal.plan);
         assertPays(deal, 2000, 500);
@@ -360,13 +359,14 @@ contract TaskRegistrySessionsTest is Suite {
 
     function test_expire_withoutAnAck_isExpired() public {
         Deal memory deal = matchedSession(2);
-        uint256 amount = maxNanoOf(deal.order);
+        uint256 fee = openingNano(deal.order);
+        uint256 amount = maxNanoOf(deal.order) - fee;
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         vm.expectEmit(address(tasks));
-        emit ITaskRegistry.JobExpired(deal.id, requester, amount);
+        emit ITaskRegistry.JobExpired(deal.id, requester, fee, amount);
         tasks.expire(deal.order, deal.plan);
         assertState(deal, ITaskRegistry.State.Expired);
-        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - fee);
     }
 
     /// Nobody worked yet: no delay to wait for.

@@ -24,19 +24,25 @@ UNPAID_STATES = (JobState.OPEN, JobState.MATCHED, JobState.DELIVERED, JobState.D
 
 
 class Split(msgspec.Struct, frozen=True):
-    """In nano units: `locked == sum(pays) + matcher_fee + protocol_fee + refund`."""
+    """In nano units: `locked == sum(pays) + matcher_fee + opening + protocol_fee + refund`."""
 
     locked: int
     gross: tuple[int, ...]
     pays: tuple[int, ...]
-    matcher_fee: int
+    matcher_fee: int  # without what the matcher is paid for opening
+    opening: int
     protocol_fee: int
     withheld: int  # gross of the stages at fault, which is part of the refund
 
     @property
     def refund(self) -> int:
         """What goes back to the requester."""
-        return self.locked - sum(self.gross) + self.withheld
+        return self.locked - self.paid
+
+    @property
+    def paid(self) -> int:
+        """What the requester pays in all."""
+        return sum(self.gross) - self.withheld + self.opening
 
 
 def model_units(shape: Mapping[str, Any]) -> int:
@@ -65,9 +71,19 @@ def cost(units: int, tokens_in: int, tokens_out: int, price_in: int, price_out: 
 
 
 def max_nano(order: Order, model: ModelSpec) -> int:
-    """What opening the job locks: the price of every token the order allows, in nano units."""
+    """What opening the job locks: its fee and every token the order allows, in nano units."""
+    return _most_nano(order, model.layer_units)
+
+
+def _most_nano(order: Order, units: int) -> int:
     tokens_in, tokens_out = order.max_tokens_in, order.max_tokens_out
-    return cost_nano(model.layer_units, tokens_in, tokens_out, order.price_in, order.price_out)
+    most = cost_nano(units, tokens_in, tokens_out, order.price_in, order.price_out)
+    return most + opening_nano(order)
+
+
+def opening_nano(order: Order) -> int:
+    """What the matcher is paid for opening the job, whatever comes of it, in nano units."""
+    return order.opening_fee * NANO
 
 
 def max_amount(order: Order, model: ModelSpec) -> int:
@@ -88,13 +104,11 @@ def credit_rows(order: Order, model: ModelSpec, credit_units: int = CREDIT_UNITS
 def locked_nano(order: Order, job: Mapping[str, Any]) -> int:
     """What a job has locked, by its `TaskRegistry.jobOf`, in nano units.
 
-    The price of every token the order allows, until the job ends: zero of one that is over or not
-    there.
+    All that opening it locked, until the job ends: zero of one that is over or not there.
     """
     if JobState(job["state"]) not in UNPAID_STATES:
         return 0
-    tokens_in, tokens_out = order.max_tokens_in, order.max_tokens_out
-    return cost_nano(model_units(job), tokens_in, tokens_out, order.price_in, order.price_out)
+    return _most_nano(order, model_units(job))
 
 
 def fees(gross: int, matcher_fee_bps: int, protocol_fee_bps: int) -> tuple[int, int]:
@@ -137,5 +151,12 @@ def split(
         matcher_fee += due[0]
         protocol_fee += due[1]
         pays.append(total - sum(due))
-    locked = max_nano(order, model)
-    return Split(locked, tuple(gross), tuple(pays), matcher_fee, protocol_fee, withheld)
+    return Split(
+        locked=max_nano(order, model),
+        gross=tuple(gross),
+        pays=tuple(pays),
+        matcher_fee=matcher_fee,
+        opening=opening_nano(order),
+        protocol_fee=protocol_fee,
+        withheld=withheld,
+    )

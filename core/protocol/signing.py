@@ -29,8 +29,8 @@ _HALF_N = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 _TYPES = """
 Order(address requester, bytes32 modelId, bytes32 inputRoot, bytes32 samplingRoot, uint32 requests,
     uint32 maxTokensIn, uint32 maxTokensOut, uint64 priceIn, uint64 priceOut, address matcher,
-    uint16 matcherFeeBps, uint128 minStake, uint64 deadline, uint32 window, address auditor,
-    address arbitrator, bytes32 numericsProfile, bytes32 termsHash, uint64 nonce)
+    uint16 matcherFeeBps, uint64 openingFee, uint128 minStake, uint64 deadline, uint32 window,
+    address auditor, address arbitrator, bytes32 numericsProfile, bytes32 termsHash, uint64 nonce)
 Terms(uint16 inFlight, address[] trusted, address[] avoided, uint16 auditBps)
 RequestOpening(bytes32 orderHash, uint32 requestIndex, bytes32 promptLeaf, bytes32 samplingLeaf)
 Acceptance(bytes32 orderHash, bytes32 planHash, uint16 stage, uint64 expiry)

@@ -116,6 +116,7 @@ class Order(Value, frozen=True):
     price_out: U63
     matcher: Address
     matcher_fee_bps: MatcherFeeBps
+    opening_fee: U63  # base units to the matcher, whatever comes of the job
     min_stake: Units
     deadline: U63  # chain time, seconds
     window: U32  # seconds

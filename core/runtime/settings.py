@@ -256,6 +256,8 @@ class Client(_Section):
     """The model that is asked where a command names none."""
     max_cost_per_job: TokenText = "5usd"
     """No order locks more than this."""
+    max_opening_fee: TokenText = "0.05usd"
+    """No order pays its matcher more than this for being opened."""
     price_cap_in: TokenText | None = None
     """The highest price for the tokens of prompts; unset: any."""
     price_cap_out: TokenText | None = None
@@ -336,6 +338,9 @@ class Matcher(_Section):
     """How often it looks whether layers should move."""
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0
     """What it asks of each job, in hundredths of a percent."""
+    opening_fee: TokenText = "0.005usd"
+    """What it asks for opening a job, whatever comes of it: the gas of opening one and of ending it
+    unpaid, at least."""
     auditors: Addresses = ()
     """Auditors whose reports count: an owner whose machine they found at fault gets no work."""
     audit_memory_s: Annotated[Seconds, Field(alias="audit_memory", ge=1)] = 30 * 86_400
@@ -654,6 +659,7 @@ def _build(given: dict[str, Given], folders: Folders) -> Settings:
         ("miner.price_out", settings.price),
         ("miner.max_unpaid", settings.token),
         ("client.max_cost_per_job", settings.token),
+        ("client.max_opening_fee", settings.token),
         ("client.price_cap_in", settings.price),
         ("client.price_cap_out", settings.price),
         ("gateway.daily_budget", settings.token),

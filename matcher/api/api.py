@@ -210,14 +210,12 @@ def make_app(
         avoided: Annotated[list[str], Query(max_length=256)] = [],  # noqa: B006
     ) -> Response:
         """What these tokens would cost now, on the chain that an order would get."""
-        fee_bps = int(identity["feeBps"])
         terms = Terms.of(1, map(ids.address, trusted), map(ids.address, avoided))
-        found = views.quote_json(
-            world, model_of(model), tokens_in, tokens_out, fee_bps, now_ms(), terms
-        )
+        found = views.quote_json(world, model_of(model), tokens_in, tokens_out, now_ms(), terms)
         if isinstance(found, HeadraceError):
             raise found
-        return _json({**found, "matcher": identity["matcher"], "audits": audits.offer()})
+        ours = {name: identity[name] for name in ("matcher", "feeBps", "openingFee")}
+        return _json({**found, **ours, "audits": audits.offer()})
 
     @app.post("/v1/orders")
     async def order(request: Request) -> Response:

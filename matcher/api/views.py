@@ -159,7 +159,6 @@ def quote_json(
     model_id: str,
     tokens_in: int,
     tokens_out: int,
-    fee_bps: int,
     now_ms: int,
     terms: Terms | None = None,
 ) -> Json | HeadraceError:
@@ -168,7 +167,7 @@ def quote_json(
     if spec is None or model_id not in world.shapes:
         return ModelUnknown(f"no model {model_id}", why="it is not in the ModelRegistry")
     barred, last = world.barred(terms), frozenset(world.marks.last)
-    asked = (spec, model_id, tokens_in, tokens_out, fee_bps, now_ms)
+    asked = (spec, model_id, tokens_in, tokens_out, now_ms)
     found = _quote(world, *asked, barred | last)
     if isinstance(found, HeadraceError) and last:
         found = _quote(world, *asked, barred)
@@ -181,7 +180,6 @@ def _quote(
     model_id: str,
     tokens_in: int,
     tokens_out: int,
-    fee_bps: int,
     now_ms: int,
     barred: frozenset[str],
 ) -> Json | HeadraceError:
@@ -216,7 +214,6 @@ def _quote(
         "layerUnits": spec.layer_units,
         "amountUnits": amount,
         "amount": format_token(amount),
-        "feeBps": fee_bps,
         "route": stages_json(chosen.plan, chosen.endpoints),
         "latencyMs": round(chosen.latency_ms, 3),
     }

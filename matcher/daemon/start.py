@@ -45,6 +45,7 @@ class Identity(Result, frozen=True, rename="camel"):
 
     matcher: str
     fee_bps: int
+    opening_fee: int
     chain_id: int
     task_registry: str
     network: str
@@ -176,13 +177,16 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Sta
             log.warning("the chain does not answer yet", why=error.why)
         peers = Peers(StreamIdentity.on(settings.network, signer, chain.domain))
         on_exit(peers.close)
-        terms = MatcherTerms(signer.address, settings.matcher.fee_bps)
+        ours = settings.matcher
+        opening_fee = settings.token(ours.opening_fee)
+        terms = MatcherTerms(signer.address, ours.fee_bps, opening_fee)
         daemon = MatcherDaemon(chain, swarm, peers, signer, store, metrics, clock, terms, rules)
         await daemon.prepare()
         on_exit(daemon.close)
         identity = Identity(
             matcher=signer.address,
             fee_bps=terms.fee_bps,
+            opening_fee=terms.opening_fee,
             chain_id=chain.chain_id,
             task_registry=chain.addresses["TaskRegistry"],
             network=settings.network.name,

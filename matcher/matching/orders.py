@@ -36,6 +36,7 @@ class MatcherTerms:
 
     address: str
     fee_bps: int
+    opening_fee: int  # base units
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,15 @@ def _check_parties(order: Order, terms: MatcherTerms, facts: OrderFacts) -> Head
             next_step=f"sign it with matcher {terms.address} and a fee of {terms.fee_bps} bps",
             nearest_offer=f"{terms.fee_bps} bps",
             fee_bps=terms.fee_bps,
+        )
+    if order.opening_fee < terms.opening_fee:
+        least = format_token(terms.opening_fee)
+        return NoCapacity(
+            "the order pays this matcher too little for opening it",
+            why=f"it offers {format_token(order.opening_fee)}, the fee is {least}",
+            next_step=f"sign it with an opening fee of {terms.opening_fee} base units",
+            nearest_offer=least,
+            opening_fee=terms.opening_fee,
         )
     if not facts.arbitrator_listed:
         return UsageError(

@@ -452,6 +452,7 @@ class Calls:
         requester = self.one("requester", *self.who["requester"], p=0.97)
         matcher = t.ZERO_ADDRESS if self.odds(0.1) else self.one("matcher", *self.who["matcher"])
         fee = rng.choice((0, 1, 130, 499, 500, rng.randint(0, 500)))
+        opening = rng.choice((0, 1, 4_003, rng.randint(0, 10**6)))
         order = t.Order(
             requester=requester,
             model_id=model.net.model_id,
@@ -464,6 +465,7 @@ class Calls:
             price_out=rng.choice((0, 1_000_003, rng.randint(1, 10**7))),
             matcher=matcher,
             matcher_fee_bps=0 if matcher == t.ZERO_ADDRESS and self.odds(0.9) else fee,
+            opening_fee=0 if matcher == t.ZERO_ADDRESS and self.odds(0.9) else opening,
             min_stake=rng.choice((0, 0, 0, clocks.min_stake, 3 * clocks.min_stake)),
             deadline=now + rng.choice((1, 60, 200, 600, 900, clocks.max_job_s)),
             window=rng.choice((0, 1, 30, 120, clocks.max_window_s)),
@@ -491,6 +493,7 @@ class Calls:
             {"window": self.beside(clocks.max_window_s)},
             {"window": MAX[32]},
             {"matcher_fee_bps": rng.choice((501, 10_000, MAX[16]))},
+            {"opening_fee": rng.choice((1, 10**6, MAX[64]))},
             {"arbitrator": rng.choice(strangers)},
             {"model_id": self.hash()},
             {"numerics_profile": self.hash()},

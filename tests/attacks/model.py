@@ -65,7 +65,8 @@ class Model(Accounts):
     def _max_nano(self, order: Order) -> int:
         m = self.net.model
         units = m.layers + m.embed_units + m.head_units
-        return self._cost(order, units, order.max_tokens_in, order.max_tokens_out)
+        most = self._cost(order, units, order.max_tokens_in, order.max_tokens_out)
+        return most + order.opening_fee * NANO
 
     def _settle(self, order: Order, plan: Plan, job: Job) -> None:
         """Pay each share at the job's counts, and return the rest."""
@@ -84,7 +85,13 @@ class Model(Accounts):
             self.protocol_fees[order.matcher] += fees - to_matcher
             self.earned[stage.operator] += gross - fees
             self.lock[id_] = (order.requester, self.lock[id_][1] - gross)
+        self._pay_opening(order)
         self._end(order, job, JobState.SETTLED)
+
+    def _pay_opening(self, order: Order) -> None:
+        id_, nano = self.net.job_id(order), order.opening_fee * NANO
+        self.matcher_fees[order.matcher] += nano
+        self.lock[id_] = (order.requester, self.lock[id_][1] - nano)
 
     def _end(self, order: Order, job: Job, state: JobState) -> None:
         """What is left of the lock returns to the balance, and to the spender's limit."""
@@ -113,6 +120,8 @@ class Model(Accounts):
         need(order.deadline <= latest, "DeadlineOutOfRange", order.deadline, latest)
         need(order.window <= longest, "WindowOutOfRange", order.window, longest)
         need(fee <= most, "FeeTooHigh", fee, most)
+        has_matcher = order.matcher != NOBODY
+        need(has_matcher or not order.opening_fee, "FeeTooHigh", order.opening_fee, 0)
         need(order.arbitrator in self.net.arbitrators, "ArbitratorUnknown", order.arbitrator)
         need(order.model_id == self.net.model_id, "ModelUnknown", order.model_id)
         need(given == profile, "NumericsProfileMismatch", given, profile)
@@ -322,6 +331,8 @@ class Model(Accounts):
         if job.tokens_in + job.tokens_out > 0:
             self._settle(order, plan, job)
         else:
+            if plan:
+                self._pay_opening(order)
             self._end(order, job, JobState.EXPIRED)
 
     # --- TaskRegistry: guilt (§6) ---

@@ -116,6 +116,7 @@ class World:
             price_out=10**6,
             matcher=t.ZERO_ADDRESS,
             matcher_fee_bps=0,
+            opening_fee=0,
             min_stake=0,
             deadline=now + 600,
             window=600,

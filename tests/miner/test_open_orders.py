@@ -60,6 +60,7 @@ class Asker(Requester):
                 price_out=10**9,
                 matcher=t.ZERO_ADDRESS,
                 matcher_fee_bps=0,
+                opening_fee=0,
                 min_stake=0,
                 deadline=NOW_S + 600,
                 window=60,

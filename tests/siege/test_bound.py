@@ -1,7 +1,7 @@
-"""Is what an order can have without paying worth less than the gas of opening it?
+"""Is what an order can have without paying worth less than what opening it costs its requester?
 
-docs/protocol.md §9 has the formula. Gas is measured by the contracts' own tests, at the prices of a
-cheap rollup.
+docs/protocol.md §9 has the formula, §4 the opening fee. Gas is measured by the contracts' own
+tests, at the prices of a cheap rollup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from client.orders.orders import PromptBatch
 from core.money import pricing
 from core.protocol.units import NANO
 from core.runtime.folders import Folders
-from core.runtime.settings import load
+from core.runtime.settings import Settings, load
 from tests.town.orders import SPEC, prompts, signed_order
 
 SNAPSHOTS = Path(__file__).resolve().parents[2] / "contracts" / "snapshots"
@@ -42,18 +42,40 @@ def taken_usd(usd_a_mtok: Fraction, max_unpaid_units: int, token_units: int) -> 
     return rows * usd_a_mtok / MTOK
 
 
-@pytest.mark.parametrize("usd_a_mtok", [Fraction(1, 100), Fraction(2, 5), Fraction(3), Fraction(9)])
-def test_an_order_has_less_for_nothing_than_the_gas_of_opening_it(
-    usd_a_mtok: Fraction, tmp_path: Path
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load(flags={}, environ={}, folders=Folders.at(tmp_path))
+
+
+def fee_usd(settings: Settings) -> Fraction:
+    return Fraction(settings.token(settings.matcher.opening_fee), settings.token("1usd"))
+
+
+def most_usd(settings: Settings, usd_a_mtok: Fraction) -> Fraction:
+    unpaid = settings.token(settings.miner.max_unpaid)
+    return taken_usd(usd_a_mtok, unpaid, settings.token("1usd"))
+
+
+@pytest.mark.parametrize(
+    "usd_a_mtok", [Fraction(1, 100), Fraction(2, 5), Fraction(3), Fraction(19)]
+)
+def test_an_order_has_less_for_nothing_than_it_pays_for_its_opening(
+    usd_a_mtok: Fraction, settings: Settings
 ) -> None:
-    settings = load(flags={}, environ={}, folders=Folders.at(tmp_path))
-    token_units = settings.token("1usd")
-    most = taken_usd(usd_a_mtok, settings.token(settings.miner.max_unpaid), token_units)
-    assert 0 < most < gas_usd("TaskRegistry", "openMatched K=1")
+    assert 0 < most_usd(settings, usd_a_mtok) < fee_usd(settings)
 
 
-def test_dearer_models_are_named_where_the_bound_ends(tmp_path: Path) -> None:
-    """128 rows are the least credit, which is worth more than gas from here on."""
-    settings = load(flags={}, environ={}, folders=Folders.at(tmp_path))
-    most = taken_usd(Fraction(10), settings.token(settings.miner.max_unpaid), 10**6)
-    assert most > gas_usd("TaskRegistry", "openMatched K=1")
+def test_dearer_models_are_named_where_the_bound_ends(settings: Settings) -> None:
+    """128 rows are the least credit, which is worth more than the fee from here on."""
+    assert most_usd(settings, Fraction(20)) > fee_usd(settings)
+
+
+def test_the_fee_pays_the_gas_of_an_order_that_comes_to_nothing(settings: Settings) -> None:
+    opened = gas_usd("TaskRegistry", "openMatched K=4")
+    ended = gas_usd("TaskRegistry", "expire, nothing counted, K=4")
+    assert opened + ended <= fee_usd(settings)
+
+
+def test_a_client_pays_the_fee_that_a_matcher_asks_by_default(settings: Settings) -> None:
+    asked, most = settings.matcher.opening_fee, settings.client.max_opening_fee
+    assert 0 < settings.token(asked) <= settings.token(most)

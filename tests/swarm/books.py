@@ -31,14 +31,14 @@ async def split_of(
 async def expected_changes(
     world: World, jobs: Iterable[JobSeen], *, at_fault: frozenset[int] = frozenset()
 ) -> dict[str, int]:
-    """Base units by party, of settled jobs alone; unchanged accounts are left out."""
+    """Nano units by party, of jobs that ended; unchanged accounts are left out."""
     found: Counter[str] = Counter()
     for job in jobs:
-        if job.state is not JobState.SETTLED:
+        if job.state not in (JobState.SETTLED, JobState.EXPIRED):
             continue
         split = await split_of(world, job, at_fault=at_fault)
-        found["requester-1"] += split.refund - split.locked
-        found["matcher-1"] += split.matcher_fee
+        found["requester-1"] -= split.paid
+        found["matcher-1"] += split.matcher_fee + split.opening
         found["deployer"] += split.protocol_fee
         for stage, pay in zip(job.plan, split.pays, strict=True):
             found[await world.party_of(stage.operator)] += pay

@@ -446,6 +446,7 @@ class FakeChain(Chain):
             (order.window > window_s, "WindowOutOfRange"),
             (order.requests == 0, "RequestsZero"),
             (order.matcher_fee_bps > MAX_MATCHER_FEE_BPS, "FeeTooHigh"),
+            (matcher == t.ZERO_ADDRESS and order.opening_fee > 0, "FeeTooHigh"),
             (order.arbitrator != ARBITRATOR, "ArbitratorUnknown"),
             (order.numerics_profile != profile, "NumericsProfileMismatch"),
             (sender != (matcher if matcher != t.ZERO_ADDRESS else order.requester), "NotMatcher"),
@@ -563,9 +564,12 @@ class FakeChain(Chain):
 
     def _given_back(self, order: t.Order, plan_hash: str, needs: JobState, end: JobState) -> Event:
         job_id, job = self._found(order, plan_hash, needs)
-        job.state, refund = end, self.locked.pop(job_id, 0)
+        paid = pricing.opening_nano(order) if needs is JobState.MATCHED else 0
+        job.state, refund = end, self.locked.pop(job_id, paid) - paid
+        self.fees[order.matcher] += paid
         self.add_nano(order.requester, refund)
         said = {"job": job_id, "requester": order.requester, "refundedNano": refund}
+        said |= {"paidNano": paid} if end is JobState.EXPIRED else {}
         return f"Job{end.name.capitalize()}", said
 
     def end(self, job_id: str) -> None:
@@ -579,12 +583,12 @@ class FakeChain(Chain):
         due = pricing.split(order, job.plan, model, *counts)
         for stage, pay in zip(job.plan, due.pays, strict=True):
             self.earned[stage.operator] += pay
-        self.fees[order.matcher] += due.matcher_fee
+        self.fees[order.matcher] += due.matcher_fee + due.opening
         self.add_nano(order.requester, due.refund)
         del self.locked[job_id]
         job.state = JobState.SETTLED
-        said = {"job": job_id, "requester": order.requester, "refundedNano": due.refund}
-        return "JobSettled", {**said, "paidNano": sum(due.gross), "withheldNano": 0}
+        said = {"job": job_id, "paidNano": due.paid, "refundedNano": due.refund}
+        return "JobSettled", {**said, "withheldNano": 0}
 
     def _bound(
         self, order: t.Order, plan: Sequence[t.Stage], *states: JobState

@@ -69,6 +69,7 @@ def make_order(**changes: Any) -> t.Order:
         "price_out": PRICE_OUT,
         "matcher": MATCHER.address,
         "matcher_fee_bps": 200,
+        "opening_fee": 0,
         "min_stake": 0,
         "deadline": NOW_S + 600,
         "window": 60,

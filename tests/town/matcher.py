@@ -86,7 +86,7 @@ class Net:
             store,
             Metrics(),
             self.clock,
-            MatcherTerms(MATCHER.address, 200),
+            MatcherTerms(MATCHER.address, 200, 0),
             self.rules,
         )
         return self.daemon
@@ -137,7 +137,7 @@ async def asking(net: Net, **said: Any) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of this matcher's API, which says `said` of itself beside address and fee."""
     daemon = net.daemon
     parts = daemon.matchmaker, daemon.settler, daemon.reports, daemon.audits
-    said = {"matcher": MATCHER.address, "feeBps": 200} | said
+    said = {"matcher": MATCHER.address, "feeBps": 200, "openingFee": 0} | said
     app = make_app(daemon.world, daemon.store, *parts, Metrics(), net.clock, said)
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://matcher") as client:

@@ -69,6 +69,7 @@ def terms(**changes: Any) -> OrderTerms:
         "price_out": 2 * 10**9,
         "matcher": MATCHER.address,
         "matcher_fee_bps": 0,
+        "opening_fee": 0,
         "min_stake": 0,
         "deadline": NOW_S + 600,
         "window": 60,

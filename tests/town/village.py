@@ -63,7 +63,7 @@ class Village(Town):
     async def quote(
         self, model_id: str, tokens_in: int, tokens_out: int, terms: t.Terms | None = None
     ) -> Quote:
-        return Quote(PRICE_IN, PRICE_OUT, [], MATCHER.address, FEE_BPS)
+        return Quote(PRICE_IN, PRICE_OUT, [], MATCHER.address, FEE_BPS, 0)
 
     async def open_job(
         self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None

@@ -64,6 +64,7 @@ def _order(rng: random.Random, requester: str) -> t.Order:
         price_out=rng.randrange(2**63),
         matcher=_address(rng),
         matcher_fee_bps=rng.randrange(501),
+        opening_fee=rng.randrange(2**63),
         min_stake=rng.randrange(2**63),
         deadline=rng.randrange(2**40),
         window=rng.randrange(2**32),

@@ -44,6 +44,7 @@ def order_of(bench: Bench, drawn: Drawn) -> Order:
         price_out=1,
         matcher=zero,
         matcher_fee_bps=0,
+        opening_fee=0,
         min_stake=0,
         deadline=1,
         window=1,

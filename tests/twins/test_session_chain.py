@@ -72,6 +72,7 @@ class Town:
             price_out=2_000_011,
             matcher=self.matcher.address,
             matcher_fee_bps=130,
+            opening_fee=0,
             min_stake=0,
             deadline=now + 600,
             window=300,

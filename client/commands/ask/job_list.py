@@ -174,7 +174,7 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
     expected = pricing.split(order, match.plan, spec, *tokens)
     price, pay = (
         settings.show_token(units.whole_units(sum(nano)))
-        for nano in (expected.gross, theirs["pay"])
+        for nano in ([expected.paid], theirs["pay"])
     )
     if tuple(theirs["gross"]) != expected.gross:
         why = f"{theirs['gross']} and {expected.gross}"

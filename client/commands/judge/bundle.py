@@ -190,7 +190,7 @@ def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
         receipts=f"{count}, all by the plan's operators, chained from prompt to answer",
         tokens_in=tokens_in,
         tokens_out=tokens_out,
-        due=units.format_token(units.whole_units(sum(due.gross))),
+        due=units.format_token(units.whole_units(due.paid)),
         still_to_check="that the chain has this job and these roots (client receipts verify), and "
         "the layers themselves (auditor check)",
     )

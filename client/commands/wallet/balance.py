@@ -113,7 +113,7 @@ async def _locks(context: Context, rows: list[JobRow]) -> dict[str, int]:
 async def _spent(
     context: Context, jobs: list[tuple[JobRow, tuple[int, int]]]
 ) -> list[tuple[int, int]]:
-    """When each job was opened, and what the tokens that it delivered cost."""
+    """When each job was opened, and what it and the tokens that it delivered cost."""
     units_of: dict[str, int] = {}
     spent = []
     for row, (tokens_in, tokens_out) in jobs:
@@ -123,5 +123,5 @@ async def _spent(
             units_of[order.model_id] = pricing.model_units(shape)
         units = units_of[order.model_id]
         cost = pricing.cost(units, tokens_in, tokens_out, order.price_in, order.price_out)
-        spent.append((row.created_at, cost))
+        spent.append((row.created_at, cost + order.opening_fee))
     return spent

@@ -16,8 +16,6 @@ MOVES = {
     "Deposited": ("deposited", "amount", 1),
     "JobOpened": ("locked for a job", "maxNano", -1),
     "Paid": ("returned from a job", "refundNano", 1),
-    "JobCancelled": ("returned from a cancelled job", "refundedNano", 1),
-    "JobExpired": ("returned from an expired job", "refundedNano", 1),
     "WithdrawRequested": ("on its way out", "amount", -1),
     "Withdrawn": ("withdrawn", "amount", 0),
     "Collected": ("collected", "amount", 0),

@@ -136,10 +136,8 @@ class BatchRunner:
         for job in self._jobs(name):
             match = match_of(job)
             counted_in, counted_out = await self._counts(job)
-            gross = pricing.split(
-                match.signed.order, match.plan, model.spec, counted_in, counted_out
-            ).gross
-            cost_nano += sum(gross)
+            counts = counted_in, counted_out
+            cost_nano += pricing.split(match.signed.order, match.plan, model.spec, *counts).paid
             tokens_in, tokens_out = tokens_in + counted_in, tokens_out + counted_out
         return Bill(whole_units(cost_nano), tokens_in, tokens_out)
 

@@ -81,4 +81,4 @@ class ModelPrices:
 def _most(priced: PricedRequest, tokens_in: int, tokens_out: int) -> int:
     """Shown prices are the signed ones rounded down by less than one unit: one more is enough."""
     nano = tokens_in * (priced.price_in + 1) + tokens_out * (priced.price_out + 1)
-    return -(-nano // TOKENS_PER_MTOK)
+    return -(-nano // TOKENS_PER_MTOK) + priced.opening_units

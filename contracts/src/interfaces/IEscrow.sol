@@ -58,7 +58,7 @@ interface IEscrow {
     event Paid(
         JobId indexed job,
         address indexed requester,
-        address indexed matcher,
+        address matcher,
         uint256[] shares,
         uint256 matcherNano,
         uint256 protocolNano,
@@ -119,12 +119,9 @@ interface IEscrow {
     /// than `nano` is added to its balance.
     function pull(address requester, uint256 nano) external;
 
-    /// Pay out of a job's lock: each stage's operator, the fees, and back to the requester. Shares
-    /// are words as `Paid` tells them.
+    /// Pay out all of a job's lock: each stage's operator, the fees, and back to the requester.
+    /// Shares are words as `Paid` tells them.
     function pay(Bill calldata bill, uint256[] calldata shares) external;
-
-    /// Give of a job's lock back to the requester's balance.
-    function refund(JobId job, address requester, uint256 nano, bool isSpenders) external;
 
     // --- reads ---
     /// Whole units, as `earnedOf` and `feesOf`.

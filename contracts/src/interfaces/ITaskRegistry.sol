@@ -51,9 +51,9 @@ interface ITaskRegistry {
     }
 
     event JobOpened(
-        JobId indexed job, address indexed requester, bytes32 indexed modelId, uint256 maxNano
+        JobId indexed job, address indexed requester, bytes32 modelId, uint256 maxNano
     );
-    event JobMatched(JobId indexed job, address indexed matcher, bytes32 planHash, Stage[] plan);
+    event JobMatched(JobId indexed job, address matcher, bytes32 planHash, Stage[] plan);
     event JobDelivered(
         JobId indexed job, bytes32 resultRoot, uint32 tokensIn, uint32 tokensOut, uint256 finalAt
     );
@@ -61,16 +61,14 @@ interface ITaskRegistry {
     event JobAcknowledged(JobId indexed job, uint32 tokensIn, uint32 tokensOut);
     /// No more work for this session: its Acks count until then.
     event JobClosing(JobId indexed job, uint256 until);
-    /// Escrow's `Paid` tells who got what.
+    /// Escrow's `Paid` tells who got what, of every job that ends.
     event JobSettled(
-        JobId indexed job,
-        address indexed requester,
-        uint256 paidNano,
-        uint256 refundedNano,
-        uint256 withheldNano
+        JobId indexed job, uint256 paidNano, uint256 refundedNano, uint256 withheldNano
     );
     event JobCancelled(JobId indexed job, address indexed requester, uint256 refundedNano);
-    event JobExpired(JobId indexed job, address indexed requester, uint256 refundedNano);
+    event JobExpired(
+        JobId indexed job, address indexed requester, uint256 paidNano, uint256 refundedNano
+    );
     event JobDisputed(
         JobId indexed job,
         uint16 indexed stage,
@@ -182,9 +180,9 @@ interface ITaskRegistry {
     /// After the window, with no open dispute: pays all stages not at fault. → Settled
     function finalize(Order calldata order, Stage[] calldata plan) external;
 
-    /// After the deadline, nothing delivered: full refund. Anyone. → Expired. `plan` is empty of a
-    /// job that waits for one. A matched job ends so `closeDelaySeconds` later; if Acks counted
-    /// anything it is paid by their counts. → Settled
+    /// After the deadline, nothing delivered: refund. Anyone. → Expired. `plan` is empty of a job
+    /// that waits for one. A matched job ends so `closeDelaySeconds` later, less its opening fee; if
+    /// Acks counted anything it is paid by their counts. → Settled
     function expire(Order calldata order, Stage[] calldata plan) external;
 
     /// Requester, the key that signed the order, or its matcher: a session's deadline is now. Acks

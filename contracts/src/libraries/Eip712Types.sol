@@ -28,9 +28,9 @@ library Eip712Types {
     bytes32 internal constant ORDER_TYPEHASH = keccak256(
         "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,"
         "uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,uint64 priceOut,"
-        "address matcher,uint16 matcherFeeBps,uint128 minStake,uint64 deadline,uint32 window,"
-        "address auditor,address arbitrator,bytes32 numericsProfile,bytes32 termsHash,"
-        "uint64 nonce)"
+        "address matcher,uint16 matcherFeeBps,uint64 openingFee,uint128 minStake,uint64 deadline,"
+        "uint32 window,address auditor,address arbitrator,bytes32 numericsProfile,"
+        "bytes32 termsHash,uint64 nonce)"
     );
     bytes32 internal constant STAGE_TYPEHASH =
         keccak256("Stage(address operator,uint16 layerFrom,uint16 layerTo)");
@@ -70,7 +70,7 @@ library Eip712Types {
         assembly ("memory-safe") {
             head := order
         }
-        return _hash(ORDER_TYPEHASH, head, 19 * 32);
+        return _hash(ORDER_TYPEHASH, head, 20 * 32);
     }
 
     function stageHash(Stage calldata stage) internal pure returns (bytes32) {

@@ -20,6 +20,7 @@ struct Order {
     uint64 priceOut;
     address matcher; //        who may match; zero: the requester
     uint16 matcherFeeBps;
+    uint64 openingFee; //      base units to the matcher, whatever comes of the job
     uint128 minStake; //       every stage's miner has at least this
     uint64 deadline; //        seconds; receipts are due
     uint32 window; //          seconds between delivery and payment in which a dispute may open

@@ -128,7 +128,7 @@ contract SlashingAttacks is Court {
     function test_aStolenOperatorKey_bringsNothingInAFreeJob() public {
         Order memory order = newOrder();
         (order.requester, order.auditor) = (straw, straw);
-        (order.priceIn, order.priceOut) = (0, 0);
+        makeFree(order);
         Deal memory own = dealOf(order, evenPlan(1));
         own.orderSig = sign(strawKey, digest(own.orderHash));
         openMatched(own);

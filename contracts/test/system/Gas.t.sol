@@ -53,6 +53,16 @@ contract GasTest is Suite {
         }
     }
 
+    /// An order that was matched and came to nothing.
+    function test_unpaid_cost() public {
+        for (uint256 stages = 1; stages <= 8; stages *= 2) {
+            Deal memory deal = matchedDeal(stages);
+            vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
+            tasks.expire(deal.order, deal.plan);
+            snapshot("expire, nothing counted,", stages);
+        }
+    }
+
     /// A session's first Ack, a later one, and its end.
     function test_session_cost() public {
         for (uint256 stages = 1; stages <= 8; stages *= 2) {

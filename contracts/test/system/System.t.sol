@@ -113,7 +113,7 @@ contract SystemTest is Court {
         vm.assertEq(token.balanceOf(address(escrow)), 100 * USD + unitsOf(maxNanoOf(deal.order)));
     }
 
-    /// A stage died: nothing is delivered, the requester has all its money, nobody is slashed.
+    /// A stage died: nothing is delivered, the requester has its money but for the opening fee.
     function test_killedStage_refundsAll() public {
         Deal memory deal = matchedDeal(4);
         Delivery memory delivery = newDelivery(deal, IN, OUT);
@@ -124,7 +124,7 @@ contract SystemTest is Court {
         deliver(deal, delivery);
         vm.warp(uint256(deal.order.deadline) + CLOSE_DELAY_SECONDS + 1);
         tasks.expire(deal.order, deal.plan);
-        vm.assertEq(balanceNano(requester), 100 * USD * NANO);
+        vm.assertEq(balanceNano(requester), 100 * USD * NANO - openingNano(deal.order));
         vm.assertEq(miners.minerOf(minerOwners[2]).stake, STAKE);
     }
 
@@ -140,12 +140,12 @@ contract SystemTest is Court {
         skipTime(1);
         tasks.expire(deal.order, deal.plan);
         uint256 paid = creditNano(matcher) + creditNano(treasury);
-        uint256 gross;
+        uint256 spent = openingNano(deal.order);
         for (uint256 i; i < 4; ++i) {
             paid += creditNano(minerOwners[i]);
-            gross += grossOf(deal, i);
+            spent += grossOf(deal, i);
         }
-        vm.assertEq(paid, gross);
+        vm.assertEq(paid, spent);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - paid);
         assertEscrowDrains(deal);
     }
@@ -167,6 +167,7 @@ contract SystemTest is Court {
         vm.assertEq(creditNano(minerOwners[1]), payOf(deal, 1));
         vm.assertEq(creditNano(minerOwners[3]), payOf(deal, 3));
         uint256 spent = grossOf(deal, 0) + grossOf(deal, 1) + grossOf(deal, 3);
+        spent += openingNano(deal.order);
         vm.assertEq(balanceNano(requester), 100 * USD * NANO - spent);
         assertEscrowDrains(deal);
     }

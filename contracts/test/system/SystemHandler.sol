@@ -300,7 +300,7 @@ contract SystemHandler is Court {
 
     function someOrder(uint256 terms, bool isSession) private returns (Order memory order) {
         order = isSession ? sessionOrder() : newOrder();
-        if (terms % 5 == 0) (order.matcher, order.matcherFeeBps) = (address(0), 0);
+        if (terms % 5 == 0) dropMatcher(order);
         if (terms % 7 == 0) order.auditor = address(0);
         order.window = uint32(bound(terms, 0, MAX_WINDOW_SECONDS));
         order.deadline =
@@ -530,7 +530,7 @@ contract SystemHandler is Court {
     }
 
     /// INVARIANT under test: when a job ends, stages not at fault get their pay, and the requester
-    /// the rest; until then nobody gets anything.
+    /// the rest but for the opening fee; until then nobody gets anything.
     function settle(string memory what, Deal memory deal, address caller, bytes memory data)
         private
         returns (bool)
@@ -542,9 +542,9 @@ contract SystemHandler is Court {
         balance = balanceNano(deal.order.requester) - balance;
         ITaskRegistry.Job memory job = jobOf(deal);
         (uint256 earned, uint256 spent) = (0, 0);
-        if (job.state == ITaskRegistry.State.Settled) (earned, spent) = due(deal, job);
         bool ended =
             job.state == ITaskRegistry.State.Settled || job.state == ITaskRegistry.State.Expired;
+        if (ended) (earned, spent) = due(deal, job);
         uint256 refunded = ended ? maxNanoOf(deal.order) - spent : 0;
         if (credits != earned || balance != refunded) paidWrongly = true;
         paidFor[escrow.jobSpenderOf(deal.id)] += spent;
@@ -558,6 +558,8 @@ contract SystemHandler is Court {
     {
         (uint256[] memory gross, uint256[] memory pay,,) =
             tasks.split(deal.order, deal.plan, job.tokensIn, job.tokensOut);
+        bool matched = tasks.jobOf(deal.id, deal.planHash).state != ITaskRegistry.State.None;
+        if (matched) spent = openingNano(deal.order);
         for (uint256 s; s < pay.length; ++s) {
             if (job.faultMask >> s & 1 == 1) continue;
             earned += pay[s];

@@ -129,6 +129,7 @@ contract VectorsTest is Test {
         o.priceOut = uint64(num(string.concat(v, ".priceOut")));
         o.matcher = account(string.concat(v, ".matcher"));
         o.matcherFeeBps = uint16(num(string.concat(v, ".matcherFeeBps")));
+        o.openingFee = uint64(num(string.concat(v, ".openingFee")));
         o.minStake = uint128(num(string.concat(v, ".minStake")));
         o.deadline = uint64(num(string.concat(v, ".deadline")));
         o.window = uint32(num(string.concat(v, ".window")));

@@ -120,6 +120,7 @@ def event(name: str, contract: str = "Escrow", **args: object) -> LoggedEvent:
 def test_movements_of_the_prepaid_balance_add_up() -> None:
     job, other = "0x" + "11" * 32, "0x" + "12" * 32
     paid = {"payNano": [30 * NANO - 2, 9 * NANO], "matcherNano": NANO, "protocolNano": 1}
+    unpaid = {"payNano": [], "matcherNano": 2 * NANO, "protocolNano": 0}
     past = [
         event("Deposited", account=A, payer=A, amount=100),
         event("JobOpened", job=job, requester=A, maxNano=60 * NANO - 1),
@@ -127,15 +128,13 @@ def test_movements_of_the_prepaid_balance_add_up() -> None:
         event("JobOpened", job=other, requester=A, maxNano=40 * NANO),
         event("Paid", job=other, requester=A, refundNano=0, **paid),
         event("JobOpened", job="0x" + "13" * 32, requester=A, maxNano=7 * NANO),
-        event("JobExpired", job="0x" + "13" * 32, requester=A, refundedNano=7 * NANO),
-        event("JobOpened", job="0x" + "14" * 32, requester=A, maxNano=8 * NANO),
-        event("JobCancelled", job="0x" + "14" * 32, requester=A, refundedNano=8 * NANO),
+        event("Paid", job="0x" + "13" * 32, requester=A, refundNano=5 * NANO, **unpaid),
         event("WithdrawRequested", account=A, amount=10, readyAt=1),
         event("Withdrawn", account=A, amount=10),
         event("Collected", to=A, account=A, payee=1, amount=3),
     ]
     moved = [movement(e) for e in past]
-    assert sum(one.change_units for one in moved) == 100 - 40 - 40 - 10
+    assert sum(one.change_units for one in moved) == 100 - 40 - 40 - 2 - 10
     ended, used_up = moved[2], moved[4]
     assert (ended.text, ended.amount_units, ended.paid_units) == ("returned from a job", 20, 39)
     assert (used_up.text, used_up.amount_units, used_up.paid_units) == ("paid for a job", 0, 39)

@@ -131,7 +131,7 @@ class ToyAnswerer:
     async def price(
         self, model: Model, tokens_in: int, tokens_out: int, terms: AskTerms
     ) -> PricedRequest:
-        return PricedRequest(PRICE_IN, PRICE_OUT, cost(tokens_in, tokens_out), PLAN)
+        return PricedRequest(PRICE_IN, PRICE_OUT, 0, cost(tokens_in, tokens_out), PLAN)
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Said | Answered, None]:
         self.asked.append(ask)

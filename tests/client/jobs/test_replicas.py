@@ -53,7 +53,7 @@ def _quote(operators: list[str]) -> Quote:
         def __init__(self, operator: str) -> None:
             self.operator, self.layer_from, self.layer_to = operator, 0, 1
 
-    return Quote(1, 2, [Shown(o) for o in operators], key(40).address, 0)  # type: ignore[misc]
+    return Quote(1, 2, [Shown(o) for o in operators], key(40).address, 0, 0)  # type: ignore[misc]
 
 
 async def buy(

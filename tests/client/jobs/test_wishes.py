@@ -78,6 +78,7 @@ def quote(price_in: int = 1000, price_out: int = 4000) -> Quote:
             "priceOut": price_out,
             "matcher": key(40).address,
             "feeBps": 30,
+            "openingFee": 9,
             "route": [{"operator": key(100).address, "layerFrom": 0, "layerTo": 6}],
         },
         Quote,
@@ -229,7 +230,7 @@ def test_flags_win_over_settings(tmp_path: Path) -> None:
     )
     from_settings = wishes_of(settings, Choices())
     assert from_settings == Wishes(
-        10**6, 2 * 10**6, None, 3600, settings.client.window_s, key(60).address, True
+        10**6, 50_000, 2 * 10**6, None, 3600, settings.client.window_s, key(60).address, True
     )
     flags = Choices(
         max_cost="3usd",
@@ -240,7 +241,7 @@ def test_flags_win_over_settings(tmp_path: Path) -> None:
         auditor=key(61).address.lower(),
     )
     assert wishes_of(settings, flags) == Wishes(
-        3 * 10**6, 4 * 10**6, 4 * 10**6, 1800, 8, key(61).address, False
+        3 * 10**6, 50_000, 4 * 10**6, 4 * 10**6, 1800, 8, key(61).address, False
     )
     assert wishes_of(settings_of(tmp_path), Choices()).auditor == ZERO_ADDRESS
 
@@ -269,6 +270,7 @@ def test_flags_that_cannot_be_read_are_refused_at_once(
 def wishes(**changes: Any) -> Wishes:
     values = {
         "max_cost": 10**9,
+        "max_opening_fee": 9,
         "cap_in": None,
         "cap_out": None,
         "deadline_s": 60,
@@ -291,6 +293,13 @@ def test_price_at_the_cap_passes_and_above_it_names_the_offer(tmp_path: Path) ->
         assert "nearest offer" in caught.value.why
         assert caught.value.exit_code == 7
     check_caps(settings, wishes(cap_out=cap), layer_units, quote(10**6, 1), 1)
+
+
+def test_an_opening_fee_above_the_limit_is_refused_with_both_amounts(tmp_path: Path) -> None:
+    settings, small = settings_of(tmp_path), wishes(max_opening_fee=8)
+    with pytest.raises(NoCapacity, match="too much for opening") as caught:
+        check_caps(settings, small, 8, quote(), 1)
+    assert "0.000009usd" in caught.value.why and "0.000008usd" in caught.value.why
 
 
 def test_lock_above_the_limit_is_refused_with_both_amounts(tmp_path: Path) -> None:
@@ -370,10 +379,11 @@ def test_offer_is_described_with_the_contracts_arithmetic(
     offer = quote(10**9, 4 * 10**9)
     shown = plain(describe(settings_of(tmp_path), MODEL, offer, prepared))
     tokens = prepared.tokens_in
-    assert maximum(MODEL, offer, prepared) == 8 * (tokens + 16 * 4)
+    assert maximum(MODEL, offer, prepared) == 8 * (tokens + 16 * 4) + 9
+    assert "0.000009usd for opening" in shown["price"]
     assert shown["requests"] == "1 (1 line rejected)"
     assert shown["tokens"] == f"{tokens} in, at most 16 out"
-    low, high = (pricing.cost(8, tokens, out, 10**9, 4 * 10**9) for out in (0, 16))
+    low, high = (pricing.cost(8, tokens, out, 10**9, 4 * 10**9) + 9 for out in (0, 16))
     assert shown["cost"] == f"{units.format_token(low)} to {units.format_token(high)}"
 
 

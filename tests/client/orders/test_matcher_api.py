@@ -212,10 +212,12 @@ async def test_quote_is_read_and_its_fee_bounded(serve: Serve) -> None:
         "priceOut": 7,
         "matcher": "0x" + "12" * 20,
         "feeBps": 100,
+        "openingFee": 3,
         "route": [{"operator": "0x" + "34" * 20, "layerFrom": 0, "layerTo": 6, "endpoint": "a:1"}],
     }
     quote = await (await serve(200, document)).quote("0x" + "00" * 32, 1, 2)
     assert (quote.price_in, quote.price_out, quote.fee_bps) == (5, 7, 100)
+    assert quote.opening_fee == 3
     assert str(quote.plan[0].layers) == "0-5"
     greedy = await serve(200, document | {"feeBps": 501})
     with pytest.raises(MatcherUnreachable):

@@ -23,7 +23,7 @@ def test_a_request_that_insists_on_nothing_has_the_settings_wishes(tmp_path: Pat
 
 
 def test_the_most_that_an_offer_can_cost_is_what_an_order_of_it_locks() -> None:
-    quote = Quote(10**9, 2 * 10**9, [], key(40).address, 0)
+    quote = Quote(10**9, 2 * 10**9, [], key(40).address, 0, 7)
     offer = priced(Model("tiny", MODEL_ID, SPEC), quote, 100, 50)
-    assert offer.most_units == pricing.cost(SPEC.layer_units, 100, 50, 10**9, 2 * 10**9)
+    assert offer.most_units == pricing.cost(SPEC.layer_units, 100, 50, 10**9, 2 * 10**9) + 7
     assert offer.price_out == 2 * offer.price_in

@@ -47,6 +47,7 @@ def jobs(draw: st.DrawFn) -> Job:
         price_in=draw(price),
         price_out=draw(price),
         matcher_fee_bps=draw(st.integers(0, t.MAX_MATCHER_FEE_BPS)),
+        opening_fee=draw(st.integers(0, 2**63 - 1)),
     )
     return Job(
         order,
@@ -75,6 +76,7 @@ def test_every_unit_locked_is_paid_or_returned(job: Job, data: st.DataObject) ->
     faulty = frozenset(data.draw(st.sets(st.integers(0, len(job.plan) - 1))))
     result = split(job, faulty)
     parts = [*result.pays, result.matcher_fee, result.protocol_fee, result.refund]
+    parts.append(job.order.opening_fee * NANO)
     assert sum(parts) == result.locked
     assert min(parts) >= 0
     assert result.locked < 2**128

@@ -24,7 +24,7 @@ TYPES = {
     "Order": (
         "Order(address requester,bytes32 modelId,bytes32 inputRoot,bytes32 samplingRoot,"
         "uint32 requests,uint32 maxTokensIn,uint32 maxTokensOut,uint64 priceIn,"
-        "uint64 priceOut,address matcher,uint16 matcherFeeBps,uint128 minStake,"
+        "uint64 priceOut,address matcher,uint16 matcherFeeBps,uint64 openingFee,uint128 minStake,"
         "uint64 deadline,uint32 window,address auditor,address arbitrator,"
         "bytes32 numericsProfile,bytes32 termsHash,uint64 nonce)"
     ),

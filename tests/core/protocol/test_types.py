@@ -27,6 +27,7 @@ ORDER = t.Order(
     price_out=20,
     matcher=t.ZERO_ADDRESS,
     matcher_fee_bps=500,
+    opening_fee=0,
     min_stake=2**63 - 1,
     deadline=1_800_000_000,
     window=3600,

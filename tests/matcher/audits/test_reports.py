@@ -125,7 +125,7 @@ async def test_quote_is_of_the_blameless_while_they_can_serve(listening: Net) ->
 
     def quoted() -> int:
         now_ms = int(net.clock.now() * 1000)
-        found = quote_json(net.daemon.world, MODEL_ID, 10, 10, 0, now_ms)
+        found = quote_json(net.daemon.world, MODEL_ID, 10, 10, now_ms)
         assert isinstance(found, dict), found
         return int(found["priceIn"])
 

@@ -12,7 +12,7 @@ from matcher.matching.orders import MatcherTerms, OrderFacts, check_order
 from tests.town.fleet import SPEC, make_order
 from tests.town.orders import DOMAIN, MATCHER, NOW_S, key
 
-TERMS = MatcherTerms(MATCHER.address, 200)
+TERMS = MatcherTerms(MATCHER.address, 200, 0)
 FACTS = OrderFacts(
     now_s=NOW_S,
     balance_units=10**9,
@@ -79,13 +79,27 @@ def test_an_unknown_model_is_not_found() -> None:
 
 
 def test_even_a_matcher_without_a_fee_takes_only_orders_that_name_it() -> None:
-    free = MatcherTerms(MATCHER.address, 0)
+    free = MatcherTerms(MATCHER.address, 0, 0)
     order = make_order(matcher=ZERO_ADDRESS, matcher_fee_bps=0)
     found = check_order(order, SPEC, FACTS, free, chain_id=DOMAIN.chain_id)
     assert isinstance(found, UsageError)
     assert MATCHER.address in found.next_step
     named = make_order(matcher_fee_bps=0)
     assert check_order(named, SPEC, FACTS, free, chain_id=DOMAIN.chain_id) is None
+
+
+def test_an_order_pays_at_least_what_the_matcher_asks_for_opening_it() -> None:
+    terms = MatcherTerms(MATCHER.address, 200, 30)
+
+    def found(fee: int) -> HeadraceError | None:
+        return check_order(
+            make_order(opening_fee=fee), SPEC, FACTS, terms, chain_id=DOMAIN.chain_id
+        )
+
+    assert found(30) is None and found(31) is None
+    less = found(29)
+    assert isinstance(less, NoCapacity)
+    assert less.details["opening_fee"] == 30 and "30 base units" in less.next_step
 
 
 def test_a_used_nonce_is_refused_with_both_ways_in_which_it_was_used() -> None:

@@ -53,6 +53,7 @@ ORDER = t.Order(
     price_out=300_000_000,
     matcher=MATCHER,
     matcher_fee_bps=100,
+    opening_fee=0,
     min_stake=0,
     deadline=NOW_S + 600,
     window=60,

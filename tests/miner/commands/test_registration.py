@@ -205,6 +205,7 @@ async def paid_job(chain: RpcChain, town: Town, operator: str, nonce: int) -> in
         price_out=10**9,
         matcher=matcher.address,
         matcher_fee_bps=100,
+        opening_fee=0,
         min_stake=0,
         deadline=await chain.now() + 600,
         window=60,

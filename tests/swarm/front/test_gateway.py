@@ -82,7 +82,7 @@ async def test_charged_is_receipts_is_chain_to_the_unit(world: World) -> None:
     on_chain = [
         pricing.split(job.order, job.plan, spec, job.tokens_in, job.tokens_out) for job in jobs
     ]
-    assert sum(whole_units(sum(split.gross)) for split in on_chain) == charged
+    assert sum(whole_units(split.paid) for split in on_chain) == charged
     assert sum(observed.values()) == 0
     await world.net.start_gateway()
 
