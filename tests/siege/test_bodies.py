@@ -14,6 +14,7 @@ import pytest
 
 from client.gateway import bodies
 from client.gateway.app import MAX_BODY_BYTES
+from client.gateway.openai.fields import MOST_MESSAGES
 from client.gateway.workers import SHORT_BYTES
 from tests.client.gateway.toy import CONTEXT
 from tests.client.gateway.world import World
@@ -88,6 +89,13 @@ def test_what_cannot_fit_by_its_bytes_is_refused_before_it_is_made_into_tokens(
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
     assert "at least" in error["message"] and error["param"] in asked
     assert not tokenised
+
+
+def test_more_messages_than_any_context_holds_are_not_looked_at(http: httpx2.Client) -> None:
+    asked = {"model": "toy", "messages": ["no message"] * (MOST_MESSAGES + 1)}
+    error = http.post(CHAT, json=asked).json()["error"]
+    assert error["param"] == "messages"
+    assert f"at most {MOST_MESSAGES}" in error["message"]
 
 
 def test_while_a_long_prompt_is_made_into_tokens_others_are_answered(

@@ -18,7 +18,7 @@ from client.orders import sampling
 from client.orders.sampling import SamplingInvalid, sampling_of
 from core.protocol.errors import UsageError
 from core.protocol.foreign import MOST_NAMES, refuse_deep, shown
-from core.protocol.types import MICRO, SamplingParams
+from core.protocol.types import MICRO, U32, SamplingParams
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
 CHAT: Endpoint = "/v1/chat/completions"
@@ -26,6 +26,7 @@ COMPLETIONS: Endpoint = "/v1/completions"
 ENDPOINTS: tuple[Endpoint, ...] = (CHAT, COMPLETIONS)
 
 MOST_CHOICES, MOST_PROMPTS, MOST_TOP_LOGPROBS = 4, 128, {CHAT: 20, COMPLETIONS: 5}
+MOST_MESSAGES = 2**14
 LEGACY_MAX_TOKENS = 16  # of a text completion that does not say, as that endpoint always had it
 _SILENT = frozenset(
     {"model", "messages", "prompt", "n", "stream", "stream_options", "user", "metadata"}
@@ -184,6 +185,8 @@ def _sampling(body: Mapping[str, Any], endpoint: Endpoint) -> SamplingParams:
 def _messages(entries: Any) -> tuple[Mapping[str, str], ...]:
     if not isinstance(entries, list) or not entries:
         raise BadParameter("messages", "it must be a list of at least one message")
+    if len(entries) > MOST_MESSAGES:
+        raise BadParameter("messages", f"at most {MOST_MESSAGES} in one request")
     return tuple(_message(f"messages[{i}]", entry) for i, entry in enumerate(entries))
 
 
@@ -235,9 +238,11 @@ def _prompts(prompt: Any) -> tuple[str | tuple[int, ...], ...]:
 
 
 def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**32 for i in value
-    )
+    try:
+        msgspec.convert(value, list[U32])
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _options(body: Mapping[str, Any]) -> Mapping[str, Any]:
