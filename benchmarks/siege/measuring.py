@@ -48,6 +48,27 @@ class Attack:
 
 
 @dataclass(frozen=True)
+class Doing:
+    """What an actor does: a module of this room, and its function."""
+
+    name: str
+    act: str = "act"
+
+
+@dataclass(frozen=True)
+class _Acted:
+    """When actors acted, and what came of it. `others` and `cpu_share` are in processors."""
+
+    since: float
+    until: float
+    others: float
+    cpu_share: float
+    most: dict[str, int]
+    done: Counter[str]
+    beside: Counter[str]
+
+
+@dataclass(frozen=True)
 class Measured:
     """What an attack came to. Memory is in bytes by victim: before, and most during it."""
 
@@ -92,36 +113,30 @@ async def _measure(
     async with crowd(siege.world.net.gateway_url, siege.keys) as clients:
         await _warm_up(clients, seconds * WARM_UP_SHARE)
         before = siege.rss_bytes(attack.victims)
-        async with _acting(siege, attack.part, [target]) as actors:
-            since, others_before_s = time.monotonic(), others_s()
-            other = asyncio.create_task((beside or _nobody)(siege, target))
-            most = await _most_rss_bytes(siege, attack, seconds)
-            until = time.monotonic()
-            others = (others_s() - others_before_s) / (until - since)
-            share = sum(one.cpu_s for one in actors) / (until - since)
-            besides = await other
-            for one in actors:
-                await one.end()
+        acted = await _act(siege, attack, Doing(attack.part), [target], seconds, beside)
         ended = time.monotonic()
         await asyncio.sleep(BACK_WITHIN_S)
-        attacked = clients.period(since, until, others)
-        count = max(1, math.ceil(share))
-        idle = [msgspec.structs.replace(target, share=share / count)] * count
-        idling = asyncio.create_task((beside or _nobody)(siege, target))
-        control = await _control(siege, attack, "idle", "act", idle, clients, seconds)
-        besides_idle = await idling
+        count = max(1, math.ceil(acted.cpu_share))
+        idle = [msgspec.structs.replace(target, share=acted.cpu_share / count)] * count
+        idled = await _act(siege, attack, Doing("idle"), idle, seconds, beside)
+        control = await _period(clients, idled)
         paying = None
         if attack.paying:
-            as_much = attack.part, attack.paying, [target]
-            paying = await _control(siege, attack, *as_much, clients, seconds)
+            paid = await _act(siege, attack, Doing(attack.part, attack.paying), [target], seconds)
+            paying = await _period(clients, paid)
         usual_s = max(USUAL_S, 2 * control.median_first_s)
-        back_s = clients.normal_after_s(ended, usual_s)
-    done = Counter[str]()
-    for one in actors:
-        done += one.done
-    return Measured(
-        attacked, control, back_s, share, done, before, most, paying, besides, besides_idle
-    )
+        return Measured(
+            attacked=clients.period(acted.since, acted.until, acted.others),
+            control=control,
+            back_s=clients.normal_after_s(ended, usual_s),
+            cpu_share=acted.cpu_share,
+            done=acted.done,
+            before=before,
+            most=acted.most,
+            paying=paying,
+            beside=acted.beside,
+            beside_idle=idled.beside,
+        )
 
 
 async def _nobody(siege: Besieged, target: Target) -> Counter[str]:
@@ -144,35 +159,47 @@ async def _most_rss_bytes(siege: Besieged, attack: Attack, seconds: float) -> di
     return dict(most)
 
 
-async def _control(
+async def _act(
     siege: Besieged,
     attack: Attack,
-    part: str,
-    act: str,
+    part: Doing,
     targets: Sequence[Target],
-    clients: Crowd,
     seconds: float,
-) -> Period:
-    """What clients have beside others, who attack nobody, for as long."""
-    async with _acting(siege, part, targets, act) as actors:
+    beside: Beside | None = None,
+) -> _Acted:
+    """Have actors act for so long, an honest one beside the first of them."""
+    async with _acting(siege, part, targets) as actors:
         since, others_before_s = time.monotonic(), others_s()
-        await _most_rss_bytes(siege, attack, seconds)  # as it is looked at in the attack
-        until = time.monotonic()
-        others = (others_s() - others_before_s) / (until - since)
+        other = asyncio.create_task((beside or _nobody)(siege, targets[0]))
+        most = await _most_rss_bytes(siege, attack, seconds)
+        took_s = (until := time.monotonic()) - since
+        others = (others_s() - others_before_s) / took_s
+        cpu_share = sum(one.cpu_s for one in actors) / took_s
+        besides = await other
+        done = Counter[str]()
         for one in actors:
             await one.end()
-    while any(answer.ended is None for answer in clients.begun(since, until)):
+            done += one.done
+    return _Acted(since, until, others, cpu_share, most, done, besides)
+
+
+async def _period(clients: Crowd, acted: _Acted) -> Period:
+    """What clients had meanwhile, once all that they had begun is over."""
+    while any(answer.ended is None for answer in clients.begun(acted.since, acted.until)):
         await asyncio.sleep(SAMPLE_S)
-    return clients.period(since, until, others)
+    return clients.period(acted.since, acted.until, acted.others)
 
 
 @asynccontextmanager
 async def _acting(
-    siege: Besieged, part: str, targets: Sequence[Target], act: str = "act"
+    siege: Besieged, part: Doing, targets: Sequence[Target]
 ) -> AsyncIterator[list[Actor]]:
     async with AsyncExitStack() as stack:
         logs = siege.world.net.layout.logs
-        actors = [await stack.enter_async_context(actor(part, one, logs, act)) for one in targets]
+        actors = [
+            await stack.enter_async_context(actor(part.name, one, logs, part.act))
+            for one in targets
+        ]
         for one in actors:
             await one.begin()
         yield actors

@@ -181,8 +181,8 @@ interface ITaskRegistry {
     function finalize(Order calldata order, Stage[] calldata plan) external;
 
     /// After the deadline, nothing delivered: refund. Anyone. → Expired. `plan` is empty of a job
-    /// that waits for one. A matched job ends so `closeDelaySeconds` later, less its opening fee; if
-    /// Acks counted anything it is paid by their counts. → Settled
+    /// that waits for one. A matched job ends so `closeDelaySeconds` later, less its opening fee.
+    /// If Acks counted anything it is paid by their counts. → Settled
     function expire(Order calldata order, Stage[] calldata plan) external;
 
     /// Requester, the key that signed the order, or its matcher: a session's deadline is now. Acks
