@@ -123,6 +123,17 @@ class Accepted(Message, frozen=True):
     signed: t.SignedAcceptance
 
 
+class Withdraw(OfJob, frozen=True):
+    """Matcher to miner: the order that you accepted is not opened with you. → ProposalWithdrawn
+
+    It holds nothing any more, unless the chain shows it.
+    """
+
+
+class ProposalWithdrawn(Message, frozen=True):
+    """Heard."""
+
+
 class Continues(t.Value, frozen=True):
     """What a job goes on with: its request i was request `requests[i]` of that order; None: new."""
 
@@ -426,7 +437,8 @@ class Differs(Message, frozen=True):
 
 
 _Plans = Allocate | Allocated
-_Opens = Propose | Accepted | OpenJob | JobOpened | Submit | Submitted | GoesOn | Carry | Carried
+_Begins = Submit | Submitted | GoesOn | Carry | Carried
+_Opens = Propose | Accepted | Withdraw | ProposalWithdrawn | OpenJob | JobOpened | _Begins
 _Ends = Acknowledge | EndJob | Progress | Finished | CloseJob | Cut | Waiting
 _Shows = FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts | ShowNode | Differs
 AnyMessage = Ping | Pong | Failed | _Plans | _Opens | Push | Bundle | _Ends | _Shows

@@ -42,6 +42,7 @@ from matcher.matching.proposing import (
     ProposalRefusal,
     answers,
     propose,
+    withdraw,
 )
 from matcher.records.jobs import FAILED, MATCHED, OPENING, Job, OnChain
 from matcher.records.store import JobChange, Store
@@ -203,7 +204,7 @@ class Matchmaker:
     async def _find_pipeline(
         self, job_id: str, signed: SignedOrder, spec: ModelSpec, broken: _Broken | None
     ) -> Job:
-        order, refusals = signed.order, list[ProposalRefusal]()
+        order, refusals, accepted = signed.order, list[ProposalRefusal](), dict[str, str]()
         lost = broken.lost if broken is not None else frozenset[str]()
         for _ in range(ROUNDS):
             excluded = lost | {refusal.operator for refusal in refusals}
@@ -221,6 +222,9 @@ class Matchmaker:
                 None if broken is None else broken.job.order_hash,
             )
             if not consents.refusals:
+                for stage in chosen.plan:
+                    accepted.pop(stage.operator, None)
+                await withdraw(self._peers, signing.order_hash(order), accepted)
                 return Job(
                     job_id=job_id,
                     signed=signed,
@@ -229,6 +233,7 @@ class Matchmaker:
                     acceptances=consents.acceptances,
                     locked_units=pricing.max_amount(order, spec),
                 )
+            accepted |= {chosen.plan[i].operator: chosen.endpoints[i] for i in consents.accepted}
             self._world.release(job_id, self._now_ms())
             for refusal in consents.refusals:
                 log.info("stage refused", job=short(Kind.JOB, job_id), **vars(refusal))
@@ -238,6 +243,7 @@ class Matchmaker:
         else:
             why = f"stages refused in {ROUNDS} rounds"
             chosen = NoCapacity("no pipeline serves this order", why=why)
+        await withdraw(self._peers, signing.order_hash(order), accepted)
         chosen.details["refusals"] = [vars(refusal) for refusal in refusals]
         raise chosen
 
@@ -346,6 +352,9 @@ class Matchmaker:
 
     async def _fail(self, job: Job, why: str) -> None:
         self._world.release(job.job_id, self._now_ms())
+        places = zip(job.plan, job.endpoints, strict=True)
+        endpoints = {stage.operator: endpoint for stage, endpoint in places if endpoint}
+        await withdraw(self._peers, job.order_hash, endpoints)
         await self._note(job, state=FAILED, stale=False, failure=why)
         log.warning("job not opened", job=job.name, why=why)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from core.protocol import signing, wire
@@ -39,6 +40,12 @@ class Answers:
     @property
     def refusals(self) -> tuple[ProposalRefusal, ...]:
         return tuple(a for a in self.by_stage if isinstance(a, ProposalRefusal))
+
+    @property
+    def accepted(self) -> frozenset[int]:
+        """The stages that accepted."""
+        found = enumerate(self.by_stage)
+        return frozenset(i for i, a in found if not isinstance(a, ProposalRefusal))
 
     @property
     def acceptances(self) -> tuple[SignedAcceptance, ...]:
@@ -81,6 +88,21 @@ async def propose(
         return judge(answer, signed, plan, index, domain, now_s)
 
     return Answers(tuple(await asyncio.gather(*(ask(i) for i in range(len(plan))))))
+
+
+async def withdraw(peers: Dialer, order_hash: str, endpoints: Mapping[str, str]) -> None:
+    """Tell operators that accepted an order that it is not opened with them.
+
+    Whom it does not reach waits for it a while.
+    """
+
+    async def tell(operator: str) -> None:
+        with suppress(HeadraceError, TimeoutError):
+            async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+                stream = await peers.get(operator, endpoints[operator])
+                await stream.call(wire.Withdraw(order_hash), timeout_s=CONFIRM_TIMEOUT_S)
+
+    await asyncio.gather(*map(tell, endpoints))
 
 
 async def answers(peers: Dialer, operator: str, endpoint: str) -> bool:

@@ -36,7 +36,7 @@ AFTER_DEADLINE_S = 30
 CLIENT_LOST_S = 60.0
 #: For a job that the chain does not show slots are set aside for so long.
 HELD_S = 30.0
-#: Slots that a job on the chain did not fill for so long are others' until it asks for more.
+#: Slots that a job on the chain never used for so long are others' until it asks for more.
 LENT_S = 20.0
 #: Proposals of one peer that are looked up on the chain at once, and that wait for it.
 LOOKED_UP, MAX_ASKED = 2, 32
@@ -132,7 +132,8 @@ class ActiveJob:
     refused_at: float = float("-inf")
     proposer: str = ""
     held_until: float = float("inf")  # its slots, until the chain shows it
-    full_at: float = 0.0  # when all its slots were last in use, or it was opened
+    most_asked: int = 0  # of its requests at once, since then
+    counted_from: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -287,12 +288,13 @@ class JobTable:
 
     def opened(self, job: ActiveJob) -> None:
         """Its client is there for the first time: it has its slots, one at least."""
-        job.full_at = self._monotonic()
+        job.counted_from = self._monotonic()
         if not job.reserved and not job.is_complete:
             job.reserved = max(1, min(job.at_once, self.free_requests))
 
     def fit_slots(self, job: ActiveJob) -> None:
         """It has slots for what it asks for, as far as there are free ones, and one at least."""
+        job.most_asked = max(job.most_asked, job.asked)
         wanted = min(job.at_once, job.asked)
         if wanted > job.reserved:
             job.reserved = max(1, min(wanted, job.reserved + self.free_requests))
@@ -415,6 +417,12 @@ class JobTable:
             and job.stored.order_hash != mine
         )
 
+    def withdraw(self, peer: str, order_hash: str) -> None:
+        """Its proposer opens no job with us: what was set aside for it is free."""
+        job = self.jobs.get(order_hash)
+        if job is not None and job.proposer == peer and not job.is_verified:
+            job.reserved = 0
+
     def _forget_held(self) -> None:
         """Of accepted jobs that the chain does not show the newest stay in memory."""
         held = [one for one, job in self.jobs.items() if not job.is_verified and not job.runs]
@@ -509,7 +517,7 @@ class JobTable:
             credit=pricing.credit_rows(stored.order, self.terms.spec, self.terms.max_unpaid),
             done=done,
             acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
-            full_at=self._monotonic(),
+            counted_from=self._monotonic(),
         )
         if known is not None:
             known.end_runs()
@@ -692,9 +700,8 @@ class JobTable:
         alone = job.client is None or job.client_gone_at is not None
         if job.is_over or ((lost or unused) and not job.runs) or closed or late:
             job.reserved = 0
-        if job.asked >= job.reserved:
-            job.full_at = now
-        elif job.is_verified and now - job.full_at > LENT_S:
-            job.reserved = job.asked
+        if job.is_verified and now - job.counted_from > LENT_S:
+            job.reserved = min(job.reserved, job.most_asked)
+            job.most_asked, job.counted_from = job.asked, now
         left = (unused and not job.is_verified) or (alone and job.is_signed_for)
         return (closed or late or left) and not job.runs

@@ -108,6 +108,7 @@ class StageService:
             wire.Ping: self._ping,
             wire.Allocate: self._allocate,
             wire.Propose: self._propose,
+            wire.Withdraw: self._withdraw,
             wire.OpenJob: self._open_job,
             wire.Submit: self._submit,
             wire.Activations: self._activations,
@@ -246,6 +247,10 @@ class StageService:
 
     async def _propose(self, channel: Channel, message: wire.Propose) -> Answer:
         return await self.table.propose(channel.peer, message)
+
+    async def _withdraw(self, channel: Channel, message: wire.Withdraw) -> Answer:
+        self.table.withdraw(channel.peer, message.order_hash)
+        return wire.ProposalWithdrawn()
 
     async def _open_job(self, channel: Channel, message: wire.OpenJob) -> Answer:
         order_hash = signing.order_hash(message.signed.order)

@@ -60,6 +60,7 @@ ANSWERS: dict[str, type[wire.AnyMessage]] = {
     "Ping": wire.Pong,
     "Allocate": wire.Allocated,
     "Propose": wire.Accepted,
+    "Withdraw": wire.ProposalWithdrawn,
     "OpenJob": wire.JobOpened,
     "Submit": wire.Submitted,
     "GoesOn": wire.Submitted,

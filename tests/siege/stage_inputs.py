@@ -225,6 +225,10 @@ def _end_job(topic: Topic, rng: random.Random) -> Said:
     return wire.EndJob(topic.job.order_hash), b""
 
 
+def _withdraw(topic: Topic, rng: random.Random) -> Said:
+    return wire.Withdraw(topic.job.order_hash), b""
+
+
 def _progress(topic: Topic, rng: random.Random) -> Said:
     return wire.Progress(topic.job.order_hash), b""
 
@@ -275,6 +279,7 @@ MAKERS: dict[Maker, tuple[str, int]] = {
     _ping: ("stranger", 2),
     _allocate: ("matcher", 4),
     _propose: ("matcher", 14),
+    _withdraw: ("matcher", 2),
     _open_job: ("requester", 8),
     _submit: ("requester", 24),
     _goes_on: ("requester", 6),

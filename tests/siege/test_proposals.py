@@ -113,21 +113,47 @@ async def test_places_that_opened_orders_do_not_use_are_lent(
         await one.close()
 
 
-async def test_a_job_keeps_the_places_that_it_uses(start: Start, chain: FakeChain) -> None:
+async def test_a_job_keeps_as_many_places_as_it_uses(start: Start, chain: FakeChain) -> None:
     (machine,) = await start((0, 4), max_requests=SLOTS)
     job = job_of(60, chain, [machine])
     await job.propose(HONEST_MATCHER)
     job.match()
     await job.open()
     active = machine.table.jobs[job.order_hash]
-    await job.submit(0)
+    await asyncio.gather(*map(job.submit, range(3)))
+    await job.finished(range(3))
     machine.offset_s = LENT_S + 1
     machine.stage.tick()
-    assert active.reserved == active.asked <= 1
-    await asyncio.gather(*map(job.submit, range(1, 8)))
-    await job.finished(range(8))
-    assert machine.table.free_requests > 0
+    assert active.reserved == active.most_asked + 3 == 3, "as many as it used at once"
+    machine.offset_s += LENT_S + 1
+    machine.stage.tick()
+    assert active.reserved == 0
+    await asyncio.gather(*map(job.submit, range(3, 8)))
+    assert 1 <= active.reserved <= 5
+    await job.finished(range(3, 8))
     await job.close()
+
+
+async def test_what_its_proposer_withdraws_holds_nothing(start: Start, chain: FakeChain) -> None:
+    (machine,) = await start((0, 4), max_requests=SLOTS)
+    held = [job_of(60 + i, chain, [machine]) for i in range(2)]
+    for one in held:
+        await one.propose(HONEST_MATCHER)
+    honest = job_of(50, chain, [machine])
+    (answer,) = await honest.propose(HONEST_MATCHER)
+    assert code(answer) == admission.SLOTS
+    machine.table.withdraw(key(80).address, held[0].order_hash)
+    (answer,) = await honest.propose(HONEST_MATCHER)
+    assert code(answer) == admission.SLOTS, "another's proposal is not a stranger's to withdraw"
+    machine.table.withdraw(HONEST_MATCHER.address, held[0].order_hash)
+    (answer,) = await honest.propose(HONEST_MATCHER)
+    assert isinstance(answer, wire.Accepted)
+    held[0].match()
+    await held[0].open()
+    assert machine.table.jobs[held[0].order_hash].reserved, "the chain shows it"
+    machine.table.withdraw(HONEST_MATCHER.address, held[0].order_hash)
+    assert machine.table.jobs[held[0].order_hash].reserved
+    await held[0].close()
 
 
 async def test_accepted_orders_are_held_against_one_balance(start: Start, chain: FakeChain) -> None:

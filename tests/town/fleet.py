@@ -227,6 +227,7 @@ class FakeStage:
     continued: str | None = None  # by the newest proposal
     pong: wire.Pong = field(default_factory=wire.Pong)
     allocated: list[wire.Allocate] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)
     orders: dict[str, tuple[t.Order, list[t.Stage], int]] = field(default_factory=dict)
 
     async def call(
@@ -248,6 +249,9 @@ class FakeStage:
             self.orders[signing.order_hash(order)] = place
             expiry = min(order.deadline, int(self.clock.now()) + 300)
             return wire.Accepted(accept(order, message.plan, message.stage, signer, expiry))
+        if isinstance(message, wire.Withdraw):
+            self.withdrawn.append(message.order_hash)
+            return wire.ProposalWithdrawn()
         if isinstance(message, wire.Ping):
             return self.pong
         if isinstance(message, wire.Allocate):

@@ -70,6 +70,8 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.GoesOn(HASH, 7, HASH, 3),
     wire.Acknowledge(t.Ack(HASH, HASH, HASH, 5, 6), SIGNATURE),
     wire.EndJob(HASH),
+    wire.Withdraw(HASH),
+    wire.ProposalWithdrawn(),
     wire.Submitted(),
     wire.Activations(HASH, 7, 32, 1),
     wire.Activations(HASH, 7, 0, 32, again=True),

@@ -66,6 +66,20 @@ async def test_a_refusing_stage_is_excluded_and_the_route_found_again(net: Net) 
     assert machine_key(2).address not in {stage.operator for stage in job.plan}
 
 
+async def test_who_accepted_an_order_that_is_not_opened_with_it_is_told(net: Net) -> None:
+    net.serve(*SPLIT, (4, 10, 20))
+    net.stage(2).refuse = net.stage(4).refuse = "all request slots are reserved"
+    await net.tick()
+    signed = sign_order(make_order())
+    with pytest.raises(NoCapacity):
+        await net.daemon.matchmaker.open(signed)
+    order_hash = signing.order_hash(signed.order)
+    assert [net.stage(n).withdrawn for n in (1, 2, 3, 4)] == [[order_hash], [], [order_hash], []]
+    net.stage(4).refuse = ""
+    await net.daemon.matchmaker.open(signed)
+    assert [len(net.stage(n).withdrawn) for n in (1, 2, 3, 4)] == [1, 0, 1, 0]
+
+
 async def test_an_unreachable_stage_is_avoided_by_the_next_order_too(net: Net) -> None:
     net.serve(*SPLIT, (4, 10, 20))
     await net.tick()
