@@ -32,7 +32,13 @@ from tests.town.orders import key
 from tests.town.requester import Requester
 
 MATCHER, REQUESTER = key(40), key(50)
-NOTHING_DONE = (wire.Failed, wire.Finished, wire.Receipts, type(None))
+NOTHING_DONE = (
+    wire.Failed,
+    wire.Finished,
+    wire.Receipts,
+    wire.ProposalWithdrawn,
+    type(None),
+)
 
 
 class Counted:
