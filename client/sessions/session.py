@@ -115,7 +115,6 @@ class LiveSession(Pipeline):
         self._openings: dict[int, SignedOpening] = {}
         self._leaves: dict[int, RequestLeaf] = {}  # what is acknowledged
         self._counted = (0, 0)  # tokens in and out that are or will be acknowledged
-        self._charged = 0  # base units, to requests
         self._orphans: set[int] = set()
         self._adopted = asyncio.Event()
         self._booking = asyncio.Lock()
@@ -268,9 +267,9 @@ class LiveSession(Pipeline):
         """What these tokens add to what is paid, base units: the first ones pay the opening."""
         if not any(took):
             return 0
+        before = self.due_units(*self._counted) if any(self._counted) else 0
         self._counted = (self._counted[0] + took[0], self._counted[1] + took[1])
-        before, self._charged = self._charged, self.due_units(*self._counted)
-        return self._charged - before
+        return self.due_units(*self._counted) - before
 
     def _owed(self) -> tuple[int, int]:
         running = [turn for turn in self._turns.values() if not turn.over.is_set()]

@@ -660,6 +660,7 @@ def _build(given: dict[str, Given], folders: Folders) -> Settings:
         ("miner.max_unpaid", settings.token),
         ("client.max_cost_per_job", settings.token),
         ("client.max_opening_fee", settings.token),
+        ("matcher.opening_fee", settings.token),
         ("client.price_cap_in", settings.price),
         ("client.price_cap_out", settings.price),
         ("gateway.daily_budget", settings.token),

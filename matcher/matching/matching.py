@@ -352,11 +352,11 @@ class Matchmaker:
 
     async def _fail(self, job: Job, why: str) -> None:
         self._world.release(job.job_id, self._now_ms())
+        await self._note(job, state=FAILED, stale=False, failure=why)
+        log.warning("job not opened", job=job.name, why=why)
         places = zip(job.plan, job.endpoints, strict=True)
         endpoints = {stage.operator: endpoint for stage, endpoint in places if endpoint}
         await withdraw(self._peers, job.order_hash, endpoints)
-        await self._note(job, state=FAILED, stale=False, failure=why)
-        log.warning("job not opened", job=job.name, why=why)
 
     async def _note(self, job: Job, **values: object) -> None:
         change = JobChange(job.job_id, values, job.plan_hash)

@@ -36,7 +36,7 @@ AFTER_DEADLINE_S = 30
 CLIENT_LOST_S = 60.0
 #: For a job that the chain does not show slots are set aside for so long.
 HELD_S = 30.0
-#: Slots that a job on the chain never used for so long are others' until it asks for more.
+#: Slots beyond the most that a job on the chain used at once for so long are others' until it asks.
 LENT_S = 20.0
 #: Proposals of one peer that are looked up on the chain at once, and that wait for it.
 LOOKED_UP, MAX_ASKED = 2, 32
@@ -132,8 +132,8 @@ class ActiveJob:
     refused_at: float = float("-inf")
     proposer: str = ""
     held_until: float = float("inf")  # its slots, until the chain shows it
+    counted_from: float = 0.0  # when the present look at how many slots it uses began
     most_asked: int = 0  # of its requests at once, since then
-    counted_from: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -294,8 +294,9 @@ class JobTable:
 
     def fit_slots(self, job: ActiveJob) -> None:
         """It has slots for what it asks for, as far as there are free ones, and one at least."""
-        job.most_asked = max(job.most_asked, job.asked)
-        wanted = min(job.at_once, job.asked)
+        asked = job.asked
+        job.most_asked = max(job.most_asked, asked)
+        wanted = min(job.at_once, asked)
         if wanted > job.reserved:
             job.reserved = max(1, min(wanted, job.reserved + self.free_requests))
 
@@ -685,7 +686,7 @@ class JobTable:
     # --- time ---
 
     def release(self, job: ActiveJob) -> bool:
-        """Give back slots that no request will use, and lend those that none uses now.
+        """Give back slots that no request will use, and lend those that none used for a while.
 
         True when the job can leave memory; a later question finds it on disk. Days can go by before
         a job is settled, and much of what a stage does looks at every job that it has in memory.

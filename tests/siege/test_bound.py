@@ -1,4 +1,4 @@
-"""Is what an order can have without paying worth less than what opening it costs its requester?
+"""Is what an order can have without paying worth less than what opening it costs who has it?
 
 docs/protocol.md §9 has the formula, §4 the opening fee. Gas is measured by the contracts' own
 tests, at the prices of a cheap rollup.
@@ -65,8 +65,17 @@ def test_an_order_has_less_for_nothing_than_it_pays_for_its_opening(
     assert 0 < most_usd(settings, usd_a_mtok) < fee_usd(settings)
 
 
-def test_dearer_models_are_named_where_the_bound_ends(settings: Settings) -> None:
-    """128 rows are the least credit, which is worth more than the fee from here on."""
+@pytest.mark.parametrize("usd_a_mtok", [Fraction(1, 100), Fraction(2, 5), Fraction(3), Fraction(9)])
+def test_who_gets_the_fee_back_pays_more_gas_for_the_opening(
+    usd_a_mtok: Fraction, settings: Settings
+) -> None:
+    """A requester that is its own matcher sends the transaction."""
+    assert 0 < most_usd(settings, usd_a_mtok) < gas_usd("TaskRegistry", "openMatched K=1")
+
+
+def test_dearer_models_are_named_where_the_bounds_end(settings: Settings) -> None:
+    """128 rows are the least credit: worth more than gas from here on, then than the fee."""
+    assert most_usd(settings, Fraction(10)) > gas_usd("TaskRegistry", "openMatched K=1")
     assert most_usd(settings, Fraction(20)) > fee_usd(settings)
 
 

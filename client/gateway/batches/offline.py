@@ -135,10 +135,9 @@ class BatchRunner:
         cost_nano = tokens_in = tokens_out = 0
         for job in self._jobs(name):
             match = match_of(job)
-            counted_in, counted_out = await self._counts(job)
-            counts = counted_in, counted_out
+            counts = await self._counts(job)
             cost_nano += pricing.split(match.signed.order, match.plan, model.spec, *counts).paid
-            tokens_in, tokens_out = tokens_in + counted_in, tokens_out + counted_out
+            tokens_in, tokens_out = tokens_in + counts[0], tokens_out + counts[1]
         return Bill(whole_units(cost_nano), tokens_in, tokens_out)
 
     async def _counts(self, job: JobRow) -> tuple[int, int]:
