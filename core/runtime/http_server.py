@@ -12,15 +12,21 @@ import contextlib
 import ipaddress
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import uvicorn
+from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+T = TypeVar("T")
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 _LATE = (
@@ -131,6 +137,28 @@ class HttpServer:
             ) from error
         self.port = listener.getsockname()[1]
         return listener
+
+
+async def while_asked(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to, of a request that was read. Ends it where its asker leaves meanwhile.
+
+    Raises what the work raises, and ClientDisconnect.
+    """
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def url_of(host: str, port: int) -> str:

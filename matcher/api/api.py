@@ -6,8 +6,7 @@ Reading needs no key; an order and an acknowledgement carry their own signatures
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -24,6 +23,7 @@ from core.protocol.errors import HeadraceError, IdInvalid, ModelUnknown, UsageEr
 from core.protocol.foreign import MOST_NAME_CHARACTERS, refuse_deep
 from core.protocol.types import Ack, Address, Hash32, Order, Signature, SignedOrder, Terms, Value
 from core.runtime import origin
+from core.runtime.http_server import while_asked
 from core.runtime.logs import get_logger
 from matcher.api import views
 from matcher.matching.matching import Continuation
@@ -199,7 +199,7 @@ def make_app(
     async def plan(request: Request) -> Response:
         """Who would hold which layers of such a fleet? Nothing is changed by it."""
         body = await _body(request, PlanBody, MAX_PLAN_BODY_BYTES)
-        return _json(await _while_asked(request, desk.plan(body)))
+        return _json(await while_asked(request.receive, desk.plan(body)))
 
     @app.get("/v1/quote")
     async def quote(
@@ -332,20 +332,6 @@ def _describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]
-
-
-async def _while_asked(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What it comes to. Ends it and raises ClientDisconnect if its asker leaves meanwhile."""
-    working, left = asyncio.create_task(work), asyncio.create_task(request.receive())
-    try:
-        await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        for task in (working, left):
-            task.cancel()
-        await asyncio.gather(working, left, return_exceptions=True)
 
 
 async def _body(request: Request, kind: type[T], limit_bytes: int = MAX_BODY_BYTES) -> T:

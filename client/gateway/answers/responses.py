@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from client.gateway.errors import openai_error, retry_headers
 from client.gateway.openai.shapes import PING
+from core.runtime.http_server import while_asked
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -49,19 +50,12 @@ class FollowingResponse(Response):
         self._exchanges.join(exchange)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_left(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-        except OSError:  # the connection went while it was written to
+            await while_asked(receive, self._send(send))
+        except (OSError, ClientDisconnect):  # the connection went, also while it was written to
             pass
         finally:
             self._exchanges.leave(self._exchange)
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _send(self, send: Send) -> None:
         exchange = self._exchange
@@ -78,8 +72,3 @@ class FollowingResponse(Response):
                 data = data or PING
             if data or not more:  # the last piece and the end of it are one write
                 await send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

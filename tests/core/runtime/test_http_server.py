@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
 
 from core.runtime import http_server
-from core.runtime.http_server import MAX_HEAD_BYTES, HttpServer, PeerLimits
+from core.runtime.http_server import MAX_HEAD_BYTES, HttpServer, PeerLimits, while_asked
 
 QUICK = PeerLimits(head_s=0.3, body_s=0.3, taking_s=0.3, most_connections=20, of_address=5)
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -183,3 +184,32 @@ def test_who_counts_as_one_address(one: str, other: str, is_same: bool) -> None:
 def test_this_machine_and_what_is_no_address_have_no_share() -> None:
     for peer in (("127.0.0.2", 1), ("::1", 1, 0, 0), None, "", ("a/b", 1)):
         assert http_server._address_of(peer) == ""
+
+
+async def test_work_ends_when_its_asker_leaves() -> None:
+    ended, told = asyncio.Event(), iter(["http.request", "http.disconnect"])
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def receive() -> dict[str, str]:
+        return {"type": next(told)}
+
+    with pytest.raises(ClientDisconnect):
+        await while_asked(receive, work())
+    assert ended.is_set()
+    assert next(told, "") == "", "only that it left is a reason"
+
+
+async def test_work_that_ends_is_answered_while_its_asker_is_there() -> None:
+    async def receive() -> dict[str, str]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def work() -> int:
+        return 7
+
+    assert await while_asked(receive, work()) == 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from starlette.requests import ClientDisconnect, Request
 
 from core.protocol import signing
 from core.protocol.types import SignedOrder, Stage
-from matcher.api.api import MAX_BODY_BYTES, _while_asked
+from matcher.api.api import MAX_BODY_BYTES
 from tests.matcher.settling.test_settler import SPLIT, finish, result_root
 from tests.town.fleet import MODEL_ID, machine_key, make_ack, make_order
 from tests.town.matcher import Net, asking
@@ -275,21 +273,3 @@ async def test_a_deep_acknowledgement_is_refused(http: httpx2.AsyncClient) -> No
     opened = (await post_order(http, sign_order(make_order()))).json()
     response = await http.post(f"/v1/jobs/{opened['jobId']}/ack", content=DEEP)
     assert (response.status_code, error(response)["code"]) == (400, "E-USAGE-01")
-
-
-async def test_work_ends_when_its_asker_leaves() -> None:
-    ended = asyncio.Event()
-
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async def leaves() -> dict[str, str]:
-        return {"type": "http.disconnect"}
-
-    request = Request({"type": "http"}, leaves)  # type: ignore[arg-type]
-    with pytest.raises(ClientDisconnect):
-        await _while_asked(request, work())
-    assert ended.is_set()
