@@ -8,10 +8,15 @@ from typing import Any
 
 from core.chain.chain import Chain
 from core.chain.earned import earned_by
+from core.dispute.game.game_log import GAME
 from core.protocol.errors import DepositShort, TokenShort
 from core.protocol.signing import DigestSigner
 from core.protocol.units import format_token
 from core.runtime.commands.results import Result
+
+#: Contracts that may owe an account something of disputes: bonds and fees lie with game and jury,
+#: rewards with the registry.
+DEBTORS = (GAME, "JuryArbitrator", "MinerRegistry")
 
 
 class Deposited(Result, frozen=True):
@@ -63,8 +68,18 @@ async def balances(chain: Chain, account: str) -> Balances:
         deposited=await chain.read("Escrow", "balanceOf", account),
         thawing=thaw["amount"],
         thaw_ready_at=thaw["readyAt"],
-        credit=(await dues(chain.read, account)).total,
+        credit=(await dues(chain.read, account)).total
+        + sum((await dispute_credits(chain, account)).values()),
     )
+
+
+async def dispute_credits(chain: Chain, account: str) -> dict[str, int]:
+    """What bonds, fees and rewards of disputes an account may take, by contract, base units."""
+    return {
+        contract: int(await chain.read(contract, "creditOf", account))
+        for contract in DEBTORS
+        if contract in chain.addresses
+    }
 
 
 async def require_tokens(chain: Chain, address: str, units: int, what: str) -> None:

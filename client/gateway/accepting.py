@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from client.gateway.errors import ModelNotAllowed, PriceAboveCap
+from client.gateway.errors import ModelNotAllowed
 from client.orders.orders import Prompt
+from core.protocol.errors import PriceAboveCap
 
 if TYPE_CHECKING:
     from client.gateway.money.keyring import ApiKey

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.protocol.errors import FundsError, HeadraceError, Interrupted, NoCapacity, UsageError
+from core.protocol.errors import FundsError, HeadraceError, Interrupted, UsageError
 
 #: When to try again. Official clients do not wait for a minute or longer.
 RETRY_AFTER_S = 2
@@ -130,13 +130,6 @@ class ReceiptUnknown(NotOffered):
     code = "E-API-10"
     api_code = "receipt_not_found"
     default_next = "every answer's headers carry its x-receipt-id"
-
-
-class PriceAboveCap(NoCapacity):
-    """Somebody serves it, for more than the request allows."""
-
-    code = "E-MATCH-02"
-    api_code = "price_above_cap"
 
 
 class TooLarge(UsageError):

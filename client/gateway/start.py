@@ -32,9 +32,6 @@ from client.gateway.workers import Workers
 from client.records.store import match_of
 from client.sessions.answering import Answered, Answerer
 from client.sessions.pool import SessionPool
-from core.money import pricing
-from core.protocol.errors import HeadraceError
-from core.protocol.units import whole_units
 from core.runtime.alerts import Alerts
 from core.runtime.clock import SystemClock
 from core.runtime.folders import make_private
@@ -47,12 +44,13 @@ if TYPE_CHECKING:
     from client.records.store import ClientStore, JobRow
     from client.records.store import RequestRow as StoredRow
     from core.protocol.signing import DigestSigner
-    from core.protocol.types import ModelSpec
     from core.runtime.clock import Clock
     from core.runtime.settings import Settings
 
 log = get_logger(__name__)
 TIDY_EVERY_S = 20.0
+#: The gateway serves after so long at the latest, whatever an earlier life has left to pay.
+RECOVERED_WITHIN_S = 8.0
 
 
 def assemble(
@@ -142,7 +140,9 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         stack.callback(gateway.workers.close)
         gateway.files.forget_drafts()
         await gateway.keys.claim_local(gateway.local_token)
-        await recover(gateway)
+        recovery = asyncio.create_task(recover(gateway), name="recovery")
+        stack.push_async_callback(_end, recovery)
+        await asyncio.wait({recovery}, timeout=RECOVERED_WITHIN_S)
         ours, counts = gateway.settings.gateway, gateway.metrics.registry
         await counts.serve_while(stack, ours.metrics_port, ours.metrics_host)
         app = make_app(gateway)
@@ -162,10 +162,12 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
 
 
 async def recover(gateway: Gateway) -> list[PaidRequestRow]:
-    """End what an earlier life left running, charged with what its records say was paid."""
+    """Pay for what an earlier life left running, and charge it as the requester's records say."""
     left = await gateway.ledger.left()
+    await gateway.answerer.recover()
     known = await _paid(gateway, left)
-    found = await gateway.ledger.recover(lambda row: known.get(row.request_id))
+    names = [row.request_id for row in left]
+    found = await gateway.ledger.recover(names, lambda row: known.get(row.request_id))
     if found:
         log.warning("requests of an earlier start were broken off", count=len(found))
     return found
@@ -234,37 +236,29 @@ async def running(settings: Settings, signer: DigestSigner) -> AsyncIterator[Gat
 
 
 async def _paid(gateway: Gateway, left: Sequence[PaidRequestRow]) -> dict[str, list[Answered]]:
-    """What was paid for requests, by the requester's records; none of models unknown now."""
+    """What was paid for requests, by the requester's records; nothing is known without these."""
     if gateway.store is None or not left:
         return {}
-    specs: dict[str, ModelSpec] = {}
-    found: dict[str, list[Answered]] = {}
-    for row in left:
-        name = row.request_id
-        try:
-            specs[name] = (await gateway.catalogue.find(row.model)).model.spec
-            found[name] = []
-        except HeadraceError as error:
-            log.warning("a broken request cannot be priced", request=name, reason=str(error))
+    found: dict[str, list[Answered]] = {row.request_id: [] for row in left}
     for job in await asyncio.to_thread(gateway.store.jobs):
-        for request in await asyncio.to_thread(gateway.store.requests, job.job_id):
-            name, tokens = request.custom_id.partition(".")[0], json.loads(request.tokens)
-            if name in found and tokens:
-                found[name].append(_answered(job, request, specs[name], len(tokens)))
+        charges = await asyncio.to_thread(gateway.store.charges, job.job_id)
+        rows = await asyncio.to_thread(gateway.store.requests, job.job_id) if charges else ()
+        for request in rows:
+            name = request.custom_id.partition(".")[0]
+            cost_units = charges.get(request.request_index, 0)
+            if name in found and cost_units:
+                found[name].append(_answered(job, request, cost_units))
     return found
 
 
-def _answered(job: JobRow, request: StoredRow, spec: ModelSpec, tokens_out: int) -> Answered:
-    match, tokens_in = match_of(job), len(json.loads(request.prompt_ids))
-    gross = pricing.split(match.signed.order, match.plan, spec, tokens_in, tokens_out).gross
-    operators = tuple(stage.operator for stage in match.plan)
-    counts, finish = (tokens_in, tokens_out), request.finish
-    place = job.job_id, request.request_index
-    return Answered(
-        *place, operators, *counts, finish, whole_units(sum(gross)), is_partial=not finish
-    )
+def _answered(job: JobRow, request: StoredRow, cost_units: int) -> Answered:
+    operators = tuple(stage.operator for stage in match_of(job).plan)
+    tokens_in, tokens_out = len(json.loads(request.prompt_ids)), len(json.loads(request.tokens))
+    place, finish = (job.job_id, request.request_index), request.finish
+    is_partial = not finish
+    return Answered(*place, operators, tokens_in, tokens_out, finish, cost_units, is_partial)
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -3,6 +3,7 @@
 `wishes`        what a submission asks for, whether an offer is within it, its result files
 `replicas`      the same work bought several times, compared token by token
 `batch`         order, match, stream, acknowledge, and go on after a lost pipeline
+`earlier`       what an earlier run of the program came to, by its records
 `job_run`       one matched job over its stages' streams
 `failover`      what is left of each answer when a pipeline breaks, and where it goes on
 `answer_lines`  an answer as a line in the OpenAI batch format

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from client.jobs.earlier import left_jobs
 from client.jobs.failover import Ongoing, continues, go_on
 from client.jobs.job_run import JobRun
 from client.orders.matcher_api import Goes, MatcherApi
@@ -21,8 +24,8 @@ from client.orders.shard_roots import shard_roots
 from client.pipeline.on_chain import is_nonce_used, job_with_plan
 from client.pipeline.pipeline import Match, PipelineOutcome, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
-from client.pipeline.verify import RequestAnswer, ack_of_answers
-from client.records.store import ClientStore
+from client.pipeline.verify import RequestAnswer, ack_of_answers, at_least
+from client.records.store import ClientStore, OrderRow, signed_of
 from client.wallet import ensure_deposit
 from core.chain.chain import Chain
 from core.money import pricing
@@ -63,6 +66,7 @@ ACK_TRIES = 5
 PAUSE_S, SHORT_PAUSE_S, LONGEST_PAUSE_S = 1.0, 0.25, 8.0
 MATCHED_WITHIN_S = 5.0  # our node may be a block behind the matcher's
 LOOK_AGAIN_S = 0.5
+NOTHING: Mapping[int, RequestState] = MappingProxyType({})
 
 
 class BatchWatcher(Protocol):
@@ -114,6 +118,8 @@ class Policy:
     turn: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
     #: Takes what is due instead of its being acknowledged at once.
     due: list[Due] | None = None
+    #: Hears of each answer by its custom id, once it is whole.
+    on_whole: Callable[[str, FinishedAnswer], None] = lambda custom_id, answer: None
 
     @property
     def pays_now(self) -> bool:
@@ -149,7 +155,7 @@ class BatchResult:
 
 async def run_batch(
     requester: Requester,
-    prompts: Sequence[Prompt],
+    answers: Sequence[Prompt | Ongoing],
     policy: Policy,
     watcher: BatchWatcher,
     submission: str,
@@ -159,18 +165,45 @@ async def run_batch(
     Raises what the first order raised (NoCapacity, DepositShort, …): nothing was spent then. Later
     failures are in the result, by request.
     """
+    ongoing = [Ongoing(one) if isinstance(one, Prompt) else one for one in answers]
+    async with _submission(requester, policy, watcher, submission) as submitted:
+        log.info("batch begins", submission=submission, requests=len(ongoing))
+        return await submitted.run(ongoing)
+
+
+async def take_up(
+    requester: Requester,
+    policy: Policy,
+    watcher: BatchWatcher,
+    submission: str,
+    *,
+    goes_on: bool = True,
+) -> None:
+    """Pay for what an earlier run of this submission left, after its orders have come to their end.
+
+    They run on with the stages that still know them; unless it `goes_on`, they end where they are.
+    Raises ChainUnreachable, MatcherUnreachable.
+    """
+    async with _submission(requester, policy, watcher, submission) as submitted:
+        await submitted.take_up(goes_on=goes_on)
+
+
+@asynccontextmanager
+async def _submission(
+    requester: Requester, policy: Policy, watcher: BatchWatcher, name: str
+) -> AsyncIterator[_Submission]:
+    """Streams and a name in the logs; at its end everything is paid."""
     limits, domain = policy.limits, requester.chain.domain
     private = limits.private_addresses
     identity = StreamIdentity(requester.signer, domain, private_addresses=private)
     streams = Streams(identity, connect_s=limits.connect_s, beat=limits.beat)
-    submission_run = _Submission(requester, policy, watcher, submission, streams)
+    submitted = _Submission(requester, policy, watcher, name, streams)
     named = None if origin.current_id() else wire.Origin(origin.new_id())
     with origin.within(named):
-        log.info("batch begins", submission=submission, requests=len(prompts))
         try:
-            return await submission_run.run(prompts)
+            yield submitted
         finally:
-            await submission_run.settled()
+            await submitted.settled()
             await streams.close()
 
 
@@ -194,10 +227,10 @@ class _Submission:
         self._shard_roots: dict[tuple[int, int], str] = {}
         self._chain_ahead_s: float | None = None  # of our own clock
 
-    async def run(self, prompts: Sequence[Prompt]) -> BatchResult:
+    async def run(self, answers: list[Ongoing]) -> BatchResult:
         finished: dict[str, FinishedAnswer] = {}
         errors: dict[str, HeadraceError] = {}
-        answers, fruitless = [Ongoing(prompt) for prompt in prompts], 0
+        fruitless = 0
         while answers and len(self._matches) < MAX_JOBS:
             if fruitless:
                 await self._requester.clock.sleep(pause_s(fruitless - 1, SHORT_PAUSE_S))
@@ -212,13 +245,7 @@ class _Submission:
                     break
                 continue
             outcome = await self._stream(match, batch, answers)
-            left, whole = go_on(answers, outcome, match.order_hash)
-            for index, state in whole.items():
-                answer = answers[index]
-                if index not in outcome.finished:  # its last receipts are lost, its text is not
-                    self._watcher.request_finished(answer.prompt.custom_id, state.finish)
-                done = FinishedAnswer(match.job_id, index, answer.whole(state))
-                finished[answer.prompt.custom_id] = done
+            left, whole = self._taken(match, answers, outcome, finished)
             errors = {
                 answers[index].prompt.custom_id: error
                 for index, error in outcome.unfinished.items()
@@ -232,6 +259,61 @@ class _Submission:
                 break
             self._watcher.pipeline_lost(next(iter(errors.values())), len(whole), len(answers))
         return BatchResult(finished, errors if answers else {}, tuple(self._matches))
+
+    def _taken(
+        self,
+        match: Match,
+        answers: Sequence[Ongoing],
+        outcome: PipelineOutcome,
+        finished: dict[str, FinishedAnswer],
+    ) -> tuple[list[Ongoing], dict[int, RequestState]]:
+        """Of a job's answers those that are left, and by index those that are whole: finished."""
+        left, whole = go_on(answers, outcome, match.order_hash)
+        for index, state in whole.items():
+            name = answers[index].prompt.custom_id
+            finished[name] = done = FinishedAnswer(match.job_id, index, answers[index].whole(state))
+            if index not in outcome.finished:  # its last receipts are lost, its text is not
+                self._watcher.request_finished(name, state.finish)
+                self._policy.on_whole(name, done)
+        return left, whole
+
+    async def take_up(self, *, goes_on: bool) -> None:
+        """What an earlier run left comes to its end."""
+        requester = self._requester
+        for order in requester.store.orders():
+            if order.submission == self._name and not order.is_session:
+                is_used = await is_nonce_used(requester.chain, signed_of(order).order)
+                if goes_on or is_used:
+                    await self._find_job(order)
+                else:
+                    requester.store.forget_order(order.job_id)
+        for job in left_jobs(requester.store, self._name):
+            state = (await job_with_plan(requester.chain, job.match)).state
+            if state > JobState.MATCHED:
+                paid = JobState.DELIVERED <= state <= JobState.SETTLED
+                requester.store.set_state(job.match.job_id, "acknowledged" if paid else "abandoned")
+                continue
+            for answer in job.answers:
+                for place, token in enumerate(answer.tokens):
+                    self._watcher.token(answer.prompt.custom_id, place, token)
+                answer.shown = len(answer.tokens)
+            self._watcher.job_opened(job.match)
+            outcome = await self._stream(
+                job.match, job.batch, job.answers, job.known, goes_on=goes_on
+            )
+            self._taken(job.match, job.answers, outcome, {})
+
+    async def _find_job(self, order: OrderRow) -> None:
+        """The job of an order that was handed in: handing it in again opens no second one."""
+        requester, signed = self._requester, signed_of(order)
+        try:
+            match = await match_order(requester, signed, None)
+        except (MatcherUnreachable, ChainUnreachable):
+            raise
+        except HeadraceError as error:
+            log.info("an earlier order opened nothing", job=order.job_id[:10], why=str(error))
+            return
+        requester.store.add_job(self._name, match, None, int(requester.clock.now()))
 
     async def settled(self) -> None:
         """Wait until every job that was left behind is paid for what it gave."""
@@ -264,8 +346,11 @@ class _Submission:
         signed = SignedOrder(order, signature, terms.demands)
         self._watcher.order_signed(order, locked)
         goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
+        store, now_s = requester.store, int(requester.clock.now())
+        job_id = signing.job_id(requester.chain.domain, order)
+        store.add_order(self._name, job_id, signed, now_s, batch)
         match = await match_order(requester, signed, goes_on)
-        requester.store.add_job(self._name, match, batch, int(requester.clock.now()))
+        store.add_job(self._name, match, batch, now_s)
         try:
             check_plan(match.plan, terms.demands)
             await check_on_chain(requester, match)
@@ -296,21 +381,35 @@ class _Submission:
             await ensure_deposit(chain, signer, locked, may_deposit=may)
 
     async def _stream(
-        self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]
+        self,
+        match: Match,
+        batch: PromptBatch,
+        answers: Sequence[Ongoing],
+        known: Mapping[int, RequestState] = NOTHING,
+        *,
+        goes_on: bool = True,
     ) -> PipelineOutcome:
-        """Stream the job and keep what it gave; it is paid while others go on. No HeadraceError."""
-        run = self._job_run(match, batch, answers)
+        """Stream the job and keep what it gave; it is paid while others go on. No HeadraceError.
+
+        `known` are requests that an earlier run has ended; unless it `goes_on`, all end here.
+        """
+        run = self._job_run(match, batch, answers, known)
+        is_earlier = known is not NOTHING
         try:
             await self._learn_roots(match)
-            await run.open()
+            await run.open(needs_all=not is_earlier)
+            if is_earlier:
+                await run.catch_up()
         except HeadraceError as error:
-            self._requester.store.set_state(match.job_id, "abandoned")
             await run.close()
+            given = {i: state.answer for i, state in known.items() if state.tokens}
+            await pay(self._requester, Due(match, given), self._policy, self._watcher)
             failed = dict.fromkeys(range(len(batch.prompts)), error)
             return PipelineOutcome({}, failed, lost=run.outcome().lost, was_opened=False)
         taken_over = asyncio.create_task(self._settle_when_begun(run))
         try:
-            outcome = await run.run()
+            runs = goes_on and not run.is_broken
+            outcome = await run.run() if runs else run.stopped()
         except asyncio.CancelledError:  # Ctrl-C: pay for what was delivered, then stop
             await self._settle(match, run)
             raise
@@ -331,7 +430,13 @@ class _Submission:
         requester = self._requester
         self._shard_roots |= await shard_roots(requester.chain, requester.model_id, unknown)
 
-    def _job_run(self, match: Match, batch: PromptBatch, answers: Sequence[Ongoing]) -> JobRun:
+    def _job_run(
+        self,
+        match: Match,
+        batch: PromptBatch,
+        answers: Sequence[Ongoing],
+        known: Mapping[int, RequestState],
+    ) -> JobRun:
         """A run whose answers are stored as they finish."""
         requester, watcher, roots = self._requester, self._watcher, self._shard_roots
 
@@ -344,7 +449,10 @@ class _Submission:
 
         def finish(index: int, state: RequestState) -> None:
             self._keep(match, index, state)
-            watcher.request_finished(batch.prompts[index].custom_id, state.finish)
+            name = batch.prompts[index].custom_id
+            whole = FinishedAnswer(match.job_id, index, answers[index].whole(state))
+            watcher.request_finished(name, state.finish)
+            self._policy.on_whole(name, whole)
 
         return JobRun(
             match,
@@ -357,6 +465,9 @@ class _Submission:
             streams=self._streams,
             continues=continues(answers),
             ending_of=requester.ending_of,
+            known=known,
+            paid=requester.store.paid(match.job_id),
+            will_pay=partial(requester.store.put_paid, match.job_id),
         )
 
     def _keep(self, match: Match, index: int, state: RequestState) -> None:
@@ -395,19 +506,24 @@ def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
 async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:
     """Hand in the order, again if the matcher is unreachable: the same order gives the same job.
 
-    Raises ContractRefused for a nonce that is used already; those of later orders are new ones.
+    Of one that is refused nothing is kept. Raises ContractRefused for a nonce that is used already;
+    those of later orders are new ones.
     """
-    failures = 0
+    failures, domain = 0, requester.chain.domain
     while True:
         try:
-            return await requester.matcher.open_job(signed, requester.chain.domain, goes_on)
+            return await requester.matcher.open_job(signed, domain, goes_on)
         except MatcherUnreachable:
             failures += 1
             if failures == OPEN_TRIES:
                 raise
             await requester.clock.sleep(pause_s(failures - 1))
-        except (UsageError, ContractRefused):
-            await _check_nonce(requester, signed.order)
+        except ChainUnreachable:  # the matcher opens it once the chain is back
+            raise
+        except HeadraceError as error:
+            requester.store.forget_order(signing.job_id(domain, signed.order))
+            if isinstance(error, UsageError | ContractRefused):
+                await _check_nonce(requester, signed.order)
             raise
 
 
@@ -473,7 +589,7 @@ async def _close_job(run: JobRun, indices: list[int]) -> list[SignedReceipt]:
 async def pay(requester: Requester, due: Due, policy: Policy, watcher: BatchWatcher) -> None:
     """Acknowledge what a job gave. Unacknowledged, it is paid after the window for disputes."""
     match, answers = due.match, due.answers
-    if not answers:
+    if not answers and not any(requester.store.paid(match.job_id)):
         requester.store.set_state(match.job_id, "abandoned")
         return
     requester.store.set_state(match.job_id, "unacknowledged")
@@ -508,8 +624,9 @@ async def acknowledge(
 def signed_ack(
     requester: Requester, match: Match, answers: Mapping[int, RequestAnswer]
 ) -> tuple[Ack, str]:
-    """The acknowledgement of these answers; the same answers give the same one."""
-    ack = ack_of_answers(answers, match.signed.order, match.plan)
+    """The acknowledgement of these answers, and no less than one on the way counted."""
+    due = ack_of_answers(answers, match.signed.order, match.plan)
+    ack = at_least(due, requester.store.paid(match.job_id))
     return ack, signing.sign(requester.signer, requester.chain.domain, ack)
 
 

@@ -6,7 +6,7 @@ It holds no policy: what to do about a dead stage is decided in `client/jobs/bat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,15 @@ class JobRun(Pipeline):
         streams: Streams | None = None,
         continues: wire.Continues | None = None,
         ending_of: Callable[[Prompt], AnswerEnding] | None = None,
+        known: Mapping[int, RequestState] | None = None,
+        paid: tuple[int, int] = (0, 0),
+        will_pay: Callable[[int, int], None] = lambda tokens_in, tokens_out: None,
     ) -> None:
-        """See `Pipeline`. `ending_of` decides where answers end; None: the last stage does."""
+        """See `Pipeline`. `ending_of` decides where answers end; None: the last stage does.
+
+        `known` are requests that an earlier run of the job has ended, and `paid` the tokens in and
+        out that its newest Ack on the way counts; `will_pay` records those of the next one.
+        """
         super().__init__(
             match,
             identity,
@@ -59,11 +66,14 @@ class JobRun(Pipeline):
             streams=streams,
             continues=continues,
         )
-        self._batch = batch
+        self._batch, self._put_paid = batch, will_pay
         self._requests = {
             i: RequestState(p.ids, p.sampling.max_new_tokens, ending=ending_of and ending_of(p))
             for i, p in enumerate(batch.prompts)
-        }
+        } | dict(known or {})
+        self._known = frozenset(known or ())
+        self._submitted |= self._known
+        self._count_paid(paid)
         self._busy.set()
         #: All that run at once have their first token: an order before this one is not needed.
         self.begun = asyncio.Event()
@@ -79,6 +89,19 @@ class JobRun(Pipeline):
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
+        return self.outcome()
+
+    async def catch_up(self) -> None:
+        """Acknowledge what had come when an earlier run ended: its last Ack may not have left."""
+        self._submitted |= {i for i, request in self._requests.items() if request.tokens}
+        if any(self._owed()):
+            await self._pay_on_the_way()
+
+    def stopped(self) -> PipelineOutcome:
+        """What an earlier run of the job had come to, nothing of which runs on."""
+        self._submitted |= self._requests.keys()
+        for index in self.outcome().finished.keys() - self._known:
+            self._on_finish(index, self._requests[index])
         return self.outcome()
 
     async def close_job(self, indices: Sequence[int]) -> list[SignedReceipt]:
@@ -97,9 +120,11 @@ class JobRun(Pipeline):
 
     async def _run_request(self, index: int, slots: asyncio.Semaphore) -> None:
         request = self._requests[index]
+        if index in self._known:
+            return
         async with slots:
             try:
-                if self._broken is None:
+                if self._broken is None and not request.done.is_set():
                     await self._submit(index)
                     await request.done.wait()
             except HeadraceError as error:
@@ -113,6 +138,9 @@ class JobRun(Pipeline):
         prompt = self._batch.prompts[index]
         how = {"salt": commit.to_hex(prompt.salt), "sampling": prompt.sampling}
         return prompt.ids, how | vars(self._batch.opening(index))
+
+    async def _will_pay(self, tokens_in: int, tokens_out: int) -> None:
+        self._put_paid(tokens_in, tokens_out)
 
     def _has_begun(self) -> None:
         first = islice(self._requests.values(), self._limits.in_flight)

@@ -24,7 +24,14 @@ from client.pipeline.pipeline import Logprobs, PipelinePatience
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids, units, wire
-from core.protocol.errors import ContextTooLong, HeadraceError, LineInvalid, NoCapacity, UsageError
+from core.protocol.errors import (
+    ContextTooLong,
+    HeadraceError,
+    LineInvalid,
+    NoCapacity,
+    PriceAboveCap,
+    UsageError,
+)
 from core.protocol.types import ZERO_ADDRESS, SamplingParams
 from core.runtime.commands.results import Result
 from core.runtime.network.pulse import Beat
@@ -214,19 +221,19 @@ def _token_ids(request: ChatRequest, tokenizer: Tokenizer) -> list[int]:
 def check_caps(
     settings: Settings, wishes: Wishes, layer_units: int, price: Quote, locked: int
 ) -> None:
-    """Raise NoCapacity when the offer, or `locked` base units, is above the caps."""
+    """Raise PriceAboveCap when the offer, or `locked` base units, is above the caps."""
     for what, nano, cap in (
         ("prompt", price.price_in, wishes.cap_in),
         ("answer", price.price_out, wishes.cap_out),
     ):
         if cap is not None and nano > units.nano_price(cap, layer_units):
-            raise NoCapacity(
+            raise PriceAboveCap(
                 f"no pipeline within the price cap for {what} tokens",
                 f"the cap is {settings.show_price(cap)}",
                 nearest_offer=settings.show_price(units.price_of_nano(nano, layer_units)),
             )
     if price.opening_fee > wishes.max_opening_fee:
-        raise NoCapacity(
+        raise PriceAboveCap(
             "the matcher asks too much for opening a job",
             f"it asks {settings.show_token(price.opening_fee)}, the limit is "
             f"{settings.show_token(wishes.max_opening_fee)}",
@@ -234,7 +241,7 @@ def check_caps(
             nearest_offer=settings.show_token(price.opening_fee),
         )
     if locked > wishes.max_cost:
-        raise NoCapacity(
+        raise PriceAboveCap(
             "the job would lock more than --max-cost",
             f"it locks {settings.show_token(locked)}, the limit is "
             f"{settings.show_token(wishes.max_cost)}",
@@ -260,7 +267,7 @@ def describe(settings: Settings, model: Model, price: Quote, prepared: Prepared)
         tokens=f"{prepared.tokens_in} in, at most {prepared.max_tokens_out} out",
         price=f"{price_in} in, {price_out} out{opening}",
         cost=f"{show(least)} to {show(most)}",
-        route=route_text(price.plan),
+        route=route_text(price.plan) or "every pipeline is busy now: an order waits for a place",
     )
 
 

@@ -181,18 +181,23 @@ class Pipeline:
         self._moved = asyncio.Event()  # a stage has another stream, or is lost
         self._background: set[asyncio.Task[Any]] = set()
 
-    async def open(self) -> None:
-        """Open the job at every stage. Raises PeerUnreachable or AuthenticationFailed."""
+    async def open(self, *, needs_all: bool = True) -> None:
+        """Open the job at every stage. Raises PeerUnreachable or AuthenticationFailed.
+
+        Unless it `needs_all`, one stage is enough to hear what had come, and nothing runs on.
+        """
         stages = range(len(self._match.plan))
         self._streams.listen(self._match.order_hash, self)
         try:
             opened = await asyncio.gather(*map(self._open_stage, stages), return_exceptions=True)
-            for result in opened:
-                if result is not None:
-                    raise result
+            failures = [result for result in opened if result is not None]
+            if failures and (needs_all or len(failures) == len(stages)):
+                raise failures[0]
         except BaseException:
             await self.close()
             raise
+        if failures:
+            self._break(PeerUnreachable("the pipeline", str(failures[0])))
 
     async def cut(self) -> dict[int, dict[int, SignedReceipt]]:
         """What the remaining stages sign for answers that broke off: by request and stage, checked.
@@ -271,6 +276,11 @@ class Pipeline:
             spawn(self._open_again(stage, channel), self._background)
 
     @property
+    def is_broken(self) -> bool:
+        """Whether a stage is lost, and nothing of the job goes on."""
+        return self._broken is not None
+
+    @property
     def _remaining(self) -> list[int]:
         """Stages with an open stream that are not lost."""
         return [
@@ -302,6 +312,7 @@ class Pipeline:
             endpoints=list(match.endpoints),
             stage=stage,
             continues=self._continues,
+            known=[i for i, request in self._requests.items() if request.is_done],
         )
 
     async def _open_again(self, stage: int, channel: Channel) -> None:

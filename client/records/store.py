@@ -6,13 +6,13 @@ Prompts and salts are kept because a dispute needs them. What is written survive
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import BigInteger, bindparam, event, update
+from sqlalchemy import BigInteger, bindparam, delete, event, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
 
@@ -38,6 +38,17 @@ class JobRow(SQLModel, table=True):
     plan: str
     endpoints: str
     tx_hash: str
+
+
+class OrderRow(SQLModel, table=True):
+    """An order that was handed in, from before that until its job is known."""
+
+    __tablename__ = "client_order"
+    job_id: str = Field(primary_key=True)
+    submission: str = Field(index=True)  # of a session its keeper
+    is_session: bool
+    created_at: int
+    signed_order: str
 
 
 class RequestRow(SQLModel, table=True):
@@ -74,12 +85,21 @@ class SessionRow(SQLModel, table=True):
 
 
 class PaidRow(SQLModel, table=True):
-    """Tokens in and out that a session's newest Ack on the way counts: `docs/protocol.md` §9."""
+    """Tokens in and out that a job's newest Ack on the way counts: `docs/protocol.md` §9."""
 
     __tablename__ = "client_paid"
     job_id: str = Field(primary_key=True)
     tokens_in: int
     tokens_out: int
+
+
+class ChargeRow(SQLModel, table=True):
+    """What a session's request is charged, base units: all of them are what the session pays."""
+
+    __tablename__ = "client_charge"
+    job_id: str = Field(primary_key=True)
+    request_index: int = Field(primary_key=True)
+    cost_units: int = Field(sa_type=BigInteger)
 
 
 class NonceRow(SQLModel, table=True):
@@ -99,10 +119,11 @@ class SubmissionRow(SQLModel, table=True):
     keeper: str
 
 
+_JOB_AGE = text("client_job.rowid")
 #: So many consecutive nonces share a storage word on chain, and the first of a word costs more.
 NONCES_A_WORD = 256
-_REQUESTS, _RECEIPTS, _PAID = (
-    SQLModel.metadata.tables[f"client_{name}"] for name in ("request", "receipt", "paid")
+_REQUESTS, _RECEIPTS, _PAID, _CHARGES = (
+    SQLModel.metadata.tables[f"client_{name}"] for name in ("request", "receipt", "paid", "charge")
 )
 _NEW_REQUEST = Statement(insert(_REQUESTS))
 _END_REQUEST = Statement(
@@ -116,6 +137,13 @@ _PUT_PAID = Statement(
     _NEW_PAID.on_conflict_do_update(
         index_elements=["job_id"],
         set_={name: _NEW_PAID.excluded[name] for name in ("tokens_in", "tokens_out")},
+    )
+)
+_NEW_CHARGE = insert(_CHARGES)
+_PUT_CHARGE = Statement(
+    _NEW_CHARGE.on_conflict_do_update(
+        index_elements=["job_id", "request_index"],
+        set_={"cost_units": _NEW_CHARGE.excluded["cost_units"]},
     )
 )
 
@@ -132,28 +160,80 @@ class ClientStore:
         make_private_file(path)
         self._engine = create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _prepare)
-        names = ("job", "request", "receipt", "session", "submission", "nonce", "paid")
-        tables = [SQLModel.metadata.tables[f"client_{name}"] for name in names]
+        rooms = (JobRow, OrderRow, RequestRow, ReceiptRow, SessionRow, PaidRow, ChargeRow)
+        kinds = (*rooms, NonceRow, SubmissionRow)
+        tables = [SQLModel.metadata.tables[str(kind.__tablename__)] for kind in kinds]
         SQLModel.metadata.create_all(self._engine, tables=tables)
 
     def close(self) -> None:
         self._engine.dispose()
 
-    def add_job(self, submission: str, match: Match, batch: PromptBatch, created_at: int) -> None:
-        """Record a job before its first token, so that a crash loses no claim."""
-        self._add(
-            _job_row(submission, match, created_at),
-            *(
-                RequestRow(**_request_values(match.job_id, index, prompt))
-                for index, prompt in enumerate(batch.prompts)
-            ),
+    def add_order(
+        self,
+        submission: str,
+        job_id: str,
+        signed: SignedOrder,
+        created_at: int,
+        batch: PromptBatch | None = None,
+    ) -> None:
+        """Record an order before it is handed in, with the prompts of a fixed one.
+
+        `submission` is an open order's keeper. `add_job` or `add_session` follows, or
+        `forget_order`; else the next start of the program looks for its job.
+        """
+        order = OrderRow(
+            job_id=job_id,
+            submission=submission,
+            is_session=batch is None,
+            created_at=created_at,
+            signed_order=_json(signed),
         )
+        with Session(self._engine) as session:
+            session.add(order)
+            session.add_all(_request_rows(job_id, batch))
+            session.commit()
+
+    def orders(self) -> list[OrderRow]:
+        """Orders that were handed in and whose jobs are not known, oldest first."""
+        with Session(self._engine) as session:
+            return list(session.exec(select(OrderRow).order_by(col(OrderRow.created_at))))
+
+    def leave_order(self, job_id: str) -> None:
+        """Nobody waits for an order's job any more: who settles sessions looks for it."""
+        self._change(OrderRow, job_id, submission="")
+
+    def forget_order(self, job_id: str) -> None:
+        """Nothing was opened for an order, and nothing will be."""
+        with Session(self._engine) as session:
+            if (order := session.get(OrderRow, job_id)) is not None:
+                session.delete(order)
+                session.execute(delete(RequestRow).where(col(RequestRow.job_id) == job_id))
+                session.commit()
+
+    def add_job(
+        self, submission: str, match: Match, batch: PromptBatch | None, created_at: int
+    ) -> None:
+        """Record a job before its first token, so that a crash loses no claim.
+
+        `batch` may be None where `add_order` has recorded its prompts.
+        """
+        with Session(self._engine) as session:
+            known = session.get(OrderRow, match.job_id)
+            session.add(_job_row(submission, match, created_at))
+            if known is not None:
+                session.delete(known)
+            else:
+                session.add_all(_request_rows(match.job_id, batch))
+            session.commit()
 
     def add_session(self, keeper: str, match: Match, created_at: int) -> None:
         """Record an open order, whose requests come one by one, and who keeps it."""
-        self._add(
-            _job_row(keeper, match, created_at), SessionRow(job_id=match.job_id, keeper=keeper)
-        )
+        with Session(self._engine) as session:
+            session.add(_job_row(keeper, match, created_at))
+            session.add(SessionRow(job_id=match.job_id, keeper=keeper))
+            if (known := session.get(OrderRow, match.job_id)) is not None:
+                session.delete(known)
+            session.commit()
 
     def add_submission(self, submission: str, name: str, keeper: str) -> None:
         """Record a submission before its first job."""
@@ -207,25 +287,43 @@ class ClientStore:
         tokens: Sequence[int],
         finish: str,
         receipts: Sequence[SignedReceipt] = (),
+        cost_units: int | None = None,
     ) -> None:
         """What a request came to, with the checked receipts that it is paid for: all or nothing.
 
-        Raises LookupError for a request that was not recorded.
+        `cost_units` is what a session's request is charged. Raises LookupError for a request that
+        was not recorded.
         """
         ended = {"job": job_id, "at": index, "said": _json(list(tokens)), "why": finish}
         with writing(self._engine) as transaction:
             if not transaction.execute(_END_REQUEST, ended):
                 raise LookupError(f"job {job_id} has no request {index}")
             _keep(transaction, job_id, receipts)
+            if cost_units is not None:
+                charge = {"job_id": job_id, "request_index": index, "cost_units": cost_units}
+                transaction.execute(_PUT_CHARGE, charge)
+
+    def put_charges(self, job_id: str, cost_units: Mapping[int, int]) -> None:
+        """What requests of a session are charged, base units by index."""
+        with writing(self._engine) as transaction:
+            for index, units in cost_units.items():
+                charge = {"job_id": job_id, "request_index": index, "cost_units": units}
+                transaction.execute(_PUT_CHARGE, charge)
+
+    def charges(self, job_id: str) -> dict[int, int]:
+        """What a session's requests are charged so far, base units by index."""
+        with Session(self._engine) as session:
+            found = session.exec(select(ChargeRow).where(ChargeRow.job_id == job_id))
+            return {row.request_index: row.cost_units for row in found}
 
     def put_paid(self, job_id: str, tokens_in: int, tokens_out: int) -> None:
-        """What a session's next acknowledgement on the way counts: never less than before."""
+        """What a job's next acknowledgement on the way counts: never less than before."""
         values = {"job_id": job_id, "tokens_in": tokens_in, "tokens_out": tokens_out}
         with writing(self._engine) as transaction:
             transaction.execute(_PUT_PAID, values)
 
     def paid(self, job_id: str) -> tuple[int, int]:
-        """Tokens in and out that a session's acknowledgements on the way counted."""
+        """Tokens in and out that a job's acknowledgements on the way counted."""
         with Session(self._engine) as session:
             row = session.get(PaidRow, job_id)
             return (0, 0) if row is None else (row.tokens_in, row.tokens_out)
@@ -257,6 +355,12 @@ class ClientStore:
                 wanted = wanted.where(JobRow.state == state)
             return list(session.exec(wanted))
 
+    def jobs_of(self, submission: str) -> list[JobRow]:
+        """Jobs of a submission, oldest first."""
+        with Session(self._engine) as session:
+            wanted = select(JobRow).where(JobRow.submission == submission)
+            return list(session.exec(wanted.order_by(_JOB_AGE)))
+
     def find_job(self, typed: str) -> JobRow:
         """The job that a full id or a unique prefix means. Raises IdInvalid."""
         return ids.find(ids.Kind.JOB, typed, self.jobs(), lambda row: row.job_id)
@@ -266,6 +370,17 @@ class ClientStore:
         with Session(self._engine) as session:
             statement = select(RequestRow).where(RequestRow.job_id == job_id)
             return list(session.exec(statement.order_by(col(RequestRow.request_index))))
+
+    def newest_requests(self, submission: str, custom_ids: Collection[str]) -> list[RequestRow]:
+        """By these custom ids the request of the newest job of a submission that has it."""
+        with Session(self._engine) as session:
+            wanted = select(RequestRow).where(
+                RequestRow.job_id == JobRow.job_id,
+                JobRow.submission == submission,
+                col(RequestRow.custom_id).in_(custom_ids),
+            )
+            newest = {row.custom_id: row for row in session.exec(wanted.order_by(_JOB_AGE))}
+            return list(newest.values())
 
     def receipts(
         self, job_id: str | None = None, requests: Collection[int] | None = None
@@ -325,6 +440,11 @@ def _job_row(submission: str, match: Match, created_at: int) -> JobRow:
     )
 
 
+def _request_rows(job_id: str, batch: PromptBatch | None) -> list[RequestRow]:
+    prompts = () if batch is None else batch.prompts
+    return [RequestRow(**_request_values(job_id, i, prompt)) for i, prompt in enumerate(prompts)]
+
+
 def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
     return {
         "job_id": job_id,
@@ -340,6 +460,11 @@ def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def signed_of(row: OrderRow) -> SignedOrder:
+    """The order that was handed in."""
+    return msgspec.json.decode(row.signed_order, type=SignedOrder)
 
 
 def match_of(row: JobRow) -> Match:

@@ -94,6 +94,10 @@ class Answerer(Protocol):
         """
         ...
 
+    async def recover(self) -> None:
+        """Pay for what an earlier life of the program was given, as far as that can be done now."""
+        ...
+
     async def close(self) -> None:
         """Pay for everything that was delivered, then let go of streams and files."""
         ...

@@ -54,7 +54,7 @@ from client.sessions.answering import (
     wishes_with,
 )
 from client.sessions.budget import Life, SessionBudget
-from client.sessions.recovery import settle_left_behind
+from client.sessions.recovery import Recovery
 from client.sessions.session import LiveSession, Turn
 from client.wallet import ensure_deposit
 from core.protocol import ids, signing, units, wire
@@ -65,6 +65,7 @@ from core.protocol.errors import (
     HeadraceError,
     NoCapacity,
     PeerUnreachable,
+    Unreachable,
 )
 from core.protocol.types import SignedOrder, Terms
 from core.runtime import origin
@@ -79,8 +80,10 @@ if TYPE_CHECKING:
     from core.runtime.settings import SessionSettings as Sizes
 
 TICK_S = 1.0
+SETTLE_EVERY_S = 30.0  # what dead programs left and the matcher did not take
 AGAIN_S = 15.0  # after the next session could not be opened ahead of need
 SHORT_PAUSE_S = 0.25
+ASK_AGAIN_S = 1.0  # for a place on machines that are all taken
 CLOSE_S = 30.0
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -147,9 +150,12 @@ class SessionPool:
         self._tokenizers: dict[str, Tokenizer] = {}
         self._roots: dict[tuple[str, int, int], str] = {}
         self._deposit_lock = asyncio.Lock()
+        self._locking_units = 0  # of orders that the chain does not show yet
         self._chain_ahead_s: float | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: asyncio.Task[None] | None = None
+        self._recovering: asyncio.Task[None] | None = None
+        self._settled_once = asyncio.Event()
         #: Hears why an answer goes on in another session: lost, distrusted or other.
         self._on_reroute = on_reroute
 
@@ -216,9 +222,10 @@ class SessionPool:
 
     async def close(self) -> None:
         """Stop what runs, pay for what was delivered, close every session."""
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        loops = [task for task in (self._ticking, self._recovering) if task is not None]
+        for task in loops:
+            task.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
         openings = [pool.opening for pool in self._pools.values() if pool.opening is not None]
         await asyncio.gather(*openings, return_exceptions=True)
         for pool in self._pools.values():
@@ -265,13 +272,18 @@ class SessionPool:
             changed = pool.changed
             try:
                 await self._opened(pool, need)
-            except (NoCapacity, DepositShort):
+            except (NoCapacity, DepositShort) as error:
                 left_s = give_up - self._clock.monotonic()
-                if not fitting or left_s <= 0:
+                # Money of an order under way may be counted twice while the chain takes it.
+                is_passing = _is_busy(error) or (
+                    isinstance(error, DepositShort) and self._locking_units
+                )
+                if left_s <= 0 or not (fitting or is_passing):
                     raise
-                # Every slot is taken and no other pipeline to be had: wait for one that is freed.
+                # Every slot is taken and no other pipeline to be had: wait for one that is freed,
+                # by others too where none is ours.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left_s):
+                    async with asyncio.timeout(left_s if fitting else min(left_s, ASK_AGAIN_S)):
                         await changed.wait()
 
     def _pool(self, ask: Ask) -> _Pool:
@@ -343,6 +355,8 @@ class SessionPool:
             locked = quote.lock(model.spec, allowed.tokens_in, allowed.tokens_out)
             check_caps(self._settings, wishes, model.spec.layer_units, quote, locked)
             await self._provide(locked)
+            self._locking_units += locked
+        try:
             now_s = int(self._chain_now())
             wishes = replace(wishes, deadline_s=min(self._sizes.length_s, wishes.deadline_s))
             terms = replace(terms_for(wishes, quote, now_s), demands=pool.demands)
@@ -351,11 +365,19 @@ class SessionPool:
             order = make_open_order(allowed, *of_model, terms, self._account, nonce)
             signature = signing.sign(self._signer, chain.domain, order)
             signed = SignedOrder(order, signature, pool.demands)
+            job_id, opened_at = signing.job_id(chain.domain, order), int(self._clock.now())
+            self._store.add_order(self._keeper.name, job_id, signed, opened_at)
             with origin.within(need.origin, "open a session"):
-                match = await match_order(requester, signed, need.goes)
+                try:
+                    match = await match_order(requester, signed, need.goes)
+                except Unreachable:  # nobody knows whether it was opened
+                    self._store.leave_order(job_id)
+                    raise
                 name = ids.short(ids.Kind.JOB, match.job_id)
                 log.info("session matched", job=name, stages=len(match.plan))
-        self._store.add_session(self._keeper.name, match, int(self._clock.now()))
+        finally:
+            self._locking_units -= locked
+        self._store.add_session(self._keeper.name, match, opened_at)
         session = LiveSession(
             match,
             SessionBudget(
@@ -400,6 +422,7 @@ class SessionPool:
         funds: int = await chain.read("Escrow", "balanceOf", self._account)
         if self._account == self._signer.address:
             funds += await chain.read("TestUSD", "balanceOf", self._account)
+        funds -= self._locking_units
         cost = quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out)
         most = max(0, min(max_cost, funds) - quote.opening_fee)
         if cost <= most:
@@ -411,7 +434,8 @@ class SessionPool:
     async def _provide(self, locked: int) -> None:
         if self._account == self._signer.address:
             chain, signer = self._context.chain, self._signer
-            await ensure_deposit(chain, signer, locked, may_deposit=True, spare=locked)
+            locking = locked + self._locking_units
+            await ensure_deposit(chain, signer, locking, may_deposit=True, spare=locked)
 
     async def _requester(self, model: Model) -> Requester:
         if self._chain_ahead_s is None:
@@ -444,14 +468,34 @@ class SessionPool:
         if self._ticking is not None:
             return
         self._ticking = asyncio.create_task(self._tick(), name="sessions")
-        self._spawn(self._settle_left_behind())
+        self._recovering = asyncio.create_task(self._settle_left_behind(), name="recovery")
+
+    async def recover(self) -> None:
+        """Settle what dead programs left; what cannot be settled now is tried again by and by."""
+        await self._start()
+        await self._settled_once.wait()
 
     async def _settle_left_behind(self) -> None:
-        try:
-            domain = self._context.chain.domain
-            await settle_left_behind(self._store, self._keeper, domain, self._matcher, self._signer)
-        except HeadraceError as error:
-            log.warning("sessions of an earlier run are not settled yet", why=str(error))
+        recovery = Recovery(
+            self._store,
+            self._keeper,
+            self._context.chain,
+            self._matcher,
+            self._signer,
+            self._clock,
+            self._streams,
+            self._limits,
+        )
+        while True:
+            try:
+                left = await recovery.settle()
+            except Exception:
+                log.exception("what dead programs left was not settled")
+                left = 1
+            self._settled_once.set()
+            if left:
+                log.warning("sessions of an earlier run are not settled yet", count=left)
+            await self._clock.sleep(SETTLE_EVERY_S)
 
     async def _tick(self) -> None:
         while True:
@@ -565,6 +609,11 @@ class _Course:
             cost_units=self._cost_units,
             is_partial=not finish,
         )
+
+
+def _is_busy(error: HeadraceError) -> bool:
+    """Whether machines serve this, and have no place or refuse at this moment."""
+    return bool(error.details.get("busy") or error.details.get("refusals"))
 
 
 def _why_rerouted(turn: Turn) -> str:

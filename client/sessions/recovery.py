@@ -1,70 +1,193 @@
-"""What becomes of the sessions of a program that died? They are acknowledged from the records.
+"""What becomes of the sessions of a program that died? They are paid as far as they came.
 
-An Ack is cumulative, so sending it again pays nothing twice.
+Their stages say what had come of requests that ran. An Ack is cumulative, so sending it again pays
+nothing twice.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from client.orders.matcher_api import MatcherApi
-from client.pipeline.verify import RequestAnswer, ack_of_answers, at_least, states_of
-from client.records.keeper import Keeper
-from client.records.store import ClientStore, JobRow, match_of
-from core.protocol import signing
+from client.orders.shard_roots import shard_roots
+from client.pipeline.on_chain import is_nonce_used
+from client.pipeline.pipeline import (
+    Match,
+    Pipeline,
+    PipelineOutcome,
+    PipelinePatience,
+    RequestState,
+)
+from client.pipeline.streams import Streams
+from client.pipeline.verify import RequestAnswer, ShardRootOf, ack_of_answers, at_least, states_of
+from client.records.store import ClientStore, JobRow, OrderRow, RequestRow, match_of, signed_of
+from core.money import pricing
+from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
-from core.protocol.types import ZERO_HASH
+from core.protocol.types import ZERO_HASH, Ack, ModelSpec, SamplingParams, SignedOrder
+from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
-    from core.protocol.signing import DigestSigner, Domain
+    from client.orders.matcher_api import MatcherApi
+    from client.records.keeper import Keeper
+    from core.chain.chain import Chain
+    from core.protocol.signing import DigestSigner
+    from core.runtime.clock import Clock
 
+#: For stages to end what ran when its program died.
+ENDED_WITHIN_S = 5.0
+Row = TypeVar("Row", OrderRow, JobRow)
 log = get_logger(__name__)
 
 
-async def settle_left_behind(
-    store: ClientStore, keeper: Keeper, domain: Domain, matcher: MatcherApi, signer: DigestSigner
-) -> int:
-    """Acknowledge what every session of a dead program gave, and end it; how many were settled.
+@dataclass(frozen=True)
+class Recovery:
+    """Settles what dead programs left of the sessions of one key."""
 
-    Sessions of other keys, and those that the matcher does not take now, stay for the next time.
-    """
-    settled = 0
-    for row, name in store.unsettled_sessions():
-        if keeper.is_alive(name) and not (name == keeper.name and row.state == "unacknowledged"):
-            continue
+    store: ClientStore
+    keeper: Keeper
+    chain: Chain
+    matcher: MatcherApi
+    signer: DigestSigner
+    clock: Clock
+    streams: Streams
+    limits: PipelinePatience
+
+    async def settle(self) -> int:
+        """Acknowledge what every session of a dead program gave, and end it; how many are left.
+
+        Those of other keys are left alone and not counted. Those that the matcher does not take
+        now, and orders that may still be opened, are for the next time.
+        """
+        orders = [row for row in self.store.orders() if row.is_session]
+        orders = [r for r in orders if self._is_left(r.submission) and self._is_ours(signed_of(r))]
+        left = [row for row in orders if not await self._try(self._find, row)]
+        sessions = [
+            row
+            for row, name in self.store.unsettled_sessions()
+            if self._is_left(name, row.state) and self._is_ours(match_of(row).signed)
+        ]
+        settled = await asyncio.gather(*(self._try(self._settle, row) for row in sessions))
+        return len(left) + settled.count(False)
+
+    def _is_left(self, keeper: str, state: str = "") -> bool:
+        """Whether the program that kept it is dead, or is ours and could not settle it."""
+        is_ours = keeper == self.keeper.name and state == "unacknowledged"
+        return is_ours or not self.keeper.is_alive(keeper)
+
+    def _is_ours(self, signed: SignedOrder) -> bool:
+        signed_by = signing.recover(self.chain.domain, signed.order, signed.signature)
+        return self.signer.address in (signed.order.requester, signed_by)
+
+    async def _try(self, settle: Callable[[Row], Awaitable[bool]], row: Row) -> bool:
         try:
-            settled += await _settle(store, keeper, domain, matcher, signer, row)
+            return await settle(row)
         except HeadraceError as error:
             log.info("a session stays open", job=row.job_id[:10], why=str(error))
-    return settled
+            return False
+
+    async def _find(self, row: OrderRow) -> bool:
+        """The session that an order was opened as, if it was; False: it may still be opened."""
+        signed = signed_of(row)
+        if await is_nonce_used(self.chain, signed.order):
+            match = await self.matcher.open_job(signed, self.chain.domain)
+            self.store.add_session(row.submission, match, int(self.clock.now()))
+            return True
+        if await self.chain.now() <= signed.order.deadline:
+            return False
+        self.store.forget_order(row.job_id)
+        return True
+
+    async def _settle(self, row: JobRow) -> bool:
+        match, job_id = match_of(row), row.job_id
+        self.store.adopt_session(job_id, self.keeper.name)
+        self.store.set_state(job_id, "unacknowledged")
+        begun = [r for r in self.store.requests(job_id) if r.tokens == "[]"]
+        if begun:
+            await self._learn(match, begun)
+        order = match.signed.order
+        answers, paid = delivered(self.store, job_id), self.store.paid(job_id)
+        # Of nothing, where nothing came: what the order locks comes back.
+        ack = at_least(ack_of_answers(answers, order, match.plan), paid)
+        model = await self.chain.read("ModelRegistry", "specOf", order.model_id)
+        unknown = [request.request_index for request in begun]
+        charges = self.store.charges(job_id)
+        due = charges_left(match, msgspec.convert(model, ModelSpec), ack, answers, unknown, charges)
+        self.store.put_charges(job_id, due)
+        signature = signing.sign(self.signer, self.chain.domain, ack)
+        await self.matcher.acknowledge(job_id, ack, signature, closing=True)
+        is_paid = ack.tokens_in or ack.tokens_out
+        self.store.set_state(job_id, "acknowledged" if is_paid else "abandoned")
+        log.info("an earlier session is settled", job=job_id[:10], requests=len(answers))
+        return True
+
+    async def _learn(self, match: Match, rows: list[RequestRow]) -> None:
+        """Write down what came of requests that ran when their program died."""
+        states = {row.request_index: _state_of(row) for row in rows}
+        try:
+            roots = await shard_roots(self.chain, match.signed.order.model_id, match.plan)
+            left = _LeftSession(
+                match, self.streams, lambda start, end: roots[start, end], self.limits, states
+            )
+            outcome = await left.ended()
+        except HeadraceError as error:
+            log.info("not all stages of a session are there", job=match.job_id[:10], why=str(error))
+            return
+        for index, state in (outcome.finished | outcome.begun).items():
+            receipts = list(state.receipts.values())
+            self.store.finish_request(match.job_id, index, state.tokens, state.finish, receipts)
 
 
-async def _settle(
-    store: ClientStore,
-    keeper: Keeper,
-    domain: Domain,
-    matcher: MatcherApi,
-    signer: DigestSigner,
-    row: JobRow,
-) -> bool:
-    match = match_of(row)
-    order = match.signed.order
-    signed_by = signing.recover(domain, order, match.signed.signature)
-    if signer.address not in (order.requester, signed_by):
-        return False
-    store.adopt_session(row.job_id, keeper.name)
-    answers, paid = delivered(store, row.job_id), store.paid(row.job_id)
-    store.set_state(row.job_id, "unacknowledged")
-    # Of nothing: what the order locks comes back.
-    ack = at_least(ack_of_answers(answers, order, match.plan), paid)
-    signature = signing.sign(signer, domain, ack)
-    await matcher.acknowledge(row.job_id, ack, signature, closing=True)
-    store.set_state(row.job_id, "acknowledged" if answers or any(paid) else "abandoned")
-    log.info("an earlier session is settled", job=row.job_id[:10], requests=len(answers))
-    return True
+class _LeftSession(Pipeline):
+    """A session that its program left: its stages end what still ran, and say what came of it."""
+
+    def __init__(
+        self,
+        match: Match,
+        streams: Streams,
+        shard_root_of: ShardRootOf,
+        limits: PipelinePatience,
+        requests: dict[int, RequestState],
+    ) -> None:
+        super().__init__(
+            match,
+            streams.identity,
+            shard_root_of,
+            on_token=lambda index, step, token: None,
+            on_finish=lambda index, state: None,
+            limits=limits,
+            streams=streams,
+        )
+        self._requests = requests
+        self._submitted |= requests.keys()
+
+    async def ended(self) -> PipelineOutcome:
+        """What its requests have come to. Raises PeerUnreachable, AuthenticationFailed."""
+        await self.open(needs_all=False)
+        try:
+            order_hash, running = self._match.order_hash, self.outcome().unfinished
+            await self._push(*(wire.Cancel(order_hash, index) for index in sorted(running)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDED_WITHIN_S):
+                    for index in running:
+                        await self._requests[index].done.wait()
+            await self.cut()
+            await self._push(wire.EndJob(order_hash))
+            return self.outcome()
+        finally:
+            await self.close()
+
+
+def _state_of(row: RequestRow) -> RequestState:
+    prompt = msgspec.json.decode(row.prompt_ids, type=tuple[int, ...])
+    sampling = msgspec.json.decode(row.sampling, type=SamplingParams)
+    return RequestState(prompt, sampling.max_new_tokens)
 
 
 def delivered(store: ClientStore, job_id: str) -> dict[int, RequestAnswer]:
@@ -78,3 +201,40 @@ def delivered(store: ClientStore, job_id: str) -> dict[int, RequestAnswer]:
             root = states.get(request.request_index, ZERO_HASH)
             answers[request.request_index] = RequestAnswer(prompt, tokens, root)
     return answers
+
+
+def charges_left(
+    match: Match,
+    model: ModelSpec,
+    ack: Ack,
+    answers: dict[int, RequestAnswer],
+    begun: list[int],
+    charges: dict[int, int],
+) -> dict[int, int]:
+    """What requests without a charge are charged, so that all charges are what the Ack pays.
+
+    What an Ack on the way paid beyond the answers is of the newest request that had `begun`. Of a
+    session that gave nothing nobody is charged.
+    """
+
+    def due_units(tokens_in: int, tokens_out: int) -> int:
+        if not (tokens_in or tokens_out):
+            return 0
+        split = pricing.split(match.signed.order, match.plan, model, tokens_in, tokens_out)
+        return whole_units(split.paid)
+
+    counted = [answer for index, answer in answers.items() if index in charges]
+    tokens_in = sum(len(answer.prompt_ids) for answer in counted)
+    tokens_out = sum(len(answer.tokens) for answer in counted)
+    found, before = dict[int, int](), due_units(tokens_in, tokens_out)
+    for index, answer in sorted(answers.items()):
+        if index not in charges:
+            tokens_in += len(answer.prompt_ids)
+            tokens_out += len(answer.tokens)
+            after = due_units(tokens_in, tokens_out)
+            found[index], before = after - before, after
+    rest = due_units(ack.tokens_in, ack.tokens_out) - sum(charges.values()) - sum(found.values())
+    last = max(found.keys() | set(begun), default=None)
+    if rest > 0 and last is not None:
+        found[last] = found.get(last, 0) + rest
+    return found

@@ -52,7 +52,7 @@ class Turn:
         self.session, self.index, self.prompt, self.state = session, index, prompt, state
         self.cost_units = 0  # set when it is over
         self.over = asyncio.Event()
-        self.is_booked = False
+        self.is_counted = self.is_recorded = self.is_booked = False
         self.is_unwanted = False  # it ends with its next token
         self._queue: asyncio.Queue[tuple[int, int, Logprobs | None] | None] = asyncio.Queue()
 
@@ -245,7 +245,9 @@ class LiveSession(Pipeline):
         state, took = turn.state, (0, 0)
         if state.tokens and (state.is_trusted or not state.failure):
             took = (len(state.prompt_ids), len(state.tokens))
-        turn.cost_units = self._count(took)
+        turn.cost_units, turn.is_counted = self._count(took), True
+        if any(took):
+            await self._record(turn)
         self.use = budgets.end_request(self.use, turn.promised, took, self._chain_now())
         is_orphan = bool(state.failure and took[1] and self.use.life is Life.BROKEN)
         if is_orphan and not turn.is_whole:
@@ -263,6 +265,18 @@ class LiveSession(Pipeline):
             if not self.use.running:
                 self._quiet.set()
 
+    async def _record(self, turn: Turn) -> None:
+        """Write down what came and what it costs, before its reader is told: a crash loses none."""
+        state, place = turn.state, (self.match.job_id, turn.index)
+        receipts = list(state.receipts.values()) if state.failure is None else []
+        ended = list(state.tokens), state.finish, receipts, turn.cost_units
+        try:
+            await self._write(self._requester.store.finish_request, *place, *ended)
+        except Exception:  # what the records do not hold is not acknowledged
+            log.exception("a request is not written down", request=turn.index)
+        else:
+            turn.is_recorded = True
+
     def _count(self, took: tuple[int, int]) -> int:
         """What these tokens add to what is paid, base units: the first ones pay the opening."""
         if not any(took):
@@ -272,7 +286,7 @@ class LiveSession(Pipeline):
         return self.due_units(*self._counted) - before
 
     def _owed(self) -> tuple[int, int]:
-        running = [turn for turn in self._turns.values() if not turn.over.is_set()]
+        running = [turn for turn in self._turns.values() if not turn.is_counted]
         begun = [turn.state for turn in running if turn.index in self._submitted]
         tokens_in = sum(len(state.prompt_ids) for state in begun)
         tokens_out = sum(len(state.tokens) for state in begun)
@@ -293,14 +307,16 @@ class LiveSession(Pipeline):
             if turn.is_booked:
                 return
             turn.is_booked = True
+            store = self._requester.store
             if state.failure is not None:
                 await self._stop(turn)
-            if state.tokens and state.is_trusted:
-                said, receipts = list(state.tokens), list(state.receipts.values())
-                finish = self._requester.store.finish_request
-                await self._write(finish, job_id, turn.index, said, state.finish, receipts)
+                if state.tokens and state.is_trusted:
+                    await self._write(store.add_receipts, job_id, list(state.receipts.values()))
+            if state.tokens and state.is_trusted and turn.is_recorded:
                 self._leaves[turn.index] = state.answer.leaf(turn.index)
                 await self._acknowledge()
+            elif turn.is_recorded:  # its stages signed for something else: it is not paid
+                await self._write(store.finish_request, job_id, turn.index, [], "", [], 0)
             self._turns.pop(turn.index, None)
             self._openings.pop(turn.index, None)
             self._submitted.discard(turn.index)

@@ -525,6 +525,16 @@ class NoCapacity(HeadraceError):
         super().__init__(what, why, state, next_step, nearest_offer=nearest_offer, **details)
 
 
+class PriceAboveCap(NoCapacity):
+    """Somebody serves it, for more than is allowed: asking again changes nothing."""
+
+    code = "E-MATCH-02"
+    http_status = 402
+    api_type, api_code = "invalid_request_error", "price_above_cap"
+    retryable = False
+    default_next = "raise the price cap, or choose another model: `client models --sort price`"
+
+
 class DeadlinePassed(HeadraceError):
     """A deadline passed; the state is safe and can be resumed."""
 

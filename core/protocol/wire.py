@@ -145,7 +145,8 @@ class OpenJob(Message, frozen=True):
     """Client to every stage, once the job is matched on chain. → JobOpened | Failed
 
     Tokens and receipts are pushed to the stream that this came by. A stage takes over what it still
-    remembers of the requests that the job continues.
+    remembers of the requests that the job continues. Opened again, it repeats before its answer
+    what is known of requests, but of those that the client has whole (`known`).
     """
 
     signed: t.SignedOrder
@@ -153,6 +154,7 @@ class OpenJob(Message, frozen=True):
     endpoints: Endpoints
     stage: t.U16
     continues: Continues | None = None
+    known: Annotated[list[t.U32], msgspec.Meta(max_length=MAX_REQUESTS)] = []
 
 
 class JobOpened(Message, frozen=True):

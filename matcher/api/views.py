@@ -21,6 +21,7 @@ from matcher.fleet.fleet_view import Sighting
 from matcher.planning.planner import Placement, fixed_by_owner
 from matcher.records.jobs import Job
 from matcher.routes.offers import Price, StageOffer, cheapest, covered_to, serves
+from matcher.routes.routes import Chosen
 from matcher.world import MatcherWorld
 from scheduler.routing.parallax_route import NoRoute
 
@@ -169,7 +170,7 @@ def quote_json(
     barred, last = world.barred(terms), frozenset(world.marks.last)
     asked = (spec, model_id, tokens_in, tokens_out, now_ms)
     found = _quote(world, *asked, barred | last)
-    if isinstance(found, HeadraceError) and last:
+    if last and (isinstance(found, HeadraceError) or not found["route"]):
         found = _quote(world, *asked, barred)
     return found
 
@@ -186,25 +187,23 @@ def _quote(
     offers = [o for o in world.offers(model_id, now_ms) if o.operator not in barred]
     partial = world.partial
     free = [offer for offer in offers if offer.free]
-    price = cheapest(free, spec, tokens_in, tokens_out, partial)
+    # Where all are busy an order waits for them (`MatcherSettings.queue_s`), at the same price.
+    able = free if serves(free, spec.layers, partial) else offers
+    price = cheapest(able, spec, tokens_in, tokens_out, partial)
     if price is None:
-        hole = covered_to(free, spec.layers, partial)
-        why = f"of {spec.layers} layers, no chain of serving machines reaches past layer {hole}"
-        if serves(offers, spec.layers, partial):
-            why = "every pipeline has all its slots taken"
+        hole = covered_to(offers, spec.layers, partial)
         return NoCapacity(
             "no pipeline serves this model now",
-            why=why,
+            why=f"of {spec.layers} layers, no chain of serving machines reaches past layer {hole}",
             next_step="try again in a moment",
             covered_to=hole,
             layers=spec.layers,
         )
     dear = [
-        o.operator for o in free if o.price_in > price.price_in or o.price_out > price.price_out
+        o.operator for o in able if o.price_in > price.price_in or o.price_out > price.price_out
     ]
-    chosen = world.routes[model_id].fastest(now_ms, [*dear, *barred])
-    if isinstance(chosen, NoRoute):
-        return NoCapacity("no pipeline serves this model now", why=chosen.text)
+    found = world.routes[model_id].fastest(now_ms, [*dear, *barred])
+    chosen = Chosen((), (), 0.0) if isinstance(found, NoRoute) else found
     amount = price.cost(spec.layer_units, tokens_in, tokens_out)
     return {
         "modelId": model_id,

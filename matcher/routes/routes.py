@@ -442,4 +442,5 @@ class LiveRoutes:
             why="every pipeline that the order pays for has all its slots or KV cache taken",
             next_step="try again in a moment, or offer more",
             nearest_offer=nearest,
+            busy=True,
         )

@@ -33,7 +33,7 @@ VERIFY_AGAIN_S = 1.0
 #: a plan is lost or refuses.
 MAX_PLANS = 16
 AFTER_DEADLINE_S = 30
-CLIENT_LOST_S = 60.0
+CLIENT_LOST_S = 5.0
 #: For a job that the chain does not show slots are set aside for so long.
 HELD_S = 30.0
 #: Slots beyond the most that a job on the chain used at once for so long are others' until it asks.

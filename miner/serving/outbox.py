@@ -58,6 +58,11 @@ class Outbox:
     def is_idle(self) -> bool:
         return self._queue.empty()
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of the messages wait that it takes at most."""
+        return self._queue.qsize() > OUTBOX_MESSAGES // 2
+
     def put(
         self, message: wire.AnyMessage, payload: bytes = b"", on_failure: OnFailure | None = None
     ) -> None:

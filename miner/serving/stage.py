@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,8 @@ FORGOTTEN_S = 30.0
 #: a second.
 LEFT_S = 3.0
 ASK_NEXT_S = 2.0
+#: For a client that opens its job again to read what it may lack.
+REPEATED_S = 10.0
 MAX_RUNS = 1024
 MOST_LOOKS = 256
 #: A request ends at a later stage when the first one has begun the next.
@@ -264,8 +266,8 @@ class StageService:
         again = job.client is not None or job.is_signed_for
         job.continues = message.continues or job.continues
         self._attach(job, channel)
-        if again:
-            await self._replay(job)
+        if again or job.finished:
+            await self._replay(job, frozenset(message.known))
         return wire.JobOpened(again=again, credit=job.credit)
 
     def _attach(self, job: ActiveJob, channel: Channel) -> None:
@@ -281,20 +283,30 @@ class StageService:
         job.client, job.client_gone_at = channel, None
         job.outbox = Outbox(f"client {channel.peer}", same_channel)
 
-    async def _replay(self, job: ActiveJob) -> None:
+    async def _replay(self, job: ActiveJob, known: Collection[int]) -> None:
         """A client that lost its stream gets what it may lack: it knows tokens by position."""
-        for run in job.runs.values():
+        for run in list(job.runs.values()):
             for step, token in enumerate(run.tokens):
                 finish = run.request.finish if step == run.request.produced - 1 else ""
-                job.tell_client(_token(job, run.index, step, token, finish))
+                await self._repeat(job, _token(job, run.index, step, token, finish))
             if run.stranding is not None:
-                job.tell_client(run.stranding)
+                await self._repeat(job, run.stranding)
         for index, phase in list(job.over.items())[-MAX_RUNS:]:
-            job.tell_client(failed(job.stored, index, REQUEST_OVER, f"it was {phase} here"))
+            over = failed(job.stored, index, REQUEST_OVER, f"it was {phase} here")
+            await self._repeat(job, over)
         finished = sorted(job.finished)
         # Of a long session only what can have been under way: the rest was acknowledged.
         for index in finished[-2 * job.at_once :] if job.is_open_order else finished:
-            await self._replay_finished(job, index)
+            if index not in known:
+                await self._replay_finished(job, index)
+        if job.outbox is not None:
+            await job.outbox.flush(REPEATED_S)
+
+    async def _repeat(self, job: ActiveJob, message: wire.AnyMessage) -> None:
+        """Tell a client again, no faster than it reads."""
+        if job.outbox is not None and job.outbox.is_half_full:
+            await job.outbox.flush(REPEATED_S)
+        job.tell_client(message)
 
     async def _replay_finished(self, job: ActiveJob, index: int) -> None:
         stored, store = job.stored, self._book.store
@@ -310,8 +322,9 @@ class StageService:
                 for step, token in enumerate(tokens):
                     is_last = step == len(tokens) - 1
                     finish = (finishes[-1] or "cancelled") if is_last else ""
-                    job.tell_client(_token(job, index, step, token, finish))
-        job.tell_client(wire.Receipt(signed=await self._book.sign_over(stored, [index])))
+                    await self._repeat(job, _token(job, index, step, token, finish))
+        receipt = wire.Receipt(signed=await self._book.sign_over(stored, [index]))
+        await self._repeat(job, receipt)
 
     async def _ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
         """Reads the tokenizer beside the loop if it must be read."""
@@ -341,25 +354,8 @@ class StageService:
         if index in job.over:
             raise Refused(REQUEST_OVER, f"request {index} was {job.over[index]} here")
         run = job.runs.get(index)
-        if run is not None and run.request.is_submitted:
-            return wire.Submitted()
-        self._check_caps(job, len(prompt), message.sampling.max_new_tokens)
-        if job.is_open_order:
-            self._admit(job, len(prompt), message.sampling.max_new_tokens)
-        if any(token >= self._the_context.vocab for token in prompt):
-            raise Refused(OPENING, f"token ids of this model are below {self._the_context.vocab}")
-        if run is None:
-            request_state.submit(
-                self._fresh(job, index), len(prompt), message.sampling.max_new_tokens
-            )
-            run = self._new_run(job, index)
-        run.named(message.origin)
-        try:
-            run.submit(prompt, message.sampling)
-        except HeadraceError as error:
-            run.fail(error)
-            raise
-        self._promise(job, index, len(prompt), message.sampling.max_new_tokens)
+        if run is None or not run.request.is_submitted:
+            run = self._take_on(job, message, prompt)
         opening = wire.Opening(
             salt=message.salt,
             prompt_proof=message.prompt_proof,
@@ -370,10 +366,32 @@ class StageService:
         await self._book.disk(
             self._book.store.put_opening, message.order_hash, index, opening, bytes(payload)
         )
-        if stored.is_first and not run.request.is_over:
+        # Said again, it may find a request whose first Submit ended with its stream half-way.
+        if stored.is_first and run.has_not_begun and index not in job.waiting:
             job.waiting.append(index)
             self._begin_waiting(job)
         return wire.Submitted()
+
+    def _take_on(self, job: ActiveJob, message: wire.Submit, prompt: list[int]) -> RequestRun:
+        """A request begins here. Raises Refused, or CheckFailed where its rows are another's."""
+        index, most_out = message.request, message.sampling.max_new_tokens
+        self._check_caps(job, len(prompt), most_out)
+        if job.is_open_order:
+            self._admit(job, len(prompt), most_out)
+        if any(token >= self._the_context.vocab for token in prompt):
+            raise Refused(OPENING, f"token ids of this model are below {self._the_context.vocab}")
+        run = job.runs.get(index)
+        if run is None:
+            request_state.submit(self._fresh(job, index), len(prompt), most_out)
+            run = self._new_run(job, index)
+        run.named(message.origin)
+        try:
+            run.submit(prompt, message.sampling)
+        except HeadraceError as error:
+            run.fail(error)
+            raise
+        self._promise(job, index, len(prompt), most_out)
+        return run
 
     def _check_caps(self, job: ActiveJob, prompt_tokens: int, max_new_tokens: int) -> None:
         order = job.order

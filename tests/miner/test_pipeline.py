@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from core.engine.weights.load_shard import load_shard
 from core.engine.weights.weights import model_manifest
 from core.protocol import commit, hashing, signing, wire
 from core.protocol import types as t
+from core.protocol.errors import PeerUnreachable
 from core.protocol.types import JobState
 from core.runtime.network.channel import Peers, StreamIdentity, connect
 from devnet.models.tiny_models import write_tiny_model
@@ -438,6 +441,67 @@ async def test_prompt_that_is_not_in_the_order_is_refused(start: Start, chain: F
     assert isinstance((await requester.channels[0].call(submit, prompt)).message, wire.Submitted)
     await requester.finished([0])
     await requester.close()
+
+
+async def test_a_submit_that_ended_with_its_stream_half_way_is_taken_up_by_the_next(
+    start: Start, chain: FakeChain
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    requester = requester_of(chain, machines)
+    requester.order([(PROMPTS[0], greedy(6))])
+    await requester.propose(MATCHER)
+    requester.match()
+    await requester.open()
+    first, held = machines[0], asyncio.Event()
+    disk = first.book.disk
+
+    async def slow(call: Any, *args: Any) -> Any:
+        if call == first.store.put_opening:
+            held.set()
+            await asyncio.Event().wait()
+        return await disk(call, *args)
+
+    first.book.disk = slow  # type: ignore[method-assign]
+    submitting = asyncio.create_task(requester.submit(0))
+    await asyncio.wait_for(held.wait(), 30)
+    first.book.disk = disk  # type: ignore[method-assign]
+    first.reset()
+    with pytest.raises(PeerUnreachable):
+        await submitting
+    await requester.close()
+    opened = await requester.open()
+    assert [message.again for message in opened if isinstance(message, wire.JobOpened)] == [
+        True,
+        True,
+    ]
+    await requester.submit(0)
+    await requester.finished([0])
+    await requester.close()
+
+
+async def test_who_opens_a_job_again_is_told_all_before_the_answer_but_what_it_knows(
+    start: Start, chain: FakeChain
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    requester = requester_of(chain, machines)
+    requester.order([(PROMPTS[0], greedy(6)), (PROMPTS[1], greedy(6))])
+    await requester.run_all(MATCHER)
+    await requester.close()
+    again = Requester(requester.signer, chain, machines)
+    again.batch, again.signed, again.order_hash = (
+        requester.batch,
+        requester.signed,
+        requester.order_hash,
+    )
+    again.plan, again.endpoints = requester.plan, requester.endpoints
+    await again.connect()
+    for stage, channel in enumerate(again.channels):
+        opening = msgspec.structs.replace(again.opening(stage), known=[0])
+        answer = (await channel.call(opening)).message
+        assert isinstance(answer, wire.JobOpened) and answer.again
+        assert again.receipts[1][stage] == requester.receipts[1][stage]
+    assert again.tokens == {1: requester.tokens[1]} and list(again.receipts) == [1]
+    await again.close()
 
 
 async def test_orders_caps_and_the_context_bound_what_is_taken(

@@ -97,6 +97,7 @@ class FakeChain(Chain):
             "JuryArbitrator": ARBITRATOR,
         }
         self.usd = Counter[str]()
+        self.credits = Counter[str]()  # of the jury
         self.earned, self.fees = Counter[str](), Counter[str]()  # of operators and matchers, nano
         self.prepaid = Counter({REQUESTER.address: PREPAID} if prepaid is None else dict(prepaid))
         self.rest = Counter[str]()  # of a balance, in nano units, beyond the whole ones
@@ -295,6 +296,8 @@ class FakeChain(Chain):
                 return self.shard_root_of(*args[1:])
             case "JuryArbitrator.panelOf":
                 return self.panels.get(args[0], [])
+            case "JuryArbitrator.creditOf":
+                return self.credits[args[0]]
         return self.unknown(contract, function)
 
     def balance_nano(self, account: str) -> int:

@@ -135,6 +135,10 @@ class Town:
     async def open_job(
         self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
     ) -> Match:
+        job_id = signing.job_id(domain, signed.order)
+        known = [match for match in self.matches if match.job_id == job_id]
+        if known:
+            return known[0]
         self.goes.append(goes_on)
         excluded = set(goes_on.lost) if goes_on else set()
         before = self._match_of(goes_on.continues) if goes_on else None
@@ -149,7 +153,6 @@ class Town:
         moment, self.while_matching = self.while_matching, None
         if moment is not None:
             await moment(plan)
-        job_id = signing.job_id(domain, signed.order)
         await self._send("openMatched", signed.order, signed.signature, stages)
         match = Match(job_id, signed, stages, tuple(endpoints), t.ZERO_HASH)
         self.matches.append(match)

@@ -51,7 +51,9 @@ class Village(Town):
         self.closed: set[str] = set()
         self.history: list[tuple[str, t.Ack]] = []
         self.is_away = False
+        self.opening_fee = 0
         self.most_open = 10**9
+        self.turned_away = 0  # orders beyond that
         self.running: list[SessionPool] = []
         self._terms: t.Terms | None = None
 
@@ -63,13 +65,14 @@ class Village(Town):
     async def quote(
         self, model_id: str, tokens_in: int, tokens_out: int, terms: t.Terms | None = None
     ) -> Quote:
-        return Quote(PRICE_IN, PRICE_OUT, [], MATCHER.address, FEE_BPS, 0)
+        return Quote(PRICE_IN, PRICE_OUT, [], MATCHER.address, FEE_BPS, self.opening_fee)
 
     async def open_job(
         self, signed: t.SignedOrder, domain: signing.Domain, goes_on: Goes | None = None
     ) -> Match:
         if len(self.matches) - len(self.closed) >= self.most_open:
-            raise NoCapacity("no pipeline", "there is no further one")
+            self.turned_away += 1
+            raise NoCapacity("no pipeline", "there is no further one", busy=True)
         assert signing.binds_its_terms(signed)
         self._terms = signed.terms
         return await super().open_job(signed, domain, goes_on)
@@ -141,7 +144,7 @@ class Village(Town):
     def died(self, sessions: SessionPool) -> None:
         """The program is gone without a word: nothing of it runs, its lock is free."""
         self.running.remove(sessions)
-        for task in [*sessions._tasks, sessions._ticking]:
+        for task in [*sessions._tasks, sessions._ticking, sessions._recovering]:
             if task is not None:
                 task.cancel()
         for session in sessions.sessions():

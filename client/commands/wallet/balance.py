@@ -59,7 +59,7 @@ async def holdings(settings: Settings, address: str) -> Balance:
         spendable=show(spendable),
         lasts=lasts(spendable, per_day, f"{show(per_day)} a day"),
         leaving=show(found.thawing),
-        credit=show(found.credit),
+        credit=show(found.credit) + (", take it by `auditor withdraw`" if found.credit else ""),
         gas=show_eth(found.gas_wei),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from client.context import open_context
-from client.wallet import dues
+from client.wallet import dispute_credits, dues
 from core.chain.chain import Chain
 from core.dispute.game.game_log import GAME
 from core.protocol.errors import ContractRefused, UsageError
@@ -13,9 +13,8 @@ from core.protocol.signing import DigestSigner
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
-#: Contract with credits of disputes → field of `CollectedCredit`: bonds and fees lie with game and
-#: jury, rewards with the registry.
-DEBTORS = {GAME: "game", "JuryArbitrator": "jury", "MinerRegistry": "registry"}
+#: Contract with credits of disputes → field of `CollectedCredit`.
+FIELDS = {GAME: "game", "JuryArbitrator": "jury", "MinerRegistry": "registry"}
 
 
 class CollectedCredit(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):
@@ -41,11 +40,7 @@ async def withdraw_credits(run: Run) -> CollectedCredit:
     signer, show = run.unlock(), run.settings.show_token
     async with open_context(run.settings) as context:
         chain = context.chain
-        owed = {
-            contract: int(await chain.read(contract, "creditOf", signer.address))
-            for contract in DEBTORS
-            if contract in chain.addresses
-        }
+        owed = await dispute_credits(chain, signer.address)
         of_jobs = await dues(chain.read, signer.address)
         owed |= {"pay": sum(of_jobs.pay.values()), "fees": of_jobs.fees}
         due = {debtor: units for debtor, units in owed.items() if units}
@@ -67,7 +62,7 @@ async def withdraw_credits(run: Run) -> CollectedCredit:
         return CollectedCredit(
             withdrawn=show(sum(due.values())),
             to=signer.address,
-            **{DEBTORS.get(debtor, debtor): show(units) for debtor, units in due.items()},
+            **{FIELDS.get(debtor, debtor): show(units) for debtor, units in due.items()},
         )
 
 

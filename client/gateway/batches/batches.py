@@ -10,10 +10,11 @@ import asyncio
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlmodel import col, func, select
 
@@ -22,7 +23,7 @@ from client.gateway.batches import batch_lines
 from client.gateway.batches.batch_lines import BadLine, BatchFile, LinePlace, Lines, place_of
 from client.gateway.batches.files import page_of
 from client.gateway.batches.kept_answers import KeptAnswers
-from client.gateway.batches.offline import BatchRunner, LineAnswer
+from client.gateway.batches.offline import BatchRunner, Keep, LineAnswer
 from client.gateway.batches.results import BatchResults
 from client.gateway.errors import BadParameter, BatchesFull, NotDone, NotOffered
 from client.gateway.money.ledger import Bill
@@ -59,6 +60,9 @@ RUNNING = ("validating", "in_progress", "finalizing", "cancelling")
 GONE_AFTER_S = 3600
 OVER = ("completed", "failed", "expired", "cancelled")
 MOST_METADATA = 16
+#: Between two tries of what nobody can serve now.
+LONGEST_PAUSE_S = 30.0
+T = TypeVar("T")
 
 
 @dataclass
@@ -228,13 +232,28 @@ class Batches:
             await self._end_early(row.batch_id, "cancelled", error)
             return
         left_s = row.expires_at - self.clock.now()
-        limit = asyncio.timeout(max(0.0, left_s))
-        async with limit, self._turn_of(row.key_id), self._running:
+        async with asyncio.timeout(max(0.0, left_s)) as limit:
             await self._run(row, limit)
 
-    def _turn_of(self, key_id: str) -> asyncio.Semaphore:
+    @asynccontextmanager
+    async def _turn(self, row: BatchRow) -> AsyncIterator[None]:
+        """A place among the batches that work: those that wait for room take none."""
         most = self.settings.gateway.batches_per_key
-        return self._turns.setdefault(key_id, asyncio.Semaphore(most))
+        async with self._turns.setdefault(row.key_id, asyncio.Semaphore(most)), self._running:
+            yield
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
+        """What a step gives, once nothing is in its way that time may remove."""
+        failures = 0
+        while True:
+            try:
+                return await step()
+            except HeadraceError as error:
+                if not error.retryable:
+                    raise
+                log.info("a batch waits", why=str(error))
+            await self.clock.sleep(min(2.0**failures, LONGEST_PAUSE_S))
+            failures += 1
 
     async def _run(self, row: BatchRow, limit: asyncio.Timeout) -> None:
         """From its file to its end. The limit holds until everything is answered."""
@@ -243,21 +262,44 @@ class Batches:
         model = await self._model(file)
         if model is not None and key is not None:
             check_model(key, model)
-        served = None if model is None else await self.catalogue.find(model)
-        lines = await self._lines(file, model, served)
+        served = None
+        if model is not None:
+            served = await self._patiently(lambda: self.catalogue.find(model))
+        if served is not None and row.status != "validating":
+            await self._recover(row, served)
+        async with self._turn(row):
+            lines = await self._lines(file, model, served)
         if served is None or not lines.good:
             await self._refuse(row, lines)
             return
         terms = terms_from(json.loads(row.terms))
         if row.status == "validating":
-            await self._reserve(row, served, lines, terms)
-        else:
-            of = row.batch_id, served.model, served.tokenizer
-            for answer in await self.offline.recover(*of):
-                await self.answers.keep(row.batch_id, answer)
-        failures = await self._answer(row, key, served, lines, terms)
+            await self._patiently(lambda: self._reserve(row, served, lines, terms))
+        failures = await self._answer_all(row, key, served, lines, terms)
         limit.reschedule(None)
         await self._finish(row, "completed", served, lines, failures, None)
+
+    async def _recover(self, row: BatchRow, served: ServedModel, *, goes_on: bool = True) -> None:
+        """What an earlier life of the gateway bought for it comes to its end, and is paid."""
+        of = row.batch_id, served.model, served.tokenizer
+        async with self._keeping(row, {}) as keep:
+            await self._patiently(lambda: self.offline.recover(*of, keep, goes_on=goes_on))
+
+    @asynccontextmanager
+    async def _keeping(self, row: BatchRow, produced: dict[str, int]) -> AsyncIterator[Keep]:
+        """Writes down every answer before the block ends, and counts its tokens by prompt."""
+        writing = set[asyncio.Future[None]]()
+
+        def keep(answer: LineAnswer) -> None:
+            produced[answer.custom_id] = len(answer.tokens)
+            written = asyncio.ensure_future(self.answers.keep(row.batch_id, answer))
+            writing.add(written)
+            written.add_done_callback(writing.discard)
+
+        try:
+            yield keep
+        finally:
+            await asyncio.gather(*writing)
 
     def _file_of(self, row: BatchRow) -> BatchFile:
         path = self.files.path(row.input_file_id)
@@ -286,7 +328,7 @@ class Batches:
         check_price(self.settings, priced, terms)
         await self._hold(row.batch_id, served.name, priced.most_units, lines)
 
-    async def _answer(
+    async def _answer_all(
         self,
         row: BatchRow,
         key: ApiKey | None,
@@ -294,22 +336,42 @@ class Batches:
         lines: Lines,
         terms: AskTerms,
     ) -> dict[str, HeadraceError]:
-        """Order what is missing, in as few orders as its key's rate allows.
+        """Order what is missing until all is there that time may bring.
 
         Returns what could not be answered.
         """
-        file, known = self._file_of(row), await self.answers.counts(row.batch_id)
-        todo = [line for line in lines.good if known[line.number] < line.choices]
-        failures: dict[str, HeadraceError] = {}
-        keeping = set[asyncio.Future[None]]()
-        produced = dict[str, int]()  # by prompt, of the present order
+        failures, fruitless, missing = dict[str, HeadraceError](), 0, len(lines.good)
+        while True:
+            known = await self.answers.counts(row.batch_id)
+            todo = [
+                line
+                for line in lines.good
+                if known[line.number] < line.choices
+                and all(failures[name].retryable for name in line.names if name in failures)
+            ]
+            if not todo:
+                return failures
+            if failures:
+                fruitless = 0 if len(todo) < missing else fruitless + 1
+                log.info("a batch waits", lines=len(todo), why=str(next(iter(failures.values()))))
+                await self.clock.sleep(min(2.0**fruitless, LONGEST_PAUSE_S))
+            missing = len(todo)
+            async with self._turn(row):
+                failures |= await self._order(row, key, served, todo, terms)
 
-        def keep(answer: LineAnswer) -> None:
-            produced[answer.custom_id] = len(answer.tokens)
-            kept = asyncio.ensure_future(self.answers.keep(row.batch_id, answer))
-            keeping.add(kept)
-            kept.add_done_callback(keeping.discard)
+    async def _order(
+        self,
+        row: BatchRow,
+        key: ApiKey | None,
+        served: ServedModel,
+        todo: Sequence[LinePlace],
+        terms: AskTerms,
+    ) -> dict[str, HeadraceError]:
+        """Order these lines once, in as few orders as their key's rate allows.
 
+        Returns what could not be answered.
+        """
+        file, failures = self._file_of(row), dict[str, HeadraceError]()
         of = row.batch_id, served.model, served.tokenizer
         share = (math.inf, math.inf) if key is None else self.limiter.share(key)
         for part in batch_lines.parts_of(todo, *share):
@@ -323,11 +385,14 @@ class Batches:
                 for prompt in line.prompts
                 if place_of(prompt.custom_id) not in kept
             ]
-            produced.clear()
-            try:
-                failures |= await self.offline.run(*of, prompts, terms, keep)
-            finally:
-                await asyncio.gather(*keeping)
+            produced = dict[str, int]()  # by prompt
+            async with self._keeping(row, produced) as keep:
+                try:
+                    failures |= await self.offline.run(*of, prompts, terms, keep)
+                except HeadraceError as error:
+                    if not error.retryable:
+                        raise
+                    failures |= dict.fromkeys([one.custom_id for one in prompts], error)
             if key is not None:
                 known_in = {one.custom_id: len(one.ids) for one in prompts}
                 used = sum(known_in[name] + count for name, count in produced.items())
@@ -352,7 +417,11 @@ class Batches:
         if row.status == "validating" or (row.status == "cancelling" and not row.in_progress_at):
             await self._end(batch_id, status, 0, 0, Bill(0, 0, 0), [_told(error)], {})
             return
-        served = await self.catalogue.find(row.model)
+        served = await self._patiently(lambda: self.catalogue.find(row.model))
+        try:
+            await self._recover(row, served, goes_on=False)
+        except HeadraceError:
+            log.exception("what a batch bought is not settled", batch=batch_id)
         file = self._file_of(row)
         lines = await self._lines(file, await self._model(file), served)
         await self._finish(row, status, served, lines, {}, error)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from client.context import Context, Model
 from client.gateway.money.ledger import Bill
-from client.jobs.batch import Policy, Requester, acknowledge, run_batch
+from client.jobs.batch import FinishedAnswer, Policy, Requester, run_batch, take_up
+from client.jobs.earlier import taken_up, whole_answers
 from client.jobs.wishes import (
     Choices,
     Prepared,
@@ -21,11 +22,10 @@ from client.jobs.wishes import (
     within_limits,
 )
 from client.orders.demands import demanded
-from client.orders.orders import Prompt
+from client.orders.orders import OrderTerms, Prompt
 from client.pipeline.on_chain import job_with_plan
 from client.pipeline.pipeline import Logprobs, Match
-from client.pipeline.verify import RequestAnswer
-from client.records.store import ClientStore, JobRow, RequestRow, match_of
+from client.records.store import ClientStore, JobRow, match_of
 from client.sessions.answering import AskTerms, wishes_with
 from core.money import pricing
 from core.protocol.errors import HeadraceError
@@ -84,7 +84,7 @@ class BatchRunner:
         Returns why others could not be answered. Raises what kept the first order from being made;
         nothing was spent then. Cancelled, it pays for what came.
         """
-        context, settings = self._context, self._context.settings
+        context, settings, lines = self._context, self._context.settings, _Lines(keep)
         wishes = await within_limits(context, model, wishes_with(settings, terms), Choices())
         prepared = Prepared(list(prompts), [])
         demands = demands_of(settings, terms)
@@ -98,42 +98,35 @@ class BatchRunner:
         policy = Policy(
             terms_of=lambda now: replace(terms_for(wishes, price, now), demands=demands),
             limits=limits_of(settings),
+            on_whole=lines.whole,
         )
-        watcher = _Lines(prompts, keep)
-        result = await run_batch(
-            self._requester(model, tokenizer), prepared.prompts, policy, watcher, name
-        )
-        operators = {m.job_id: _operators(m) for m in result.matches}
-        for custom_id, done in result.finished.items():  # again, with what only the end knows
-            tokens, logprobs = tuple(done.state.tokens), tuple(done.state.logprobs)
-            place = done.job_id, done.request_index, operators[done.job_id]
-            keep(LineAnswer(custom_id, tokens, logprobs, done.state.finish, *place))
+        answers = taken_up(self._store, name, prompts)
+        requester = self._requester(model, tokenizer)
+        result = await run_batch(requester, answers, policy, lines, name)
         return dict(result.unfinished)
 
-    async def recover(self, name: str, model: Model, tokenizer: Tokenizer) -> list[LineAnswer]:
-        """What an earlier run of this program bought under this name, now paid for."""
-        found, requester = [], self._requester(model, tokenizer)
-        for job in self._jobs(name):
-            match = match_of(job)
-            done = [row for row in self._store.requests(job.job_id) if row.finish]
-            found += [_line(row, match) for row in done]
-            if job.state not in ("open", "unacknowledged"):
-                continue
-            if not done:
-                self._store.set_state(job.job_id, "abandoned")
-                continue
-            answers = {row.request_index: _answer(row) for row in done}
-            try:
-                await acknowledge(requester, match, answers, _Lines((), lambda _: None))
-            except HeadraceError as error:  # the matcher brings the receipts itself, then
-                log.warning("a job of an earlier start stays unacknowledged", reason=str(error))
-                self._store.set_state(job.job_id, "unacknowledged")
-        return found
+    async def recover(
+        self, name: str, model: Model, tokenizer: Tokenizer, keep: Keep, *, goes_on: bool = True
+    ) -> None:
+        """Bring what an earlier run bought under this name to its end, and pay for it.
+
+        `keep` gets each answer that is whole. Answers that ran go on with the stages that still
+        know them; unless it `goes_on`, they end where they are. Raises ChainUnreachable,
+        MatcherUnreachable.
+        """
+        limits, lines = limits_of(self._context.settings), _Lines(keep)
+        policy = Policy(terms_of=_nothing_new, limits=limits, on_whole=lines.whole)
+        requester = self._requester(model, tokenizer)
+        await take_up(requester, policy, lines, name, goes_on=goes_on)
+        for found in whole_answers(self._store, name):
+            place = found.job.job_id, found.request_index, _operators(match_of(found.job))
+            unknown = (None,) * len(found.tokens)
+            keep(LineAnswer(found.custom_id, found.tokens, unknown, found.finish, *place))
 
     async def bill(self, name: str, model: Model) -> Bill:
         """All that was or will be paid under this name."""
         cost_nano = tokens_in = tokens_out = 0
-        for job in self._jobs(name):
+        for job in self._store.jobs_of(name):
             match = match_of(job)
             counts = await self._counts(job)
             cost_nano += pricing.split(match.signed.order, match.plan, model.spec, *counts).paid
@@ -147,12 +140,14 @@ class BatchRunner:
             return found.said["tokensIn"], found.said["tokensOut"]
         if job.state == "abandoned":
             return 0, 0
-        answers = [_answer(row) for row in self._store.requests(job.job_id)]
-        begun = [answer for answer in answers if answer.tokens]
-        return sum(len(a.prompt_ids) for a in begun), sum(len(a.tokens) for a in begun)
-
-    def _jobs(self, name: str) -> list[JobRow]:
-        return [job for job in reversed(self._store.jobs()) if job.submission == name]
+        rows = self._store.requests(job.job_id)
+        begun = [row for row in rows if row.tokens != "[]"]
+        due_in, due_out = (
+            sum(len(json.loads(getattr(row, name))) for row in begun)
+            for name in ("prompt_ids", "tokens")
+        )
+        paid_in, paid_out = self._store.paid(job.job_id)
+        return max(due_in, paid_in), max(due_out, paid_out)
 
     def _requester(self, model: Model, tokenizer: Tokenizer) -> Requester:
         return Requester(
@@ -175,51 +170,38 @@ def demands_of(settings: Settings, terms: AskTerms) -> DemandedTerms | None:
 
 
 class _Lines:
-    """A `Watcher` that hands over every answer as soon as it is whole."""
+    """Watches a batch for those who keep its answers."""
 
-    def __init__(self, prompts: Sequence[Prompt], keep: Keep) -> None:
+    def __init__(self, keep: Keep) -> None:
         self._keep = keep
-        self._tokens: dict[str, list[int]] = {prompt.custom_id: [] for prompt in prompts}
-        self._left = list(self._tokens)
-        self._match: Match | None = None
-        self._index: dict[str, int] = {}
+        self._operators: dict[str, tuple[str, ...]] = {}  # by job
+
+    def whole(self, custom_id: str, done: FinishedAnswer) -> None:
+        """An answer is all here."""
+        tokens, logprobs = tuple(done.state.tokens), tuple(done.state.logprobs)
+        place = done.job_id, done.request_index, self._operators[done.job_id]
+        self._keep(LineAnswer(custom_id, tokens, logprobs, done.state.finish, *place))
 
     def order_signed(self, order: Order, locked_units: int) -> None: ...
 
     def job_opened(self, match: Match) -> None:
-        self._match = match
-        self._index = {custom_id: index for index, custom_id in enumerate(self._left)}
+        self._operators[match.job_id] = _operators(match)
 
-    def token(self, custom_id: str, step: int, token: int) -> None:
-        if step == len(self._tokens[custom_id]):
-            self._tokens[custom_id].append(token)
+    def token(self, custom_id: str, step: int, token: int) -> None: ...
 
-    def request_finished(self, custom_id: str, finish: str) -> None:
-        assert self._match is not None
-        tokens = tuple(self._tokens[custom_id])
-        index = self._index.get(custom_id, 0)
-        if custom_id in self._left:
-            self._left.remove(custom_id)
-        job, operators = self._match.job_id, _operators(self._match)
-        unknown = (None,) * len(tokens)
-        self._keep(LineAnswer(custom_id, tokens, unknown, finish, job, index, operators))
+    def request_finished(self, custom_id: str, finish: str) -> None: ...
 
     def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None: ...
 
     def acknowledged(self, match: Match, paid_units: int) -> None: ...
 
-    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None: ...
+    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
+        log.warning("a job is not acknowledged", job=match.job_id[:10], reason=str(reason))
+
+
+def _nothing_new(chain_now: int) -> OrderTerms:
+    raise AssertionError("what an earlier run left is paid, and nothing is ordered for it")
 
 
 def _operators(match: Match) -> tuple[str, ...]:
     return tuple(stage.operator for stage in match.plan)
-
-
-def _answer(row: RequestRow) -> RequestAnswer:
-    return RequestAnswer(tuple(json.loads(row.prompt_ids)), tuple(json.loads(row.tokens)))
-
-
-def _line(row: RequestRow, match: Match) -> LineAnswer:
-    tokens = tuple(json.loads(row.tokens))
-    place = match.job_id, row.request_index, _operators(match)
-    return LineAnswer(row.custom_id, tokens, (None,) * len(tokens), row.finish, *place)

@@ -7,7 +7,7 @@ that is not covered never starts, and the next start finds what a process that d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -347,14 +347,17 @@ class Ledger:
 
     @in_database
     def recover(
-        self, cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None] = lambda _: None
+        self,
+        left: Collection[str],
+        cost_of: Callable[[PaidRequestRow], Sequence[Answered] | None] = lambda _: None,
     ) -> list[PaidRequestRow]:
-        """At start: end what is `left`. `cost_of`: what of a request was paid for, None: unknown.
+        """End what was `left`, by request id. `cost_of`: what was paid for one, None: unknown.
 
         One that cost nothing may be sent again under the same Idempotency-Key. Where the cost is
         unknown, it counts as paid from its first token on.
         """
-        return self._break_off(self._ours, cost_of, "gateway_stopped")
+        which = col(PaidRequestRow.request_id).in_(left)
+        return self._break_off(which, cost_of, "gateway_stopped")
 
     @in_database
     def end_abandoned(self) -> list[PaidRequestRow]:

@@ -176,9 +176,10 @@ def test_a_receipt_is_found_by_every_name_it_has(world: World) -> None:
 
 def test_a_price_cap_below_the_market_is_refused_with_the_nearest_price(world: World) -> None:
     secret = world.new_key()
-    with pytest.raises(openai.InternalServerError) as failed:
+    with pytest.raises(openai.APIStatusError) as failed:
         ask(world, secret, extra_headers={"X-Max-Price": "0.5usd/Mtok"})
-    assert failed.value.code == "price_above_cap"
+    assert (failed.value.status_code, failed.value.code) == (402, "price_above_cap")
+    assert failed.value.response.headers["x-should-retry"] == "false"
     assert "20usd/Mtok" in failed.value.message
     ask(world, secret, extra_headers={"X-Max-Price": "20usd/Mtok, 80usd/Mtok"})
     with pytest.raises(openai.BadRequestError) as bad:

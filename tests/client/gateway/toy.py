@@ -26,7 +26,13 @@ from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Sa
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import signing
-from core.protocol.errors import DepositShort, HeadraceError, NoCapacity, PeerUnreachable
+from core.protocol.errors import (
+    CheckFailed,
+    DepositShort,
+    HeadraceError,
+    NoCapacity,
+    PeerUnreachable,
+)
 from core.protocol.types import ModelSpec, SamplingParams, Stage
 from devnet.models.tiny_models import write_tiny_tokenizer
 
@@ -169,6 +175,8 @@ class ToyAnswerer:
                 self.stopped_at[ask.request_id] = time.monotonic()
                 self._end(ask, said, "")
 
+    async def recover(self) -> None: ...
+
     async def close(self) -> None: ...
 
     def _end(self, ask: Ask, said: int, finish: str) -> Answered:
@@ -194,6 +202,8 @@ class ToyOffline:
         self.stop_after: int | None = None
         self.go_on = asyncio.Event()
         self.orders: list[int] = []  # lines of each
+        self.refusals: list[HeadraceError] = []  # of the next orders
+        self.cut: set[int] = set()  # lines of the next order that break off
 
     async def run(
         self,
@@ -205,13 +215,19 @@ class ToyOffline:
         keep: Keep,
     ) -> dict[str, HeadraceError]:
         self.orders.append(len(prompts))
+        if self.refusals:
+            raise self.refusals.pop(0)
         failures: dict[str, HeadraceError] = {}
         for number, prompt in enumerate(prompts):
             if number == self.stop_after:
                 await self.go_on.wait()
             await asyncio.sleep(self.line_s)
             if "fail-first" in tokenizer.decode(prompt.ids):
-                failures[prompt.custom_id] = PeerUnreachable("a stage fell silent", "and stayed so")
+                failures[prompt.custom_id] = CheckFailed("a stage signed for other tokens", "twice")
+                continue
+            if number in self.cut:
+                self.cut.remove(number)
+                failures[prompt.custom_id] = PeerUnreachable("a stage fell silent", "for a while")
                 continue
             pairs = list(spoken(tokenizer, prompt))
             tokens = tuple(token for token, _ in pairs)
@@ -222,8 +238,11 @@ class ToyOffline:
             keep(answer)
         return failures
 
-    async def recover(self, name: str, model: Model, tokenizer: Tokenizer) -> list[LineAnswer]:
-        return [answer for _, answer in self.bank.answers(name)]
+    async def recover(
+        self, name: str, model: Model, tokenizer: Tokenizer, keep: Keep, *, goes_on: bool = True
+    ) -> None:
+        for _, answer in self.bank.answers(name):
+            keep(answer)
 
     async def bill(self, name: str, model: Model) -> Bill:
         known = self.bank.answers(name)

@@ -14,7 +14,7 @@ import pytest
 
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
-from client.records.store import ClientStore, match_of, receipt_hash
+from client.records.store import ClientStore, match_of, receipt_hash, signed_of
 from core.protocol import ids
 from core.protocol.errors import IdInvalid
 from tests.town.orders import prompts, signed_order
@@ -215,3 +215,45 @@ def test_programs_with_the_same_records_never_get_the_same_nonce(path: Path) -> 
     taken = [int(nonce) for one in programs for nonce in one.communicate(timeout=60)[0].split()]
     assert len(taken) == 600
     assert sorted(taken) == list(range(min(taken), min(taken) + 600))
+
+
+def test_an_order_is_known_from_before_it_is_handed_in(path: Path) -> None:
+    _, job, batch = match()
+    store = ClientStore(path)
+    store.add_order("sub", job.job_id, job.signed, 1, batch)
+    (row,) = store.orders()
+    assert (row.submission, row.is_session, signed_of(row)) == ("sub", False, job.signed)
+    assert not store.jobs() and len(store.requests(job.job_id)) == 3
+    store.add_job("sub", job, None, 2)
+    assert not store.orders() and len(store.requests(job.job_id)) == 3
+    assert match_of(store.jobs()[0]) == job
+    store.close()
+
+
+def test_of_an_order_that_is_refused_nothing_is_left(path: Path) -> None:
+    _, job, batch = match()
+    store = ClientStore(path)
+    store.add_order("sub", job.job_id, job.signed, 1, batch)
+    store.forget_order(job.job_id)
+    store.forget_order(job.job_id)
+    assert not store.orders() and not store.requests(job.job_id)
+    store.add_order("keeper", job.job_id, job.signed, 1)
+    store.leave_order(job.job_id)
+    assert [(row.is_session, row.submission) for row in store.orders()] == [(True, "")]
+    store.add_session("keeper", job, 2)
+    assert not store.orders() and len(store.unsettled_sessions()) == 1
+    store.close()
+
+
+def test_a_charge_is_written_with_what_it_is_for(path: Path) -> None:
+    _, job, batch = match()
+    store = ClientStore(path)
+    store.add_session("keeper", job, 1)
+    store.add_request(job.job_id, 0, batch.prompts[0])
+    with pytest.raises(LookupError, match="no request 1"):
+        store.finish_request(job.job_id, 1, [7], "stop", cost_units=9)
+    assert not store.charges(job.job_id)
+    store.finish_request(job.job_id, 0, [7], "stop", cost_units=9)
+    store.put_charges(job.job_id, {0: 8, 2: 2**40})
+    assert store.charges(job.job_id) == {0: 8, 2: 2**40}
+    store.close()

@@ -78,6 +78,7 @@ DepositShort E-FUNDS-03
 StakeTooLow E-FUNDS-04
 ContractRefused E-CONTRACT-01
 NoCapacity E-MATCH-01
+PriceAboveCap E-MATCH-02
 DeadlinePassed E-DEADLINE-01
 CheckFailed E-CHECK-01
 PlanInvalid E-PLAN-01

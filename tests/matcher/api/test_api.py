@@ -13,6 +13,7 @@ import pytest
 from core.protocol import signing
 from core.protocol.types import SignedOrder, Stage
 from matcher.api.api import MAX_BODY_BYTES
+from scheduler.routing.reservations import Need
 from tests.matcher.settling.test_settler import SPLIT, finish, result_root
 from tests.town.fleet import MODEL_ID, machine_key, make_ack, make_order
 from tests.town.matcher import Net, asking
@@ -112,6 +113,22 @@ async def test_a_quote_is_a_price_that_an_order_can_be_signed_with(
     assert error(refused)["reason"] == "no_route"
     assert error(refused)["details"]["nearest_offer"]
     assert refused.headers["retry-after"]
+
+
+async def test_where_every_machine_is_busy_a_quote_is_what_an_order_waits_with(
+    net: Net, http: httpx2.AsyncClient
+) -> None:
+    params = {"model": MODEL_ID, "tokens_in": 20, "tokens_out": 64}
+    free = (await http.get("/v1/quote", params=params)).json()
+    book = net.daemon.world.routes[MODEL_ID].book
+    now_ms = int(net.clock.now() * 1000)
+    room = {
+        machine_key(n).address: Need(book.free(machine_key(n).address).slots) for n in (1, 2, 3)
+    }
+    assert book.hold("others", room, now_ms, now_ms + 10_000)
+    busy = (await http.get("/v1/quote", params=params)).json()
+    assert (busy["priceIn"], busy["priceOut"]) == (free["priceIn"], free["priceOut"])
+    assert free["route"] and busy["route"] == []
 
 
 @pytest.mark.parametrize(

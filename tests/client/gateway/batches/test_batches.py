@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from core.protocol.errors import NoCapacity
 from tests.client.gateway.killable import killable
 from tests.client.gateway.toy import cost
 from tests.client.gateway.world import World
@@ -276,3 +277,41 @@ def test_several_choices_and_logprobs_in_a_line(make_world: Callable[..., World]
     assert [choice["message"]["content"] for choice in choices] == ["two", "two"]
     told = [entry["token"] for entry in choices[0]["logprobs"]["content"]]
     assert told == ["t", "w", "o"]
+
+
+def test_a_batch_waits_for_machines_as_long_as_its_window_lasts(
+    client: openai.OpenAI, world: World
+) -> None:
+    away = NoCapacity("no pipeline serves this model now", "every machine is away")
+    world.offline.refusals = [away] * 4
+    batch = begin(client, [line(number) for number in range(9)])
+    for orders in range(1, 5):
+        world.until(lambda orders=orders: len(world.offline.orders) == orders)
+        world.clock.ahead_s += 31
+    batch = wait(client, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 9)
+    assert world.offline.orders == [9] * 5
+
+
+def test_lines_that_broke_off_are_ordered_again_and_the_others_are_not(
+    client: openai.OpenAI, world: World
+) -> None:
+    world.offline.cut = {2, 5, 6}
+    batch = begin(client, [line(number) for number in range(9)])
+    world.until(lambda: world.offline.orders == [9])
+    world.until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 6)
+    world.clock.ahead_s += 31
+    batch = wait(client, batch.id)
+    assert batch.request_counts.completed == 9
+    assert world.offline.orders == [9, 3] and len(world.bank.paid) == 9
+
+
+def test_a_batch_that_waits_for_machines_can_be_cancelled(
+    client: openai.OpenAI, world: World
+) -> None:
+    world.offline.refusals = [NoCapacity("no pipeline serves this model now", "all away")] * 99
+    batch = begin(client, [line(1)])
+    world.until(lambda: world.offline.orders)
+    assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+    assert wait(client, batch.id).status == "cancelled"
+    assert not world.bank.paid
