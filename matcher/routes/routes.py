@@ -28,7 +28,7 @@ from scheduler.routing.routing_table import prepare
 JOB_SLOTS = 8
 #: A promise is a lease: by its end the machine's own record shows what it set aside, or that it has
 #: dropped the job. Many announcements long: a late record does not free a machine.
-LEASE_MS = 30_000
+LEASE_MS = 10_000
 #: A latency changed when it moved by more than both; else every ping would make a new router.
 MOVED_MS, MOVED_SHARE = 1.0, 0.2
 #: Changed latencies make at most one new router in this time.
@@ -147,9 +147,9 @@ class LiveRoutes:
 
         The promise replaces what the job held.
 
-        Machines that an earlier order waits for count as full. A stage that has less room than the
-        job could use promises what it has: that is what it accepts, too. `slots` are what the job
-        could use at most.
+        Machines that an earlier order waits for count as full. A job is promised one slot at each
+        stage, which is what a stage sets aside for it: more are its own once it uses them. `slots`
+        are what it could use at most, and count for which chain is faster.
         """
         found = self._find(order, now_ms, excluded, self.book.claimed(name))
         if isinstance(found, Chosen):
@@ -259,8 +259,7 @@ class LiveRoutes:
         for job in jobs:
             if job.state in BUSY and not job.finished_at_s:
                 order = job.signed.order
-                slots = min(order.requests, slots_of(job.signed))
-                need = Need(slots, slots * self.kv_tokens(order))
+                need = self._need(order, slots_of(job.signed))
                 needs = {stage.operator: need for stage in job.plan}
                 self.book.hold(job.job_id, needs, now_ms, now_ms + LEASE_MS, agreed=True)
 
@@ -356,17 +355,18 @@ class LiveRoutes:
     def _tell(self, operator: str) -> None:
         if operator not in self._router.table.index or operator not in self._seen:
             return
-        free = self.book.free(operator)
-        self._router.load(operator, self._seen[operator].facts.machine.max_concurrent - free.slots)
+        free, slots = self.book.free(operator), self._seen[operator].facts.machine.max_concurrent
+        in_use = slots - free.slots
+        if free.slots > 0:  # what may come makes no machine full
+            in_use = min(slots - 1, in_use + self.book.wished(operator))
+        self._router.load(operator, in_use)
         self._router.room(operator, free.kv_tokens)
 
     def _needs(self, order: Order, plan: Sequence[Stage], most: int) -> dict[str, Need]:
-        needs, each = {}, self.kv_tokens(order)
-        for stage in plan:
-            free = self.book.free(stage.operator)
-            slots = min(order.requests, most, JOB_SLOTS, max(1, free.slots))
-            needs[stage.operator] = Need(slots, max(each, min(slots * each, free.kv_tokens)))
-        return needs
+        return {stage.operator: self._need(order, most) for stage in plan}
+
+    def _need(self, order: Order, most: int) -> Need:
+        return Need(1, self.kv_tokens(order), min(order.requests, most, JOB_SLOTS) - 1)
 
     def _barred(self, order: Order) -> frozenset[str]:
         """Machines that this order does not pay, or that have too little stake for it."""

@@ -165,12 +165,13 @@ def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal |
     return None
 
 
-def requests_reserved(order: Order, free_requests: int, terms: Terms | None = None) -> int:
-    """How many of the miner's request slots a job gets: enough to fill a pipeline, never more than
-    are free. An open order says in its terms how many of its requests run at once.
+def at_once(order: Order, terms: Terms | None = None) -> int:
+    """How many of a job's requests run at once at most: enough to fill a pipeline.
+
+    An open order says in its terms how many of its requests run at once.
     """
-    at_once = terms.in_flight if terms is not None and order.is_open else JOB_REQUESTS
-    return max(1, min(order.requests, JOB_REQUESTS, at_once, free_requests))
+    most = terms.in_flight if terms is not None and order.is_open else JOB_REQUESTS
+    return max(1, min(order.requests, JOB_REQUESTS, most))
 
 
 def acceptance_expiry(order: Order, now_s: int) -> int:

@@ -36,6 +36,8 @@ AFTER_DEADLINE_S = 30
 CLIENT_LOST_S = 5.0
 #: For a job that the chain does not show slots are set aside for so long.
 HELD_S = 30.0
+#: And for one that the chain shows, until its client is there.
+OPENED_WITHIN_S = 5.0
 #: Slots beyond the most that a job on the chain used at once for so long are others' until it asks.
 LENT_S = 20.0
 #: Proposals of one peer that are looked up on the chain at once, and that wait for it.
@@ -152,8 +154,7 @@ class ActiveJob:
     @property
     def at_once(self) -> int:
         """How many of its requests run at once at most."""
-        terms = self.stored.signed.terms
-        return admission.requests_reserved(self.order, admission.JOB_REQUESTS, terms)
+        return admission.at_once(self.order, self.stored.signed.terms)
 
     @property
     def running(self) -> int:
@@ -287,10 +288,10 @@ class JobTable:
         return max(0, self.terms.max_requests - taken)
 
     def opened(self, job: ActiveJob) -> None:
-        """Its client is there for the first time: it has its slots, one at least."""
+        """Its client is there for the first time: it has a slot, and more once it asks."""
         job.counted_from = self._monotonic()
         if not job.reserved and not job.is_complete:
-            job.reserved = max(1, min(job.at_once, self.free_requests))
+            job.reserved = 1
 
     def fit_slots(self, job: ActiveJob) -> None:
         """It has slots for what it asks for, as far as there are free ones, and one at least."""
@@ -397,8 +398,7 @@ class JobTable:
         job = await self._take_up(stored)
         if job.is_verified:  # found on chain meanwhile
             raise Refused(admission.USED, "this order is being worked on")
-        free, terms = standing.free_requests, message.signed.terms
-        job.stored, job.reserved = stored, admission.requests_reserved(order, free, terms)
+        job.stored, job.reserved = stored, 1  # more once they are asked for
         job.proposer, job.held_until = peer, self._monotonic() + HELD_S
         if (freed := self._passed_on(message)) is not None:
             freed.reserved = 0
@@ -501,8 +501,7 @@ class JobTable:
         if known is not None and (known.is_verified or known.stored.plan_hash == stored.plan_hash):
             return known
         left = stored.order.requests - len(leaves)
-        wanted = admission.requests_reserved(stored.order, self.free_requests, stored.signed.terms)
-        reserved = known.reserved if known is not None else min(left, wanted)
+        reserved = known.reserved if known is not None else min(left, 1)
         done = (
             sum(kept.leaf.tokens_in for kept in leaves.values()),
             sum(kept.leaf.tokens_out for kept in leaves.values()),
@@ -659,6 +658,8 @@ class JobTable:
             await self._unmatch(news.job_id, but=news.plan_hash)
         for job in self.jobs.values():
             if job.stored.job_id == news.job_id and news.plan_hash in ("", job.stored.plan_hash):
+                if news.state is JobState.MATCHED:
+                    job.held_until = min(job.held_until, self._monotonic() + OPENED_WITHIN_S)
                 job.stored = replace(job.stored, chain_state=news.state.name)
 
     async def ask_again(self) -> None:

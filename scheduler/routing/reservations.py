@@ -27,10 +27,14 @@ class LeaseError(ValueError):
 
 
 class Need(NamedTuple):
-    """Part of one machine: requests at once, and KV room in tokens."""
+    """Part of one machine: requests at once, and KV room in tokens.
+
+    `wished` more requests may come: they make a machine slower than it looks, and take no room.
+    """
 
     slots: int = 1
     kv_tokens: int = 0
+    wished: int = 0
 
 
 NOTHING = Need(0, 0)
@@ -101,7 +105,7 @@ class Reservations:
             for lease in self._on.get(machine_id, {}).values():
                 held = _plus(held, lease.needs[machine_id])
             self._machines[machine_id] = _Machine(Need(slots, kv_tokens), held)
-        elif machine.room == (slots, kv_tokens):
+        elif machine.room == Need(slots, kv_tokens):
             return
         else:
             machine.room = Need(slots, kv_tokens)
@@ -251,6 +255,11 @@ class Reservations:
         used = _plus(machine.held, machine.foreign)
         return Need(machine.room.slots - used.slots, machine.room.kv_tokens - used.kv_tokens)
 
+    def wished(self, machine_id: str) -> int:
+        """Requests that may come to a machine beside those that have a slot."""
+        machine = self._machines.get(machine_id)
+        return 0 if machine is None else machine.held.wished
+
     def used(self, now_ms: int) -> dict[str, Need]:
         """What is in use of every known machine: promised here and taken by others."""
         self.expire(now_ms)
@@ -295,7 +304,7 @@ class Reservations:
             machine = self._machines.get(machine_id)
             if machine is not None:
                 machine.held = Need(
-                    machine.held.slots - need.slots, machine.held.kv_tokens - need.kv_tokens
+                    *(had - gone for had, gone in zip(machine.held, need, strict=True))
                 )
                 self._touched.add(machine_id)
                 past = self._ended.setdefault(machine_id, deque())
@@ -311,12 +320,12 @@ class Reservations:
 
 
 def _check(need: Need) -> None:
-    if not (0 <= need.slots <= MOST and 0 <= need.kv_tokens <= MOST):
+    if not all(0 <= part <= MOST for part in need):
         raise LeaseError(f"{need.slots} slots and {need.kv_tokens} tokens: no machine has that")
 
 
 def _plus(a: Need, b: Need) -> Need:
-    return Need(a.slots + b.slots, a.kv_tokens + b.kv_tokens)
+    return Need(a.slots + b.slots, a.kv_tokens + b.kv_tokens, a.wished + b.wished)
 
 
 def _fits(need: Need, free: Need) -> bool:

@@ -318,7 +318,7 @@ def _frame(message: wire.AnyMessage, asker: Asker) -> wire.Frame:
 async def test_an_ended_session_begins_nothing_and_frees_its_slots(asker: Asker) -> None:
     await asker.begin()
     first = asker.machines[0]
-    assert first.table.jobs[asker.order_hash].reserved == 2  # as its terms say
+    assert first.table.jobs[asker.order_hash].reserved == 1
     for channel in asker.channels:
         await channel.send(wire.EndJob(asker.order_hash))
     answers = await asker.ask(0)

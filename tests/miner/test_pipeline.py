@@ -678,7 +678,7 @@ async def test_a_client_that_comes_back_gets_again_what_it_missed(
 
 
 async def test_settled_jobs_give_their_slots_back(start: Start, chain: FakeChain) -> None:
-    machines = await start((0, 4), max_requests=2)
+    machines = await start((0, 4), max_requests=1)
     requester = requester_of(chain, machines)
     requester.order([(p, greedy(6)) for p in PROMPTS[:3]])
     (accepted,) = await requester.propose(MATCHER)

@@ -8,8 +8,18 @@ from typing import Any
 
 from core.money import pricing
 from core.protocol import wire
+from core.protocol.types import JobState
 from miner.chain import admission
-from miner.serving.job_table import HELD_S, LENT_S, LOOKED_UP, MAX_ASKED, MAX_HELD, Refused
+from miner.chain.onchain import JobNews
+from miner.serving.job_table import (
+    HELD_S,
+    LENT_S,
+    LOOKED_UP,
+    MAX_ASKED,
+    MAX_HELD,
+    OPENED_WITHIN_S,
+    Refused,
+)
 from tests.miner.conftest import Start
 from tests.town.chain import FakeChain
 from tests.town.machines import Machine, greedy
@@ -50,7 +60,7 @@ async def test_what_others_propose_and_do_not_open_takes_no_slots(
 async def test_one_matchers_or_one_requesters_own_fill_its_slots_for_seconds(
     start: Start, chain: FakeChain
 ) -> None:
-    (machine,) = await start((0, 4), max_requests=SLOTS)
+    (machine,) = await start((0, 4), max_requests=2)
     for number in range(2):
         (answer,) = await job_of(60 + number, chain, [machine]).propose(HONEST_MATCHER)
         assert isinstance(answer, wire.Accepted)
@@ -78,17 +88,41 @@ async def test_a_job_that_is_opened_late_has_slots_all_the_same(
     machine.stage.tick()
     late.match()
     await late.open()
-    assert machine.table.jobs[late.order_hash].reserved == 8
-    assert machine.table.free_requests == SLOTS - 8
+    assert machine.table.jobs[late.order_hash].reserved == 1
+    assert machine.table.free_requests == SLOTS - 1
     await asyncio.gather(*map(late.submit, range(8)))
+    assert machine.table.jobs[late.order_hash].most_asked == 8
+    assert machine.table.jobs[late.order_hash].reserved == 8, "as many as it asks for"
     await late.finished(range(8))
     await late.close()
+
+
+async def test_what_the_chain_shows_and_nobody_opens_is_held_for_seconds(
+    start: Start, chain: FakeChain
+) -> None:
+    (machine,) = await start((0, 4), max_requests=2)
+    idlers = [job_of(60 + i, chain, [machine]) for i in range(2)]
+    for idler in idlers:
+        await idler.propose(HONEST_MATCHER)
+        idler.match()
+        await machine.table.hear(JobNews(idler.job_id, JobState.MATCHED, idler.plan_hash))
+    honest = job_of(50, chain, [machine])
+    (answer,) = await honest.propose(HONEST_MATCHER)
+    assert code(answer) == admission.SLOTS
+    machine.offset_s = OPENED_WITHIN_S + 1
+    machine.stage.tick()
+    (answer,) = await honest.propose(HONEST_MATCHER)
+    assert isinstance(answer, wire.Accepted)
+    await idlers[0].open()
+    await asyncio.gather(*map(idlers[0].submit, range(8)))
+    await idlers[0].finished(range(8))
+    await idlers[0].close()
 
 
 async def test_places_that_opened_orders_do_not_use_are_lent(
     start: Start, chain: FakeChain
 ) -> None:
-    (machine,) = await start((0, 4), max_requests=SLOTS)
+    (machine,) = await start((0, 4), max_requests=2)
     idlers = [job_of(60 + i, chain, [machine]) for i in range(2)]
     for idler in idlers:
         await idler.propose(HONEST_MATCHER)
@@ -100,7 +134,7 @@ async def test_places_that_opened_orders_do_not_use_are_lent(
     machine.offset_s = LENT_S + 1
     await idlers[0].open()  # to open it once more is no use of it
     machine.stage.tick()
-    assert machine.table.free_requests == SLOTS
+    assert machine.table.free_requests == 2
     (answer,) = await honest.propose(HONEST_MATCHER)
     assert isinstance(answer, wire.Accepted)
     honest.match()
@@ -135,7 +169,7 @@ async def test_a_job_keeps_as_many_places_as_it_uses(start: Start, chain: FakeCh
 
 
 async def test_what_its_proposer_withdraws_holds_nothing(start: Start, chain: FakeChain) -> None:
-    (machine,) = await start((0, 4), max_requests=SLOTS)
+    (machine,) = await start((0, 4), max_requests=2)
     held = [job_of(60 + i, chain, [machine]) for i in range(2)]
     for one in held:
         await one.propose(HONEST_MATCHER)

@@ -82,7 +82,13 @@ class RequestBody:
 
 
 def read_json(data: bytes) -> dict[str, Any]:
-    """A body as a dictionary. Raises UsageError, for half characters too."""
+    """A body as a dictionary. Raises UsageError, for half characters too.
+
+    A body of more messages than are taken is refused unread: each has its role, unless a name or a
+    value of another field is as well.
+    """
+    if data.count(b'"role"') > 2 * MOST_MESSAGES:
+        raise BadParameter("messages", f"it has more than {MOST_MESSAGES} messages")
     try:
         refuse_deep(data)
         body = msgspec.json.decode(data)

@@ -57,8 +57,8 @@ _SIGNATURE_BYTES = 65
 _TAG_BYTES = 16
 _MAX_MALFORMED = 8
 _MAX_CALLS_IN_FLIGHT = 64
-#: Of a stranger, who is party to nothing: what it may have us hold, times its streams, is 48 MiB.
-STRANGER_FRAME_BYTES, STRANGER_CALLS = 32 * 1024, 8
+#: Of a stranger, who is party to nothing: what it may have us hold, times its streams, is 36 MiB.
+STRANGER_FRAME_BYTES, STRANGER_CALLS = 32 * 1024, 6
 #: Frames of all strangers together that a listener reads in a second, and at once after a pause.
 STRANGER_FRAMES_PER_S, STRANGER_BURST = 100.0, 200
 _FLUSH_TIMEOUT_S = 2.0
@@ -275,8 +275,11 @@ class Channel:
                     continue
                 for frame in frames:
                     await self._dispatch(frame)
+                del body, frames, frame  # not held while the next one is awaited
         except (asyncio.IncompleteReadError, OSError):
             pass  # the peer is gone: what waits for it is told
+        except asyncio.CancelledError:
+            pass  # `close`: as an error of the task it would keep us alive until cycles are freed
         except WireError as error:
             self._stats.count(type(error).__name__)
         finally:
@@ -368,6 +371,7 @@ class Channel:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._is_strange = None  # it refers to us: freed at once, not when cycles are looked for
         self._writer.close()
         for answer in self._waiting.values():
             if not answer.done():

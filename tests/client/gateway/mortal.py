@@ -248,7 +248,9 @@ class Mortal:
                 f"{self.url}{path}", headers={"authorization": f"Bearer {secret}"}
             )
 
-    async def until(self, check: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+    async def until(
+        self, check: Callable[[], Awaitable[bool]], within_s: float = PATIENCE_S
+    ) -> None:
+        async with asyncio.timeout(within_s):
             while not await check():
                 await asyncio.sleep(0.05)

@@ -204,7 +204,7 @@ async def test_miners_are_shown_as_they_and_the_chain_and_we_see_them(
     found = {m["operator"]: m for m in (await http.get("/v1/miners")).json()["miners"]}
     one = found[machine_key(1).address]
     assert (one["state"], one["layers"], one["assigned"]) == ("SERVING", [0, 10], [0, 10])
-    assert (one["canWork"], one["alive"], one["reservedRequests"]) == (True, True, 2)
+    assert (one["canWork"], one["alive"], one["reservedRequests"]) == (True, True, 1)
     assert one["stake"] == "500usd"
 
 

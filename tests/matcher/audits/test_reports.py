@@ -103,7 +103,7 @@ async def test_withheld_rows_and_strikes_put_last_where_somebody_else_can_do_it(
     await net.daemon.reports.take(report(TWO, faults=0, withheld=1))
     await net.tick()
     assert net.daemon.world.marks.of(TWO)[0] == "last"
-    net.serve((2, 10, 20), (4, 10, 20), max_requests=2)
+    net.serve((2, 10, 20), (4, 10, 20), max_requests=1)
     await net.tick()
     picked = [await middle_of(net, nonce) for nonce in (1, 2)]
     assert picked == [FOUR, TWO], "after the other is full it is better than nobody"

@@ -94,7 +94,7 @@ async def test_a_matcher_killed_in_mid_job_finishes_it_after_a_restart(
         net.chain.is_down = False
     await restart(net)
     if killed_when == "matched":
-        assert net.daemon.world.promised(int(net.clock.now() * 1000))[machine_key(1).address] == 2
+        assert net.daemon.world.promised(int(net.clock.now() * 1000))[machine_key(1).address] == 1
         finish(net, 0, 1)
     await net.pass_time(120)
     assert state(net, job) == "Settled"

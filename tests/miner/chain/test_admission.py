@@ -171,12 +171,10 @@ def test_an_order_without_a_matcher_may_come_from_anyone() -> None:
     assert decide(replace(OFFER, order=order, proposer=BEFORE), STANDING) is None
 
 
-@pytest.mark.parametrize(
-    ("requests", "free", "reserved"), [(1, 16, 1), (4, 16, 4), (100, 16, 8), (100, 3, 3), (2, 0, 1)]
-)
-def test_a_job_holds_no_more_slots_than_it_can_use(requests: int, free: int, reserved: int) -> None:
+@pytest.mark.parametrize(("requests", "most"), [(1, 1), (4, 4), (100, 8)])
+def test_a_job_runs_no_more_at_once_than_it_can_use(requests: int, most: int) -> None:
     order = msgspec.structs.replace(ORDER, requests=requests)
-    assert admission.requests_reserved(order, free) == reserved
+    assert admission.at_once(order) == most
 
 
 def test_an_acceptance_ends_with_the_deadline_or_after_five_minutes() -> None:

@@ -224,10 +224,12 @@ class Book(RuleBasedStateMachine):
         self.book = Reservations()
         self.rooms = {host: Need(3, 50) for host in HOSTS}
         for host, room in self.rooms.items():
-            self.book.announce(host, *room)
+            self.book.announce(host, room.slots, room.kv_tokens)
 
     needs = st.dictionaries(
-        st.sampled_from(HOSTS), st.builds(Need, st.integers(0, 3), st.integers(0, 30)), min_size=1
+        st.sampled_from(HOSTS),
+        st.builds(Need, st.integers(0, 3), st.integers(0, 30), st.integers(0, 7)),
+        min_size=1,
     )
 
     @rule(name=st.sampled_from(NAMES), needs=needs, lasts=st.integers(0, 20), agreed=st.booleans())
@@ -288,6 +290,8 @@ class Book(RuleBasedStateMachine):
             free = self.book.free(host)
             assert free.slots <= room.slots - slots
             assert free.kv_tokens <= room.kv_tokens - tokens
+            wished = sum(lease.needs.get(host, Need(0, 0)).wished for lease in leases)
+            assert self.book.wished(host) == wished
 
 
 TestBook = Book.TestCase
