@@ -25,7 +25,7 @@ from client.pipeline.on_chain import is_nonce_used, job_with_plan
 from client.pipeline.pipeline import Match, PipelineOutcome, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
 from client.pipeline.verify import RequestAnswer, ack_of_answers, at_least
-from client.records.store import ClientStore, OrderRow, signed_of
+from client.records.store import ClientStore, SentOrderRow, signed_of
 from client.wallet import ensure_deposit
 from core.chain.chain import Chain
 from core.money import pricing
@@ -303,7 +303,7 @@ class _Submission:
             )
             self._taken(job.match, job.answers, outcome, {})
 
-    async def _find_job(self, order: OrderRow) -> None:
+    async def _find_job(self, order: SentOrderRow) -> None:
         """The job of an order that was handed in: handing it in again opens no second one."""
         requester, signed = self._requester, signed_of(order)
         try:

@@ -40,7 +40,7 @@ class JobRow(SQLModel, table=True):
     tx_hash: str
 
 
-class OrderRow(SQLModel, table=True):
+class SentOrderRow(SQLModel, table=True):
     """An order that was handed in, from before that until its job is known."""
 
     __tablename__ = "client_order"
@@ -160,7 +160,7 @@ class ClientStore:
         make_private_file(path)
         self._engine = create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _prepare)
-        rooms = (JobRow, OrderRow, RequestRow, ReceiptRow, SessionRow, PaidRow, ChargeRow)
+        rooms = (JobRow, SentOrderRow, RequestRow, ReceiptRow, SessionRow, PaidRow, ChargeRow)
         kinds = (*rooms, NonceRow, SubmissionRow)
         tables = [SQLModel.metadata.tables[str(kind.__tablename__)] for kind in kinds]
         SQLModel.metadata.create_all(self._engine, tables=tables)
@@ -181,7 +181,7 @@ class ClientStore:
         `submission` is an open order's keeper. `add_job` or `add_session` follows, or
         `forget_order`; else the next start of the program looks for its job.
         """
-        order = OrderRow(
+        order = SentOrderRow(
             job_id=job_id,
             submission=submission,
             is_session=batch is None,
@@ -193,19 +193,19 @@ class ClientStore:
             session.add_all(_request_rows(job_id, batch))
             session.commit()
 
-    def orders(self) -> list[OrderRow]:
+    def orders(self) -> list[SentOrderRow]:
         """Orders that were handed in and whose jobs are not known, oldest first."""
         with Session(self._engine) as session:
-            return list(session.exec(select(OrderRow).order_by(col(OrderRow.created_at))))
+            return list(session.exec(select(SentOrderRow).order_by(col(SentOrderRow.created_at))))
 
     def leave_order(self, job_id: str) -> None:
         """Nobody waits for an order's job any more: who settles sessions looks for it."""
-        self._change(OrderRow, job_id, submission="")
+        self._change(SentOrderRow, job_id, submission="")
 
     def forget_order(self, job_id: str) -> None:
         """Nothing was opened for an order, and nothing will be."""
         with Session(self._engine) as session:
-            if (order := session.get(OrderRow, job_id)) is not None:
+            if (order := session.get(SentOrderRow, job_id)) is not None:
                 session.delete(order)
                 session.execute(delete(RequestRow).where(col(RequestRow.job_id) == job_id))
                 session.commit()
@@ -218,7 +218,7 @@ class ClientStore:
         `batch` may be None where `add_order` has recorded its prompts.
         """
         with Session(self._engine) as session:
-            known = session.get(OrderRow, match.job_id)
+            known = session.get(SentOrderRow, match.job_id)
             session.add(_job_row(submission, match, created_at))
             if known is not None:
                 session.delete(known)
@@ -231,7 +231,7 @@ class ClientStore:
         with Session(self._engine) as session:
             session.add(_job_row(keeper, match, created_at))
             session.add(SessionRow(job_id=match.job_id, keeper=keeper))
-            if (known := session.get(OrderRow, match.job_id)) is not None:
+            if (known := session.get(SentOrderRow, match.job_id)) is not None:
                 session.delete(known)
             session.commit()
 
@@ -462,7 +462,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def signed_of(row: OrderRow) -> SignedOrder:
+def signed_of(row: SentOrderRow) -> SignedOrder:
     """The order that was handed in."""
     return msgspec.json.decode(row.signed_order, type=SignedOrder)
 

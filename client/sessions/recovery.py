@@ -25,7 +25,7 @@ from client.pipeline.pipeline import (
 )
 from client.pipeline.streams import Streams
 from client.pipeline.verify import RequestAnswer, ShardRootOf, ack_of_answers, at_least, states_of
-from client.records.store import ClientStore, JobRow, OrderRow, RequestRow, match_of, signed_of
+from client.records.store import ClientStore, JobRow, RequestRow, SentOrderRow, match_of, signed_of
 from core.money import pricing
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: For stages to end what ran when its program died.
 ENDED_WITHIN_S = 5.0
-Row = TypeVar("Row", OrderRow, JobRow)
+Row = TypeVar("Row", SentOrderRow, JobRow)
 log = get_logger(__name__)
 
 
@@ -92,7 +92,7 @@ class Recovery:
             log.info("a session stays open", job=row.job_id[:10], why=str(error))
             return False
 
-    async def _find(self, row: OrderRow) -> bool:
+    async def _find(self, row: SentOrderRow) -> bool:
         """The session that an order was opened as, if it was; False: it may still be opened."""
         signed = signed_of(row)
         if await is_nonce_used(self.chain, signed.order):
