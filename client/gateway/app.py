@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +28,7 @@ from client.gateway.openai.terms import terms_of
 from core.protocol.errors import HeadraceError, UsageError
 from core.runtime import logs, origin
 from core.runtime.logs import get_logger
+from core.runtime.network.pace import FramePace
 
 if TYPE_CHECKING:
     from client.gateway.gateway import Gateway
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 MAX_BODY_BYTES = 4 * 2**20
+#: Pieces of all uploads together in a second, of 64 KiB at most, and at once after a pause.
+UPLOADED_PIECES_PER_S, UPLOADED_BURST = 512.0, 256
 OFFERED = "models, chat/completions, completions, files, batches, receipts, jobs"
 _ASKED = (400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 _LOOKED = (400, 401, 404, 500, 503)
@@ -192,6 +195,7 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
 
 def _add_files(app: FastAPI, gateway: Gateway) -> None:
     files, one = gateway.files, schemas.object_of("file")
+    pace = FramePace(UPLOADED_PIECES_PER_S, UPLOADED_BURST)
     form = {"body": schemas.FILE_BODY, "body_type": "multipart/form-data"}
 
     @_offer(app, "POST", "/v1/files", one, 400, 401, 413, 429, 500, 503, **form)
@@ -199,7 +203,7 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
         """Keep a file, as `multipart/form-data` with `file` and `purpose`: a request of the key."""
         key = await authenticate(gateway, request)
         gateway.limiter.take_request(key)
-        row = await files.save(key.key_id, Upload(request.headers, request.stream()))
+        row = await files.save(key.key_id, Upload(request.headers, _paced(request.stream(), pace)))
         return json_response(file_json(row))
 
     @_offer(app, "GET", "/v1/files", schemas.LIST, *_LOOKED)
@@ -239,6 +243,13 @@ def _add_files(app: FastAPI, gateway: Gateway) -> None:
         key = await authenticate(gateway, request)
         await files.delete(file_id, _own(key))
         return json_response({"id": file_id, "object": "file", "deleted": True})
+
+
+async def _paced(pieces: AsyncIterator[bytes], pace: FramePace) -> AsyncIterator[bytes]:
+    """Pieces of an upload, as fast as all uploads together may come."""
+    async for piece in pieces:
+        yield piece
+        await pace.turn()
 
 
 def _add_batches(app: FastAPI, gateway: Gateway) -> None:

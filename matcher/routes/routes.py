@@ -28,7 +28,7 @@ from scheduler.routing.routing_table import prepare
 JOB_SLOTS = 8
 #: A promise is a lease: by its end the machine's own record shows what it set aside, or that it has
 #: dropped the job. Many announcements long: a late record does not free a machine.
-LEASE_MS = 10_000
+LEASE_MS = 5_000
 #: A latency changed when it moved by more than both; else every ping would make a new router.
 MOVED_MS, MOVED_SHARE = 1.0, 0.2
 #: Changed latencies make at most one new router in this time.

@@ -12,6 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from client.gateway import app
+from core.runtime.network.pace import FramePace
 from tests.client.gateway.world import World
 
 KIB = 2**10
@@ -187,3 +189,20 @@ def test_empty_files_count_as_blocks_and_are_listed_page_by_page(small: World) -
     other = {"authorization": f"Bearer {small.new_key('other')}"}
     page = httpx2.get(f"{small.base_url}/files", params={"after": names[0]}, headers=other)
     assert page.json()["data"] == []
+
+
+def test_all_uploads_together_share_a_pace(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = list[int]()
+
+    class Counted(FramePace):
+        async def turn(self) -> None:
+            turns.append(id(self))
+            await super().turn()
+
+    monkeypatch.setattr(app, "FramePace", Counted)
+    world = make_world()
+    for name in ("alice", "bob"):
+        assert upload(world, world.new_key(name), 256 * KIB).status_code == 200
+    assert len(turns) >= 4 and len(set(turns)) == 1

@@ -33,7 +33,15 @@ def json_response(
 def failed(
     error: HeadraceError, status: int | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An error as OpenAI clients read it."""
+    """An error as OpenAI clients read it.
+
+    It lets go of the frames that it went through, which hold the request's body: with what awaited
+    it, it is a cycle, and would keep them until such are looked for.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        before, seen.__traceback__, seen.__context__ = seen.__context__, None, None
+        seen = before
     return json_response(
         openai_error(error),
         status or error.http_status,

@@ -1,4 +1,4 @@
-"""How much may strangers have a machine do? So many turns a second, all of them together."""
+"""How much may many have a program do? So many turns a second, all of them together."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ async def test_after_the_lease_the_machines_own_word_counts(net: Net) -> None:
     net.serve((1, 0, 30), max_requests=1, memory_bytes=2**30)
     await net.tick()
     await net.daemon.matchmaker.open(sign_order(make_order(nonce=1)))
-    await net.pass_time(9)
+    await net.pass_time(4)
     with pytest.raises(NoCapacity):
         await net.daemon.matchmaker.open(sign_order(make_order(nonce=2)))
     await net.pass_time(3)
