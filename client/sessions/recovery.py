@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from client.orders.shard_roots import shard_roots
-from client.pipeline.on_chain import is_nonce_used
+from client.pipeline.on_chain import is_nonce_used, job_with_plan
 from client.pipeline.pipeline import (
     Match,
     Pipeline,
@@ -29,7 +29,7 @@ from client.records.store import ClientStore, JobRow, RequestRow, SentOrderRow, 
 from core.money import pricing
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
-from core.protocol.types import ZERO_HASH, Ack, ModelSpec, SamplingParams, SignedOrder
+from core.protocol.types import ZERO_HASH, JobState, ModelSpec, SamplingParams, SignedOrder
 from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
 
@@ -95,35 +95,39 @@ class Recovery:
     async def _find(self, row: SentOrderRow) -> bool:
         """The session that an order was opened as, if it was; False: it may still be opened."""
         signed = signed_of(row)
-        if await is_nonce_used(self.chain, signed.order):
-            match = await self.matcher.open_job(signed, self.chain.domain)
-            self.store.add_session(row.submission, match, int(self.clock.now()))
+        if await self.chain.now() > signed.order.deadline:  # what it locked returns
+            self.store.forget_order(row.job_id)
             return True
-        if await self.chain.now() <= signed.order.deadline:
+        if not await is_nonce_used(self.chain, signed.order):
             return False
-        self.store.forget_order(row.job_id)
+        match = await self.matcher.open_job(signed, self.chain.domain)
+        self.store.add_session(row.submission, match, int(self.clock.now()))
         return True
 
     async def _settle(self, row: JobRow) -> bool:
-        match, job_id = match_of(row), row.job_id
-        self.store.adopt_session(job_id, self.keeper.name)
-        self.store.set_state(job_id, "unacknowledged")
-        begun = [r for r in self.store.requests(job_id) if r.tokens == "[]"]
-        if begun:
+        match, job_id, store = match_of(row), row.job_id, self.store
+        store.adopt_session(job_id, self.keeper.name)
+        store.set_state(job_id, "unacknowledged")
+        found = await job_with_plan(self.chain, match)
+        is_over = found.state > JobState.MATCHED
+        begun = [request for request in store.requests(job_id) if request.tokens == "[]"]
+        if begun and not is_over:
             await self._learn(match, begun)
-        order = match.signed.order
-        answers, paid = delivered(self.store, job_id), self.store.paid(job_id)
+        order, answers = match.signed.order, delivered(store, job_id)
         # Of nothing, where nothing came: what the order locks comes back.
-        ack = at_least(ack_of_answers(answers, order, match.plan), paid)
+        ack = at_least(ack_of_answers(answers, order, match.plan), store.paid(job_id))
+        counts = ack.tokens_in, ack.tokens_out
+        if is_over:  # its stages brought the newest Ack that they had
+            counts = found.said["tokensIn"], found.said["tokensOut"]
         model = await self.chain.read("ModelRegistry", "specOf", order.model_id)
         unknown = [request.request_index for request in begun]
-        charges = self.store.charges(job_id)
-        due = charges_left(match, msgspec.convert(model, ModelSpec), ack, answers, unknown, charges)
-        self.store.put_charges(job_id, due)
-        signature = signing.sign(self.signer, self.chain.domain, ack)
-        await self.matcher.acknowledge(job_id, ack, signature, closing=True)
-        is_paid = ack.tokens_in or ack.tokens_out
-        self.store.set_state(job_id, "acknowledged" if is_paid else "abandoned")
+        charges = store.charges(job_id)
+        of_job = match, msgspec.convert(model, ModelSpec), counts
+        store.put_charges(job_id, charges_left(*of_job, answers, unknown, charges))
+        if not is_over:
+            signature = signing.sign(self.signer, self.chain.domain, ack)
+            await self.matcher.acknowledge(job_id, ack, signature, closing=True)
+        store.set_state(job_id, "acknowledged" if any(counts) else "abandoned")
         log.info("an earlier session is settled", job=job_id[:10], requests=len(answers))
         return True
 
@@ -172,11 +176,12 @@ class _LeftSession(Pipeline):
         await self.open(needs_all=False)
         try:
             order_hash, running = self._match.order_hash, self.outcome().unfinished
-            await self._push(*(wire.Cancel(order_hash, index) for index in sorted(running)))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ENDED_WITHIN_S):
-                    for index in running:
-                        await self._requests[index].done.wait()
+            if not self.is_broken:  # else the stages that are left sign for what they have
+                await self._push(*(wire.Cancel(order_hash, index) for index in sorted(running)))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ENDED_WITHIN_S):
+                        for index in running:
+                            await self._requests[index].done.wait()
             await self.cut()
             await self._push(wire.EndJob(order_hash))
             return self.outcome()
@@ -206,15 +211,15 @@ def delivered(store: ClientStore, job_id: str) -> dict[int, RequestAnswer]:
 def charges_left(
     match: Match,
     model: ModelSpec,
-    ack: Ack,
+    paid: tuple[int, int],
     answers: dict[int, RequestAnswer],
     begun: list[int],
     charges: dict[int, int],
 ) -> dict[int, int]:
-    """What requests without a charge are charged, so that all charges are what the Ack pays.
+    """What requests without a charge are charged, so that all charges are what the job pays.
 
-    What an Ack on the way paid beyond the answers is of the newest request that had `begun`. Of a
-    session that gave nothing nobody is charged.
+    `paid` are tokens in and out. What an Ack on the way paid beyond the answers is of the newest
+    request that had `begun`. Of a session that gave nothing nobody is charged.
     """
 
     def due_units(tokens_in: int, tokens_out: int) -> int:
@@ -233,7 +238,7 @@ def charges_left(
             tokens_out += len(answer.tokens)
             after = due_units(tokens_in, tokens_out)
             found[index], before = after - before, after
-    rest = due_units(ack.tokens_in, ack.tokens_out) - sum(charges.values()) - sum(found.values())
+    rest = due_units(*paid) - sum(charges.values()) - sum(found.values())
     last = max(found.keys() | set(begun), default=None)
     if rest > 0 and last is not None:
         found[last] = found.get(last, 0) + rest

@@ -386,3 +386,26 @@ async def test_a_session_that_gave_nothing_is_closed_and_its_whole_lock_comes_ba
     assert village.prepaid == PREPAID * NANO and village.paid_nano == 0
     states = {row.state for row in ClientStore(village.folder / "client.sqlite").jobs()}
     assert states == {"abandoned"}
+
+
+async def test_a_session_that_its_stages_brought_on_chain_is_charged_what_that_paid(
+    village: Village,
+) -> None:
+    await village.start((0, 3), (3, 6))
+    first = village.sessions()
+    heard = await hear(first.answer(ask(village, prompts(1, tokens=5)[0], "whole")))
+    assert heard.answered is not None
+    await until(lambda: not any(session._turns for session in first.sessions()))
+    await until(lambda: bool(village.acks))
+    village.died(first)
+    (match,) = village.matches
+    village.closed.add(match.job_id)
+    village.chain.end(match.job_id)
+    history = len(village.history)
+    second = village.sessions()
+    await second.recover()
+    store = ClientStore(village.folder / "client.sqlite")
+    assert [row.state for row in store.jobs()] == ["acknowledged"]
+    assert sum(store.charges(match.job_id).values()) == heard.answered.cost_units
+    assert len(village.history) == history, "nothing follows the end"
+    store.close()
