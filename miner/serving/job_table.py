@@ -301,13 +301,12 @@ class JobTable:
         if wanted > job.reserved:
             job.reserved = max(1, min(wanted, job.reserved + self.free_requests))
 
-    def _free_for(self, requester: str, proposer: str) -> int:
-        """Slots for another job of these two: what others propose and do not open is theirs."""
+    def _free_for(self, requester: str) -> int:
+        """Slots for another job of a requester: what others order and do not open takes none."""
         held = sum(
             job.reserved
             for job in self.jobs.values()
-            if not job.is_verified
-            and (job.order.requester == requester or job.proposer == proposer)
+            if not job.is_verified and job.order.requester == requester
         )
         return self.free_requests - held
 
@@ -340,7 +339,7 @@ class JobTable:
             terms=message.signed.terms,
             terms_bound=signing.binds_its_terms(message.signed),
         )
-        self._objections(admission.decide(offer, self._standing(message, peer)))
+        self._objections(admission.decide(offer, self._standing(message)))
         async with self._turn_of(peer):
             seen = await self.chain.view(order, signer)
         async with self._accepting:
@@ -373,7 +372,7 @@ class JobTable:
         known = await self.book.disk(self.book.store.job, order_hash)
         if known is not None and known.is_verified:
             raise Refused(admission.USED, "this order is being worked on")
-        standing = self._standing(message, peer)
+        standing = self._standing(message)
         self._objections(admission.decide(offer, standing))
         balance = seen.requester_balance - self._pending_units(order)
         seen = replace(seen, requester_balance=balance)
@@ -455,7 +454,7 @@ class JobTable:
             job = earlier
             yield job, index
 
-    def _standing(self, message: wire.Propose, peer: str) -> MinerState:
+    def _standing(self, message: wire.Propose) -> MinerState:
         order = message.signed.order
         # What the order itself holds, and the job that it continues, is given back.
         own = {signing.order_hash(order): self.jobs.get(signing.order_hash(order))}
@@ -471,7 +470,7 @@ class JobTable:
             takes_parts=self.serving is not None and self.serving.root_of is not None,
             price_in=self.terms.price_in,
             price_out=self.terms.price_out,
-            free_requests=self._free_for(order.requester, peer)
+            free_requests=self._free_for(order.requester)
             + sum(job.reserved for job in own.values() if job is not None),
             draining=self.is_draining,
         )
