@@ -67,8 +67,9 @@ class LoadAware:
         name = str(self._serial)
         needs: dict[str, Need] = {}
         for machine_id, layers in chain:  # which may come back to a machine
-            slots, tokens = needs.get(machine_id, Need(0, 0))
-            needs[machine_id] = Need(slots + 1, tokens + CONTEXT * len(layers))
+            known = needs.get(machine_id, Need(0, 0))
+            tokens = known.kv_tokens + CONTEXT * len(layers)
+            needs[machine_id] = Need(known.slots + 1, tokens)
         if not self._leases.hold(name, needs, int(now_s * 1e3), FOREVER_MS):
             raise RuntimeError("the reservation does not fit where the machines had room")
         self._names.setdefault(id(chain), []).append(name)

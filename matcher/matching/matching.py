@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from matcher.world import MatcherWorld
 
 ROUNDS = 3
-MAX_UNDER_WAY = 256
+MAX_UNDER_WAY, MAX_OF_ONE = 256, 32
 log = get_logger(__name__)
 
 
@@ -93,6 +93,7 @@ class Matchmaker:
         self._store, self._world, self._terms, self._clock = store, world, terms, clock
         self._queue_s = queue_s
         self._under_way: dict[str, asyncio.Task[Job]] = {}
+        self._asked_by: dict[str, str] = {}  # requesters of these, by job
         self._background: set[asyncio.Task[None]] = set()
         self._locking: dict[str, tuple[str, int]] = {}  # job: requester, units not yet on chain
         #: By requester: one balance is judged at a time.
@@ -111,17 +112,28 @@ class Matchmaker:
         job_id = signing.job_id(self._chain.domain, signed.order)
         task = self._under_way.get(job_id)
         if task is None:
-            if len(self._under_way) >= MAX_UNDER_WAY:
-                raise NoCapacity(
-                    "this matcher is busy",
-                    why=f"{MAX_UNDER_WAY} orders are being matched",
-                    next_step="try again in a moment",
-                )
+            self._check_room(signed.order.requester)
             opening = self._open(job_id, signed, goes_on)
             task = asyncio.create_task(opening, name=f"open {job_id[:10]}")
             self._under_way[job_id] = task
+            self._asked_by[job_id] = signed.order.requester
             task.add_done_callback(lambda done: self._forget(job_id, done))
         return await asyncio.shield(task)
+
+    def _check_room(self, requester: str) -> None:
+        """Raise NoCapacity where too many orders are being matched, of all or of this requester."""
+        ours = sum(asked_by == requester for asked_by in self._asked_by.values())
+        for many, most, whose in (
+            (len(self._under_way), MAX_UNDER_WAY, ""),
+            (ours, MAX_OF_ONE, "of this requester "),
+        ):
+            if many >= most:
+                raise NoCapacity(
+                    "this matcher is busy",
+                    why=f"{most} orders {whose}are being matched",
+                    next_step="try again in a moment",
+                    busy=True,
+                )
 
     def under_way(self, job_id: str) -> bool:
         """Whether an order is being matched at this moment, so that its job must wait."""
@@ -133,6 +145,7 @@ class Matchmaker:
 
     def _forget(self, job_id: str, done: asyncio.Task[Job]) -> None:
         self._under_way.pop(job_id, None)
+        self._asked_by.pop(job_id, None)
         self._locking.pop(job_id, None)
         if not done.cancelled():
             done.exception()  # seen here even when the caller has hung up
@@ -280,7 +293,8 @@ class Matchmaker:
                 barred = excluded | self._world.barred(signed.terms)
                 among = self._world.routes[order.model_id].would_do(order, barred)
                 line.failed(job_id)
-                if not among or not await line.turn(job_id, among, until_s, self._clock):
+                asked = job_id, among, until_s, self._clock, order.requester
+                if not among or not await line.turn(*asked):
                     return chosen
         finally:
             line.leave(job_id, self._now_ms())

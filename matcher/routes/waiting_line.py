@@ -1,4 +1,4 @@
-"""When is it this order's turn? Orders that find no free machine wait, first come first served."""
+"""When is it this order's turn? Orders that find no free machine wait, requesters by turns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ class WaitingLine:
     def __len__(self) -> int:
         return len(self._calls)
 
-    async def turn(self, name: str, among: frozenset[str], until_s: float, clock: Clock) -> bool:
+    async def turn(
+        self, name: str, among: frozenset[str], until_s: float, clock: Clock, owner: str = ""
+    ) -> bool:
         """Whether room on some of these machines appeared by then that no earlier order waits for.
 
         An order that is called and finds no chain calls this again and keeps its place; one that
         gives up calls `leave`.
         """
-        self._book.wait(name, int(clock.now() * 1000), among)
+        self._book.wait(name, int(clock.now() * 1000), among, owner)
         called = self._calls[name] = asyncio.Event()
         sleep = clock.sleep(until_s - clock.now())
         timer = asyncio.create_task(sleep, name=f"patience {name[:10]}")

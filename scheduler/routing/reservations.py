@@ -68,6 +68,8 @@ class _Waiting:
     since_ms: int
     tried: int  # the version at which it found no room
     among: frozenset[str] | None  # machines that would do; None: any
+    owner: str = ""
+    rank: int = 0  # above those of its owner's that waited before it
 
 
 @dataclass(slots=True)
@@ -83,8 +85,8 @@ class Ignored:
 class Reservations:
     """Leases over machines. A name is free, waiting, or held.
 
-    Requests that wait are served in order of arrival: none takes a machine that an earlier one
-    awaits. ``version`` grows whenever room appears, so nobody is woken in vain.
+    Requests that wait are served in order of arrival, their owners by turns: none takes a machine
+    that an earlier one awaits. ``version`` grows whenever room appears, so nobody is woken in vain.
     """
 
     version: int = 0
@@ -175,9 +177,12 @@ class Reservations:
             self._end(name, now_ms)
         return over
 
-    def wait(self, name: str, now_ms: int, among: frozenset[str] | None = None) -> int:
+    def wait(
+        self, name: str, now_ms: int, among: frozenset[str] | None = None, owner: str = ""
+    ) -> int:
         """Stand in the queue for room on these machines (None: any); how many are before it.
 
+        An owner's second request stands behind the first ones of all others that wait, and so on.
         Waiting twice keeps the place. LeaseError for who holds a lease.
         """
         if name in self._leases:
@@ -185,7 +190,12 @@ class Reservations:
         if name in self._queue:
             self._queue[name].among = among
         else:
-            self._queue[name] = _Waiting(now_ms, self.version, among)
+            same = (waiting.rank for waiting in self._queue.values() if waiting.owner == owner)
+            rank = max(same, default=-1) + 1
+            later = [other for other, waiting in self._queue.items() if waiting.rank > rank]
+            self._queue[name] = _Waiting(now_ms, self.version, among, owner, rank)
+            for other in later:
+                self._queue.move_to_end(other)
         return list(self._queue).index(name)
 
     def due(self) -> str | None:

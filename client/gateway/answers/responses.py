@@ -40,8 +40,7 @@ def failed(
     """
     seen: BaseException | None = error
     while seen is not None:
-        before, seen.__traceback__, seen.__context__ = seen.__context__, None, None
-        seen = before
+        seen = seen.with_traceback(None).__context__
     return json_response(
         openai_error(error),
         status or error.http_status,

@@ -18,7 +18,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import ZERO_ADDRESS, JobState
-from matcher.matching.matching import MAX_UNDER_WAY, Continuation
+from matcher.matching.matching import MAX_OF_ONE, MAX_UNDER_WAY, Continuation
 from matcher.records.jobs import Job
 from tests.town.fleet import PRICE_IN, SPEC, machine_key, make_order
 from tests.town.matcher import Net
@@ -381,12 +381,21 @@ async def test_after_the_lease_the_machines_own_word_counts(net: Net) -> None:
 async def test_more_orders_at_once_than_it_can_hold_are_turned_away(net: Net) -> None:
     net.serve((1, 0, 30), max_requests=10_000, kv_free_tokens=10**6, memory_bytes=2**30)
     await net.tick()
-    orders = [sign_order(make_order(nonce=nonce)) for nonce in range(MAX_UNDER_WAY + 3)]
+    askers = [key(200 + number) for number in range(MAX_UNDER_WAY // MAX_OF_ONE + 1)]
+    net.chain.prepaid |= {asker.address: 10**9 for asker in askers}
+    orders = [
+        sign_order(make_order(requester=asker.address, nonce=nonce), asker)
+        for asker in askers
+        for nonce in range(MAX_OF_ONE + 3)
+    ]
     found = await asyncio.gather(
         *(net.daemon.matchmaker.open(signed) for signed in orders), return_exceptions=True
     )
-    assert sum(isinstance(each, NoCapacity) for each in found) == 3
+    refused = [each for each in found if isinstance(each, NoCapacity)]
     assert net.chain.called == ["openMatched"] * MAX_UNDER_WAY
+    assert len(refused) == len(orders) - MAX_UNDER_WAY
+    # The last two find the matcher full.
+    assert sum("of this requester" in each.why for each in refused) == 3 * (len(askers) - 2)
 
 
 # --- in line ---
@@ -427,6 +436,27 @@ async def test_orders_that_find_every_slot_taken_are_matched_first_come_first_se
         assert (await asyncio.wait_for(waiting[number], 30)).state == "Matched"
     assert not waiting[2].done() and patient.daemon.world.waiting == 1
     waiting[2].cancel()
+
+
+async def test_whose_orders_fill_the_line_makes_a_newcomer_wait_for_one_of_them(
+    patient: Net,
+) -> None:
+    await patient.tick()
+    running = [await opened(patient, nonce) for nonce in (1, 2)]
+    many = [await in_line(patient, nonce) for nonce in (3, 4, 5, 6)]
+    newcomer = key(200)
+    patient.chain.prepaid[newcomer.address] = 10**9
+    order = sign_order(make_order(requester=newcomer.address), newcomer)
+    asking = asyncio.create_task(patient.daemon.matchmaker.open(order))
+    async with asyncio.timeout(30):
+        while patient.daemon.world.waiting < 5:
+            await asyncio.sleep(0.01)
+    for number, job in enumerate(running):
+        patient.daemon.world.release(job.job_id, int(patient.clock.now() * 1000))
+        assert (await asyncio.wait_for((many[0], asking)[number], 30)).state == "Matched"
+    assert not any(task.done() for task in many[1:])
+    for task in many[1:]:
+        task.cancel()
 
 
 async def test_a_machine_that_joins_ends_the_wait(patient: Net) -> None:

@@ -215,6 +215,20 @@ def test_shrunken_machine_takes_nothing_until_enough_ended() -> None:
     assert book.hold("y", {"a": Need(1, 40)}, 3, 10)
 
 
+def test_owners_take_turns_and_each_ones_own_stay_in_order() -> None:
+    book = Reservations()
+    for number in range(3):
+        book.wait(f"a{number}", 0, owner="a")
+    book.wait("b0", 1, owner="b")
+    book.wait("c0", 2, owner="c")
+    book.wait("b1", 3, owner="b")
+    assert book.waiting() == ("a0", "b0", "c0", "a1", "b1", "a2")
+    book.release("a0", 4)
+    book.release("a1", 5)
+    book.wait("a3", 6, owner="a")
+    assert book.waiting() == ("b0", "c0", "b1", "a2", "a3"), "nobody passes its own"
+
+
 class Book(RuleBasedStateMachine):
     """Any sequence of moves keeps every machine's count equal to the sum of the leases that run."""
 
