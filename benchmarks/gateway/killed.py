@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,15 +22,17 @@ from tests.client.gateway.reckoning import (
     IN_BATCH,
     IN_CHAT,
     LINES,
-    OPENING_FEE,
     TOKENS,
     WHILE_CANCELLING,
     accounts,
     begin_batch,
-    body,
     check_answers,
     ended,
     is_quiet,
+    killed_in_a_batch,
+    killed_in_a_chat,
+    killed_while_cancelling,
+    open_up,
     some_tokens,
 )
 from tests.town.village import Village
@@ -46,36 +48,24 @@ SETTLED_WITHIN_S = 60.0
 async def _village(model_dir: Path) -> AsyncIterator[Village]:
     with tempfile.TemporaryDirectory() as folder:
         village = Village(Path(folder), model_dir)
-        village.opening_fee = OPENING_FEE
-        await village.start((0, 3), (3, 6))
-        village.tend()
+        await open_up(village)
         try:
             yield village
         finally:
             await village.close()
 
 
+async def _in_a_chat(village: Village, point: Point) -> tuple[str, str]:
+    return await killed_in_a_chat(village, point), ""
+
+
+KILLED = {"chat": _in_a_chat, "batch": killed_in_a_batch, "cancel": killed_while_cancelling}
+
+
 async def _killed(model_dir: Path, point: Point, kind: str) -> bool:
     """Whether keys, receipts and chain agree after a kill there, and no line was bought twice."""
     async with _village(model_dir) as village:
-        first = await Mortal(village).begin(point)
-        secret, name = await first.new_key(), ""
-        if kind == "chat":
-            asking = asyncio.create_task(_chat(first, secret))
-            await first.dead()
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-        elif kind == "batch":
-            name = await begin_batch(first, secret, LINES)
-            await first.dead()
-        else:
-            with village.held(TOKENS // 2):
-                name = await begin_batch(first, secret, LINES)
-                await first.until(lambda: some_tokens(village))
-                with suppress(Exception):
-                    async with asyncio.timeout(5):
-                        await first.post(secret, f"/batches/{name}/cancel")
-                await first.dead()
+        secret, name = await KILLED[kind](village, point)
         second = await Mortal(village).begin()
         try:
             async with asyncio.timeout(SETTLED_WITHIN_S):
@@ -88,11 +78,6 @@ async def _killed(model_dir: Path, point: Point, kind: str) -> bool:
             return False
         finally:
             await second.end()
-
-
-async def _chat(gateway: Mortal, secret: str) -> None:
-    for number in range(2):
-        await gateway.post(secret, "/completions", json=body(number))
 
 
 async def _is_whole(

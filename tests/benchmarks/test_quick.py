@@ -29,7 +29,7 @@ PARTS = {
         "loss",
         "robustness",
     ),
-    "gateway": ("help", "overhead", "throughput", "streams", "memory", "pages"),
+    "gateway": ("help", "overhead", "throughput", "streams", "memory", "killed", "pages"),
     "engine": (
         "decode",
         "exactness",

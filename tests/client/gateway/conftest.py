@@ -10,6 +10,9 @@ import openai
 import pytest
 
 from tests.client.gateway.world import World
+from tests.client.sessions.conftest import model_dir, village
+
+__all__ = ["client", "make_world", "model_dir", "village", "world"]
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,13 @@ IN_BATCH = [
     Point(Batches, "_end"),
     Point(Batches, "_end", is_after=True),
 ]
+
+
+async def open_up(village: Village) -> None:
+    """Two machines that serve its model, for orders that cost a fee to open."""
+    village.opening_fee = OPENING_FEE
+    await village.start((0, 3), (3, 6))
+    village.tend()
 
 
 def ids_of(number: int) -> list[int]:
@@ -165,3 +174,42 @@ async def some_tokens(village: Village) -> bool:
         for run in job.runs.values()
     ]
     return bool(runs) and all(len(run.tokens) >= TOKENS // 2 - 1 for run in runs)
+
+
+async def killed_in_a_chat(village: Village, point: Point) -> str:
+    """A gateway that dies there while it answers two requests; their key."""
+    gateway = await Mortal(village).begin(point)
+    secret = await gateway.new_key()
+
+    async def ask() -> None:
+        for number in range(2):
+            await gateway.post(secret, "/completions", json=body(number))
+
+    asking = asyncio.create_task(ask())
+    await gateway.dead()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    return secret
+
+
+async def killed_in_a_batch(village: Village, point: Point) -> tuple[str, str]:
+    """A gateway that dies there while it runs a batch; its key and the batch."""
+    gateway = await Mortal(village).begin(point)
+    secret = await gateway.new_key()
+    name = await begin_batch(gateway, secret, LINES)
+    await gateway.dead()
+    return secret, name
+
+
+async def killed_while_cancelling(village: Village, point: Point) -> tuple[str, str]:
+    """A gateway that dies there while a batch, half of whose tokens are there, is cancelled."""
+    gateway = await Mortal(village).begin(point)
+    secret = await gateway.new_key()
+    with village.held(TOKENS // 2):
+        name = await begin_batch(gateway, secret, LINES)
+        await gateway.until(lambda: some_tokens(village))
+        with suppress(Exception):
+            async with asyncio.timeout(5):
+                await gateway.post(secret, f"/batches/{name}/cancel")
+        await gateway.dead()
+    return secret, name

@@ -6,14 +6,10 @@ The next start pays for what came, charges it, and takes a batch up where it was
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from client.context import Model
-from devnet.models.tiny_models import write_tiny_model
 from tests.client.gateway.mortal import Mortal, Point
 from tests.client.gateway.reckoning import (
     IN_BATCH,
@@ -28,43 +24,24 @@ from tests.client.gateway.reckoning import (
     check_answers,
     ended,
     is_quiet,
+    killed_in_a_batch,
+    killed_in_a_chat,
+    killed_while_cancelling,
+    open_up,
     some_tokens,
 )
 from tests.town.village import Village
 
 
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", "llama", layers=6)
-
-
 @pytest.fixture
-async def village(
-    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Village]:
-    monkeypatch.setattr(Model, "folder", lambda model, settings: model_dir)
-    village = Village(tmp_path, model_dir)
-    village.opening_fee = OPENING_FEE
-    await village.start((0, 3), (3, 6))
-    village.tend()
-    yield village
-    await village.close()
+async def village(village: Village) -> Village:
+    await open_up(village)
+    return village
 
 
 @pytest.mark.parametrize("point", IN_CHAT, ids=str)
 async def test_killed_in_a_chat(village: Village, point: Point) -> None:
-    first = await Mortal(village).begin(point)
-    secret = await first.new_key()
-
-    async def ask() -> None:
-        for number in range(2):
-            await first.post(secret, "/completions", json=body(number))
-
-    asking = asyncio.create_task(ask())
-    await first.dead()
-    asking.cancel()
-    with suppress(asyncio.CancelledError, Exception):
-        await asking
+    secret = await killed_in_a_chat(village, point)
     second = await Mortal(village).begin()
     try:
         await second.until(lambda: is_quiet(village, second))
@@ -78,10 +55,7 @@ async def test_killed_in_a_chat(village: Village, point: Point) -> None:
 
 @pytest.mark.parametrize("point", IN_BATCH, ids=str)
 async def test_killed_in_a_batch(village: Village, model_dir: Path, point: Point) -> None:
-    first = await Mortal(village).begin(point)
-    secret = await first.new_key()
-    name = await begin_batch(first, secret, LINES)
-    await first.dead()
+    secret, name = await killed_in_a_batch(village, point)
     second = await Mortal(village).begin()
     try:
         batch = await ended(second, secret, name)
@@ -100,15 +74,7 @@ async def test_killed_in_a_batch(village: Village, model_dir: Path, point: Point
 async def test_killed_while_a_batch_is_cancelled(
     village: Village, model_dir: Path, point: Point
 ) -> None:
-    first = await Mortal(village).begin(point)
-    secret = await first.new_key()
-    with village.held(TOKENS // 2):
-        name = await begin_batch(first, secret, LINES)
-        await first.until(lambda: some_tokens(village))
-        with suppress(Exception):
-            async with asyncio.timeout(5):
-                await first.post(secret, f"/batches/{name}/cancel")
-        await first.dead()
+    secret, name = await killed_while_cancelling(village, point)
     second = await Mortal(village).begin()
     try:
         batch = await ended(second, secret, name)
