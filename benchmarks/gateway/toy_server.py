@@ -61,6 +61,8 @@ class Toy:
         operators = (PLAN[0].operator,)
         yield Answered("0x" + "11" * 32, 0, operators, tokens, count, "length", cost, False)
 
+    async def recover(self) -> None: ...
+
     async def close(self) -> None: ...
 
 

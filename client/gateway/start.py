@@ -143,6 +143,10 @@ async def serving(gateway: Gateway, host: str, port: int) -> AsyncIterator[Gatew
         recovery = asyncio.create_task(recover(gateway), name="recovery")
         stack.push_async_callback(_end, recovery)
         await asyncio.wait({recovery}, timeout=RECOVERED_WITHIN_S)
+        if recovery.done():
+            recovery.result()
+        else:
+            recovery.add_done_callback(_tell_failure)
         ours, counts = gateway.settings.gateway, gateway.metrics.registry
         await counts.serve_while(stack, ours.metrics_port, ours.metrics_host)
         app = make_app(gateway)
@@ -257,6 +261,11 @@ def _answered(job: JobRow, request: StoredRow, cost_units: int) -> Answered:
     place, finish = (job.job_id, request.request_index), request.finish
     is_partial = not finish
     return Answered(*place, operators, tokens_in, tokens_out, finish, cost_units, is_partial)
+
+
+def _tell_failure(recovery: asyncio.Task[Any]) -> None:
+    if not recovery.cancelled() and (error := recovery.exception()) is not None:
+        log.error("what an earlier start left is not all paid", exc_info=error)
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

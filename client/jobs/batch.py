@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from client.jobs.earlier import left_jobs
@@ -50,7 +49,7 @@ from core.protocol.types import (
     Terms,
 )
 from core.protocol.units import whole_units
-from core.runtime import origin
+from core.runtime import origin, retry
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import StreamIdentity
@@ -66,7 +65,6 @@ ACK_TRIES = 5
 PAUSE_S, SHORT_PAUSE_S, LONGEST_PAUSE_S = 1.0, 0.25, 8.0
 MATCHED_WITHIN_S = 5.0  # our node may be a block behind the matcher's
 LOOK_AGAIN_S = 0.5
-NOTHING: Mapping[int, RequestState] = MappingProxyType({})
 
 
 class BatchWatcher(Protocol):
@@ -293,10 +291,6 @@ class _Submission:
                 paid = JobState.DELIVERED <= state <= JobState.SETTLED
                 requester.store.set_state(job.match.job_id, "acknowledged" if paid else "abandoned")
                 continue
-            for answer in job.answers:
-                for place, token in enumerate(answer.tokens):
-                    self._watcher.token(answer.prompt.custom_id, place, token)
-                answer.shown = len(answer.tokens)
             self._watcher.job_opened(job.match)
             outcome = await self._stream(
                 job.match, job.batch, job.answers, job.known, goes_on=goes_on
@@ -385,24 +379,24 @@ class _Submission:
         match: Match,
         batch: PromptBatch,
         answers: Sequence[Ongoing],
-        known: Mapping[int, RequestState] = NOTHING,
+        known: Mapping[int, RequestState] | None = None,
         *,
         goes_on: bool = True,
     ) -> PipelineOutcome:
         """Stream the job and keep what it gave; it is paid while others go on. No HeadraceError.
 
-        `known` are requests that an earlier run has ended; unless it `goes_on`, all end here.
+        `known` are requests that an earlier run of the job has ended, None: there was none. Unless
+        it `goes_on`, all end here.
         """
         run = self._job_run(match, batch, answers, known)
-        is_earlier = known is not NOTHING
         try:
             await self._learn_roots(match)
-            await run.open(needs_all=not is_earlier)
-            if is_earlier:
+            await run.open(needs_all=known is None)
+            if known is not None:
                 await run.catch_up()
         except HeadraceError as error:
             await run.close()
-            given = {i: state.answer for i, state in known.items() if state.tokens}
+            given = {i: state.answer for i, state in (known or {}).items() if state.tokens}
             await pay(self._requester, Due(match, given), self._policy, self._watcher)
             failed = dict.fromkeys(range(len(batch.prompts)), error)
             return PipelineOutcome({}, failed, lost=run.outcome().lost, was_opened=False)
@@ -435,7 +429,7 @@ class _Submission:
         match: Match,
         batch: PromptBatch,
         answers: Sequence[Ongoing],
-        known: Mapping[int, RequestState],
+        known: Mapping[int, RequestState] | None,
     ) -> JobRun:
         """A run whose answers are stored as they finish."""
         requester, watcher, roots = self._requester, self._watcher, self._shard_roots
@@ -500,7 +494,7 @@ class _Submission:
 
 def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
     """Seconds to wait after so many failures in a row: twice as long each time, up to eight."""
-    return min(first_s * 2.0**failures, LONGEST_PAUSE_S)
+    return retry.pause_s(failures, first_s, LONGEST_PAUSE_S)
 
 
 async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:

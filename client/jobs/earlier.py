@@ -7,17 +7,23 @@ earlier jobs, `first_step` of them (`client/jobs/failover.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from client.jobs.failover import Ongoing
 from client.orders.orders import Prompt, PromptBatch
 from client.pipeline.pipeline import Match, RequestState
-from client.records.store import ClientStore, JobRow, RequestRow, match_of
-from core.protocol import commit
+from client.records.store import (
+    ClientStore,
+    JobRow,
+    RequestRow,
+    match_of,
+    prompt_of,
+    tokens_of,
+)
 from core.protocol.errors import Interrupted
-from core.protocol.types import SamplingParams, SignedReceipt
+from core.protocol.types import SignedReceipt
 
 #: States of jobs that may still have to be paid.
 UNSETTLED = ("open", "unacknowledged")
@@ -65,10 +71,9 @@ def whole_answers(store: ClientStore, submission: str) -> list[WholeAnswer]:
     found = dict[str, WholeAnswer]()
     for job in store.jobs_of(submission):
         for row in store.requests(job.job_id):
-            answer = ongoing_of(row)
-            said = _tokens(row)
-            if finish := _finish(row, said):
-                tokens = (*answer.tokens, *said)
+            asked, said = prompt_of(row), tokens_of(row)
+            if finish := _finish(row, asked, said):
+                tokens = (*ongoing_of(asked).tokens, *said)
                 place = job, row.request_index
                 found[row.custom_id] = WholeAnswer(row.custom_id, tokens, finish, *place)
     return list(found.values())
@@ -85,11 +90,14 @@ def taken_up(store: ClientStore, submission: str, prompts: Sequence[Prompt]) -> 
     answers = []
     for prompt in prompts:
         row = known.get(prompt.custom_id)
-        said = () if row is None else _tokens(row)
-        if row is None or not (said or _sampling(row).first_step):
+        if row is None:
             answers.append(Ongoing(prompt))
             continue
-        answer = ongoing_of(row)
+        asked, said = prompt_of(row), tokens_of(row)
+        if not (said or asked.sampling.first_step):
+            answers.append(Ongoing(prompt))
+            continue
+        answer = ongoing_of(asked)
         if answer.key_index is None:
             answer.key_index = row.request_index
         answer.tokens += said
@@ -99,17 +107,13 @@ def taken_up(store: ClientStore, submission: str, prompts: Sequence[Prompt]) -> 
     return answers
 
 
-def ongoing_of(row: RequestRow) -> Ongoing:
+def ongoing_of(asked: Prompt) -> Ongoing:
     """The answer that a request gives a part of, as it stood before that."""
-    sampling, ids = _sampling(row), _ids(row)
-    before = sampling.first_step
-    start = len(ids) - before
-    whole = msgspec.structs.replace(
-        sampling, max_new_tokens=sampling.max_new_tokens + before, first_step=0
-    )
-    prompt = Prompt(row.custom_id, ids[:start], whole, commit.unhex(row.salt))
-    tokens = list(ids[start:])
-    return Ongoing(prompt, tokens, [None] * before, sampling.key_index)
+    before, most = asked.sampling.first_step, asked.sampling.max_new_tokens
+    start = len(asked.ids) - before
+    whole = msgspec.structs.replace(asked.sampling, max_new_tokens=most + before, first_step=0)
+    first = replace(asked, ids=asked.ids[:start], sampling=whole)
+    return Ongoing(first, list(asked.ids[start:]), [None] * before, asked.sampling.key_index)
 
 
 def _receipts(store: ClientStore, job_id: str) -> dict[int, dict[int, SignedReceipt]]:
@@ -126,36 +130,25 @@ def _left(
     following: Mapping[str, RequestRow],
     receipts: Mapping[int, dict[int, SignedReceipt]],
 ) -> LeftJob:
-    prompts = [Prompt(r.custom_id, _ids(r), _sampling(r), commit.unhex(r.salt)) for r in rows]
+    prompts = [prompt_of(row) for row in rows]
     known = dict[int, RequestState]()
-    for row in rows:
-        said, after = _tokens(row), following.get(row.custom_id)
+    for row, asked in zip(rows, prompts, strict=True):
+        said, after = tokens_of(row), following.get(row.custom_id)
         if after is not None and not said:
-            said = _ids(after)[len(_ids(row)) :]
-        finish = "" if after is not None else _finish(row, said)
+            said = prompt_of(after).ids[len(asked.ids) :]
+        finish = "" if after is not None else _finish(row, asked, said)
         if after is not None or finish:
-            state = RequestState(_ids(row), _sampling(row).max_new_tokens, list(said))
+            state = RequestState(asked.ids, asked.sampling.max_new_tokens, list(said))
             state.logprobs = [None] * len(said)
             state.receipts = dict(receipts.get(row.request_index, {}))
             state.finish, state.failure = finish, None if finish else Interrupted()
             state.done.set()
             known[row.request_index] = state
-    return LeftJob(match_of(job), PromptBatch.of(prompts), [ongoing_of(r) for r in rows], known)
+    answers = [ongoing_of(asked) for asked in prompts]
+    return LeftJob(match_of(job), PromptBatch.of(prompts), answers, known)
 
 
-def _finish(row: RequestRow, said: Sequence[int]) -> str:
+def _finish(row: RequestRow, asked: Prompt, said: Sequence[int]) -> str:
     """Why a row's answer ended, whether its stages signed for it or not; "" where it is not all."""
-    is_full = len(said) >= _sampling(row).max_new_tokens
+    is_full = len(said) >= asked.sampling.max_new_tokens
     return row.finish or ("length" if is_full else "")
-
-
-def _ids(row: RequestRow) -> tuple[int, ...]:
-    return msgspec.json.decode(row.prompt_ids, type=tuple[int, ...])
-
-
-def _tokens(row: RequestRow) -> tuple[int, ...]:
-    return msgspec.json.decode(row.tokens, type=tuple[int, ...])
-
-
-def _sampling(row: RequestRow) -> SamplingParams:
-    return msgspec.json.decode(row.sampling, type=SamplingParams)

@@ -17,8 +17,8 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import Field, Session, SQLModel, col, create_engine, select, text
 
 from client.records.statements import Statement, Transaction, writing
-from core.protocol import ids, signing
-from core.protocol.types import SignedOrder, SignedReceipt, Stage
+from core.protocol import commit, ids, signing
+from core.protocol.types import SamplingParams, SignedOrder, SignedReceipt, Stage
 from core.runtime.folders import make_private_file
 
 if TYPE_CHECKING:
@@ -160,9 +160,8 @@ class ClientStore:
         make_private_file(path)
         self._engine = create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _prepare)
-        rooms = (JobRow, SentOrderRow, RequestRow, ReceiptRow, SessionRow, PaidRow, ChargeRow)
-        kinds = (*rooms, NonceRow, SubmissionRow)
-        tables = [SQLModel.metadata.tables[str(kind.__tablename__)] for kind in kinds]
+        names = ("job", "order", "request", "receipt", "session", "submission", "nonce", "paid")
+        tables = [SQLModel.metadata.tables[f"client_{name}"] for name in (*names, "charge")]
         SQLModel.metadata.create_all(self._engine, tables=tables)
 
     def close(self) -> None:
@@ -460,6 +459,20 @@ def _request_values(job_id: str, index: int, prompt: Prompt) -> dict[str, Any]:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def prompt_of(row: RequestRow) -> Prompt:
+    """What a request asks for."""
+    from client.orders.orders import Prompt
+
+    ids = msgspec.json.decode(row.prompt_ids, type=tuple[int, ...])
+    sampling = msgspec.json.decode(row.sampling, type=SamplingParams)
+    return Prompt(row.custom_id, ids, sampling, commit.unhex(row.salt))
+
+
+def tokens_of(row: RequestRow) -> tuple[int, ...]:
+    """What came of it."""
+    return msgspec.json.decode(row.tokens, type=tuple[int, ...])
 
 
 def signed_of(row: SentOrderRow) -> SignedOrder:

@@ -25,11 +25,20 @@ from client.pipeline.pipeline import (
 )
 from client.pipeline.streams import Streams
 from client.pipeline.verify import RequestAnswer, ShardRootOf, ack_of_answers, at_least, states_of
-from client.records.store import ClientStore, JobRow, RequestRow, SentOrderRow, match_of, signed_of
+from client.records.store import (
+    ClientStore,
+    JobRow,
+    RequestRow,
+    SentOrderRow,
+    match_of,
+    prompt_of,
+    signed_of,
+    tokens_of,
+)
 from core.money import pricing
 from core.protocol import signing, wire
 from core.protocol.errors import HeadraceError
-from core.protocol.types import ZERO_HASH, JobState, ModelSpec, SamplingParams, SignedOrder
+from core.protocol.types import ZERO_HASH, JobState, ModelSpec, SignedOrder
 from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
 
@@ -190,9 +199,8 @@ class _LeftSession(Pipeline):
 
 
 def _state_of(row: RequestRow) -> RequestState:
-    prompt = msgspec.json.decode(row.prompt_ids, type=tuple[int, ...])
-    sampling = msgspec.json.decode(row.sampling, type=SamplingParams)
-    return RequestState(prompt, sampling.max_new_tokens)
+    asked = prompt_of(row)
+    return RequestState(asked.ids, asked.sampling.max_new_tokens)
 
 
 def delivered(store: ClientStore, job_id: str) -> dict[int, RequestAnswer]:
@@ -200,11 +208,10 @@ def delivered(store: ClientStore, job_id: str) -> dict[int, RequestAnswer]:
     answers = {}
     states = states_of(signed for _, signed in store.receipts(job_id))
     for request in store.requests(job_id):
-        tokens = msgspec.json.decode(request.tokens, type=tuple[int, ...])
-        if tokens:
-            prompt = msgspec.json.decode(request.prompt_ids, type=tuple[int, ...])
+        if tokens := tokens_of(request):
             root = states.get(request.request_index, ZERO_HASH)
-            answers[request.request_index] = RequestAnswer(prompt, tokens, root)
+            answer = RequestAnswer(prompt_of(request).ids, tokens, root)
+            answers[request.request_index] = answer
     return answers
 
 

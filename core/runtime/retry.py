@@ -9,6 +9,8 @@ from typing import TypeVar
 from core.protocol.errors import HeadraceError
 
 T = TypeVar("T")
+#: No wait is a billion times the first one, and a much larger power of two is no float.
+_DOUBLED_AT_MOST = 30
 Failures = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 
@@ -25,6 +27,11 @@ class Backoff:
     max_s: float = 5.0
     jitter_s: float = 0.5
     factor: float = 2.0
+
+
+def pause_s(failures: int, first_s: float, longest_s: float) -> float:
+    """Seconds to wait after so many failures in a row, any number: each time twice as long."""
+    return min(first_s * 2.0 ** min(failures, _DOUBLED_AT_MOST), longest_s)
 
 
 def is_retryable(error: Exception) -> bool:

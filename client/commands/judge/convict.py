@@ -6,19 +6,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
-
 from client.audit.contradictions import Contradiction, find
 from client.audit.evidence import AuditCase, Delegation, PromptOpening, case_of_job
 from client.audit.investigation import open_evidence, read_delegation, resolve_job
 from client.context import Context, open_context, open_store
-from client.orders.orders import Prompt, PromptBatch
-from client.records.store import RequestRow
+from client.orders.orders import PromptBatch
+from client.records.store import RequestRow, prompt_of
 from core.chain.chain import Sent
 from core.protocol import commit, ids, wire
 from core.protocol.errors import ConfigError, ContractRefused, UsageError
 from core.protocol.signing import DigestSigner
-from core.protocol.types import SamplingParams
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
@@ -54,17 +51,7 @@ def _asked(case: AuditCase, rows: Sequence[RequestRow]) -> dict[int, PromptOpeni
     """The prompts of a batch of ours, as its order commits to them."""
     if case.order.is_open or len(rows) != case.order.requests:
         return {}
-    batch = PromptBatch.of(
-        [
-            Prompt(
-                row.custom_id,
-                tuple(msgspec.json.decode(row.prompt_ids, type=list[int])),
-                msgspec.json.decode(row.sampling, type=SamplingParams),
-                commit.unhex(row.salt),
-            )
-            for row in rows
-        ]
-    )
+    batch = PromptBatch.of([prompt_of(row) for row in rows])
     found = {}
     for index, prompt in enumerate(batch.prompts):
         proof, salt = batch.opening(index), commit.to_hex(prompt.salt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from client.context import open_context
-from client.wallet import dispute_credits, dues
+from client.wallet import DEBTORS, dispute_credits, dues
 from core.chain.chain import Chain
 from core.dispute.game.game_log import GAME
 from core.protocol.errors import ContractRefused, UsageError
@@ -14,7 +14,7 @@ from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 
 #: Contract with credits of disputes → field of `CollectedCredit`.
-FIELDS = {GAME: "game", "JuryArbitrator": "jury", "MinerRegistry": "registry"}
+FIELDS = dict(zip(DEBTORS, ("game", "jury", "registry"), strict=True))
 
 
 class CollectedCredit(Result, frozen=True, forbid_unknown_fields=False, kw_only=True):

@@ -37,6 +37,7 @@ from client.sessions.answering import AskTerms
 from core.protocol.errors import DeadlinePassed, HeadraceError, Interrupted, UsageError
 from core.runtime import logs, tracing
 from core.runtime.logs import get_logger
+from core.runtime.retry import Backoff, pause_s, retry
 
 if TYPE_CHECKING:
     from sqlmodel import Session
@@ -61,7 +62,8 @@ GONE_AFTER_S = 3600
 OVER = ("completed", "failed", "expired", "cancelled")
 MOST_METADATA = 16
 #: Between two tries of what nobody can serve now.
-LONGEST_PAUSE_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+PATIENT = Backoff(attempts=None, timeout_s=None, initial_s=FIRST_PAUSE_S, max_s=LONGEST_PAUSE_S)
 T = TypeVar("T")
 
 
@@ -244,16 +246,7 @@ class Batches:
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         """What a step gives, once nothing is in its way that time may remove."""
-        failures = 0
-        while True:
-            try:
-                return await step()
-            except HeadraceError as error:
-                if not error.retryable:
-                    raise
-                log.info("a batch waits", why=str(error))
-            await self.clock.sleep(min(2.0**failures, LONGEST_PAUSE_S))
-            failures += 1
+        return await retry(step, on=_may_pass, backoff=PATIENT, on_retry=_say_it_waits)
 
     async def _run(self, row: BatchRow, limit: asyncio.Timeout) -> None:
         """From its file to its end. The limit holds until everything is answered."""
@@ -340,7 +333,7 @@ class Batches:
 
         Returns what could not be answered.
         """
-        failures, fruitless, missing = dict[str, HeadraceError](), 0, len(lines.good)
+        failures, fruitless, missing = dict[str, HeadraceError](), 0, None
         while True:
             known = await self.answers.counts(row.batch_id)
             todo = [
@@ -351,10 +344,11 @@ class Batches:
             ]
             if not todo:
                 return failures
-            if failures:
+            if missing is not None:
                 fruitless = 0 if len(todo) < missing else fruitless + 1
-                log.info("a batch waits", lines=len(todo), why=str(next(iter(failures.values()))))
-                await self.clock.sleep(min(2.0**fruitless, LONGEST_PAUSE_S))
+                why = str(next(iter(failures.values()), ""))
+                log.info("a batch waits", lines=len(todo), why=why)
+                await self.clock.sleep(pause_s(fruitless, FIRST_PAUSE_S, LONGEST_PAUSE_S))
             missing = len(todo)
             async with self._turn(row):
                 failures |= await self._order(row, key, served, todo, terms)
@@ -617,6 +611,14 @@ class Batches:
                 requests=row.lines_total,
                 failed=row.lines_failed,
             )
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, HeadraceError) and error.retryable
+
+
+def _say_it_waits(error: Exception) -> None:
+    log.info("a batch waits", why=str(error))
 
 
 def _told(error: HeadraceError) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from core.protocol.records import MAX_RECORD_BYTES
 from core.runtime.folders import SocketFolder
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import relayed_bytes
+from core.runtime.retry import pause_s
 from core.runtime.tasks import spawn
 
 log = get_logger(__name__)
@@ -122,7 +123,7 @@ def keep(
             break
         if served and is_wanted():
             log.warning("our peer of the swarm has ended: another one is started")
-            again_at = time.monotonic() + min(_FIRST_PAUSE_S * 2**failures, _LONGEST_PAUSE_S)
+            again_at = time.monotonic() + pause_s(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             while is_wanted() and time.monotonic() < again_at:
                 time.sleep(_POLL_S)
     sockets.remove()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from core.protocol.errors import ChainUnreachable, ContractRefused
-from core.runtime.retry import Backoff, is_retryable, retry
+from core.runtime.retry import Backoff, is_retryable, pause_s, retry
 
 FOREVER = Backoff(attempts=None, timeout_s=None, max_s=30.0, jitter_s=2.0)
 IMMEDIATE = Backoff(attempts=3, timeout_s=None, initial_s=0.0, max_s=0.0, jitter_s=0.0)
@@ -76,3 +76,10 @@ def test_refusals_are_not_retryable_and_lost_connections_are():
     assert is_retryable(TimeoutError())
     assert not is_retryable(ContractRefused("x", error="E"))
     assert not is_retryable(ValueError())
+
+
+@pytest.mark.parametrize(
+    ("failures", "waits_s"), [(0, 0.5), (1, 1.0), (4, 8.0), (6, 30.0), (1024, 30.0), (10**9, 30.0)]
+)
+def test_a_pause_doubles_up_to_the_longest_however_often_it_failed(failures, waits_s):
+    assert pause_s(failures, 0.5, 30.0) == waits_s
