@@ -6,7 +6,8 @@ What is imported here is imported by `client --help`, so it is light.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -90,9 +91,32 @@ class SamplingOptions:
         int | None, Option(help="Tell each token's logprob and those of the N likeliest.")
     ] = None
 
+    json_schema: Annotated[
+        Path | None, Option(metavar="FILE", help="Answers are JSON that follows this schema.")
+    ] = None
+
     def with_most(self, max_tokens: int) -> SamplingParams:
         """Parameters of an answer of at most so many tokens. Raises UsageError."""
         from client.orders.sampling import sampling_of_flags
         from core.protocol.types import SamplingParams
 
-        return sampling_of_flags({"max_tokens": max_tokens, **asdict(self)}, SamplingParams())
+        flags = {"max_tokens": max_tokens, **asdict(self)}
+        file = flags.pop("json_schema")
+        if file is not None:
+            flags["response_format"] = _schema_in(file)
+        return sampling_of_flags(flags, SamplingParams())
+
+
+def _schema_in(file: Path) -> dict[str, Any]:
+    """The file's JSON schema as a request asks for it. Raises UsageError."""
+    from core.protocol.errors import UsageError
+    from core.protocol.foreign import read_json_file
+    from core.protocol.types import MAX_GRAMMAR_BYTES
+
+    try:
+        schema = read_json_file(file, most_bytes=MAX_GRAMMAR_BYTES)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}", error.strerror or str(error)) from None
+    except ValueError as error:
+        raise UsageError(f"{file} holds no JSON schema", str(error)) from None
+    return {"type": "json_schema", "json_schema": {"schema": schema}}

@@ -27,7 +27,6 @@ GATEWAY, MATCHER, MINER = "gateway", "matcher-1", "miner-1"
 MINERS = tuple(ROOMY)
 #: For sessions of half an hour, each of which locks more than it spends.
 PAYER_UNITS = 1000 * USD
-_PAGE_BYTES = 4096
 
 
 class Besieged:
@@ -51,13 +50,15 @@ class Besieged:
             homes={party: str(net.layout.home(party)) for party in (*ATTACKERS, NEWCOMER)},
         )
 
-    def rss_bytes(self, programs: Iterable[str]) -> dict[str, int]:
-        """Resident memory of programs, each with all that it started."""
+    def resident_bytes(self, programs: Iterable[str]) -> dict[str, int]:
+        """Resident memory of programs, each with all that it started; pages that several of them
+        map, such as a library's, count once.
+        """
         leaders = {self.world.net.processes.get(name).pid: name for name in programs}
         parents, found = _parents(), dict.fromkeys(leaders.values(), 0)
         for pid in parents:
             if (leader := _ancestor(pid, parents, leaders)) is not None:
-                found[leaders[leader]] += _rss_bytes(pid)
+                found[leaders[leader]] += _resident_bytes(pid)
         return found
 
 
@@ -124,7 +125,9 @@ def _ancestor(pid: int, parents: Mapping[int, int], among: Container[int]) -> in
     return pid if pid in among else None
 
 
-def _rss_bytes(pid: int) -> int:
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+def _resident_bytes(pid: int) -> int:
+    with suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
     return 0

@@ -112,7 +112,7 @@ async def _measure(
     target = await siege.target(attack.part, *attack.key_options)
     async with crowd(siege.world.net.gateway_url, siege.keys) as clients:
         await _warm_up(clients, seconds * WARM_UP_SHARE)
-        before = siege.rss_bytes(attack.victims)
+        before = siege.resident_bytes(attack.victims)
         acted = await _act(siege, attack, Doing(attack.part), [target], seconds, beside)
         ended = time.monotonic()
         await asyncio.sleep(BACK_WITHIN_S)
@@ -150,12 +150,16 @@ async def _warm_up(clients: Crowd, seconds: float) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
-async def _most_rss_bytes(siege: Besieged, attack: Attack, seconds: float) -> dict[str, int]:
-    """The largest of each victim in so many seconds from now."""
-    until, most = time.monotonic() + seconds, Counter[str]()
+async def _most_resident_bytes(siege: Besieged, attack: Attack, seconds: float) -> dict[str, int]:
+    """The largest of each victim in so many seconds from now, that two looks in a row found: what
+    is about to become another program is for a moment as large as the one that started it.
+    """
+    until, most, last = time.monotonic() + seconds, Counter[str](), Counter[str]()
     while time.monotonic() < until:
         await asyncio.sleep(min(SAMPLE_S, max(0.0, until - time.monotonic())))
-        most |= Counter(siege.rss_bytes(attack.victims))
+        now = Counter(siege.resident_bytes(attack.victims))
+        most |= last & now
+        last = now
     return dict(most)
 
 
@@ -171,7 +175,7 @@ async def _act(
     async with _acting(siege, part, targets) as actors:
         since, others_before_s = time.monotonic(), others_s()
         other = asyncio.create_task((beside or _nobody)(siege, targets[0]))
-        most = await _most_rss_bytes(siege, attack, seconds)
+        most = await _most_resident_bytes(siege, attack, seconds)
         took_s = (until := time.monotonic()) - since
         others = (others_s() - others_before_s) / took_s
         cpu_share = sum(one.cpu_s for one in actors) / took_s

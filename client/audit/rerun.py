@@ -21,13 +21,14 @@ from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
 from client.audit.precheck import ends_clear, rows_clear
 from client.audit.suspicion import is_due, suspicion
 from core.protocol.errors import CheckFailed, RowsWithheld
-from core.protocol.types import RequestLeaf, Stage
+from core.protocol.types import RequestLeaf, SamplingParams, Stage
 
 if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict
     from core.dispute.play.program import ModelProgram
     from core.dispute.trace.program import Program
     from core.engine.model.blocks import ModelShard
+    from core.engine.sampling.grammar import Grammar
     from core.engine.weights.tokenizer import Tokenizer
 
 
@@ -143,6 +144,12 @@ class ShardSource:
 
         return self.operators.tables[SIGMA][boundary] if self.operators else None
 
+    def grammar(self, sampling: SamplingParams, prompt: Sequence[int]) -> Grammar | None:
+        """What an answer to this prompt must follow, if anything. Raises GrammarInvalid."""
+        from core.engine.sampling.grammar import grammar_of
+
+        return grammar_of(sampling, prompt, self.tokenizer if sampling.grammar else None)
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         from core.engine.weights.tokenizer import Tokenizer
@@ -248,8 +255,10 @@ class _StageJudge:
         served = served_rows(shard, ends.states)
 
         def margins() -> TokenMargins:
-            how = tokens, opening.sampling, leaf.request_index
-            return TokenMargins(*how, prompt=opening.prompt_ids, eos_ids=source.eos_ids)
+            sampling, prompt = opening.sampling, opening.prompt_ids
+            grammar = source.grammar(sampling, prompt)
+            how = {"prompt": prompt, "eos_ids": source.eos_ids, "grammar": grammar}
+            return TokenMargins(tokens, sampling, leaf.request_index, **how)
 
         if (rough := self._rough) is not None and not reasons:
             seen = ends_clear(profile, rough, inputs_of(rough, inputs), served, sigma, margins())

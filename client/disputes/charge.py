@@ -183,8 +183,12 @@ def _token(
     logits = head_logits(shard, state[None]).numpy()[0]
     tokens = tokens_in(work.outputs)
     sampling, prompt = opening.sampling, opening.prompt_ids
-    request, said, eos = leaf.request_index, tokens[:produced], source.eos_ids
-    due = token_due(logits, sampling, request, said, prompt=prompt, eos_ids=eos)
+    history = {
+        "prompt": prompt,
+        "eos_ids": source.eos_ids,
+        "grammar": source.grammar(sampling, prompt),
+    }
+    due = token_due(logits, sampling, leaf.request_index, tokens[:produced], **history)
     try:
         claim = token_claim(
             ours.program, leaf, work.layers, sampling, tokens, produced, due, logits

@@ -21,13 +21,14 @@ from client.orders.matcher_api import Quote
 from client.orders.orders import OrderTerms, Prompt, make_prompt, route_text
 from client.orders.requests import ChatRequest, read_requests
 from client.pipeline.pipeline import Logprobs, PipelinePatience
+from core.engine.sampling.grammar import grammar_of
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids, units, wire
 from core.protocol.errors import (
-    ContextTooLong,
     HeadraceError,
     LineInvalid,
+    ModelUnsupported,
     NoCapacity,
     PriceAboveCap,
     UsageError,
@@ -200,10 +201,12 @@ def prepare(
         (e.details["custom_id"] or f"line-{e.details['line_number']}", e) for e in bad
     ]
     for request in good:
-        asked = request.custom_id, _token_ids(request, tokenizer), request.sampling
+        ids = _token_ids(request, tokenizer)
+        asked = request.custom_id, ids, request.sampling
         try:
+            grammar_of(request.sampling, ids, tokenizer)
             prompts.append(make_prompt(*asked, context_tokens, os.urandom))
-        except (ContextTooLong, UsageError) as error:
+        except (ModelUnsupported, UsageError) as error:
             rejected.append((request.custom_id, error))
     if not prompts:
         first = rejected[0][1]
@@ -312,8 +315,14 @@ def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> OrderTerms:
 
 
 def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], AnswerEnding]:
-    """Decides by this tokenizer where an answer to a prompt ends."""
-    return lambda prompt: AnswerEnding(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids)
+    """Decides by this tokenizer where an answer to a prompt ends, and holds it to its grammar."""
+
+    def ending_of(prompt: Prompt) -> AnswerEnding:
+        sampling, ids = prompt.sampling, prompt.ids
+        grammar = grammar_of(sampling, ids, tokenizer)
+        return AnswerEnding(sampling, tokenizer.eos_ids, tokenizer, ids, grammar)
+
+    return ending_of
 
 
 def limits_of(settings: Settings) -> PipelinePatience:

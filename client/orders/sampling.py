@@ -1,7 +1,8 @@
 """Which sampling parameters does a request or a command line ask for, in OpenAI's words?
 
 What is not said is taken from a base. Beside OpenAI's fields there are `top_k`, `min_p`,
-`repetition_penalty`, `min_tokens` and `ignore_eos`, as other servers name them.
+`repetition_penalty`, `min_tokens`, `ignore_eos` and `structured_outputs`, as other servers name
+them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import msgspec
 
+from client.orders import answer_formats
 from core.protocol.errors import UsageError
 from core.protocol.types import (
+    MAX_GRAMMAR_BYTES,
     MAX_LOGIT_BIASES,
     MAX_LOGPROBS,
     MAX_STOP_BYTES,
@@ -41,7 +44,7 @@ _MICRO = {
     "presence_penalty": ("presence_penalty_micro", -2 * MICRO, 2 * MICRO),
 }
 _OTHER = ("max_completion_tokens", "ignore_eos", "logit_bias", "stop", "logprobs", "top_logprobs")
-FIELDS = frozenset((*_WHOLE, *_MICRO, *_OTHER))
+FIELDS = frozenset((*_WHOLE, *_MICRO, *_OTHER, *answer_formats.FIELDS))
 
 
 class SamplingInvalid(Exception):
@@ -73,6 +76,26 @@ def sampling_of(body: Mapping[str, Any], base: SamplingParams) -> SamplingParams
         changes["logit_bias"] = _biases(said["logit_bias"])
     if "logprobs" in said or "top_logprobs" in said:
         changes["n_logprobs"] = _logprobs(said, base)
+    if said.keys() & set(answer_formats.FIELDS):
+        changes["grammar"] = _grammar(said)
+    return _replaced(base, changes)
+
+
+def _grammar(said: Mapping[str, Any]) -> str:
+    try:
+        grammar = answer_formats.grammar_asked(said)
+    except ValueError as error:
+        raise SamplingInvalid(*error.args) from None
+    if len(grammar.encode(errors="replace")) > MAX_GRAMMAR_BYTES:
+        name = next(name for name in answer_formats.FIELDS if name in said)
+        raise SamplingInvalid(name, f"must come to at most {MAX_GRAMMAR_BYTES} bytes")
+    return grammar
+
+
+def _replaced(base: SamplingParams, changes: Mapping[str, Any]) -> SamplingParams:
+    for field, name in (("ignore_eos", "ignore_eos"), ("min_new_tokens", "min_tokens")):
+        if changes.get("grammar", base.grammar) and changes.get(field, getattr(base, field)):
+            raise SamplingInvalid(name, "must be left out: the answer ends where its format does")
     return msgspec.structs.replace(base, **changes)
 
 

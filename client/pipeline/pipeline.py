@@ -400,6 +400,11 @@ class Pipeline:
         request = self._running(message.order_hash, message.request)
         if request is None or request.finish or message.step != len(request.tokens):
             return
+        try:
+            due = message.finish if request.ending is None else request.ending.push(message.token)
+        except CheckFailed as error:  # nothing of it is passed on, or paid
+            request.fail(error)
+            return
         request.tokens.append(message.token)
         request.logprobs.append(
             None if message.logprob is None else Logprobs(message.logprob, message.top)
@@ -415,7 +420,6 @@ class Pipeline:
         if len(request.tokens) >= request.max_new_tokens and not request.finish:
             most = f"after {request.max_new_tokens} tokens"
             request.fail(CheckFailed("the last stage goes on", most))
-        due = request.finish if request.ending is None else request.ending.push(message.token)
         if request.finish == "cancelled":
             # Nobody asked for it here: what came is paid, and the answer goes on elsewhere.
             request.finish = ""

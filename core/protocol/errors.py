@@ -155,6 +155,17 @@ class LineInvalid(UsageError):
         )
 
 
+class GrammarInvalid(UsageError):
+    """The grammar that an answer must follow cannot be read, or is too large."""
+
+    code = "E-GRAMMAR-01"
+    api_code = "grammar_invalid"
+    default_next = "correct the schema or grammar, or ask without it"
+
+    def __init__(self, why: str, **details: Any) -> None:
+        super().__init__("the answer's grammar cannot be used", why, **details)
+
+
 class ContextTooLong(UsageError):
     """The prompt and its answer do not fit into the model's context."""
 

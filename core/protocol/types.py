@@ -36,6 +36,7 @@ Units = U63
 
 MICRO = 10**6
 MAX_LOGPROBS, MAX_LOGIT_BIASES, MAX_STOPS, MAX_STOP_BYTES = 20, 1024, 16, 256
+MAX_GRAMMAR_BYTES = 2**16
 BiasMicro = Annotated[int, msgspec.Meta(ge=-100 * MICRO, le=100 * MICRO)]
 StopBytes = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_STOP_BYTES)]
 _SAMPLING_FIELDS = (
@@ -57,6 +58,8 @@ _SAMPLING_FIELDS = (
 #: Version, `_SAMPLING_FIELDS`, number of biases, number of stop strings.
 _SAMPLING_HEAD = struct.Struct(">BIIIIQIIIIiiIBBHB")
 _SAMPLING_VERSION, _NONE_U8, _NONE_U32 = 2, 2**8 - 1, 2**32 - 1
+#: With a grammar, which is behind all else, after the byte of the rules that read it.
+_WITH_GRAMMAR, _GRAMMAR_RULES = 3, 1
 _BIAS = struct.Struct(">Ii")
 
 ZERO_ADDRESS = "0x0000000000000000000000000000000000000000"
@@ -281,7 +284,8 @@ class SamplingParams(Value, frozen=True):
     Millionths instead of floats, so that the requester, the miner and a verifier mean the same
     number. `logit_bias` and `stop` are strictly ascending, so that equal parameters have equal
     bytes. Raises ValueError (ValidationError when decoded) for others, and for stop strings that
-    are not UTF-8.
+    are not UTF-8. Where a grammar decides what may come, an answer ends where it does, so ends are
+    neither ignored nor put off.
     """
 
     temperature_micro: U32 = 0  # 0: greedy
@@ -305,6 +309,8 @@ class SamplingParams(Value, frozen=True):
         tuple[tuple[U32, BiasMicro], ...], msgspec.Meta(max_length=MAX_LOGIT_BIASES)
     ] = ()
     stop: Annotated[tuple[StopBytes, ...], msgspec.Meta(max_length=MAX_STOPS)] = ()
+    #: What the whole answer must be, in Lark's notation (`core/engine/sampling/grammar.py`).
+    grammar: str = ""
 
     def __post_init__(self) -> None:
         ids = [token for token, _ in self.logit_bias]
@@ -314,18 +320,22 @@ class SamplingParams(Value, frozen=True):
             raise ValueError("the stop strings are not strictly ascending")
         for text in self.stop:
             text.decode()  # UnicodeDecodeError is a ValueError
+        if len(self.grammar.encode()) > MAX_GRAMMAR_BYTES:
+            raise ValueError(f"the grammar is longer than {MAX_GRAMMAR_BYTES} bytes")
+        if self.grammar and (self.ignore_eos or self.min_new_tokens):
+            raise ValueError("a grammar decides where an answer ends, and so does another field")
 
     def canonical(self) -> bytes:
         """The bytes that `Order.samplingRoot` commits to. Twin of `read`."""
         fields = {name: getattr(self, name) for name in _SAMPLING_FIELDS}
         for name, absent in (("key_index", _NONE_U32), ("n_logprobs", _NONE_U8)):
             fields[name] = absent if fields[name] is None else fields[name]
-        head = _SAMPLING_HEAD.pack(
-            _SAMPLING_VERSION, *fields.values(), len(self.logit_bias), len(self.stop)
-        )
+        version = _WITH_GRAMMAR if self.grammar else _SAMPLING_VERSION
+        head = _SAMPLING_HEAD.pack(version, *fields.values(), len(self.logit_bias), len(self.stop))
         biases = b"".join(_BIAS.pack(token, bias) for token, bias in self.logit_bias)
         stops = b"".join(len(text).to_bytes(2, "big") + text for text in self.stop)
-        return head + biases + stops
+        grammar = bytes([_GRAMMAR_RULES]) + self.grammar.encode() if self.grammar else b""
+        return head + biases + stops + grammar
 
     @classmethod
     def read(cls, raw: bytes) -> SamplingParams:
@@ -334,7 +344,7 @@ class SamplingParams(Value, frozen=True):
             raise ValueError(f"{len(raw)} bytes are too few for sampling parameters")
         version, *numbers, biases, stops = _SAMPLING_HEAD.unpack_from(raw)
         fields = dict(zip(_SAMPLING_FIELDS, numbers, strict=True))
-        if version != _SAMPLING_VERSION or fields["ignore_eos"] > 1:
+        if version not in (_SAMPLING_VERSION, _WITH_GRAMMAR) or fields["ignore_eos"] > 1:
             raise ValueError(f"version {version} of sampling parameters")
         fields["ignore_eos"] = bool(fields["ignore_eos"])
         for name, absent in (("key_index", _NONE_U32), ("n_logprobs", _NONE_U8)):
@@ -347,9 +357,15 @@ class SamplingParams(Value, frozen=True):
             size = int.from_bytes(_taken(raw, at, 2), "big")
             stop.append(_taken(raw, at + 2, size))
             at += 2 + size
-        if at != len(raw):
-            raise ValueError(f"{len(raw) - at} bytes follow the sampling parameters")
-        params = cls(**fields, logit_bias=tuple(logit_bias), stop=tuple(stop))
+        grammar = raw[at:]
+        if version == _WITH_GRAMMAR:
+            if len(grammar) < 2 or grammar[0] != _GRAMMAR_RULES:
+                raise ValueError("the sampling parameters have no grammar by rules known here")
+            grammar = grammar[1:]
+        elif grammar:
+            raise ValueError(f"{len(grammar)} bytes follow the sampling parameters")
+        rest = {"logit_bias": tuple(logit_bias), "stop": tuple(stop), "grammar": grammar.decode()}
+        params = cls(**fields, **rest)
         try:
             return msgspec.convert(msgspec.to_builtins(params), cls)  # checks every bound
         except msgspec.ValidationError as error:

@@ -225,11 +225,19 @@ def _drawing(works: Sequence[StepWork]) -> Draw:
     samplers: list[Sampler] = []
     for work in works:
         if work.draw and work.guesses is not None:
-            samplers += [work.draw.fork(work.guesses[:i]) for i in range(work.tokens)]
+            samplers += _along(work.draw, work.guesses[: work.tokens - 1])
         elif work.draw:
             samplers.append(work.draw)
     left = iter(samplers)
     return lambda logits: sample_batch(logits, list(islice(left, len(logits))))
+
+
+def _along(sampler: Sampler, guesses: Sequence[int]) -> list[Sampler]:
+    """A sampler for the next token, and one for each after the guesses before it."""
+    found = [sampler]
+    for guess in guesses:
+        found.append(found[-1].fork([guess]))
+    return found
 
 
 def _results(ran: Sequence[tuple[StepWork, RequestPiece]], outs: Sequence[Any]) -> list[Any]:

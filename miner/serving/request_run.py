@@ -40,6 +40,7 @@ from miner.serving.request_state import Request, RequestPhase
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
+    from core.engine.sampling.grammar import Grammar
     from core.engine.sampling.guesses import Boldness, Guesser
     from core.engine.sampling.sampling import Sampler
     from core.engine.sampling.stops import AnswerEnding
@@ -200,13 +201,22 @@ class RequestRun:
         )
         self._log.debug("request begins", stage=stage)
 
-    def submit(self, prompt: Sequence[int], sampling: t.SamplingParams) -> None:
-        """The client's part, already checked against the order. Raises CheckFailed."""
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: t.SamplingParams,
+        grammar: Grammar | None = None,
+    ) -> None:
+        """The client's part, already checked against the order. Raises CheckFailed.
+
+        `grammar` is what the answer of a last stage must follow, as it stands at its beginning.
+        """
         self.request = request_state.submit(self.request, len(prompt), sampling.max_new_tokens)
         self.prompt, self._sampling = tuple(prompt), sampling
         if self.request.is_last:
             self._ending = self._context.ending(sampling, prompt)
-            self._sampler = _sampler(sampling, self.index, prompt, self._context.eos_ids)
+            eos_ids = self._context.eos_ids
+            self._sampler = _sampler(sampling, self.index, prompt, eos_ids, grammar)
         self._guesser, self._boldness = _guesser(prompt)
         self._spec = replace(self._spec, most_rows=len(prompt) + sampling.max_new_tokens)
         self._submitted.set()
@@ -926,11 +936,15 @@ class _BrokenWord(Exception):
 
 
 def _sampler(
-    sampling: t.SamplingParams, index: int, prompt: Sequence[int], eos_ids: frozenset[int]
+    sampling: t.SamplingParams,
+    index: int,
+    prompt: Sequence[int],
+    eos_ids: frozenset[int],
+    grammar: Grammar | None,
 ) -> Sampler:
     from core.engine.sampling.sampling import Sampler
 
-    return Sampler(sampling, index, prompt, eos_ids)
+    return Sampler(sampling, index, prompt, eos_ids, grammar)
 
 
 def _guesser(prompt: Sequence[int]) -> tuple[Guesser, Boldness]:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.protocol.errors import CheckFailed, ContextTooLong, HeadraceError, PeerUnreachable
+from core.protocol.errors import (
+    CheckFailed,
+    ContextTooLong,
+    GrammarInvalid,
+    HeadraceError,
+    ModelUnsupported,
+    PeerUnreachable,
+)
 from core.runtime.network.channel import Answer, Channel
 from core.runtime.sharing import SharedLook
 from core.runtime.tasks import spawn
@@ -37,6 +44,7 @@ from miner.serving.request_run import RequestRun, RunContext, Wires, failed, tok
 from miner.serving.request_state import RequestPhase
 
 if TYPE_CHECKING:
+    from core.engine.sampling.grammar import Grammar
     from core.engine.sampling.stops import AnswerEnding
 
 SILENT_REQUEST_S = 60.0
@@ -333,6 +341,19 @@ class StageService:
             await asyncio.to_thread(context.tokenizer)
         return context.ending(sampling, prompt)
 
+    async def _grammar(self, sampling: t.SamplingParams, prompt: list[int]) -> Grammar | None:
+        """Reads it beside the loop. Raises Refused."""
+        if not sampling.grammar:
+            return None
+        from core.engine.sampling.grammar import grammar_of
+
+        read = self._the_context.tokenizer
+        try:
+            tokenizer = await asyncio.to_thread(read) if read is not None else None
+            return await asyncio.to_thread(grammar_of, sampling, prompt, tokenizer)
+        except (GrammarInvalid, ModelUnsupported) as error:
+            raise Refused(OPENING, f"{error.what}: {error.why}") from None
+
     async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
         job = await self.table.prove(message.order_hash)
         _only(channel, *job.payers)
@@ -348,6 +369,8 @@ class StageService:
         _check_sampling(message.sampling, prompt, self._the_context.vocab)
         if stored.is_last:
             await self._ending(message.sampling, prompt)  # whatever it must read is read by then
+        # Also at a first stage: what the last one refuses must not be computed.
+        grammar = await self._grammar(message.sampling, prompt)
         if index in job.finished:
             await self._replay_finished(job, index)
             return wire.Submitted()
@@ -355,7 +378,7 @@ class StageService:
             raise Refused(REQUEST_OVER, f"request {index} was {job.over[index]} here")
         run = job.runs.get(index)
         if run is None or not run.request.is_submitted:
-            run = self._take_on(job, message, prompt)
+            run = self._take_on(job, message, prompt, grammar)
         opening = wire.Opening(
             salt=message.salt,
             prompt_proof=message.prompt_proof,
@@ -372,7 +395,13 @@ class StageService:
             self._begin_waiting(job)
         return wire.Submitted()
 
-    def _take_on(self, job: ActiveJob, message: wire.Submit, prompt: list[int]) -> RequestRun:
+    def _take_on(
+        self,
+        job: ActiveJob,
+        message: wire.Submit,
+        prompt: list[int],
+        grammar: Grammar | None,
+    ) -> RequestRun:
         """A request begins here. Raises Refused, or CheckFailed where its rows are another's."""
         index, most_out = message.request, message.sampling.max_new_tokens
         self._check_caps(job, len(prompt), most_out)
@@ -386,7 +415,7 @@ class StageService:
             run = self._new_run(job, index)
         run.named(message.origin)
         try:
-            run.submit(prompt, message.sampling)
+            run.submit(prompt, message.sampling, grammar)
         except HeadraceError as error:
             run.fail(error)
             raise

@@ -84,11 +84,13 @@ def _run_request(
     import torch
 
     from core.engine.model.blocks import output_of
+    from core.engine.sampling.grammar import grammar_of
     from core.engine.sampling.sampling import Sampler, sample_batch
     from core.engine.sampling.stops import AnswerEnding
     from miner.compute.stepper import as_rows
 
-    sampler = Sampler(prompt.sampling, index, prompt.ids, tokenizer.eos_ids)
+    grammar = grammar_of(prompt.sampling, prompt.ids, tokenizer)
+    sampler = Sampler(prompt.sampling, index, prompt.ids, tokenizer.eos_ids, grammar)
     ending, finish = AnswerEnding(prompt.sampling, tokenizer.eos_ids, tokenizer, prompt.ids), ""
     caches = [shard.new_cache() for shard in shards]
     rows: list[bytes] = [b""] * (len(shards) + 1)

@@ -4,6 +4,7 @@ likely.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -99,6 +100,43 @@ async def test_an_answer_ends_with_the_token_that_completes_a_stop_string(
     await requester.close()
 
 
+@pytest.mark.parametrize("cuts", [[(0, 4)], [(0, 2), (2, 4)]], ids=["one", "two"])
+async def test_an_answer_follows_its_grammar_whatever_is_guessed_ahead(
+    cuts: list[tuple[int, int]], start: Start, chain: FakeChain, model_dir: Path
+) -> None:
+    machines, tokenizer = await start(*cuts), Tokenizer(model_dir)
+    schema = '{"type":"array","items":{"enum":["tock","tick"]},"minItems":8,"maxItems":12}'
+    greedily = t.SamplingParams(max_new_tokens=200, grammar=schema)
+    drawn = msgspec.structs.replace(greedily, temperature_micro=10**6, seed=3)
+    samplings = [greedily, drawn, greedy(20)]
+    requester = Requester(REQUESTER, chain, machines)
+    requester.order([(PROMPT, sampling) for sampling in samplings])
+    await requester.run_all(MATCHER)
+    for index, sampling in enumerate(samplings):
+        assert requester.tokens[index] == reference(model_dir, PROMPT, sampling, index)
+    for index in (0, 1):
+        assert requester.finish[index] == "stop"
+        assert set(json.loads(tokenizer.decode(requester.tokens[index][:-1]))) <= {"tick", "tock"}
+    await requester.close()
+
+
+async def test_an_answer_cut_in_two_orders_follows_its_grammar_on(
+    start: Start, chain: FakeChain, model_dir: Path
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    schema = '{"type":"array","items":{"type":"boolean"},"minItems":4,"maxItems":6}'
+    whole = t.SamplingParams(
+        temperature_micro=10**6, max_new_tokens=99, seed=3, key_index=0, grammar=schema
+    )
+    undisturbed = reference(model_dir, PROMPT, whole, 0)
+    rest = msgspec.structs.replace(whole, first_step=9)
+    requester = Requester(REQUESTER, chain, machines)
+    requester.order([([1, 2], greedy(1)), (PROMPT + undisturbed[:9], rest)])
+    await requester.run_all(MATCHER)
+    assert requester.tokens[1] == undisturbed[9:]
+    await requester.close()
+
+
 async def test_logprobs_are_told_to_the_client_alone_and_only_when_asked_for(
     start: Start, chain: FakeChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +174,7 @@ async def test_logprobs_are_told_to_the_client_alone_and_only_when_asked_for(
     [
         (t.SamplingParams(first_step=2, key_index=0), "2 of the prompt's 2 tokens"),
         (t.SamplingParams(logit_bias=((272, 5),)), "biased token ids of this model are below 272"),
+        (t.SamplingParams(grammar='{"type": "banana"}'), "grammar cannot be used"),
     ],
 )
 async def test_parameters_that_mean_nothing_here_are_refused(

@@ -294,14 +294,16 @@ def _answer(
 ) -> tuple[int, ...]:
     import torch
 
+    from core.engine.sampling.grammar import grammar_of
     from core.engine.sampling.sampling import Sampler, sample_batch
     from core.engine.sampling.stops import AnswerEnding
 
     shard = _whole(model_dir)
     cache = shard.new_cache()
     tokens: list[int] = []
-    sampler = Sampler(sampling, index, ids, eos_ids)
-    ending = AnswerEnding(sampling, eos_ids, Tokenizer(model_dir) if sampling.stop else None, ids)
+    tokenizer = Tokenizer(model_dir) if sampling.stop or sampling.grammar else None
+    sampler = Sampler(sampling, index, ids, eos_ids, grammar_of(sampling, ids, tokenizer))
+    ending = AnswerEnding(sampling, eos_ids, tokenizer, ids)
     parts = [list(ids[start:end]) for start, end in replay_chunks(0, len(ids), len(ids))]
     while True:
         for part in parts:

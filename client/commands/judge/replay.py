@@ -136,6 +136,7 @@ def _judged(source: ShardSource, shard: Any, job: _Job, rows: Any) -> ReplayedRe
         job.leaf.request_index,
         prompt=job.opening.prompt_ids,
         eos_ids=source.eos_ids,
+        grammar=source.grammar(job.opening.sampling, job.opening.prompt_ids),
     )
     first = len(job.opening.prompt_ids) - 1
     wanted = range(first, first + len(job.tokens))

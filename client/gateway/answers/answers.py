@@ -41,9 +41,9 @@ from client.gateway.openai.shapes import (
 from client.gateway.openai.terms import HEADERS, LONGEST_DEADLINE_S, terms_of
 from client.gateway.openai.writing import TextPiece, TokenTold, Writer
 from client.gateway.records.tables import CANCELLED, DONE, FAILED
+from client.gateway.workers import SHORT_BYTES
 from client.orders.orders import Prompt
 from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
-from core.engine.sampling.stops import stop_strings
 from core.protocol.errors import DeadlinePassed, HeadraceError
 from core.protocol.ids import Kind, short
 from core.runtime import logs, origin, tracing
@@ -218,6 +218,8 @@ async def _prepare(
     check_model(key, wanted.model)
     served = await gateway.catalogue.find(wanted.model)
     most = gateway.settings.gateway.max_tokens
+    if wanted.sampling.grammar:  # reading one takes as long as a large body
+        of_key = key.key_id, SHORT_BYTES + len(data)
     prompts, tokens_in = await workers.run(
         *of_key, make_prompts, wanted, served, exchange.request_id, most
     )
@@ -278,13 +280,11 @@ class _Answering:
     def __init__(self, gateway: Gateway, exchange: Exchange, work: PaidRequest) -> None:
         self._gateway, self._exchange, self._work = gateway, exchange, work
         wanted, served = work.wanted, work.served
-        with_logprobs = wanted.sampling.n_logprobs is not None
         self._frame = head_of(wanted, served, exchange.request_id, work.created)
-        loop, stops = asyncio.get_running_loop(), stop_strings(wanted.sampling)
-        writers = [Writer(served.tokenizer, stops, with_logprobs) for _ in work.prompts]
+        loop = asyncio.get_running_loop()
         self._choices = [
-            AnswerChoice(index, writer, loop.create_future())
-            for (_, index), writer in zip(work.prompts, writers, strict=True)
+            AnswerChoice(index, served.writer(wanted), loop.create_future())
+            for _, index in work.prompts
         ]
         self._begun: asyncio.Task[None] | None = None
         self._first_token_s: float | None = None
@@ -379,9 +379,10 @@ class _Answering:
 
     def _finish(self, choice: AnswerChoice, answered: Answered) -> None:
         """The answer is whole; of a stream its end is said, unless it is the stream's too."""
-        choice.finish = answered.finish or "stop"
+        reason = answered.finish or "stop"
         self._left -= 1
-        rest = choice.writer.finish(choice.finish)
+        rest = choice.writer.finish(reason)
+        choice.finish = choice.writer.end_shown(reason)
         offset = choice.offset
         choice.add(rest)
         self._last_piece = (choice.index, rest, offset)

@@ -15,11 +15,10 @@ from client.gateway.accepting import make_prompts
 from client.gateway.errors import BadParameter, openai_error
 from client.gateway.openai.fields import Endpoint, RequestBody, read_json, read_wanted
 from client.gateway.openai.shapes import ChoiceText, Usage, head_of
-from client.gateway.openai.writing import TokenTold, Writer
+from client.gateway.openai.writing import TokenTold
 from client.orders.requests import MAX_LINE_BYTES
 from client.pipeline.pipeline import Logprobs
 from client.sessions.answering import Said
-from core.engine.sampling.stops import stop_strings
 from core.protocol import wire
 from core.protocol.errors import HeadraceError, LineInvalid, UsageError
 
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from client.orders.orders import Prompt
 
 MOST_LINES = 50_000
+#: Reading one may take a tenth of a second; no grammar is one too.
+MOST_GRAMMARS = 257
 #: Of the lines of one order, which are in memory while it runs: some 40 MB.
 MOST_PROMPT_TOKENS = 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -108,7 +109,7 @@ class BatchFile:
 
         Raises UsageError for too many lines.
         """
-        found, seen = Lines(), set[bytes]()
+        found, seen, grammars = Lines(), set[bytes](), set[str]()
         for offset, size, entry in self._entries():
             try:
                 if isinstance(entry, BadLine):
@@ -119,6 +120,10 @@ class BatchFile:
                     raise LineInvalid(entry.number, why, custom_id=entry.custom_id)
                 if entry.wanted.model != model:
                     raise BadParameter("model", f"one batch has one model, here {model}")
+                grammars.add(entry.wanted.sampling.grammar)
+                if len(grammars) > MOST_GRAMMARS:
+                    why = f"one batch has at most {MOST_GRAMMARS - 1} formats and grammars"
+                    raise BadParameter("response_format", why)
                 assert served is not None  # where a line is good, it has a model
                 prompts = self._prompts(entry, served)
             except HeadraceError as error:
@@ -218,7 +223,7 @@ def output_line(
     """The answered line of the output file."""
     request_id = line_id(batch_id, line.number)
     frame = head_of(line.wanted, served, request_id, created)
-    choices = [_choice(line, row, served, frame.with_logprobs) for row in answers]
+    choices = [_choice(line, row, served) for row in answers]
     produced = sum(len(json.loads(row.tokens)) for row in answers)
     body = frame.body(choices, Usage(tokens_in, produced))
     if line.wanted.warnings:
@@ -262,10 +267,8 @@ def line_id(batch_id: str, number: int) -> str:
     return f"req_{batch_id.removeprefix('batch_')}{number:06x}"
 
 
-def _choice(
-    line: BatchRequest, row: BatchAnswerRow, served: ServedModel, with_logprobs: bool
-) -> ChoiceText:
-    writer = Writer(served.tokenizer, stop_strings(line.wanted.sampling), with_logprobs)
+def _choice(line: BatchRequest, row: BatchAnswerRow, served: ServedModel) -> ChoiceText:
+    writer = served.writer(line.wanted)
     told = msgspec.json.decode(row.logprobs, type=list[Logprobs | None] | None)
     ids = json.loads(row.tokens)
     texts, tokens = list[str](), list[TokenTold]()
@@ -274,9 +277,8 @@ def _choice(
         texts.append(piece.text)
         tokens += piece.tokens
     rest = writer.finish(row.finish)
-    return ChoiceText(
-        row.answer_index, "".join([*texts, rest.text]), row.finish, (*tokens, *rest.tokens)
-    )
+    text, finish = "".join([*texts, rest.text]), writer.end_shown(row.finish)
+    return ChoiceText(row.answer_index, text, finish, (*tokens, *rest.tokens))
 
 
 def _encoded(batch_id: str, number: int, custom_id: str, response: Any, error: Any) -> bytes:

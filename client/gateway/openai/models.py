@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from client.context import Model, model_name
+from client.gateway.openai.writing import Writer
+from core.engine.sampling.grammar import grammar_of
+from core.engine.sampling.stops import stop_strings
 from core.protocol import signing, units
-from core.protocol.errors import ContextTooLong, HeadraceError, ModelUnknown, UsageError
+from core.protocol.errors import (
+    ContextTooLong,
+    GrammarInvalid,
+    HeadraceError,
+    ModelUnknown,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +65,22 @@ class ServedModel:
             for prompt in wanted.prompts
         )
 
+    def writer(self, wanted: RequestBody) -> Writer:
+        """What writes one answer to this request, for which it has prompts."""
+        sampling = wanted.sampling
+        grammar = grammar_of(sampling, (), self.tokenizer)
+        with_logprobs = sampling.n_logprobs is not None
+        return Writer(self.tokenizer, stop_strings(sampling), with_logprobs, grammar)
+
     def prompts(self, wanted: RequestBody) -> list[tuple[int, ...]]:
-        """Token ids of each prompt. Raises ContextTooLong before that takes long, UsageError."""
+        """Token ids of each prompt. Raises ContextTooLong before that takes long, UsageError, also
+        for a grammar that cannot be followed.
+        """
         self.max_new_tokens(wanted, self.least_tokens(wanted), 1, is_counted=False)
+        try:
+            grammar_of(wanted.sampling, (), self.tokenizer)
+        except GrammarInvalid as error:
+            raise GrammarInvalid(error.why, param="response_format") from None
         if wanted.messages:
             return [tuple(self.tokenizer.encode_chat(wanted.messages))]
         found = []

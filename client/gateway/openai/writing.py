@@ -11,6 +11,7 @@ from core.engine.sampling.stops import ShownText
 if TYPE_CHECKING:
     from client.pipeline.pipeline import Logprobs
     from client.sessions.answering import Said
+    from core.engine.sampling.grammar import Grammar
     from core.engine.weights.tokenizer import Tokenizer
 
 _BROKEN = "�"
@@ -42,6 +43,7 @@ class Writer:
     tokenizer: Tokenizer
     stops: Sequence[str]
     with_logprobs: bool
+    grammar: Grammar | None = None  # what the whole answer must follow
     tokens: int = 0
     _pending: list[TokenTold] = field(default_factory=list)
 
@@ -51,6 +53,8 @@ class Writer:
     def push(self, said: Said) -> TextPiece:
         """What this token completes; nothing while a character or a stop string may go on."""
         self.tokens += 1
+        if self.grammar is not None:
+            self.grammar.take(said.token)
         text = self._stream.push(said.token)
         if self.stops:
             text = self._shown.push(text)
@@ -67,6 +71,13 @@ class Writer:
         if text or reason == "length":
             return self._with_tokens(text)
         return TextPiece("")
+
+    def end_shown(self, reason: str) -> str:
+        """Why the answer ended, as its reader is told: one that its grammar left half-way, since
+        it took too much to follow, was cut.
+        """
+        is_half = self.grammar is not None and not self.stops and not self.grammar.is_complete
+        return "length" if is_half and reason == "stop" else reason
 
     def _with_tokens(self, text: str) -> TextPiece:
         told, self._pending = tuple(self._pending), []

@@ -23,6 +23,7 @@ from core.dispute.trace.families import BF16_PLEA
 from core.dispute.trace.program import Program
 from core.engine.batch.whole import run_whole
 from core.engine.model.blocks import MAX_ACTIVATION, Draw, Final, ModelShard
+from core.engine.sampling.grammar import Grammar
 from core.engine.sampling.sampling import Sampler
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import MICRO, SamplingParams
@@ -318,9 +319,11 @@ class TokenMargins:
         *,
         prompt: Sequence[int] = (),
         eos_ids: Collection[int] = (),
+        grammar: Grammar | None = None,
     ) -> None:
         self.tokens, self.margins = tokens, list[float]()  # nats
-        self._params, self._sampler = params, Sampler(params, request_index, prompt, eos_ids)
+        self._params = params
+        self._sampler = Sampler(params, request_index, prompt, eos_ids, grammar)
         self._seen = 0
 
     @property

@@ -1,6 +1,7 @@
 """From logits to a token, so that an auditor can draw it again (`docs/protocol.md` §5).
 
 `sampler`   what the next token of a request depends on beside its logits
+`grammar`   which tokens may come in an answer that must follow a grammar
 `edits`     biases, penalties and suppressed ends, applied to the logits
 `filters`   the tokens that may be drawn: temperature, top-k, top-p, min-p
 `noise`     the noise that a seed gives each token

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.engine.sampling.edits import Edits
+from core.engine.sampling.grammar import Grammar
 from core.engine.sampling.noise import request_key
 from core.protocol.types import SamplingParams
 
@@ -26,9 +27,15 @@ class Sampler:
         request_index: int,
         prompt: Sequence[int] = (),
         eos_ids: Collection[int] = (),
+        grammar: Grammar | None = None,
     ) -> None:
-        """Penalties and continued answers need `prompt`, a least number of tokens `eos_ids`."""
-        self.params = params
+        """Penalties and continued answers need `prompt`, a least number of tokens `eos_ids`.
+
+        Parameters with a grammar need it as it stands before the first token (`grammar_of`).
+        """
+        if bool(params.grammar) != (grammar is not None):
+            raise ValueError("a grammar goes with the parameters that name it")
+        self.params, self.grammar = params, grammar
         self.step = params.first_step
         index = request_index if params.key_index is None else params.key_index
         self.key = request_key(params.seed, index)
@@ -37,20 +44,23 @@ class Sampler:
     def take(self, token: int) -> None:
         """The token at `step` is this one; the next is due."""
         self.edits.take(token)
+        if self.grammar is not None:
+            self.grammar.take(token)
         self.step += 1
 
     def fork(self, tokens: Sequence[int] = ()) -> Sampler:
         """Another sampler that stands where this one will after `tokens`: for drafted positions."""
         other = copy(self)
         other.edits = self.edits.fork()
+        other.grammar = self.grammar and self.grammar.fork()
         for token in tokens:
             other.take(token)
         return other
 
     @property
     def changes_logits(self) -> bool:
-        """Whether bias, penalties or an early end touch the next token's logits."""
-        return not self.edits.change_nothing(self.step)
+        """Whether bias, penalties, an early end or a grammar touch the next token's logits."""
+        return self.grammar is not None or not self.edits.change_nothing(self.step)
 
     @property
     def is_plainly_greedy(self) -> bool:
@@ -60,13 +70,15 @@ class Sampler:
         return is_greedy and not self.changes_logits
 
     def edited(self, logits: Any) -> Floats:
-        """Logits [V] in float64 with bias and penalties. ValueError for NaN, +inf, all −inf."""
+        """Logits [V] in float64 as they are drawn from. ValueError for NaN, +inf, all −inf."""
         row = np.array(logits, dtype=np.float64)
         if row.ndim != 1 or not row.size:
             raise ValueError(f"logits must be one row, not of shape {row.shape}")
         _check(row)
         if self.changes_logits:
             self.edits.apply(row, self.step)
+            if self.grammar is not None:
+                self.grammar.apply(row)
             _check(row)
         return row
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from core.protocol.errors import CheckFailed
 from core.protocol.types import SamplingParams
 
 if TYPE_CHECKING:
+    from core.engine.sampling.grammar import Grammar
     from core.engine.weights.tokenizer import Tokenizer
 
 Finish = Literal["", "stop", "length"]
@@ -27,11 +29,15 @@ class AnswerEnding:
         eos_ids: Collection[int],
         tokenizer: Tokenizer | None,
         prompt: Sequence[int] = (),
+        grammar: Grammar | None = None,
     ) -> None:
-        """Stop strings need `tokenizer`, an answer that began elsewhere its `prompt`."""
+        """Stop strings need `tokenizer`, an answer that began elsewhere its `prompt`.
+
+        With `grammar`, as it stands at the first token, each token is held to it.
+        """
         self._params = params
         self._eos_ids = frozenset() if params.ignore_eos else frozenset(eos_ids)
-        self._produced = 0
+        self._grammar, self._produced = grammar, 0
         self._scan: StopScan | None = None
         if params.stop:
             assert tokenizer is not None, "stop strings need a tokenizer"
@@ -39,7 +45,15 @@ class AnswerEnding:
             self._scan = StopScan(tokenizer, stop_strings(params), before)
 
     def push(self, token: int) -> Finish:
-        """Whether this token ends the answer, and why: a stop goes before the length."""
+        """Whether this token ends the answer, and why: a stop goes before the length.
+
+        Raises CheckFailed for a token that the grammar does not let come.
+        """
+        if self._grammar is not None:
+            if not self._grammar.allows(token):
+                step = self._params.first_step + self._produced
+                raise CheckFailed("the answer leaves its grammar", f"at token {step} ({token})")
+            self._grammar.take(token)
         self._produced += 1
         is_stopped = self._scan is not None and self._scan.push(token)
         if is_stopped or token in self._eos_ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,27 @@ async def test_an_answer_that_goes_past_a_stop_string_is_a_fault(
     finding = await audit_one(await lying.start(), source, 2)
     await lying.close()
     assert "went on after a stop string at step 2" in reasons(finding)
+
+
+async def test_an_answer_that_leaves_its_grammar_is_a_fault(
+    work: Work, source: ShardSource
+) -> None:
+    schema = '{"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 9}'
+    plain = msgspec.structs.replace(SAMPLED, max_new_tokens=24)
+    formed = msgspec.structs.replace(plain, grammar=schema)
+    honest = await work(samplings=(formed, formed))
+    answer = tokens_in(honest.rows[2, "out", 0][0])
+    assert json.loads(source.tokenizer.decode(answer[:-1])) is not None
+    assert guilty(await audit(honest, source)) == []
+    lax = await work(samplings=(plain, formed))
+    lying = Keepers(batch_of_prompts((formed, formed)), SPANS, shard_roots=lax.shard_roots)
+    lying.rows.update(lax.rows)
+    lying.sign_all()
+    finding = await audit_one(await lying.start(), source, 2)
+    await lying.close()
+    assert "inf nat behind the best" in reasons(finding)
+    assert finding.requests[0].first_divergent_step == 0
+    assert not finding.requests[1].at_fault
 
 
 async def test_token_beyond_the_vocabulary_is_a_fault(work: Work, source: ShardSource) -> None:

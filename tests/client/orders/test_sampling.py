@@ -51,7 +51,7 @@ def test_every_field_is_understood() -> None:
         logit_bias=((7, 250_000), (50, -100_000_000)),
         stop=(b"a", b"b"),
     )
-    assert body.keys() | {"max_completion_tokens"} == FIELDS
+    assert body.keys() | {"max_completion_tokens", "response_format", "structured_outputs"} == FIELDS
 
 
 def test_what_is_not_said_is_the_bases_and_what_is_said_replaces_it() -> None:
@@ -119,6 +119,18 @@ def test_logprobs_are_true_or_a_number(body: dict[str, Any], expected: int | Non
         ),
         ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
         ({"logprobs": False, "top_logprobs": 3}, "top_logprobs needs logprobs"),
+        (
+            {"ignore_eos": True, "response_format": {"type": "json_object"}},
+            "ignore_eos must be left out",
+        ),
+        (
+            {"min_tokens": 1, "structured_outputs": {"choice": ["a"]}},
+            "min_tokens must be left out",
+        ),
+        (
+            {"structured_outputs": {"grammar": "x" * 65_537}},
+            "structured_outputs must come to at most 65536 bytes",
+        ),
     ],
 )
 def test_a_field_out_of_range_is_named(body: dict[str, Any], why: str) -> None:

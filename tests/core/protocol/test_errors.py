@@ -45,6 +45,7 @@ IdInvalid E-ID-01
 KeyOnCommandLine E-KEY-01
 ConfirmationNeeded E-USAGE-02
 LineInvalid E-LINE-01
+GrammarInvalid E-GRAMMAR-01
 ContextTooLong E-CONTEXT-01
 ConfigError E-CONFIG-01
 ConfigKeyUnknown E-CONFIG-02

@@ -188,13 +188,13 @@ sampling = st.builds(
     n_logprobs=st.none() | st.integers(0, 20),
     logit_bias=biases,
     stop=ascending_bytes,
-)
+) | st.builds(t.SamplingParams, seed=st.integers(0, 2**63 - 1), grammar=st.text(max_size=99))
 
 
 @given(sampling)
 def test_canonical_sampling_bytes_can_be_read_back(params: t.SamplingParams) -> None:
     raw = params.canonical()
-    assert raw[0] == 2
+    assert raw[0] == (3 if params.grammar else 2)
     assert t.SamplingParams.read(raw) == params
     assert decoded(params, t.SamplingParams) == params
 
@@ -246,6 +246,9 @@ def test_canonical_sampling_bytes_stand_where_the_protocol_page_says() -> None:
         "c3a9"
     ).hex(" ", 4)
     unset = t.SamplingParams().canonical()
+    with_grammar = t.SamplingParams(stop=(b"a",), grammar='start: "é"').canonical()
+    assert with_grammar[:58] == b"\x03" + unset[1:57] + b"\x01"
+    assert with_grammar[58:] == b"\x00\x01a" + b"\x01" + 'start: "é"'.encode()
     assert len(unset) == 58
     assert unset[29:33] == b"\xff" * 4
     assert unset[54] == 0xFF
@@ -256,7 +259,8 @@ def test_no_other_bytes_are_sampling_parameters(
     params: t.SamplingParams, data: st.DataObject
 ) -> None:
     raw = params.canonical()
-    for cut in (raw[:-1], raw + b"\x00", b"", b"\x01" + raw[1:]):
+    shorter = () if params.grammar else (raw[:-1], raw + b"\x00")
+    for cut in (*shorter, b"", b"\x01" + raw[1:], bytes([5 - raw[0]]) + raw[1:]):
         with pytest.raises(ValueError, match=r"sampling|cut|ascending"):
             t.SamplingParams.read(cut)
     at, bit = data.draw(st.integers(0, len(raw) - 1)), data.draw(st.integers(0, 7))
@@ -272,7 +276,7 @@ def test_no_other_bytes_are_sampling_parameters(
 
 @given(st.binary(max_size=120))
 def test_reading_strangers_sampling_bytes_raises_only_value_errors(raw: bytes) -> None:
-    for candidate in (raw, b"\x02" + raw):
+    for candidate in (raw, b"\x02" + raw, b"\x03" + raw):
         try:
             assert t.SamplingParams.read(candidate).canonical() == candidate
         except ValueError:
@@ -311,6 +315,9 @@ def test_two_samplings_share_canonical_bytes_only_when_equal(
         {"stop": ["/w=="]},
         {"stop": [base64.b64encode(b"a" * 257).decode()]},
         {"stop": [base64.b64encode(b"a%02d" % i).decode() for i in range(17)]},
+        {"grammar": "x" * (t.MAX_GRAMMAR_BYTES + 1)},
+        {"grammar": "x", "ignoreEos": True},
+        {"grammar": "x", "minNewTokens": 1},
     ],
 )
 def test_sampling_out_of_bounds_is_refused(bad: dict[str, Any]) -> None:
