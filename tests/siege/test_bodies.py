@@ -103,11 +103,11 @@ def test_while_a_long_prompt_is_made_into_tokens_others_are_answered(
 ) -> None:
     begun, go_on, encode = threading.Event(), threading.Event(), world.tokenizer.encode_chat
 
-    def held(messages: Sequence[Any]) -> list[int]:
+    def held(messages: Sequence[Any], *tools: Any) -> list[int]:
         if messages[0]["content"] == "say:slow":
             begun.set()
             go_on.wait(20)
-        return encode(messages)
+        return encode(messages, *tools)
 
     monkeypatch.setattr(world.tokenizer, "encode_chat", held)
     slow = json.dumps({"model": "toy", "messages": said("say:slow")}) + " " * SHORT_BYTES

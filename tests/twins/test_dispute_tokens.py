@@ -224,6 +224,7 @@ def test_what_was_not_ordered_or_not_served_is_refused_alike(bench: Bench) -> No
         {"presence_penalty_micro": 5},
         {"logit_bias": ((3, 100),)},
         {"min_new_tokens": 2},
+        {"grammar": 'start: "a"'},
     ):
         unjudged = msgspec.structs.replace(params, **changed)
         with pytest.raises(GameError, match="SamplingUnjudged"):

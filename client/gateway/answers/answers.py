@@ -33,13 +33,14 @@ from client.gateway.openai.shapes import (
     DONE_EVENT,
     ChoiceText,
     Usage,
+    choice_of,
     event,
     head_of,
     receipt_of,
     route_shown,
 )
 from client.gateway.openai.terms import HEADERS, LONGEST_DEADLINE_S, terms_of
-from client.gateway.openai.writing import TextPiece, TokenTold, Writer
+from client.gateway.openai.writing import TextPiece, Writer
 from client.gateway.records.tables import CANCELLED, DONE, FAILED
 from client.gateway.workers import SHORT_BYTES
 from client.orders.orders import Prompt
@@ -84,18 +85,17 @@ class AnswerChoice:
     index: int
     writer: Writer
     answered: asyncio.Future[Answered]
-    texts: list[str] = field(default_factory=list)
-    tokens: list[TokenTold] = field(default_factory=list)
+    pieces: list[TextPiece] = field(default_factory=list)
     offset: int = 0
     finish: str = ""
 
     def add(self, piece: TextPiece) -> None:
-        self.texts.append(piece.text)
-        self.tokens += piece.tokens
-        self.offset += len(piece.text)
+        if piece:
+            self.pieces.append(piece)
+            self.offset += len(piece.text)
 
     def shown(self) -> ChoiceText:
-        return ChoiceText(self.index, "".join(self.texts), self.finish, tuple(self.tokens))
+        return choice_of(self.index, self.pieces, self.finish)
 
 
 async def take(
@@ -218,7 +218,7 @@ async def _prepare(
     check_model(key, wanted.model)
     served = await gateway.catalogue.find(wanted.model)
     most = gateway.settings.gateway.max_tokens
-    if wanted.sampling.grammar:  # reading one takes as long as a large body
+    if wanted.sampling.grammar or wanted.tools:  # reading one takes as long as a large body
         of_key = key.key_id, SHORT_BYTES + len(data)
     prompts, tokens_in = await workers.run(
         *of_key, make_prompts, wanted, served, exchange.request_id, most
@@ -283,8 +283,8 @@ class _Answering:
         self._frame = head_of(wanted, served, exchange.request_id, work.created)
         loop = asyncio.get_running_loop()
         self._choices = [
-            AnswerChoice(index, served.writer(wanted), loop.create_future())
-            for _, index in work.prompts
+            AnswerChoice(index, served.writer(wanted, prompt.custom_id), loop.create_future())
+            for prompt, index in work.prompts
         ]
         self._begun: asyncio.Task[None] | None = None
         self._first_token_s: float | None = None

@@ -14,8 +14,7 @@ import msgspec
 from client.gateway.accepting import make_prompts
 from client.gateway.errors import BadParameter, openai_error
 from client.gateway.openai.fields import Endpoint, RequestBody, read_json, read_wanted
-from client.gateway.openai.shapes import ChoiceText, Usage, head_of
-from client.gateway.openai.writing import TokenTold
+from client.gateway.openai.shapes import ChoiceText, Usage, choice_of, head_of
 from client.orders.requests import MAX_LINE_BYTES
 from client.pipeline.pipeline import Logprobs
 from client.sessions.answering import Said
@@ -223,7 +222,7 @@ def output_line(
     """The answered line of the output file."""
     request_id = line_id(batch_id, line.number)
     frame = head_of(line.wanted, served, request_id, created)
-    choices = [_choice(line, row, served) for row in answers]
+    choices = [_choice(line, row, served, request_id) for row in answers]
     produced = sum(len(json.loads(row.tokens)) for row in answers)
     body = frame.body(choices, Usage(tokens_in, produced))
     if line.wanted.warnings:
@@ -267,18 +266,17 @@ def line_id(batch_id: str, number: int) -> str:
     return f"req_{batch_id.removeprefix('batch_')}{number:06x}"
 
 
-def _choice(line: BatchRequest, row: BatchAnswerRow, served: ServedModel) -> ChoiceText:
-    writer = served.writer(line.wanted)
+def _choice(
+    line: BatchRequest, row: BatchAnswerRow, served: ServedModel, request_id: str
+) -> ChoiceText:
+    writer = served.writer(line.wanted, f"{request_id}.{row.answer_index}")
     told = msgspec.json.decode(row.logprobs, type=list[Logprobs | None] | None)
-    ids = json.loads(row.tokens)
-    texts, tokens = list[str](), list[TokenTold]()
-    for step, token in enumerate(ids):
-        piece = writer.push(Said(step, token, told[step] if told else None))
-        texts.append(piece.text)
-        tokens += piece.tokens
-    rest = writer.finish(row.finish)
-    text, finish = "".join([*texts, rest.text]), writer.end_shown(row.finish)
-    return ChoiceText(row.answer_index, text, finish, (*tokens, *rest.tokens))
+    pieces = [
+        writer.push(Said(step, token, told[step] if told else None))
+        for step, token in enumerate(json.loads(row.tokens))
+    ]
+    pieces.append(writer.finish(row.finish))
+    return choice_of(row.answer_index, pieces, writer.end_shown(row.finish))
 
 
 def _encoded(batch_id: str, number: int, custom_id: str, response: Any, error: Any) -> bytes:

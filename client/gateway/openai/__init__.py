@@ -2,6 +2,8 @@
 
 `fields`   each field of a body honoured, ignored with a warning, or refused by name
 `terms`    headers of ours as terms of the order
+`tools`    which functions may be called, and the calls that answers make
+`dialects` how models write calls and thoughts
 `models`   what can be asked for now, at which price, with which tokenizer
 `writing`  tokens as text that may be sent: whole characters, no stop string
 `shapes`   completions, their chunks and their usage

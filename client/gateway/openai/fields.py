@@ -6,6 +6,7 @@ change the answer and cannot be honoured is an error.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from typing import Any, Literal
 import msgspec
 
 from client.gateway.errors import BadParameter
-from client.orders import sampling
+from client.gateway.openai.tools import MOST_TOOLS, ToolUse, tool_use_of
+from client.orders import answer_formats
+from client.orders import sampling as sampling_fields
 from client.orders.sampling import SamplingInvalid, sampling_of
 from core.protocol.errors import UsageError
 from core.protocol.foreign import MOST_NAMES, refuse_deep, shown
@@ -31,13 +34,10 @@ LEGACY_MAX_TOKENS = 16  # of a text completion that does not say, as that endpoi
 _SILENT = frozenset(
     {"model", "messages", "prompt", "n", "stream", "stream_options", "user", "metadata"}
 )
-_IGNORED = frozenset(
-    {"store", "service_tier", "parallel_tool_calls", "prompt_cache_key", "safety_identifier"}
-)
+_OF_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
+_IGNORED = frozenset({"store", "service_tier", "prompt_cache_key", "safety_identifier"})
 #: Fields that would change the answer, and the values with which they change nothing.
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -66,9 +66,11 @@ class RequestBody:
 
     endpoint: Endpoint
     model: str
-    messages: tuple[Mapping[str, str], ...]  # of a conversation
+    messages: tuple[Mapping[str, Any], ...]  # of a conversation
     prompts: tuple[str | tuple[int, ...], ...]  # of text completions, as text or token ids
     sampling: SamplingParams
+    tools: ToolUse | None  # what the answer may call
+    form_param: str  # the field that asks for the sampling's grammar
     has_max_tokens: bool
     n: int
     is_stream: bool
@@ -112,12 +114,21 @@ def read_wanted(body: Mapping[str, Any], endpoint: Endpoint) -> RequestBody:
         raise BadParameter("prompt", f"conversations have messages; text goes to {COMPLETIONS}")
     if not is_chat and body.get("messages") is not None:
         raise BadParameter("messages", f"text completions have a prompt; messages go to {CHAT}")
+    if not is_chat and body.get("tools"):
+        raise BadParameter("tools", f"text completions call nothing; conversations do, at {CHAT}")
+    tools = tool_use_of(body) if is_chat else None
+    form_param = next((name for name in answer_formats.FIELDS if body.get(name)), "tools")
+    sampling = _sampling(body, endpoint)
+    if tools is not None:
+        sampling = _formed(sampling, tools, form_param)
     return RequestBody(
         endpoint=endpoint,
         model=model,
         messages=_messages(body.get("messages")) if is_chat else (),
         prompts=() if is_chat else _prompts(body.get("prompt")),
-        sampling=_sampling(body, endpoint),
+        sampling=sampling,
+        tools=tools,
+        form_param=form_param,
         has_max_tokens=any(
             body.get(f) is not None for f in ("max_tokens", "max_completion_tokens")
         ),
@@ -133,14 +144,12 @@ def _warnings(body: Mapping[str, Any]) -> list[str]:
     """Fields that are ignored. Raises BadParameter for one that must not be."""
     found, unknown = [], []
     for name, value in body.items():
-        if name in _SILENT or name in sampling.FIELDS or value is None:
+        if name in _SILENT | _OF_TOOLS or name in sampling_fields.FIELDS or value is None:
             continue
         if name in _REFUSED:
             if value not in _REFUSED[name]:
                 raise BadParameter(name, "this gateway does not offer it")
         elif name in _IGNORED:
-            if name == "parallel_tool_calls" and value is True:
-                continue
             found.append(f"'{name}' is ignored")
         else:
             unknown.append(name)
@@ -150,7 +159,7 @@ def _warnings(body: Mapping[str, Any]) -> list[str]:
 
 
 def _sampling(body: Mapping[str, Any], endpoint: Endpoint) -> SamplingParams:
-    said = {name: value for name, value in body.items() if name in sampling.FIELDS}
+    said = {name: value for name, value in body.items() if name in sampling_fields.FIELDS}
     for name in _REAL:  # to the nearest millionth: nobody means more digits than that
         value = said.get(name)
         if isinstance(value, float) and abs(value) < MICRO:
@@ -187,7 +196,22 @@ def _sampling(body: Mapping[str, Any], endpoint: Endpoint) -> SamplingParams:
     return params
 
 
-def _messages(entries: Any) -> tuple[Mapping[str, str], ...]:
+def _formed(sampling: SamplingParams, tools: ToolUse, form_param: str) -> SamplingParams:
+    """Sampling under which an answer calls, or may call, beside the form that is asked for."""
+    asked = sampling.grammar
+    if tools.choice == "auto" and not asked:
+        return sampling
+    if tools.choice == "auto" and not asked.startswith("{"):
+        raise BadParameter(form_param, "with tools, only a JSON schema can be asked for")
+    schema = tools.schema(json.loads(asked) if tools.choice == "auto" else None)
+    grammar = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return msgspec.structs.replace(sampling, grammar=grammar)
+    except ValueError as error:
+        raise BadParameter("tools", f"together they cannot be a format: {error}") from None
+
+
+def _messages(entries: Any) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(entries, list) or not entries:
         raise BadParameter("messages", "it must be a list of at least one message")
     if len(entries) > MOST_MESSAGES:
@@ -195,16 +219,44 @@ def _messages(entries: Any) -> tuple[Mapping[str, str], ...]:
     return tuple(_message(f"messages[{i}]", entry) for i, entry in enumerate(entries))
 
 
-def _message(where: str, entry: Any) -> Mapping[str, str]:
+def _message(where: str, entry: Any) -> Mapping[str, Any]:
     if not isinstance(entry, dict):
         raise BadParameter(where, "it must be an object with role and content")
     role = entry.get("role")
     if not isinstance(role, str) or role not in ("system", "user", "assistant", "tool", *_ROLES):
         raise BadParameter(f"{where}.role", "it must be system, developer, user, assistant or tool")
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if entry.get(name):
             raise BadParameter(f"{where}.{name}", "this gateway does not offer it")
-    return {"role": _ROLES.get(role, role), "content": _content(where, entry.get("content"))}
+    calls, content = entry.get("tool_calls"), entry.get("content")
+    if calls and role != "assistant":
+        raise BadParameter(f"{where}.tool_calls", "only an assistant calls")
+    said = "" if calls and content is None else _content(where, content)
+    found: dict[str, Any] = {"role": _ROLES.get(role, role), "content": said}
+    if calls:
+        found["tool_calls"] = _calls(f"{where}.tool_calls", calls)
+    for name in ("name", "tool_call_id"):
+        if isinstance(entry.get(name), str):
+            found[name] = entry[name]
+    return found
+
+
+def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
+    """Calls of an earlier answer, as it had them."""
+    if not isinstance(calls, list) or len(calls) > MOST_TOOLS:
+        raise BadParameter(where, f"it must be a list of at most {MOST_TOOLS} calls")
+    found = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        said = function if isinstance(function, dict) else {}
+        name, arguments = said.get("name"), said.get("arguments")
+        if not isinstance(name, str) or not isinstance(arguments, str):
+            raise BadParameter(
+                f"{where}[{i}].function", "it must have a name and arguments as text"
+            )
+        function = {"name": name, "arguments": arguments}
+        found.append({"id": str(call.get("id", "")), "type": "function", "function": function})
+    return found
 
 
 def _content(where: str, content: Any) -> str:

@@ -7,9 +7,17 @@ import difflib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from client.context import Model, model_name
+from client.gateway.openai.dialects import (
+    AnswerParts,
+    PlainParts,
+    parts_of,
+    texts_of,
+    with_tools,
+)
 from client.gateway.openai.writing import Writer
 from core.engine.sampling.grammar import grammar_of
 from core.engine.sampling.stops import stop_strings
@@ -58,19 +66,39 @@ class ServedModel:
         """How many tokens its longest prompt has at least, by its bytes; a message has one."""
         longest = self.tokenizer.longest_token_bytes
         if wanted.messages:
-            size = sum(len(message["content"].encode()) for message in wanted.messages)
+            size = sum(len(text.encode()) for text in texts_of(wanted.messages))
             return max(len(wanted.messages), math.ceil(size / longest))
         return max(
             len(prompt) if isinstance(prompt, tuple) else math.ceil(len(prompt.encode()) / longest)
             for prompt in wanted.prompts
         )
 
-    def writer(self, wanted: RequestBody) -> Writer:
-        """What writes one answer to this request, for which it has prompts."""
+    def writer(self, wanted: RequestBody, name: str) -> Writer:
+        """What writes the answer of this name to a request, for which it has made prompts."""
         sampling = wanted.sampling
-        grammar = grammar_of(sampling, (), self.tokenizer)
-        with_logprobs = sampling.n_logprobs is not None
-        return Writer(self.tokenizer, stop_strings(sampling), with_logprobs, grammar)
+        return Writer(
+            self.tokenizer,
+            stop_strings(sampling),
+            sampling.n_logprobs is not None,
+            grammar_of(sampling, (), self.tokenizer),
+            self._parts(wanted),
+            name,
+        )
+
+    def _parts(self, wanted: RequestBody) -> AnswerParts:
+        if not wanted.messages:
+            return PlainParts()
+        is_formed = bool(wanted.sampling.grammar)
+        return parts_of(self.tokenizer, self._prompt_end, wanted.tools, is_formed=is_formed)
+
+    @cached_property
+    def _prompt_end(self) -> str:
+        """What the chat template puts between a prompt and its answer."""
+        asked = [{"role": "user", "content": "?"}]
+        try:
+            return self.tokenizer.render_chat(asked).rpartition("?")[2]
+        except UsageError:  # such as of a template that takes no such conversation
+            return ""
 
     def prompts(self, wanted: RequestBody) -> list[tuple[int, ...]]:
         """Token ids of each prompt. Raises ContextTooLong before that takes long, UsageError, also
@@ -80,9 +108,11 @@ class ServedModel:
         try:
             grammar_of(wanted.sampling, (), self.tokenizer)
         except GrammarInvalid as error:
-            raise GrammarInvalid(error.why, param="response_format") from None
+            raise GrammarInvalid(error.why, param=wanted.form_param) from None
         if wanted.messages:
-            return [tuple(self.tokenizer.encode_chat(wanted.messages))]
+            self._parts(wanted)  # what it must read is read by then
+            asked = with_tools(self.tokenizer, wanted.messages, wanted.tools)
+            return [tuple(self.tokenizer.encode_chat(*asked))]
         found = []
         for prompt in wanted.prompts:
             given = isinstance(prompt, tuple)

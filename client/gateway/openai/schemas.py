@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from client.gateway.openai.fields import ENDPOINTS, MOST_CHOICES
+from client.gateway.openai.tools import MOST_TOOLS
 
 Json = dict[str, Any]
 
@@ -36,6 +37,27 @@ _STREAM_OPTIONS = {
     "include_usage": _kind("boolean"),
     "continuous_usage_stats": _kind("boolean"),
 }
+_JSON_SCHEMA = _object("schema", schema=_kind("object"))
+_FORMAT: Json = {
+    "anyOf": [
+        _object("type", type={"enum": ["text", "json_object"]}),
+        _object("type", "json_schema", type={"const": "json_schema"}, json_schema=_JSON_SCHEMA),
+        {"type": "null"},
+    ]
+}
+_OUTPUTS = _kind(
+    "object",
+    nullable=True,
+    properties={
+        "json": {"type": ["object", "string"]},
+        "regex": _WORD,
+        "choice": _kind("array", minItems=1, items=_WORD),
+        "grammar": _WORD,
+    },
+    minProperties=1,
+    maxProperties=1,
+    additionalProperties=False,
+)
 _SAMPLING: Json = {
     "model": _WORD,
     "max_tokens": _whole(1, 2**20),
@@ -54,14 +76,35 @@ _SAMPLING: Json = {
     "repetition_penalty": _real(0.1, 10),
     "min_tokens": _whole(0, 2**20),
     "ignore_eos": _FLAG,
+    "response_format": _FORMAT,
+    "structured_outputs": _OUTPUTS,
     "user": _kind("string", nullable=True),
 }
 _PART = _object("type", "text", type={"const": "text"}, text=_TEXT)
-_MESSAGE = _object(
+_CALLED = _object("name", "arguments", name=_TEXT, arguments=_TEXT)
+_CALL = _object("function", function=_CALLED)
+_SPEAKER = _object(
     "role",
     "content",
     role={"enum": ["system", "developer", "user", "assistant", "tool"]},
     content={"anyOf": [_TEXT, _kind("array", minItems=1, items=_PART)]},
+)
+_CALLER = _object(
+    "role",
+    "tool_calls",
+    role={"const": "assistant"},
+    tool_calls=_kind("array", minItems=1, maxItems=MOST_TOOLS, items=_CALL),
+)
+_MESSAGE: Json = {"anyOf": [_SPEAKER, _CALLER]}
+_FUNCTION = _object(
+    "name",
+    name=_kind("string", pattern="^[a-zA-Z0-9_-]{1,64}$"),
+    description=_kind("string", nullable=True),
+    parameters=_kind("object", nullable=True),
+)
+_TOOL = _object("type", "function", type={"const": "function"}, function=_FUNCTION)
+_NAMED = _object(
+    "type", "function", type={"const": "function"}, function=_object("name", name=_WORD)
 )
 CHAT_BODY = _object(
     "model",
@@ -71,6 +114,9 @@ CHAT_BODY = _object(
     max_completion_tokens=_whole(1, 2**20),
     logprobs=_FLAG,
     top_logprobs=_whole(0, 20),
+    tools=_kind("array", nullable=True, maxItems=MOST_TOOLS, items=_TOOL),
+    tool_choice={"anyOf": [{"enum": ["none", "auto", "required", None]}, _NAMED]},
+    parallel_tool_calls=_FLAG,
 )
 _IDS = _kind("array", minItems=1, items=_kind("integer", minimum=0))
 _LISTS = [_kind("array", minItems=1, items=items) for items in (_WORD, _IDS)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from client.gateway.openai.fields import CHAT, Endpoint
+from client.gateway.openai.tools import ToolCall
 from client.gateway.openai.writing import TextPiece, TokenTold, chat_logprobs, text_logprobs
 from core.protocol import ids
 
@@ -47,6 +48,8 @@ class ChoiceText:
     text: str
     finish: str
     tokens: tuple[TokenTold, ...] = ()
+    thought: str = ""
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class ResponseHead:
         """A piece of one answer of a stream."""
         choice: Json = {"index": index, "finish_reason": finish, "logprobs": None}
         if self.endpoint == CHAT:
-            choice["delta"] = {} if finish and not piece.text else {"content": piece.text}
+            choice["delta"] = _delta(piece, is_last=bool(finish))
         else:
             choice["text"] = piece.text
         if self.with_logprobs and piece.tokens:
@@ -118,7 +121,12 @@ class ResponseHead:
         logprobs = self._logprobs(choice.tokens, 0) if self.with_logprobs else None
         shown: Json = {"index": choice.index, "finish_reason": choice.finish, "logprobs": logprobs}
         if self.endpoint == CHAT:
-            message = {"role": "assistant", "content": choice.text, "refusal": None}
+            content = None if choice.calls and not choice.text else choice.text
+            message: Json = {"role": "assistant", "content": content, "refusal": None}
+            if choice.thought:
+                message["reasoning_content"] = choice.thought
+            if choice.calls:
+                message["tool_calls"] = [call.json() for call in choice.calls]
             return shown | {"message": message}
         return shown | {"text": choice.text}
 
@@ -126,6 +134,31 @@ class ResponseHead:
         if self.endpoint == CHAT:
             return chat_logprobs(tokens, self.tokenizer)
         return text_logprobs(tokens, self.tokenizer, offset)
+
+
+def choice_of(index: int, pieces: Sequence[TextPiece], finish: str) -> ChoiceText:
+    """One answer of its pieces."""
+    return ChoiceText(
+        index,
+        "".join(piece.text for piece in pieces),
+        finish,
+        tuple(told for piece in pieces for told in piece.tokens),
+        "".join(piece.thought for piece in pieces),
+        tuple(call for piece in pieces for call in piece.calls),
+    )
+
+
+def _delta(piece: TextPiece, *, is_last: bool) -> Json:
+    """What a piece adds to a message."""
+    found: Json = {}
+    if piece.thought:
+        found["reasoning_content"] = piece.thought
+    if piece.calls:
+        numbered = enumerate(piece.calls, piece.first_call)
+        found["tool_calls"] = [{"index": number, **call.json()} for number, call in numbered]
+    if piece.text or not (found or is_last):
+        found["content"] = piece.text
+    return found
 
 
 def head_of(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from client.gateway.openai.dialects import AnswerParts, PlainParts, TextParts, WrittenParts
+from client.gateway.openai.tools import ToolCall, call_id
 from core.engine.sampling.stops import ShownText
 
 if TYPE_CHECKING:
@@ -27,13 +29,18 @@ class TokenTold:
 
 @dataclass(frozen=True)
 class TextPiece:
-    """Text that is complete, and the tokens it is made of (only where logprobs were asked for)."""
+    """Text that is complete, and the tokens it is made of (only where logprobs were asked for);
+    thoughts and calls beside it.
+    """
 
     text: str
     tokens: tuple[TokenTold, ...] = ()
+    thought: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    first_call: int = 0  # the number of the first of these calls in the answer
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.tokens)
+        return bool(self.text or self.tokens or self.thought or self.calls)
 
 
 @dataclass
@@ -44,44 +51,65 @@ class Writer:
     stops: Sequence[str]
     with_logprobs: bool
     grammar: Grammar | None = None  # what the whole answer must follow
+    parts: AnswerParts = field(default_factory=PlainParts)
+    name: str = ""  # of the answer: its calls are numbered under it
     tokens: int = 0
+    calls: int = 0
     _pending: list[TokenTold] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._stream, self._shown = self.tokenizer.stream(), ShownText(self.stops)
+        self._is_marked = isinstance(self.parts, WrittenParts)
+        self._stream = self.tokenizer.stream(keep_special=self._is_marked)
+        self._shown = ShownText(self.stops)
 
     def push(self, said: Said) -> TextPiece:
         """What this token completes; nothing while a character or a stop string may go on."""
         self.tokens += 1
         if self.grammar is not None:
             self.grammar.take(said.token)
-        text = self._stream.push(said.token)
+        is_end = self._is_marked and said.token in self.tokenizer.eos_ids
+        text = "" if is_end else self._stream.push(said.token)
         if self.stops:
             text = self._shown.push(text)
+        piece = self._piece(self.parts.push(text))
         if not self.with_logprobs:
-            return TextPiece(text)
+            return piece
         self._pending.append(TokenTold(said.token, said.logprobs))
-        return self._with_tokens(text) if text else TextPiece("")
+        return self._with_tokens(piece) if piece else piece
 
     def finish(self, reason: str) -> TextPiece:
         """The rest. What only said that the answer ends is not part of it."""
         text = self._stream.finish()
         if self.stops:
             text = self._shown.push(text) + self._shown.finish()
-        if text or reason == "length":
-            return self._with_tokens(text)
-        return TextPiece("")
+        said, rest = self._piece(self.parts.push(text)), self._piece(self.parts.finish())
+        piece = replace(
+            said if said.calls else rest,
+            text=said.text + rest.text,
+            thought=said.thought + rest.thought,
+            calls=said.calls + rest.calls,
+        )
+        return self._with_tokens(piece) if piece or reason == "length" else piece
 
     def end_shown(self, reason: str) -> str:
         """Why the answer ended, as its reader is told: one that its grammar left half-way, since
         it took too much to follow, was cut.
         """
+        if reason != "stop":
+            return reason
         is_half = self.grammar is not None and not self.stops and not self.grammar.is_complete
-        return "length" if is_half and reason == "stop" else reason
+        return "length" if is_half else "tool_calls" if self.calls else reason
 
-    def _with_tokens(self, text: str) -> TextPiece:
+    def _piece(self, found: TextParts) -> TextPiece:
+        first, self.calls = self.calls, self.calls + len(found.calls)
+        calls = tuple(
+            ToolCall(call_id(self.name, first + i), *call) for i, call in enumerate(found.calls)
+        )
+        return TextPiece(found.text, (), found.thought, calls, first)
+
+    def _with_tokens(self, piece: TextPiece) -> TextPiece:
         told, self._pending = tuple(self._pending), []
-        return TextPiece(text, told)
+        return replace(piece, tokens=told)
 
 
 def chat_logprobs(tokens: Sequence[TokenTold], tokenizer: Tokenizer) -> dict[str, Any]:

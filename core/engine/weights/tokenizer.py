@@ -49,9 +49,11 @@ class Tokenizer:
         """Ids of plain text, with the special tokens that the model's tokenizer adds by itself."""
         return self._encode(text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Ids of a conversation through the chat template, for the answer. Raises UsageError."""
-        return self._encode(self.render_chat(messages), add_special_tokens=False)
+        return self._encode(self.render_chat(messages, tools), add_special_tokens=False)
 
     @cached_property
     def longest_token_bytes(self) -> int:
@@ -68,7 +70,9 @@ class Tokenizer:
 
         return GrammarTokens(self.model_dir / "tokenizer.json", self.eos_ids)
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """The text that `encode_chat` encodes."""
         for number, message in enumerate(messages):
             role, content = message.get("role"), message.get("content")
@@ -79,7 +83,7 @@ class Tokenizer:
                 )
         if not messages:
             raise UsageError("the conversation is empty", why="it has no messages")
-        if self._template_text is None:
+        if self.template_text is None:
             raise UsageError(
                 f"{self.model_dir.name} has no chat template",
                 why="it is a base model",
@@ -90,6 +94,7 @@ class Tokenizer:
             return str(
                 self._template.render(
                     messages=[dict(message) for message in messages],
+                    tools=list(tools) or None,
                     add_generation_prompt=True,
                     **{name: self._token_text(name) for name in ("bos_token", "eos_token")},
                 )
@@ -99,15 +104,15 @@ class Tokenizer:
 
     @property
     def can_chat(self) -> bool:
-        return self._template_text is not None
+        return self.template_text is not None
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Text of ids; special tokens are left out unless asked for."""
         return str(self._library.decode(list(ids), skip_special_tokens=not keep_special))
 
-    def stream(self) -> TextStream:
+    def stream(self, *, keep_special: bool = False) -> TextStream:
         """A decoder for one answer as it arrives."""
-        return TextStream(self)
+        return TextStream(self, keep_special=keep_special)
 
     def _encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """As a batch of one: unlike `encode`, the library then lets other threads run."""
@@ -117,13 +122,14 @@ class Tokenizer:
     @cached_property
     def _template(self) -> Any:
         """Compiled, which takes milliseconds. Raises whatever the template's mistakes raise."""
-        template = _jinja().from_string(self._template_text)
+        template = _jinja().from_string(self.template_text)
         # As a chain they would be walked at every rendering.
         template.globals = dict(template.globals)
         return template
 
     @cached_property
-    def _template_text(self) -> str | None:
+    def template_text(self) -> str | None:
+        """The chat template; None for a model that has none."""
         path = self.model_dir / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8")
@@ -153,8 +159,8 @@ class Tokenizer:
 class TextStream:
     """Ids to text as they come: final once returned, and `Tokenizer.decode` of all together."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, keep_special: bool = False) -> None:
+        self._tokenizer, self._keep_special = tokenizer, keep_special
         self._ids: list[int] = []
         self._context = 0  # decoding starts here, so that joining rules see what came before
         self._read = 0  # ids before this one are returned in full
@@ -179,8 +185,11 @@ class TextStream:
         return piece
 
     def _fresh(self) -> str:
-        before = self._tokenizer.decode(self._ids[self._context : self._read])
-        return self._tokenizer.decode(self._ids[self._context :])[len(before) :]
+        before = self._decoded(self._ids[self._context : self._read])
+        return self._decoded(self._ids[self._context :])[len(before) :]
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids, keep_special=self._keep_special)
 
 
 def _jinja() -> Any:

@@ -178,8 +178,7 @@ def test_text_completions_stream_with_legacy_logprobs(client: openai.OpenAI) -> 
 
 def test_fields_that_would_change_the_answer_are_refused_by_name(client: openai.OpenAI) -> None:
     refused: list[dict[str, Any]] = [
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"response_format": {"type": "json_object"}},
+        {"functions": [{"name": "f"}]},
         {"n": 5},
         {"temperature": "hot"},
         {"logit_bias": {"x": 1}},

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from client.context import Model
 from client.gateway.batches.offline import Keep, LineAnswer
@@ -23,6 +24,7 @@ from client.gateway.openai.models import OfferedModel, ServedModel, unknown
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Logprobs
 from client.sessions.answering import Answered, Ask, AskTerms, PricedRequest, Said
+from core.engine.sampling.grammar import grammar_of
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import signing
@@ -259,7 +261,10 @@ def told(sampling: SamplingParams, token: int) -> Logprobs | None:
 
 
 def spoken(tokenizer: Tokenizer, prompt: Prompt) -> Iterator[tuple[int, str]]:
-    """Tokens of the answer, each with why it ends there, or ""."""
+    """Tokens of the answer, each with why it ends there, or "". What its grammar does not let come
+    is replaced by another that may.
+    """
+    grammar = grammar_of(prompt.sampling, prompt.ids, tokenizer)
     ending = AnswerEnding(prompt.sampling, {EOS}, tokenizer, prompt.ids)
     banned = {token for token, bias in prompt.sampling.logit_bias if bias <= -100_000_000}
     for produced, said in enumerate(_stream(tokenizer, prompt)):
@@ -267,6 +272,11 @@ def spoken(tokenizer: Tokenizer, prompt: Prompt) -> Iterator[tuple[int, str]]:
         is_early = token == EOS and produced < prompt.sampling.min_new_tokens
         if token in banned or is_early:
             token = 32  # a space
+        if grammar is not None:
+            if not grammar.allows(token):
+                may = np.flatnonzero(grammar.allowed())
+                token = int(may[(produced * 7919 + said) % len(may)])
+            grammar.take(token)
         finish = ending.push(token)
         yield token, finish
         if finish:

@@ -51,7 +51,8 @@ def test_every_field_is_understood() -> None:
         logit_bias=((7, 250_000), (50, -100_000_000)),
         stop=(b"a", b"b"),
     )
-    assert body.keys() | {"max_completion_tokens", "response_format", "structured_outputs"} == FIELDS
+    others = {"max_completion_tokens", "response_format", "structured_outputs"}
+    assert body.keys() | others == FIELDS
 
 
 def test_what_is_not_said_is_the_bases_and_what_is_said_replaces_it() -> None:

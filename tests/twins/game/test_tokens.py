@@ -274,6 +274,7 @@ def test_what_the_referee_does_not_judge_is_refused() -> None:
         {"presence_penalty_micro": 5},
         {"logit_bias": ((3, 100),)},
         {"min_new_tokens": 2},
+        {"grammar": 'start: "a"'},
     ):
         with pytest.raises(DrawError, match="SamplingUnjudged"):
             ordered(msgspec.structs.replace(PLAIN, **changed), 0, 1)

@@ -128,7 +128,7 @@ def test_two_hundred_lines_with_bad_ones_are_one_order(client: openai.OpenAI, wo
     assert all(entry["response"]["status_code"] == 200 for entry in answers.values())
     codes = [entry["error"]["code"] for entry in errors.values()]
     assert "context_length_exceeded" in codes and "line_invalid" in codes
-    assert errors["line-40"]["response"]["body"]["error"]["param"] == "tools"
+    assert errors["line-40"]["response"]["body"]["error"]["param"] == "tools[0].function"
     receipts = lines_of(client, batch.model_extra["headrace"]["receipts_file_id"])
     assert receipts.keys() == answers.keys()
     assert batch.usage.output_tokens == sum(
