@@ -6,7 +6,17 @@ import sys
 
 from benchmarks.table import run
 
-PARTS = ("overhead", "throughput", "streams", "memory", "killed", "pages", "loads", "help")
+PARTS = (
+    "overhead",
+    "throughput",
+    "streams",
+    "memory",
+    "killed",
+    "formats",
+    "pages",
+    "loads",
+    "help",
+)
 
 if __name__ == "__main__":
     sys.exit(run("benchmarks.gateway", PARTS))

@@ -29,7 +29,7 @@ PARTS = {
         "loss",
         "robustness",
     ),
-    "gateway": ("help", "overhead", "throughput", "streams", "memory", "killed", "pages"),
+    "gateway": ("help", "overhead", "throughput", "streams", "memory", "killed", "formats", "pages"),
     "engine": (
         "decode",
         "exactness",

@@ -30,6 +30,9 @@ Flags = npt.NDArray[np.bool_]
 _HEAD = '%llguidance {"no_forcing": true}\n'
 #: JSON is written in one line, so that no answer is all blanks.
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+#: Keywords of a schema whose values are none.
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+_IN_A_MINUTE = {"pattern": r"^(\d{4}-\d\d-\d\d[Tt])?\d\d:\d\d:[0-5]"}
 #: A Lark grammar is ambiguous at will: the time that a step takes grows with its square.
 MOST_LARK_BYTES = 4096
 #: What follows multiples is a machine with as many states.
@@ -144,7 +147,23 @@ def _lark_of(grammar: str) -> str:
     multiple = math.lcm(*map(_numerator, _multiples(schema)))
     if multiple > MOST_MULTIPLE:
         raise GrammarInvalid(f"its multipleOf come to {multiple}, at most {MOST_MULTIPLE}")
-    return "start: %json " + json.dumps(schema | {"x-guidance": _JSON})
+    return "start: %json " + json.dumps(_without_leap_seconds(schema) | {"x-guidance": _JSON})
+
+
+def _without_leap_seconds(part: Any) -> Any:
+    """The library's times may have a 61st second in any minute, which few readers take."""
+    if isinstance(part, list):
+        return [_without_leap_seconds(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    found = {
+        key: value if key in _VALUES else _without_leap_seconds(value)
+        for key, value in part.items()
+    }
+    if part.get("format") in ("date-time", "time"):
+        known = found.get("allOf")
+        found["allOf"] = [*(known if isinstance(known, list) else []), _IN_A_MINUTE]
+    return found
 
 
 def _multiples(part: Any) -> Iterator[int | float]:

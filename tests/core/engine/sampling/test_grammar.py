@@ -166,13 +166,33 @@ def test_masks_do_not_depend_on_who_looked_before(tokenizer: Tokenizer) -> None:
 # --- what is drawn ---
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(40))
 def test_no_answer_violates_its_schema(tokenizer: Tokenizer, seed: int) -> None:
     schema = random_schema(np.random.default_rng(seed))
     wanted = params(schema, temperature_micro=10**6, seed=seed, max_new_tokens=4000)
     tokens, _ = drawn(tokenizer, wanted, tokenizer.vocab_size + 7, seed)
     if tokens[-1] in tokenizer.eos_ids:
         jsonschema_rs.validate(schema, json.loads(text_of(tokenizer, tokens)))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_time"),
+    [
+        ('"2024-02-29T23:59:59Z"', True),
+        ('"2024-01-01t00:00:00.5+01:00"', True),
+        ('"2024-01-01T00:00:60Z"', False),
+        ('"12:30:60Z"', False),
+        ("null", True),
+    ],
+)
+def test_a_time_has_no_leap_second_and_may_be_left_out(
+    tokenizer: Tokenizer, text: str, is_time: bool
+) -> None:
+    kind = "time" if text.startswith('"1') else "date-time"
+    grammar = opened(tokenizer, {"type": ["string", "null"], "format": kind})
+    for token in tokenizer.encode(text):
+        grammar.take(token)
+    assert grammar.is_complete == is_time
 
 
 def test_a_drawn_token_has_no_margin_and_another_is_a_fault(tokenizer: Tokenizer) -> None:
