@@ -22,7 +22,14 @@ from client.gateway.batches.files import file_json
 from client.gateway.batches.upload import Upload
 from client.gateway.errors import BadParameter, KeyRefused, NotAllowedMethod, NotOffered, TooLarge
 from client.gateway.openai import schemas
-from client.gateway.openai.fields import CHAT, COMPLETIONS, ENDPOINTS, Endpoint, read_json
+from client.gateway.openai.fields import (
+    CHAT,
+    COMPLETIONS,
+    ENDPOINTS,
+    RESPONSES,
+    Endpoint,
+    read_json,
+)
 from client.gateway.openai.models import offer_json, unknown
 from client.gateway.openai.terms import terms_of
 from core.protocol.errors import HeadraceError, UsageError
@@ -38,11 +45,20 @@ log = get_logger(__name__)
 MAX_BODY_BYTES = 4 * 2**20
 #: Pieces of all uploads together in a second, of 64 KiB at most, and at once after a pause.
 UPLOADED_PIECES_PER_S, UPLOADED_BURST = 512.0, 256
-OFFERED = "models, chat/completions, completions, files, batches, receipts, jobs"
+OFFERED = "models, chat/completions, completions, responses, files, batches, receipts, jobs"
 _ASKED = (400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 _LOOKED = (400, 401, 404, 500, 503)
 #: Part of an address → the group of calls that it belongs to, where that has another name.
-_GROUPS = {"chat": "completions", "receipts": "records", "jobs": "records"}
+_GROUPS = {
+    "chat": "completions",
+    "responses": "completions",
+    "receipts": "records",
+    "jobs": "records",
+}
+#: What others offer and this does not → why.
+_WHY_NOT = {
+    "/v1/embeddings": f"no stage gives embeddings, which no order can buy; offered are {OFFERED}"
+}
 Id = Annotated[str, Path(min_length=1, max_length=128)]
 
 
@@ -58,6 +74,7 @@ def make_app(gateway: Gateway) -> FastAPI:
     )
     _answer_errors(app)
     _add_completions(app, gateway)
+    _add_responses(app, gateway)
     _add_models(app, gateway)
     _add_files(app, gateway)
     _add_batches(app, gateway)
@@ -165,6 +182,38 @@ def _add_completions(app: FastAPI, gateway: Gateway) -> None:
     async def completions(request: Request) -> Response:
         """Go on from text or token ids."""
         return await answer(request, COMPLETIONS)
+
+    one = schemas.object_of("response")
+    body = schemas.RESPONSE_BODY
+
+    @_offer(app, "POST", RESPONSES, one, *_ASKED, body=body, also=also)
+    async def respond(request: Request) -> Response:
+        """Answer items, and keep the response unless `store` is false."""
+        return await answer(request, RESPONSES)
+
+
+def _add_responses(app: FastAPI, gateway: Gateway) -> None:
+    kept, one = gateway.responses, schemas.object_of("response")
+
+    @_offer(app, "GET", "/v1/responses/{response_id}", one, *_LOOKED)
+    async def get(response_id: Id, request: Request) -> Response:
+        """A response that was kept."""
+        key = await authenticate(gateway, request)
+        return json_response(await kept.get(response_id, _own(key)))
+
+    @_offer(app, "GET", "/v1/responses/{response_id}/input_items", schemas.LIST, *_LOOKED)
+    async def items(response_id: Id, request: Request) -> Response:
+        """The items of its request."""
+        key = await authenticate(gateway, request)
+        found = await kept.items(response_id, _own(key))
+        return _page(found, len(found))
+
+    @_offer(app, "DELETE", "/v1/responses/{response_id}", one, *_LOOKED)
+    async def delete(response_id: Id, request: Request) -> Response:
+        """Forget it."""
+        key = await authenticate(gateway, request)
+        await kept.delete(response_id, _own(key))
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
@@ -355,7 +404,8 @@ def _answer_errors(app: FastAPI) -> None:
             wrong = NotAllowedMethod(what, "the endpoint has other methods")
             return failed(wrong, headers=error.headers)
         if error.status_code == 404:
-            return failed(NotOffered(what, f"offered are {OFFERED}"))
+            why = _WHY_NOT.get(request.url.path, f"offered are {OFFERED}")
+            return failed(NotOffered(what, why))
         return failed(UsageError(what, str(error.detail)), error.status_code)
 
     @handler(Exception)
@@ -374,7 +424,10 @@ def _describe(app: FastAPI) -> None:
             parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             for path, operations in found["paths"].items():
                 for operation in operations.values():
-                    if path not in ENDPOINTS:  # the framework's own, which we answer with 400
+                    if path not in (
+                        *ENDPOINTS,
+                        RESPONSES,
+                    ):  # the framework's own, which we answer with 400
                         operation["responses"].pop("422", None)
                     if path.startswith("/v1"):
                         operation["security"] = [{"key": []}]

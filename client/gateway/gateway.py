@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from client.gateway.money.prices import ModelPrices
     from client.gateway.openai.models import Catalogue
     from client.gateway.records.database import Database
+    from client.gateway.stored_responses import StoredResponses
     from client.gateway.workers import Workers
     from client.orders.matcher_api import MatcherApi
     from client.records.store import ClientStore
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 class Gateway:
     """One gateway: settings and chain, who answers, what is on offer, keys, money and records.
 
-    Calls of `keys`, `ledger`, `files` and `batches` that touch the database are coroutines.
+    Calls of `keys`, `ledger`, `responses`, `files` and `batches` that touch the database are
+    coroutines.
     """
 
     settings: Settings
@@ -53,6 +55,7 @@ class Gateway:
     keys: Keyring
     logins: Logins
     ledger: Ledger
+    responses: StoredResponses
     limiter: Limiter
     bodies: Bodies
     workers: Workers

@@ -28,6 +28,7 @@ from client.gateway.money.limits import Limiter
 from client.gateway.money.prices import ModelPrices
 from client.gateway.openai.models import Catalogue
 from client.gateway.records.database import Database, database_url
+from client.gateway.stored_responses import StoredResponses
 from client.gateway.workers import Workers
 from client.records.store import match_of
 from client.sessions.answering import Answered, Answerer
@@ -113,6 +114,7 @@ def assemble(
         answerer=answerer,
         matcher=matcher,
         logins=Logins(database, clock),
+        responses=StoredResponses(database, clock),
         bodies=Bodies(),
         workers=Workers(),
         exchanges=Exchanges(),

@@ -90,7 +90,7 @@ def test_the_description_names_every_endpoint_and_asks_for_a_key(shared: World) 
 
 def test_what_is_not_offered_says_what_is(shared: World, secret: str) -> None:
     headers = {"authorization": f"Bearer {secret}"}
-    for path in ("/v1/embeddings", "/v1/responses", "/v1/images/generations"):
+    for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/images/generations"):
         answer = httpx2.post(f"{shared.url}{path}", json={}, headers=headers)
         assert answer.status_code == 404
         assert "chat/completions" in answer.json()["error"]["message"]

@@ -29,7 +29,16 @@ PARTS = {
         "loss",
         "robustness",
     ),
-    "gateway": ("help", "overhead", "throughput", "streams", "memory", "killed", "formats", "pages"),
+    "gateway": (
+        "help",
+        "overhead",
+        "throughput",
+        "streams",
+        "memory",
+        "killed",
+        "formats",
+        "pages",
+    ),
     "engine": (
         "decode",
         "exactness",

@@ -28,14 +28,13 @@ from client.gateway.errors import (
 )
 from client.gateway.exchange import Exchange
 from client.gateway.money.ledger import RequestEnding, Reservation
-from client.gateway.openai.fields import CHAT, Endpoint, RequestBody, read_json, read_wanted
+from client.gateway.openai.answer_form import ChoiceText, StreamEnd, Usage
+from client.gateway.openai.fields import RESPONSES, Endpoint, RequestBody, read_json, read_wanted
+from client.gateway.openai.response_form import ResponseForm
 from client.gateway.openai.shapes import (
-    DONE_EVENT,
-    ChoiceText,
-    Usage,
     choice_of,
     event,
-    head_of,
+    form_of,
     receipt_of,
     route_shown,
 )
@@ -212,7 +211,7 @@ async def _prepare(
 ) -> PaidRequest:
     """Understand the request and price it. Raises HeadraceError."""
     of_key, workers = (key.key_id, len(data)), gateway.workers
-    wanted = await workers.run(*of_key, lambda: read_wanted(read_json(data), endpoint))
+    wanted = await _understand(gateway, key, endpoint, data)
     known = await gateway.catalogue.operators() if _names_miners(headers) else ()
     terms = terms_of(headers, gateway.settings, known)
     check_model(key, wanted.model)
@@ -252,6 +251,17 @@ async def _prepare(
     )
 
 
+async def _understand(
+    gateway: Gateway, key: ApiKey, endpoint: Endpoint, data: bytes
+) -> RequestBody:
+    """What the body asks for, with the items that a response goes on from."""
+    of_key, workers = (key.key_id, len(data)), gateway.workers
+    body, earlier = await workers.run(*of_key, read_json, data), list[dict[str, Any]]()
+    if endpoint == RESPONSES and body.get("previous_response_id") is not None:
+        earlier = await gateway.responses.earlier(key.key_id, body["previous_response_id"])
+    return await workers.run(*of_key, read_wanted, body, endpoint, earlier)
+
+
 def _names_miners(headers: Mapping[str, str]) -> bool:
     named = headers.get("x-trusted-providers", "") + headers.get("x-avoid-providers", "")
     return "mnr_" in named
@@ -280,7 +290,7 @@ class _Answering:
     def __init__(self, gateway: Gateway, exchange: Exchange, work: PaidRequest) -> None:
         self._gateway, self._exchange, self._work = gateway, exchange, work
         wanted, served = work.wanted, work.served
-        self._frame = head_of(wanted, served, exchange.request_id, work.created)
+        self._form = form_of(wanted, served, exchange.request_id, work.created)
         loop = asyncio.get_running_loop()
         self._choices = [
             AnswerChoice(index, served.writer(wanted, prompt.custom_id), loop.create_future())
@@ -371,8 +381,8 @@ class _Answering:
         if self._work.wanted.is_stream:
             self._open_stream()
             if piece:
-                more = self._usage() | {"offset": choice.offset}
-                self._send(self._frame.chunk(choice.index, piece, **more))
+                told = choice.index, piece, choice.offset, self._used()
+                self._exchange.push(self._form.piece(*told))
         choice.add(piece)
         if is_first:
             self._begun = asyncio.create_task(self._gateway.ledger.begun(self._exchange.request_id))
@@ -388,28 +398,36 @@ class _Answering:
         self._last_piece = (choice.index, rest, offset)
         if self._work.wanted.is_stream and self._left:
             self._open_stream()
-            more = self._usage() | {"finish": choice.finish, "offset": offset}
-            self._send(self._frame.chunk(choice.index, rest, **more))
+            told = choice.index, rest, offset, self._used()
+            self._exchange.push(self._form.piece(*told, choice.finish))
 
     async def _end_done(self) -> None:
         answers = tuple(choice.answered.result() for choice in self._choices)
-        more = self._paid(answers)
+        paid, used = self._paid(answers), self._used()
+        shown = [choice.shown() for choice in self._choices]
         if self._work.wanted.is_stream:
             self._open_stream()
             headers = dict(self._exchange.head.headers) if self._exchange.head else {}
-            final = self._final_events(more)
+            index, rest, offset = self._last_piece
+            end = StreamEnd(self._choices[index].finish, shown, paid)
+            final = self._form.ending(index, rest, offset, used, end)
             body = b"".join([*self._exchange.events, final])
         else:
             headers = self._headers(answers)
-            shown = [choice.shown() for choice in self._choices]
-            final = body = msgspec.json.encode(
-                self._frame.body(shown, self._used(), **self._warned(), headrace=more)
-            )
+            final = body = msgspec.json.encode(self._form.whole(shown, used, paid))
+        await self._keep_response()
         await self._write(DONE, answers, "", _kept(headers, body), 200)
         if not self._work.wanted.is_stream:
             self._exchange.open(200, headers)
         self._exchange.push(final)
         self._exchange.end()
+
+    async def _keep_response(self) -> None:
+        """Before its end is told: its key may go on from it at once."""
+        asked, form = self._work.wanted.response, self._form
+        if asked is not None and asked.is_kept and isinstance(form, ResponseForm):
+            assert form.told is not None, "its end was made just now"
+            await self._gateway.responses.keep(self._work.key.key_id, asked.items, form.told)
 
     async def _end_broken(self, state: str, error: HeadraceError) -> None:
         """Charge what came, tell those who follow, and keep it for a retry if it was paid for."""
@@ -506,43 +524,16 @@ class _Answering:
     # --- what is said ---
 
     def _open_stream(self) -> None:
-        """Begin the response, and each answer of a conversation with its role."""
+        """Begin the response as its form does."""
         if self._exchange.head is not None and self._exchange.events:
             return
         self._exchange.open(200, {**STREAM_HEADERS, **self._headers(())})
-        if self._work.wanted.endpoint == CHAT:
-            for choice in self._choices:
-                self._send(self._frame.first(choice.index, **self._warned(), **self._usage()))
-
-    def _final_events(self, more: dict[str, Any]) -> bytes:
-        wanted = self._work.wanted
-        index, rest, offset = self._last_piece
-        finish = self._choices[index].finish
-        if not wanted.with_usage:
-            extra = {} if not wanted.with_running_usage else {"usage": self._used().json()}
-            chunk = self._frame.chunk(
-                index, rest, finish=finish, offset=offset, headrace=more, **extra
-            )
-            return event(chunk) + DONE_EVENT
-        chunk = self._frame.chunk(index, rest, finish=finish, offset=offset, **self._usage())
-        return event(chunk) + event(self._frame.last(self._used(), headrace=more)) + DONE_EVENT
-
-    def _send(self, value: Any) -> None:
-        self._exchange.push(event(value))
+        begun = self._form.opening(len(self._choices), self._used())
+        if begun:
+            self._exchange.push(begun)
 
     def _used(self) -> Usage:
         return Usage(self._work.tokens_in, sum(choice.writer.tokens for choice in self._choices))
-
-    def _usage(self) -> dict[str, Any]:
-        """The `usage` of a chunk before the last."""
-        wanted = self._work.wanted
-        if wanted.with_running_usage:
-            return {"usage": self._used().json()}
-        return {"usage": None} if wanted.with_usage else {}
-
-    def _warned(self) -> dict[str, Any]:
-        warnings = self._work.wanted.warnings
-        return {"warnings": list(warnings)} if warnings else {}
 
     def _paid(self, answers: tuple[Answered, ...]) -> dict[str, Any]:
         """What the answer cost, and where to look it up."""

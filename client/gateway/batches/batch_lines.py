@@ -13,8 +13,9 @@ import msgspec
 
 from client.gateway.accepting import make_prompts
 from client.gateway.errors import BadParameter, openai_error
+from client.gateway.openai.answer_form import ChoiceText, Usage
 from client.gateway.openai.fields import Endpoint, RequestBody, read_json, read_wanted
-from client.gateway.openai.shapes import ChoiceText, Usage, choice_of, head_of
+from client.gateway.openai.shapes import choice_of, head_of
 from client.orders.requests import MAX_LINE_BYTES
 from client.pipeline.pipeline import Logprobs
 from client.sessions.answering import Said

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from client.gateway.errors import BadParameter
+from client.gateway.openai.items import ResponseAsked, conversation_of
 from client.gateway.openai.tools import MOST_TOOLS, ToolUse, tool_use_of
 from client.orders import answer_formats
 from client.orders import sampling as sampling_fields
@@ -23,12 +24,15 @@ from core.protocol.errors import UsageError
 from core.protocol.foreign import MOST_NAMES, refuse_deep, shown
 from core.protocol.types import MICRO, U32, SamplingParams
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 CHAT: Endpoint = "/v1/chat/completions"
 COMPLETIONS: Endpoint = "/v1/completions"
+RESPONSES: Endpoint = "/v1/responses"
+#: Those that a batch may ask.
 ENDPOINTS: tuple[Endpoint, ...] = (CHAT, COMPLETIONS)
 
-MOST_CHOICES, MOST_PROMPTS, MOST_TOP_LOGPROBS = 4, 128, {CHAT: 20, COMPLETIONS: 5}
+MOST_CHOICES, MOST_PROMPTS = 4, 128
+MOST_TOP_LOGPROBS: dict[str, int] = {CHAT: 20, COMPLETIONS: 5, RESPONSES: 20}
 MOST_MESSAGES = 2**14
 LEGACY_MAX_TOKENS = 16  # of a text completion that does not say, as that endpoint always had it
 _SILENT = frozenset(
@@ -71,6 +75,7 @@ class RequestBody:
     sampling: SamplingParams
     tools: ToolUse | None  # what the answer may call
     form_param: str  # the field that asks for the sampling's grammar
+    response: ResponseAsked | None  # at `/v1/responses`
     has_max_tokens: bool
     n: int
     is_stream: bool
@@ -101,15 +106,23 @@ def read_json(data: bytes) -> dict[str, Any]:
     return body
 
 
-def read_wanted(body: Mapping[str, Any], endpoint: Endpoint) -> RequestBody:
-    """The request that a body makes at an endpoint. Raises BadParameter."""
+def read_wanted(
+    body: Mapping[str, Any], endpoint: Endpoint, earlier: Sequence[dict[str, Any]] = ()
+) -> RequestBody:
+    """The request that a body makes at an endpoint. Raises BadParameter.
+
+    At `/v1/responses` it goes on from `earlier` items.
+    """
+    response = None
+    if endpoint == RESPONSES:
+        body, response = conversation_of(body, earlier)
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise BadParameter("model", "it must be the name of a model; see /v1/models")
     warnings = _warnings(body)
     n = _whole(body, "n", 1, MOST_CHOICES)
     stream, options = _flag(body, "stream"), _options(body)
-    is_chat = endpoint == CHAT
+    is_chat = endpoint != COMPLETIONS
     if is_chat and body.get("prompt") is not None:
         raise BadParameter("prompt", f"conversations have messages; text goes to {COMPLETIONS}")
     if not is_chat and body.get("messages") is not None:
@@ -129,6 +142,7 @@ def read_wanted(body: Mapping[str, Any], endpoint: Endpoint) -> RequestBody:
         sampling=sampling,
         tools=tools,
         form_param=form_param,
+        response=response,
         has_max_tokens=any(
             body.get(f) is not None for f in ("max_tokens", "max_completion_tokens")
         ),
@@ -171,7 +185,7 @@ def _sampling(body: Mapping[str, Any], endpoint: Endpoint) -> SamplingParams:
         said["seed"] = secrets.randbits(63)
     if said.get("stop") == []:
         del said["stop"]
-    if endpoint == CHAT and said.get("logprobs") is not None:
+    if endpoint != COMPLETIONS and said.get("logprobs") is not None:
         if not isinstance(said["logprobs"], bool):
             raise BadParameter("logprobs", "it must be true or false")
         if said["logprobs"] is False and said.get("top_logprobs") in (None, 0):
@@ -191,7 +205,7 @@ def _sampling(body: Mapping[str, Any], endpoint: Endpoint) -> SamplingParams:
     except (ValueError, msgspec.ValidationError) as error:
         raise BadParameter("sampling", str(error)) from None
     if (params.n_logprobs or 0) > MOST_TOP_LOGPROBS[endpoint]:
-        name = "top_logprobs" if endpoint == CHAT else "logprobs"
+        name = "logprobs" if endpoint == COMPLETIONS else "top_logprobs"
         raise BadParameter(name, f"it must be at most {MOST_TOP_LOGPROBS[endpoint]}")
     return params
 

@@ -127,6 +127,30 @@ COMPLETION_BODY = _object(
     prompt={"anyOf": [_WORD, _LISTS[0], _IDS, _LISTS[1]]},
     logprobs=_whole(0, 5),
 )
+_ITEM = _kind("object", properties={"type": _kind("string")})
+_FLAT_TOOL = _object(
+    "type",
+    "name",
+    type={"const": "function"},
+    name=_kind("string", pattern="^[a-zA-Z0-9_-]{1,64}$"),
+    description=_kind("string", nullable=True),
+    parameters=_kind("object", nullable=True),
+)
+RESPONSE_BODY = _object(
+    "model",
+    "input",
+    model=_WORD,
+    input={"anyOf": [_WORD, _kind("array", minItems=1, items=_ITEM)]},
+    instructions=_kind("string", nullable=True),
+    max_output_tokens=_whole(1, 2**20),
+    temperature=_real(0, 100),
+    top_p=_kind("number", nullable=True, exclusiveMinimum=0, maximum=1),
+    tools=_kind("array", nullable=True, maxItems=MOST_TOOLS, items=_FLAT_TOOL),
+    text=_kind("object", nullable=True),
+    previous_response_id=_kind("string", nullable=True),
+    store=_FLAG,
+    stream=_FLAG,
+)
 _METADATA: Json = {"maxProperties": 16, "additionalProperties": _kind("string", maxLength=512)}
 BATCH_BODY = _object(
     "input_file_id",

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from client.gateway.openai.answer_form import AnswerForm, ChoiceText, StreamEnd, Usage
 from client.gateway.openai.fields import CHAT, Endpoint
-from client.gateway.openai.tools import ToolCall
+from client.gateway.openai.response_form import ResponseForm
 from client.gateway.openai.writing import TextPiece, TokenTold, chat_logprobs, text_logprobs
 from core.protocol import ids
 
@@ -25,36 +26,8 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Tokens of a response: of every prompt once, of all answers."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    def json(self) -> Json:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        }
-
-
-@dataclass(frozen=True)
-class ChoiceText:
-    """One finished answer of a response."""
-
-    index: int
-    text: str
-    finish: str
-    tokens: tuple[TokenTold, ...] = ()
-    thought: str = ""
-    calls: tuple[ToolCall, ...] = ()
-
-
-@dataclass(frozen=True)
 class ResponseHead:
-    """What is the same in a response and in every chunk of it."""
+    """What is the same in a response and in every chunk of it: an `AnswerForm`."""
 
     endpoint: Endpoint
     request_id: str
@@ -63,6 +36,43 @@ class ResponseHead:
     fingerprint: str
     tokenizer: Tokenizer
     with_logprobs: bool
+    with_usage: bool = False
+    with_running_usage: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def opening(self, choices: int, used: Usage) -> bytes:
+        """A conversation's answers each begin with their role."""
+        if self.endpoint != CHAT:
+            return b""
+        more = self._warned() | self._usage(used)
+        return b"".join(event(self.first(index, **more)) for index in range(choices))
+
+    def piece(
+        self, index: int, piece: TextPiece, offset: int, used: Usage, finish: str | None = None
+    ) -> bytes:
+        return event(self.chunk(index, piece, finish=finish, offset=offset, **self._usage(used)))
+
+    def ending(
+        self, index: int, rest: TextPiece, offset: int, used: Usage, end: StreamEnd
+    ) -> bytes:
+        """The last chunk, and the usage after it where that was asked for."""
+        if self.with_usage:
+            last = self.piece(index, rest, offset, used, end.finish)
+            return last + event(self.last(used, headrace=end.paid)) + DONE_EVENT
+        more: Json = {"headrace": end.paid} | self._usage(used)
+        return event(self.chunk(index, rest, finish=end.finish, offset=offset, **more)) + DONE_EVENT
+
+    def whole(self, choices: Sequence[ChoiceText], used: Usage, paid: Json) -> Json:
+        return self.body(choices, used, **self._warned(), headrace=paid)
+
+    def _usage(self, used: Usage) -> Json:
+        """The `usage` of a chunk before the last."""
+        if self.with_running_usage:
+            return {"usage": used.json()}
+        return {"usage": None} if self.with_usage else {}
+
+    def _warned(self) -> Json:
+        return {"warnings": list(self.warnings)} if self.warnings else {}
 
     @property
     def object_id(self) -> str:
@@ -173,7 +183,17 @@ def head_of(
         served.fingerprint,
         served.tokenizer,
         wanted.sampling.n_logprobs is not None,
+        wanted.with_usage,
+        wanted.with_running_usage,
+        wanted.warnings,
     )
+
+
+def form_of(wanted: RequestBody, served: ServedModel, request_id: str, created: int) -> AnswerForm:
+    """The form of the answers to a request of this model. `created`: seconds since 1970."""
+    if wanted.response is None:
+        return head_of(wanted, served, request_id, created)
+    return ResponseForm(wanted, wanted.response, served, request_id, created)
 
 
 def event(value: Any) -> bytes:

@@ -211,4 +211,17 @@ class BatchAnswerRow(GatewayTable, table=True):
     ended_at: int = Field(sa_column=_big())
 
 
+class ResponseRow(GatewayTable, table=True):
+    """A response that its key may read again, and go on from."""
+
+    __tablename__ = "responses"
+    response_id: str = Field(sa_column=_id(primary_key=True))
+    key_id: str = Field(sa_column=_id(index=True))
+    created_at: int = Field(sa_column=_big())
+    previous_id: str | None = Field(default=None, sa_column=_short(80, nullable=True))
+    items: str = Field(sa_column=_text())  # those of its request, JSON list
+    body: str = Field(sa_column=_text())  # as it was told, JSON
+    size_bytes: int = Field(sa_column=_big())
+
+
 METADATA = GatewayTable.metadata
