@@ -54,16 +54,16 @@ def make_prompts(
     A choice's noise depends on the request's seed and the choice's number alone. Raises UsageError,
     ContextTooLong.
     """
-    found, tokens_in = [], 0
+    found, tokens_in, drawn = [], 0, served.sampling(wanted)
     for number, ids in enumerate(served.prompts(wanted)):
         most = served.max_new_tokens(wanted, len(ids), default_max_tokens)
         tokens_in += len(ids)
         for choice in range(wanted.n):
             sampling = msgspec.structs.replace(
-                wanted.sampling,
+                drawn,
                 max_new_tokens=most,
-                min_new_tokens=min(wanted.sampling.min_new_tokens, most),
-                seed=seed_of(wanted.sampling.seed, choice),
+                min_new_tokens=min(drawn.min_new_tokens, most),
+                seed=seed_of(drawn.seed, choice),
                 key_index=0,
             )
             index = number * wanted.n + choice

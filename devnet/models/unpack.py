@@ -8,6 +8,7 @@ to float32 safetensors and kept in the user's cache. After that nothing touches 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -43,6 +44,8 @@ class ModelSource:
     gguf_sha256: str
     layers: int
     licence: str
+    #: How its makers say that its tokens are drawn, as `generation_config.json` says it.
+    drawn: Mapping[str, float]
 
 
 SOURCES = {
@@ -56,6 +59,7 @@ SOURCES = {
             gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             layers=30,
             licence="Apache-2.0",
+            drawn={"temperature": 0.2, "top_p": 0.9},
         ),
         ModelSource(
             name="gemma3-270m",
@@ -65,6 +69,7 @@ SOURCES = {
             gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
             layers=18,
             licence="Gemma Terms of Use (ai.google.dev/gemma/terms)",
+            drawn={"temperature": 1.0, "top_k": 64, "top_p": 0.95},
         ),
     )
 }
@@ -97,6 +102,7 @@ def ensure_model(
     say = progress or _log.info
     target = model_path(name, cache_dir)
     if is_ready(name, cache_dir):
+        _say_how_it_is_drawn(target, source)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -117,6 +123,7 @@ def ensure_model(
                         why=f"it has {found.layers} layers, not {source.layers}",
                     )
                 model_manifest(work / "model")
+                _say_how_it_is_drawn(work / "model", source)
                 (work / "model").rename(target)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
@@ -128,6 +135,17 @@ def ensure_model(
         ) from error
     say(f"{source.title}: {found.layers} layers, {found.parameters / 1e6:.0f} M parameters")
     return target
+
+
+def _say_how_it_is_drawn(folder: Path, source: ModelSource) -> None:
+    """In the model's own settings, which no commitment covers; also of an older version's."""
+    path = folder / "generation_config.json"
+    stated = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if source.drawn.items() <= stated.items():
+        return
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(stated | dict(source.drawn), indent=1), encoding="utf-8")
+    draft.replace(path)
 
 
 def _fetch(source: ModelSource, gguf: Path, work: Path, say: Progress) -> None:

@@ -76,6 +76,7 @@ class RequestBody:
     tools: ToolUse | None  # what the answer may call
     form_param: str  # the field that asks for the sampling's grammar
     response: ResponseAsked | None  # at `/v1/responses`
+    said: frozenset[str]  # the fields that say how tokens are drawn
     has_max_tokens: bool
     n: int
     is_stream: bool
@@ -143,6 +144,7 @@ def read_wanted(
         tools=tools,
         form_param=form_param,
         response=response,
+        said=frozenset(f for f in sampling_fields.FIELDS if body.get(f) is not None),
         has_max_tokens=any(
             body.get(f) is not None for f in ("max_tokens", "max_completion_tokens")
         ),

@@ -20,11 +20,9 @@ _TOLD: Json = {
     "metadata": {},
     "parallel_tool_calls": True,
     "previous_response_id": None,
-    "temperature": 1.0,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
-    "top_p": 1.0,
     "user": None,
 }
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -34,11 +32,10 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (),
     "n": (1,),
 }
-#: Said in another way to a conversation, or of no effect here.
-_OURS = frozenset(
-    (*_TOLD, *_REFUSED, "input", "store", "include", "truncation", "reasoning", "stream_options")
-)
 _AS_IS = frozenset({"metadata", "parallel_tool_calls", "temperature", "top_p", "user"})
+#: Said in another way to a conversation, or of no effect here.
+_SILENT = ("input", "store", "include", "truncation", "reasoning", "stream_options")
+_OURS = frozenset((*_TOLD, *_AS_IS, *_REFUSED, *_SILENT))
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import difflib
 import math
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from client.gateway.openai.dialects import (
     with_tools,
 )
 from client.gateway.openai.writing import Writer
+from client.orders.sampling import SamplingInvalid, sampling_of
 from core.engine.sampling.grammar import grammar_of
 from core.engine.sampling.stops import stop_strings
 from core.protocol import signing, units
@@ -29,6 +31,8 @@ from core.protocol.errors import (
     ModelUnknown,
     UsageError,
 )
+from core.protocol.foreign import read_json_file
+from core.protocol.types import SamplingParams
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from core.engine.weights.tokenizer import Tokenizer
     from core.runtime.clock import Clock
 
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_MOST_CONFIG_BYTES = 2**20
 FRESH_S = 2.0  # a list of offers is shown again for so long
 _NAMES = {
     signing.name_hash(name): name
@@ -99,6 +105,28 @@ class ServedModel:
             return self.tokenizer.render_chat(asked).rpartition("?")[2]
         except UsageError:  # such as of a template that takes no such conversation
             return ""
+
+    def sampling(self, wanted: RequestBody) -> SamplingParams:
+        """How tokens are drawn: as the request says, else as the model's makers do."""
+        unsaid = {name: v for name, v in self._defaults.items() if name not in wanted.said}
+        return sampling_of(unsaid, wanted.sampling)
+
+    @cached_property
+    def _defaults(self) -> dict[str, float]:
+        """What the model's `generation_config.json` says of fields that a request may set."""
+        found = dict[str, float]()
+        try:
+            stated = read_json_file(
+                self.tokenizer.model_dir / "generation_config.json", most_bytes=_MOST_CONFIG_BYTES
+            )
+        except (OSError, ValueError):
+            return found
+        for name in _DEFAULTS if isinstance(stated, dict) else ():
+            if stated.get(name) is not None:
+                with suppress(SamplingInvalid):  # what cannot be honoured is nobody's wish here
+                    sampling_of({name: stated[name]}, SamplingParams())
+                    found[name] = stated[name]
+        return found
 
     def prompts(self, wanted: RequestBody) -> list[tuple[int, ...]]:
         """Token ids of each prompt. Raises ContextTooLong before that takes long, UsageError, also

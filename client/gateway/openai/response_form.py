@@ -10,6 +10,7 @@ import msgspec
 
 from client.gateway.openai.answer_form import ChoiceText, StreamEnd, Usage
 from client.gateway.openai.writing import TextPiece, chat_logprobs
+from core.protocol.types import MICRO
 
 if TYPE_CHECKING:
     from client.gateway.openai.fields import RequestBody
@@ -44,6 +45,11 @@ class ResponseForm:
         created: int,
     ) -> None:
         self._asked, self._served, self._created = asked, served, created
+        drawn = served.sampling(wanted)
+        self._drawn = {
+            "temperature": drawn.temperature_micro / MICRO,
+            "top_p": drawn.top_p_micro / MICRO,
+        }
         self._warnings = wanted.warnings
         self._with_logprobs = wanted.sampling.n_logprobs is not None
         self._name = request_id.removeprefix("req_")
@@ -192,6 +198,7 @@ class ResponseForm:
             "truncation": "disabled",
             "usage": used.of_response() if used is not None else None,
             **self._asked.told,
+            **self._drawn,
             **({"warnings": list(self._warnings)} if self._warnings else {}),
             **({"headrace": paid} if paid is not None else {}),
         }

