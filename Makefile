@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 # Hundreds of programs are started: what one has compiled the next need not.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-contracts test-python lint analyse docs ready setup contracts model clean
+.PHONY: demo test test-contracts test-python lint analyse agents docs ready setup contracts model clean
 
 demo: ready $(VENV)/.weighed ## set up, then the whole story on one machine
 	@$(BIN)/devnet demo
@@ -74,6 +74,10 @@ analyse: setup .build/slither/.installed ## slither over the contracts: every fi
 	@$(PYTHON) -m venv .build/slither
 	@.build/slither/bin/python -m pip install --quiet --disable-pip-version-check slither-analyzer==0.11.6
 	@touch $@
+
+agents: setup ## agents of other people's libraries, each in an environment of its own, against the gateway
+	@$(BIN)/python -m tests.agents.environments
+	@$(BIN)/pytest -q tests/agents
 
 docs: setup ## the documentation site, in .build/site; it opens from the disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -13,6 +13,7 @@ PARTS = (
     "memory",
     "killed",
     "formats",
+    "agents",
     "pages",
     "loads",
     "help",

@@ -37,6 +37,7 @@ PARTS = {
         "memory",
         "killed",
         "formats",
+        "agents",
         "pages",
     ),
     "engine": (
