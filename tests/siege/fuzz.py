@@ -23,8 +23,9 @@ import msgspec
 import core.engine.model.anatomy  # noqa: F401 - unlisted models import torch: it is no growth
 from client.gateway.accepting import make_prompts
 from client.gateway.batches.batch_lines import BatchFile
-from client.gateway.openai.fields import CHAT, ENDPOINTS, read_json, read_wanted
+from client.gateway.openai.fields import CHAT, ENDPOINTS, RESPONSES, read_json, read_wanted
 from client.gateway.openai.models import ServedModel
+from core.engine.sampling.grammar import grammar_of
 from core.engine.weights.shape import describe_model
 from core.engine.weights.tensors import INDEX_FILE, TensorFolder, read_header
 from core.keys import keystore
@@ -313,6 +314,74 @@ def _bodies(folder: Path) -> Subject:
     return Subject.of_json(read, _line(1)["body"])
 
 
+def _function(name: str) -> dict[str, Any]:
+    whole = {"type": "integer", "minimum": 0, "maximum": 9, "multipleOf": 3}
+    texts = {"type": "array", "items": {"type": "string", "format": "date-time"}, "maxItems": 2}
+    properties = {"a": {"$ref": "#/$defs/whole"}, "b": {"anyOf": [texts, {"enum": ["x", None]}]}}
+    schema = {"type": "object", "properties": properties, "$defs": {"whole": whole}}
+    return {"name": name, "description": "It adds.", "parameters": schema}
+
+
+def _tools(folder: Path) -> Subject:
+    """Conversations with functions to call, and responses: what is no grammar."""
+    served = ServedModel(toy.MODEL, toy.tokenizer_in(folder))
+    called = {"id": "x", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    good = {
+        "model": "toy",
+        "messages": [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": None, "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": "x", "content": "5"},
+        ],
+        "tools": [{"type": "function", "function": _function("add")}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+    }
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+        {"type": "function_call", "call_id": "x", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "x", "output": "5"},
+    ]
+    tool = {"type": "function", **_function("add")}
+    response = {"model": "toy", "input": items, "tools": [tool], "instructions": "Be kind."}
+
+    def read(data: bytes) -> None:
+        body = read_json(data)
+        endpoint = RESPONSES if "input" in body else CHAT
+        make_prompts(read_wanted(body, endpoint), served, "x", 64)
+
+    def change(rng: random.Random) -> bytes:
+        return change_json(rng.choice((good, response)), rng)
+
+    return Subject(read, change)
+
+
+def _forms(folder: Path) -> Subject:
+    """Schemas and other forms, until an answer's first token may be drawn."""
+    served = ServedModel(toy.MODEL, toy.tokenizer_in(folder))
+    said = [{"role": "user", "content": "hello"}]
+    schema = {"type": "json_schema", "json_schema": {"schema": _function("")["parameters"]}}
+    lark = 'start: "a" b* | /[a-z]{2,9}/\nb: "c" start? "d"'
+
+    def read(data: bytes) -> None:
+        wanted = read_wanted(read_json(data), CHAT)
+        make_prompts(wanted, served, "x", 64)
+        grammar = grammar_of(wanted.sampling, (), served.tokenizer)
+        if grammar is not None:
+            grammar.allowed()
+
+    def change(rng: random.Random) -> bytes:
+        forms: list[dict[str, Any]] = [
+            {"response_format": schema},
+            {"structured_outputs": {"grammar": lark}},
+            {"structured_outputs": {"regex": r"(ab|c)*[0-9]{2,5}x?"}},
+            {"structured_outputs": {"choice": ["yes", "no"]}},
+        ]
+        return change_json({"model": "toy", "messages": said, **rng.choice(forms)}, rng)
+
+    return Subject(read, change)
+
+
 def _batches(folder: Path) -> Subject:
     served = ServedModel(toy.MODEL, toy.tokenizer_in(folder))
     path = folder / "batch.jsonl"
@@ -338,6 +407,8 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "networks": _networks,
     "records": _records,
     "bodies": _bodies,
+    "tools": _tools,
+    "forms": _forms,
     "batches": _batches,
 }
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from client.context import Model, model_name
@@ -21,7 +21,7 @@ from client.gateway.openai.dialects import (
 )
 from client.gateway.openai.writing import Writer
 from client.orders.sampling import SamplingInvalid, sampling_of
-from core.engine.sampling.grammar import grammar_of
+from core.engine.sampling.grammar import grammar_of, is_whole
 from core.engine.sampling.stops import stop_strings
 from core.protocol import signing, units
 from core.protocol.errors import (
@@ -82,13 +82,14 @@ class ServedModel:
     def writer(self, wanted: RequestBody, name: str) -> Writer:
         """What writes the answer of this name to a request, for which it has made prompts."""
         sampling = wanted.sampling
+        judged = partial(is_whole, sampling, tokenizer=self.tokenizer) if sampling.grammar else None
         return Writer(
             self.tokenizer,
             stop_strings(sampling),
             sampling.n_logprobs is not None,
-            grammar_of(sampling, (), self.tokenizer),
             self._parts(wanted),
             name,
+            judged,
         )
 
     def _parts(self, wanted: RequestBody) -> AnswerParts:

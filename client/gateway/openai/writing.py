@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from core.engine.sampling.stops import ShownText
 if TYPE_CHECKING:
     from client.pipeline.pipeline import Logprobs
     from client.sessions.answering import Said
-    from core.engine.sampling.grammar import Grammar
     from core.engine.weights.tokenizer import Tokenizer
 
 _BROKEN = "�"
@@ -50,11 +49,12 @@ class Writer:
     tokenizer: Tokenizer
     stops: Sequence[str]
     with_logprobs: bool
-    grammar: Grammar | None = None  # what the whole answer must follow
     parts: AnswerParts = field(default_factory=PlainParts)
     name: str = ""  # of the answer: its calls are numbered under it
+    is_whole: Callable[[Sequence[int]], bool] | None = None  # where the answer has a form
     tokens: int = 0
     calls: int = 0
+    _ids: list[int] = field(default_factory=list)  # of an answer that has a form
     _pending: list[TokenTold] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -65,8 +65,8 @@ class Writer:
     def push(self, said: Said) -> TextPiece:
         """What this token completes; nothing while a character or a stop string may go on."""
         self.tokens += 1
-        if self.grammar is not None:
-            self.grammar.take(said.token)
+        if self.is_whole is not None:
+            self._ids.append(said.token)
         is_end = self._is_marked and said.token in self.tokenizer.eos_ids
         text = "" if is_end else self._stream.push(said.token)
         if self.stops:
@@ -92,13 +92,14 @@ class Writer:
         return self._with_tokens(piece) if piece or reason == "length" else piece
 
     def end_shown(self, reason: str) -> str:
-        """Why the answer ended, as its reader is told: one that its grammar left half-way, since
-        it took too much to follow, was cut.
+        """Why the answer ended, as its reader is told: one whose form took too much to follow
+        was cut.
         """
         if reason != "stop":
             return reason
-        is_half = self.grammar is not None and not self.stops and not self.grammar.is_complete
-        return "length" if is_half else "tool_calls" if self.calls else reason
+        if self.is_whole is not None and not self.stops and not self.is_whole(self._ids):
+            return "length"
+        return "tool_calls" if self.calls else reason
 
     def _piece(self, found: TextParts) -> TextPiece:
         first, self.calls = self.calls, self.calls + len(found.calls)

@@ -1,8 +1,9 @@
-"""Which tokens may come next in an answer that must follow a grammar? (`docs/protocol.md` §5.2)
+"""Which tokens may come next in an answer that must follow a grammar? (`docs/protocol.md` §5.6)
 
 A pure function of the grammar, the model's tokenizer and the tokens so far, so a stage, a client
-and an auditor find the same. llguidance reads grammars. Its limits count steps, not time, and some
-depend on what was worked out before: so every token's mask is worked out, also where nobody draws.
+and an auditor find the same. llguidance reads grammars, in a process of its own. Its limits count
+steps, not time, and some depend on what was worked out before: so every token's mask is worked out,
+also where nobody draws.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from core.engine.sampling.grammar_process import GrammarProcess, Lost, grammar_process
 from core.protocol.errors import GrammarInvalid
 from core.protocol.foreign import refuse_deep
 
 if TYPE_CHECKING:
-    from core.engine.weights.grammar_tokens import GrammarTokens
     from core.engine.weights.tokenizer import Tokenizer
     from core.protocol.types import SamplingParams
 
@@ -42,25 +42,31 @@ MOST_MULTIPLE = 100_000
 class Grammar:
     """One answer on its way.
 
-    Where a token came that may not come, or a limit was met, nothing but an end may come.
+    Where a token came that may not come, or a limit was met, nothing but an end may come. Every
+    method raises GrammarInvalid for a grammar that ends the process which follows it.
     """
 
-    def __init__(self, matcher: Any, tokens: GrammarTokens) -> None:
-        self._matcher, self._tokens = matcher, tokens
+    def __init__(self, process: GrammarProcess, text: str, said: Sequence[int] = ()) -> None:
+        """Of a text in Lark's notation, after these tokens."""
+        self._process, self._text, self._said = process, text, list(said)
+        self._number, self._life = process.new_number(), 0
         self._allowed: Flags | None = None  # at the next token, once worked out
-        self._is_broken = False
+        self._is_broken = self._may_end = False
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the tokens so far, ends aside, are all that the grammar asks for."""
-        is_sound = not self._is_broken and not self._matcher.is_error()
-        return is_sound and bool(self._matcher.is_accepting())
+    def __del__(self) -> None:
+        self._process.drop(self._number)
 
     def allowed(self) -> Flags:
         """Which of the tokenizer's tokens may come next, a flag each."""
         if self._allowed is None:
             self._allowed = self._work_out()
         return self._allowed
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the tokens so far, ends aside, are all that the grammar asks for."""
+        self.allowed()
+        return self._may_end
 
     def allows(self, token: int) -> bool:
         """Whether the next token may be this one."""
@@ -75,28 +81,60 @@ class Grammar:
 
     def take(self, token: int) -> None:
         """The next token is this one."""
-        if token in self._tokens.eos_ids:
+        if token in self._process.eos_ids:
             return
-        if not self.allows(token) or not self._matcher.consume_token(token):
+        if not self.allows(token):
             self._is_broken = True
+        elif self._life == self._process.life:
+            self._tell("take", self._number, token)
+        self._said.append(token)
         self._allowed = None
 
     def fork(self) -> Grammar:
         """Another that stands here and goes on by itself."""
-        other = Grammar(self._matcher.deep_copy(), self._tokens)
-        other._allowed, other._is_broken = self._allowed, self._is_broken
+        other = Grammar(self._process, self._text, self._said)
+        other._allowed, other._may_end = self._allowed, self._may_end
+        other._is_broken = self._is_broken
+        if self._life == self._process.life:
+            other._life = self._life
+            self._tell("fork", self._number, other._number)
         return other
 
+    def begin(self) -> None:
+        """Have the process know where this answer stands. Raises GrammarInvalid."""
+        self._ask("open", self._number, self._text, self._said, opens=True)
+
     def _work_out(self) -> Flags:
+        ends, self._may_end = self._process.ends, False
         if self._is_broken:
-            return self._tokens.ends
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        if self._matcher.is_error():
-            return self._tokens.ends
-        size = len(self._tokens.ends)
-        flags = np.unpackbits(bits, count=size, bitorder="little").view(bool)
-        flags[self._tokens.eos_ids] = self._matcher.is_accepting()
-        return flags if flags.any() else self._tokens.ends
+            return ends
+        bits, self._may_end = self._ask("mask", self._number)
+        if bits is None:
+            return ends
+        raw = np.frombuffer(bits, dtype=np.uint8)
+        flags = np.unpackbits(raw, count=len(ends), bitorder="little").view(bool)
+        flags[self._process.eos_ids] = self._may_end
+        return flags if flags.any() else ends
+
+    def _tell(self, *what: Any) -> None:
+        try:
+            self._process.tell(*what)
+        except Lost:
+            self._life = 0
+
+    def _ask(self, *what: Any, opens: bool = False) -> Any:
+        """Once more in another process where one was lost: perhaps over another's grammar."""
+        for _ in range(2):
+            try:
+                if self._life != self._process.life or opens:
+                    why = self._process.ask("open", self._number, self._text, self._said)
+                    if why:
+                        raise GrammarInvalid(why[:500])
+                    self._life = self._process.life
+                return None if opens else self._process.ask(*what)
+            except Lost:
+                self._life = 0
+        raise GrammarInvalid("it ends the program that follows it")
 
 
 def grammar_of(
@@ -109,25 +147,27 @@ def grammar_of(
     """
     if not params.grammar:
         return None
-    if tokenizer is None:
-        raise GrammarInvalid("there is no tokenizer here")
-    tokens = tokenizer.grammar_tokens
-    grammar = Grammar(_read(params.grammar, tokens).deep_copy(), tokens)
-    for token in prompt[len(prompt) - min(params.first_step, len(prompt)) :]:
-        grammar.take(token)
+    process = _process_of(tokenizer)
+    before = prompt[len(prompt) - min(params.first_step, len(prompt)) :]
+    grammar = Grammar(process, _HEAD + _lark_of(params.grammar), before)
+    grammar.begin()
     return grammar
 
 
-@lru_cache(maxsize=16)
-def _read(grammar: str, tokens: GrammarTokens) -> Any:
-    """A matcher at the beginning of an answer, to be copied: requests often share a grammar."""
-    import llguidance
+def is_whole(params: SamplingParams, tokens: Sequence[int], tokenizer: Tokenizer | None) -> bool:
+    """Whether these tokens, ends aside, are all that the parameters' grammar asks for."""
+    process = _process_of(tokenizer)
+    said = [token for token in tokens if token not in process.eos_ids]
+    try:
+        return bool(process.ask("whole", _HEAD + _lark_of(params.grammar), said))
+    except Lost:
+        return False
 
-    text = _HEAD + _lark_of(grammar)
-    matcher = llguidance.LLMatcher(tokens.library, text, log_level=0, limits=_limits())
-    if matcher.is_error():
-        raise GrammarInvalid(str(matcher.get_error()).strip()[:500])
-    return matcher
+
+def _process_of(tokenizer: Tokenizer | None) -> GrammarProcess:
+    if tokenizer is None:
+        raise GrammarInvalid("there is no tokenizer here")
+    return grammar_process(tokenizer.model_dir / "tokenizer.json", tokenizer.eos_ids)
 
 
 def _lark_of(grammar: str) -> str:
@@ -182,16 +222,3 @@ def _numerator(value: float) -> int:
         return abs(Decimal(str(value)).as_integer_ratio()[0]) or 1
     except (ValueError, OverflowError):
         raise GrammarInvalid("a multipleOf is not a finite number") from None
-
-
-@cache
-def _limits() -> Any:
-    """What a grammar may take, in the library's units: a step some ten milliseconds at most."""
-    import llguidance
-
-    return llguidance.LLParserLimits(
-        step_lexer_fuel=100_000,
-        step_max_items=10_000,
-        max_lexer_states=20_000,
-        verbose_errors=False,
-    )

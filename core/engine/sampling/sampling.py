@@ -18,7 +18,7 @@ import numpy.typing as npt
 from core.engine.sampling.drawing import draw_of_all, draw_of_few
 from core.engine.sampling.filters import Candidates, kept, may_leave_out
 from core.engine.sampling.sampler import Sampler
-from core.protocol.errors import CheckFailed
+from core.protocol.errors import CheckFailed, GrammarInvalid
 from core.protocol.types import SamplingParams
 
 #: What −∞ is told as, since JSON has no such number.
@@ -54,7 +54,7 @@ def sample_batch(logits: Any, samplers: Sequence[Sampler]) -> list[TokenChoice |
     for i, row in rows.items():
         try:
             found = _drawn(row, samplers[i])
-        except ValueError as error:
+        except (ValueError, GrammarInvalid) as error:
             failed[i] = CheckFailed("no token can be drawn", str(error))
             continue
         if isinstance(found, Candidates):

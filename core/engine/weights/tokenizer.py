@@ -11,13 +11,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from core.protocol.errors import ModelMissing, ModelUnsupported, UsageError
 from core.protocol.foreign import read_json_file
-
-if TYPE_CHECKING:
-    from core.engine.weights.grammar_tokens import GrammarTokens
 
 _MAX_SETTINGS_BYTES = 32 * 2**20
 _REPLACEMENT = "�"
@@ -62,13 +59,6 @@ class Tokenizer:
         A tokenizer that first shortens text (NFKC, spaces left out) can undercut that.
         """
         return max(len(token.encode()) for token in self._library.get_vocab())
-
-    @cached_property
-    def grammar_tokens(self) -> GrammarTokens:
-        """Its tokens as grammars need them, slow at the first call. Raises ModelUnsupported."""
-        from core.engine.weights.grammar_tokens import GrammarTokens
-
-        return GrammarTokens(self.model_dir / "tokenizer.json", self.eos_ids)
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -12,7 +13,13 @@ import numpy as np
 import pytest
 
 from core.dispute.judging.numerics import TokenMargins
-from core.engine.sampling.grammar import MOST_LARK_BYTES, MOST_MULTIPLE, Grammar, grammar_of
+from core.engine.sampling.grammar import (
+    MOST_LARK_BYTES,
+    MOST_MULTIPLE,
+    Grammar,
+    grammar_of,
+    is_whole,
+)
 from core.engine.sampling.sampler import Sampler
 from core.engine.sampling.sampling import sample_batch
 from core.engine.sampling.stops import AnswerEnding
@@ -233,8 +240,41 @@ def test_parameters_with_a_grammar_are_not_drawn_without_it(tokenizer: Tokenizer
 # --- strangers' grammars ---
 
 
-def nested(depth: int) -> str:
-    return json.dumps({"items": {}}) if not depth else '{"items":' + nested(depth - 1) + "}"
+#: The library ends its process over it: it has no absolute value.
+DEADLY = json.dumps({"enum": [-(2**63)]})
+
+
+def test_a_grammar_that_ends_the_process_is_refused_and_others_go_on(tokenizer: Tokenizer) -> None:
+    words, person = opened(tokenizer, WORDS), opened(tokenizer, PERSON)
+    for token in tokenizer.encode("n"):
+        words.take(token)
+    fork = words.fork()
+    with pytest.raises(GrammarInvalid, match="ends the program"):
+        opened(tokenizer, DEADLY)
+    assert allowed_after(words, tokenizer.encode("ever")) == tokenizer.eos_ids
+    assert allowed_after(fork, tokenizer.encode("o")) == tokenizer.eos_ids
+    assert not allowed_after(person, tokenizer.encode('{"name": "')) & tokenizer.eos_ids
+
+
+def test_a_process_that_is_killed_is_started_anew(tokenizer: Tokenizer) -> None:
+    grammar = opened(tokenizer, WORDS)
+    for text in ("n", "e", "v"):
+        process = grammar._process._process
+        assert process is not None
+        process.kill()
+        process.wait()
+        grammar.take(*tokenizer.encode(text))
+    assert allowed_after(grammar, tokenizer.encode("er")) == tokenizer.eos_ids
+
+
+def test_whether_tokens_are_an_answer_is_known_without_following_them(
+    tokenizer: Tokenizer,
+) -> None:
+    end = next(iter(tokenizer.eos_ids))
+    for text, whole in (("no", True), ("never", True), ("ne", False), ("nope", False)):
+        said = [*tokenizer.encode(text), end]
+        assert is_whole(params(WORDS), said, tokenizer) == whole
+    assert not is_whole(params(DEADLY), [end], tokenizer)
 
 
 HOSTILE: dict[str, tuple[str, str]] = {
@@ -269,12 +309,14 @@ def test_a_grammar_that_cannot_be_used_is_refused_with_the_reason(
     tokenizer: Tokenizer, name: str
 ) -> None:
     grammar, why = HOSTILE[name]
-    began = time.thread_time()
+    began = time.perf_counter()
     with pytest.raises(GrammarInvalid, match=why):
         opened(tokenizer, grammar)
-    assert time.thread_time() - began < 1
+    assert time.perf_counter() - began < MOST_READ_S
 
 
+#: Of a machine that may be busy: alone it is a tenth.
+MOST_READ_S = 5.0
 HEAVY = {
     "choices without an end": "start: " + " ".join(["a?"] * 1300) + '\na: "x"',
     "choices of choices": "start: " + " ".join(["a*"] * 1300) + '\na: "x" | start | ""',
@@ -302,33 +344,38 @@ HEAVY = {
 def test_a_heavy_grammar_takes_little_time_and_then_only_ends_may_come(
     tokenizer: Tokenizer, name: str
 ) -> None:
-    began, steps = time.thread_time(), list[float]()
+    began, steps = time.perf_counter(), list[float]()
     try:
         grammar = opened(tokenizer, HEAVY[name])
     except GrammarInvalid:
-        assert time.thread_time() - began < 1
+        assert time.perf_counter() - began < MOST_READ_S
         return
-    assert time.thread_time() - began < 1
+    assert time.perf_counter() - began < MOST_READ_S
     rng = np.random.default_rng(0)
     for _ in range(50):
-        began = time.thread_time()
+        began = time.perf_counter()
         (found,) = np.nonzero(grammar.allowed())
-        steps.append(time.thread_time() - began)
+        steps.append(time.perf_counter() - began)
         token = int(rng.choice(found))
         if token in tokenizer.eos_ids:
             break
         grammar.take(token)
-    assert max(steps) < 0.5
+    assert max(steps) < 1
     assert sum(steps) / len(steps) < 0.25
 
 
 def test_a_model_without_an_end_follows_no_grammar(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = Tokenizer(tokenizer.model_dir)
     monkeypatch.setattr(endless, "eos_ids", frozenset())
     with pytest.raises(ModelUnsupported, match="no end-of-text"):
         opened(endless, WORDS)
+    broken = Tokenizer(tokenizer.model_dir)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    broken.model_dir = tmp_path
+    with pytest.raises(ModelUnsupported, match=r"tokenizer\.json"):
+        opened(broken, WORDS)
 
 
 def test_parameters_bound_a_grammar() -> None:

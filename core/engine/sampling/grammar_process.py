@@ -1,0 +1,128 @@
+"""How is the process that follows grammars asked, and started anew when a grammar ended it?"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Collection
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.engine.sampling.grammar_child import frame, read_frame
+from core.protocol.errors import ModelUnsupported
+
+#: A question takes milliseconds; a machine may be busy.
+_PATIENCE_S = 20.0
+
+
+class Lost(Exception):
+    """The process died over a question, or took too long; the next question starts another."""
+
+
+class GrammarProcess:
+    """The process for one model's tokens. Any thread may ask; questions wait for each other."""
+
+    def __init__(self, tokenizer_file: Path, eos_ids: Collection[int]) -> None:
+        """Raises ModelUnsupported for a model without end-of-text, or whose tokens are not known
+        as bytes.
+        """
+        self._refused = "this model cannot follow a grammar"
+        if not eos_ids:
+            raise ModelUnsupported(self._refused, "it has no end-of-text token")
+        self._file = tokenizer_file
+        self.eos_ids = np.array(sorted(eos_ids), dtype=np.int64)
+        self._lock, self._numbers = threading.Lock(), count(1)
+        self._dropped = deque[int]()  # of answers that nobody follows any more
+        self._process: subprocess.Popen[bytes] | None = None
+        self.life = 0  # how often it was started: what it knew is gone with it
+        with self._lock:
+            size = self._started()
+        #: A flag for each token: whether it ends an answer.
+        self.ends = np.zeros(size, dtype=bool)
+        self.ends[self.eos_ids] = True
+
+    def new_number(self) -> int:
+        """Of an answer."""
+        return next(self._numbers)
+
+    def ask(self, kind: str, *values: Any) -> Any:
+        """The answer to a question. Raises Lost."""
+        with self._lock:
+            self._write(frame(kind, *values))
+            (found,) = self._read()
+            return found
+
+    def tell(self, kind: str, *values: Any) -> None:
+        """What has no answer. If the process is gone, the next question finds out."""
+        with self._lock:
+            self._write(frame(kind, *values))
+
+    def drop(self, number: int) -> None:
+        """Nobody follows this answer any more. Safe where garbage is collected."""
+        self._dropped.append(number)
+
+    def _write(self, data: bytes) -> None:
+        if self._process is None:
+            self._started()
+        assert self._process is not None and self._process.stdin is not None
+        if self._dropped:
+            numbers = [self._dropped.popleft() for _ in range(len(self._dropped))]
+            data = frame("drop", *numbers) + data
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        except OSError:
+            self._end()
+            raise Lost from None
+
+    def _read(self) -> Any:
+        assert self._process is not None and self._process.stdout is not None
+        pipe = self._process.stdout
+        try:
+            # The pipe's buffer is empty: each answer is read to its end.
+            if not select.select([pipe], [], [], _PATIENCE_S)[0]:
+                raise EOFError
+            return read_frame(pipe)
+        except (EOFError, OSError, ValueError):  # half a frame, too
+            self._end()
+            raise Lost from None
+
+    def _started(self) -> int:
+        """Start it; the number of its tokens. Raises ModelUnsupported."""
+        ends = [str(i) for i in self.eos_ids.tolist()]
+        module = "core.engine.sampling.grammar_child"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(self._file), *ends],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[3],
+        )
+        self.life += 1
+        try:
+            size, why = self._read()
+        except Lost:
+            size, why = 0, "it ended the program that reads it"
+        if why:
+            self._end()
+            raise ModelUnsupported(self._refused, f"its {self._file.name}: {why}")
+        return int(size)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+@lru_cache(maxsize=8)
+def grammar_process(tokenizer_file: Path, eos_ids: frozenset[int]) -> GrammarProcess:
+    """The process for this tokenizer's tokens: one in a program. Raises ModelUnsupported."""
+    return GrammarProcess(tokenizer_file, eos_ids)
