@@ -404,6 +404,7 @@ async def keys_new(
     models: Annotated[list[str] | None, Option(help="Only this model; repeatable.")] = None,
     rate: Annotated[str | None, Option(help="Requests, such as 60/m or 2/s.")] = None,
     token_rate: Annotated[str | None, Option(help="Tokens, such as 100000/m.")] = None,
+    tags: Annotated[list[str] | None, Option(help="A word to find it by; repeatable.")] = None,
 ) -> None:
     """Make an API key; it is shown once."""
     from client.gateway.commands import new_key
@@ -416,8 +417,43 @@ async def keys_new(
         models=models or (),
         rate=rate,
         token_rate=token_rate,
+        tags=tags or (),
     )
     run.emit(made)
+
+
+@keys.command("set")
+async def keys_set(
+    run: Run,
+    key: Annotated[str, Argument(help="Its id, a prefix of it, or its name.")],
+    budget: Annotated[str | None, Option(help="5usd, 5usd/day, or none.")] = None,
+    expires: Annotated[str | None, Option(help="From now on, such as 30d, or none.")] = None,
+    models: Annotated[list[str] | None, Option(help="Only this model; repeatable; none.")] = None,
+    rate: Annotated[str | None, Option(help="Requests, such as 60/m, or none.")] = None,
+    token_rate: Annotated[str | None, Option(help="Tokens, such as 100000/m, or none.")] = None,
+    tags: Annotated[
+        list[str] | None, Option(help="A word to find it by; repeatable; none.")
+    ] = None,
+) -> None:
+    """Give a key other limits; what is not said stays."""
+    from client.gateway.commands import change_key
+
+    limits = {"budget": budget, "expires": expires, "models": models}
+    rates = {"rate": rate, "token_rate": token_rate, "tags": tags}
+    run.emit(await change_key(run, key, **limits, **rates))
+
+
+@keys.command("usage")
+async def keys_usage(
+    run: Run,
+    days: Annotated[int, Option(help="How many days, today included.", min=1, max=3660)] = 30,
+    csv: Annotated[bool, Option("--csv", help="As a table for a spreadsheet.")] = False,
+) -> None:
+    """What each key used of each model, day by day."""
+    from client.gateway.commands import key_use, use_csv
+
+    lines = await key_use(run, days)
+    run.emit(lines, human=use_csv(lines).rstrip() if csv else None)
 
 
 @keys.command("ls")
@@ -534,6 +570,8 @@ def _results() -> Results:
         "pages": (commands.PagesLink,),
         "keys new": (commands.NewKey,),
         "keys ls": (list[commands.ShownKey],),
+        "keys set": (commands.ShownKey,),
+        "keys usage": (list[commands.KeyUse],),
         "keys revoke": (commands.ShownKey,),
         "models": (list[offers.ModelOffer],),
         "miners ls": (list[offers.MinerOffer],),

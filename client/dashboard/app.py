@@ -22,9 +22,10 @@ from client.dashboard.render import Renderer
 from client.dashboard.sources.sources import PageSources
 from client.dashboard.views import earnings, jobs, planner, receipts
 from client.dashboard.views.explorer import Explorer
+from client.dashboard.views.keys import key_line, usage_csv, usage_lines
 from client.dashboard.views.wallet import MOVES, movement, movements_csv
 from client.gateway.app import read_body
-from client.gateway.money.keyring import limits_of
+from client.gateway.money.keyring import changes_of, limits_of
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError
@@ -40,6 +41,8 @@ LIVE_EVERY_S = 2.0
 MAX_LIVE = 64
 MAX_FORM_BYTES = 1024 * 1024
 EXPORT_PAGES = 50
+#: A day of which nothing is known costs nothing.
+USAGE_DAYS = 3660
 _PRIVATE = SECURITY_HEADERS | {"cache-control": "no-store"}
 
 
@@ -69,6 +72,7 @@ class Dashboard:
             ("GET", "/search", self._reading(self._search)),
             ("GET", "/chat/models/{model:path}", self._reading(self._chat_model, as_json=True)),
             ("GET", "/wallet.csv", self._reading(self._export)),
+            ("GET", "/keys.csv", self._reading(self._export_usage)),
             ("GET", "/earnings/break-even", self._reading(self._break_even)),
             ("GET", "/receipts/{receipt}/line", self._reading(self._receipt_line)),
             ("GET", "/receipts/{receipt}/check", self._reading(self._check_now)),
@@ -76,6 +80,7 @@ class Dashboard:
             ("POST", "/jobs/{job}/check", self._changing(self._check_job)),
             ("POST", "/jobs/{job}/cancel", self._changing(self._cancel)),
             ("POST", "/keys", self._changing(self._new_key)),
+            ("POST", "/keys/limits", self._changing(self._change_key)),
             ("POST", "/keys/{key}/revoke", self._changing(self._revoke)),
             ("POST", "/planner", self._changing(self._plan)),
             ("GET", "/api/v1/{rest:path}", self._forward(app)),
@@ -307,10 +312,22 @@ class Dashboard:
             expires=form.get("expires") or None,
             models=[form["models"]] if form.get("models") else [],
             rate=form.get("rate") or None,
+            tags=_words(form.get("tags", "")),
         )
         key, secret = await self.gateway.keys.new(name, limits)
         values = {"name": key.name, "secret": secret}
         return HTMLResponse(self.renderer.render("parts/new_key.html", values), 201)
+
+    async def _change_key(self, request: Request) -> Response:
+        form = await _form(request)
+        typed = {name: form.get(name, "").strip() or None for name in ("budget", "expires", "rate")}
+        lists = {name: _words(form.get(name, "")) for name in ("models", "tags")}
+        changes = changes_of(self.settings, self.gateway.clock.now(), typed | lists)
+        if not changes:
+            raise UsageError("there is nothing to change", "all fields are empty")
+        key = await self.gateway.keys.change(form.get("key", ""), changes)
+        values = {"name": key.name}
+        return HTMLResponse(self.renderer.render("parts/changed_key.html", values))
 
     async def _revoke(self, request: Request) -> Response:
         await self.gateway.keys.revoke(request.path_params["key"])
@@ -391,6 +408,14 @@ class Dashboard:
             before = events[-1].id
         headers = {"content-disposition": 'attachment; filename="movements.csv"'}
         return Response(movements_csv(found), media_type="text/csv", headers=headers)
+
+    async def _export_usage(self, request: Request) -> Response:
+        """What keys used, day by day, as far back as it is known."""
+        ring, now_s = self.gateway.keys, self.gateway.clock.now()
+        lines = [key_line(key, now_s) for key in await ring.ls()]
+        text = usage_csv(usage_lines(lines, await ring.usage(days=USAGE_DAYS)))
+        headers = {"content-disposition": 'attachment; filename="usage.csv"'}
+        return Response(text, media_type="text/csv", headers=headers)
 
     async def _break_even(self, request: Request) -> Response:
         given = request.query_params
@@ -504,6 +529,11 @@ def _document(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError("the fleet is not a table", "it is a list or a single value")
     return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Words between commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _number(given: Mapping[str, str], name: str, default: str, most: float) -> float:

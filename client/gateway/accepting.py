@@ -15,9 +15,31 @@ from core.protocol.errors import PriceAboveCap
 if TYPE_CHECKING:
     from client.gateway.money.keyring import ApiKey
     from client.gateway.openai.fields import RequestBody
-    from client.gateway.openai.models import ServedModel
+    from client.gateway.openai.models import Catalogue, ServedModel
     from client.sessions.answering import AskTerms, PricedRequest
     from core.runtime.settings import Settings
+
+
+async def served_model(
+    settings: Settings, catalogue: Catalogue, key: ApiKey, name: str
+) -> ServedModel:
+    """The model of this name; of an alias, the first for which the key is and that is served.
+
+    Where none is served it is the first one, so that the request waits for it, or says why not.
+    Raises ModelNotAllowed, ModelUnknown, ModelMissing.
+    """
+    models = settings.gateway.aliases.get(name)
+    if models is None or name in key.limits.models:
+        check_model(key, name)
+    if models is None:
+        return await catalogue.find(name)
+    named = key.limits.models
+    fitting = [one for one in models if not named or name in named or one in named]
+    if not fitting:
+        check_model(key, name)
+    covered = {offer.model.name for offer in await catalogue.ls() if offer.is_covered}
+    chosen = next((one for one in fitting if one in covered), fitting[0])
+    return await catalogue.find(chosen)
 
 
 def check_model(key: ApiKey, model: str) -> None:

@@ -30,7 +30,7 @@ from client.gateway.openai.fields import (
     Endpoint,
     read_json,
 )
-from client.gateway.openai.models import offer_json, unknown
+from client.gateway.openai.models import alias_json, offer_json, unknown
 from client.gateway.openai.terms import terms_of
 from core.protocol.errors import HeadraceError, UsageError
 from core.runtime import logs, origin
@@ -228,17 +228,25 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
         """Models, with price, context, precision, weights hash and how many miners serve them."""
         key = await authenticate(gateway, request)
         offers = await gateway.catalogue.ls()
-        allowed = key.limits.models
+        allowed = set(key.limits.models)
         data = [shown(o) for o in offers if not allowed or o.model.name in allowed]
+        data += [
+            alias_json(name, models, int(gateway.started_at))
+            for name, models in gateway.settings.gateway.aliases.items()
+            if not allowed or name in allowed or allowed & set(models)
+        ]
         return json_response({"object": "list", "data": data})
 
     @_offer(app, "GET", "/v1/models/{model:path}", schemas.object_of("model"), *_LOOKED)
     async def model(model: Id, request: Request) -> Response:
         """One model."""
         await authenticate(gateway, request)
+        aliases = gateway.settings.gateway.aliases
+        if model in aliases:
+            return json_response(alias_json(model, aliases[model], int(gateway.started_at)))
         offers = {offer.model.name: offer for offer in await gateway.catalogue.ls()}
         if model not in offers:
-            raise unknown(model, offers)
+            raise unknown(model, [*offers, *aliases])
         return json_response(shown(offers[model]))
 
 

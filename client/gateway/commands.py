@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from client.gateway.logins import Logins, link_of
-from client.gateway.money.keyring import ApiKey, Keyring, limits_of
+from client.gateway.money.keyring import ApiKey, Keyring, changes_of, limits_of
 from client.gateway.records.database import Database, database_url
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
 from core.runtime.commands.results import Result
+from core.runtime.commands.spreadsheet import csv_text
 
 if TYPE_CHECKING:
     from core.runtime.commands.console import Run
@@ -52,8 +53,24 @@ class ShownKey(Result, frozen=True):
     models: str
     rate: str | None
     token_rate: str | None
+    tags: str
     last_used: str | None
     created: str | None
+
+
+class KeyUse(Result, frozen=True):
+    """`keys usage`: a key's use of a model on one day (UTC)."""
+
+    day: str
+    key: str
+    tags: str
+    model: str
+    requests: int
+    failed: int
+    tokens_in: int
+    tokens_out: int
+    cost: str
+    cost_units: int
 
 
 class NewKey(ShownKey, frozen=True):
@@ -93,6 +110,7 @@ async def new_key(
     models: Sequence[str],
     rate: str | None,
     token_rate: str | None,
+    tags: Sequence[str],
 ) -> NewKey:
     """Make a key; the only time that its secret is shown."""
     if not 0 < len(name) <= 120:
@@ -105,6 +123,7 @@ async def new_key(
         models=models,
         rate=rate,
         token_rate=token_rate,
+        tags=tags,
     )
     with _keyring(run.settings) as keys:
         key, secret = await keys.new(name, limits)
@@ -115,6 +134,29 @@ async def list_keys(run: Run) -> list[ShownKey]:
     """Every key, newest first."""
     with _keyring(run.settings) as keys:
         return [_row(run.settings, key) for key in await keys.ls()]
+
+
+async def change_key(run: Run, typed: str, **limits: Any) -> ShownKey:
+    """Give a key other limits. Raises UsageError where nothing is to be changed."""
+    changes = changes_of(run.settings, SystemClock().now(), limits)
+    if not changes:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in limits)
+        raise UsageError("there is nothing to change", f"say what: {names}; none takes one away")
+    with _keyring(run.settings) as keys:
+        return _row(run.settings, await keys.change(typed, changes))
+
+
+async def key_use(run: Run, days: int) -> list[KeyUse]:
+    """What keys used of models, day by day, newest first."""
+    with _keyring(run.settings) as keys:
+        known = {key.key_id: key for key in await keys.ls()}
+        rows = await keys.usage(days=days)
+    return [_use(run.settings, row, known.get(row["key_id"])) for row in rows]
+
+
+def use_csv(lines: Sequence[KeyUse]) -> str:
+    """The same for a spreadsheet."""
+    return csv_text(KeyUse.__struct_fields__, map(msgspec.structs.astuple, lines))
 
 
 async def revoke_key(run: Run, typed: str) -> ShownKey:
@@ -158,8 +200,22 @@ def _row(settings: Settings, key: ApiKey) -> ShownKey:
         models=", ".join(limits.models) or "all",
         rate=f"{limits.requests_per_minute}/m" if limits.requests_per_minute else None,
         token_rate=f"{limits.tokens_per_minute}/m" if limits.tokens_per_minute else None,
+        tags=", ".join(limits.tags),
         last_used=_date(key.last_used_at),
         created=_date(key.created_at),
+    )
+
+
+def _use(settings: Settings, row: dict[str, Any], key: ApiKey | None) -> KeyUse:
+    counts = {name: row[name] for name in ("requests", "failed", "tokens_in", "tokens_out")}
+    return KeyUse(
+        day=row["day"],
+        key=key.name if key is not None else row["key_id"],
+        tags=", ".join(key.limits.tags) if key is not None else "",
+        model=row["model"],
+        cost=settings.show_token(row["cost_units"]),
+        cost_units=row["cost_units"],
+        **counts,
     )
 
 

@@ -111,6 +111,20 @@ def _address(value: object) -> object:
         raise ValueError(f"{error.what}; {error.why}") from error
 
 
+def _aliases(value: object) -> object:
+    """`fast=smollm2-135m,gemma3-270m; small=gemma3-270m` as names and the models they stand for."""
+    if not isinstance(value, str):
+        return value
+    found = dict[str, tuple[str, ...]]()
+    for part in filter(None, map(str.strip, value.split(";"))):
+        name, _, listed = part.partition("=")
+        models = tuple(model.strip() for model in listed.split(",") if model.strip())
+        if not name.strip() or not models or name.strip() in found:
+            raise ValueError(f"'{part}' is not such as fast=smollm2-135m,gemma3-270m, each once")
+        found[name.strip()] = models
+    return found
+
+
 def _auditor(value: object) -> object:
     if value in ("", "none"):
         return ""
@@ -134,6 +148,7 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_as_path)]
 AnAddress = Annotated[Address, BeforeValidator(_address)]
 Addresses = Annotated[tuple[AnAddress, ...], BeforeValidator(_as_list)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+Aliases = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_aliases)]
 PublicUrl = Annotated[str, BeforeValidator(_public_url)]
 
 
@@ -374,6 +389,8 @@ class GatewaySettings(_Section):
     """What all keys together may spend in a day (UTC), such as 5usd; None: no limit."""
     max_tokens: Annotated[int, Field(ge=1, le=2**20)] = 512
     """Of a conversation's answer, where the request does not say."""
+    aliases: Aliases = {}
+    """Names that stand for models, the first that is served: fast=smollm2-135m,gemma3-270m; …"""
     public_url: PublicUrl = ""
     """Where people find it, such as https://llm.example.org, if a proxy stands before it."""
     dashboard: bool = True

@@ -224,7 +224,7 @@ def test_quote_takes_every_limit_that_submit_does() -> None:
         "ignore_eos",
         "logprobs",
     }
-    assert submit - quote == drawing | {"ack", "name", "wait", "out", "text"}
+    assert submit - quote == drawing | {"ack", "json_schema", "name", "wait", "out", "text"}
     assert quote <= submit
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 from client.dashboard.views.common import Json
 from client.gateway.copied import copied
 from client.gateway.money.keyring import ApiKey
+from core.runtime.commands.spreadsheet import csv_text
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class KeyLine:
     models: tuple[str, ...]
     requests_per_minute: int | None
     tokens_per_minute: int | None
+    tags: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class UsageLine:
     day: str
     key_id: str
     name: str
+    tags: str
     model: str
     requests: int
     failed: int
@@ -63,9 +66,21 @@ def keys(
 ) -> Keys:
     lines = [key_line(key, now_ms / 1000) for key in found]
     lines.sort(key=lambda line: (line.state != "active", line.is_local, -line.created_at))
-    names = {line.key_id: line.name for line in lines}
-    rows = tuple(UsageLine(name=names.get(row["key_id"], row["key_id"]), **row) for row in usage)
-    return Keys(tuple(lines), rows, tuple(models), now_ms)
+    return Keys(tuple(lines), usage_lines(lines, usage), tuple(models), now_ms)
+
+
+def usage_lines(keys: Iterable[KeyLine], usage: Iterable[Json]) -> tuple[UsageLine, ...]:
+    known = {key.key_id: (key.name, ", ".join(key.tags)) for key in keys}
+    found = []
+    for row in usage:
+        name, tags = known.get(row["key_id"], (row["key_id"], ""))
+        found.append(UsageLine(name=name, tags=tags, **row))
+    return tuple(found)
+
+
+def usage_csv(lines: Iterable[UsageLine]) -> str:
+    """For a spreadsheet."""
+    return csv_text((field.name for field in fields(UsageLine)), map(astuple, lines))
 
 
 def key_line(key: ApiKey, now_s: float) -> KeyLine:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from client.gateway.accepting import check_model, check_price, make_prompts
+from client.gateway.accepting import check_price, make_prompts, served_model
 from client.gateway.errors import (
     DuplicateBroken,
     DuplicateDiffers,
@@ -214,8 +214,7 @@ async def _prepare(
     wanted = await _understand(gateway, key, endpoint, data)
     known = await gateway.catalogue.operators() if _names_miners(headers) else ()
     terms = terms_of(headers, gateway.settings, known)
-    check_model(key, wanted.model)
-    served = await gateway.catalogue.find(wanted.model)
+    served = await served_model(gateway.settings, gateway.catalogue, key, wanted.model)
     most = gateway.settings.gateway.max_tokens
     if wanted.sampling.grammar or wanted.tools:  # reading one takes as long as a large body
         of_key = key.key_id, SHORT_BYTES + len(data)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlmodel import col, func, select
 
-from client.gateway.accepting import check_model, check_price
+from client.gateway.accepting import check_price, served_model
 from client.gateway.batches import batch_lines
 from client.gateway.batches.batch_lines import BadLine, BatchFile, LinePlace, Lines, place_of
 from client.gateway.batches.files import page_of
@@ -253,11 +253,9 @@ class Batches:
         key = await self.keys.get(row.key_id)
         file = self._file_of(row)
         model = await self._model(file)
-        if model is not None and key is not None:
-            check_model(key, model)
         served = None
         if model is not None:
-            served = await self._patiently(lambda: self.catalogue.find(model))
+            served = await self._patiently(lambda: self._served(row, key, model))
         if served is not None and row.status != "validating":
             await self._recover(row, served)
         async with self._turn(row):
@@ -271,6 +269,12 @@ class Batches:
         failures = await self._answer_all(row, key, served, lines, terms)
         limit.reschedule(None)
         await self._finish(row, "completed", served, lines, failures, None)
+
+    async def _served(self, row: BatchRow, key: ApiKey | None, asked: str) -> ServedModel:
+        """The model that the batch asks for: the one that it began with, of an alias."""
+        if row.model or key is None:
+            return await self.catalogue.find(row.model or asked)
+        return await served_model(self.settings, self.catalogue, key, asked)
 
     async def _recover(self, row: BatchRow, served: ServedModel, *, goes_on: bool = True) -> None:
         """What an earlier life of the gateway bought for it comes to its end, and is paid."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,7 @@ class KeyLimits:
     models: tuple[str, ...] = ()
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    tags: tuple[str, ...] = ()  # of no effect: words by which its owner finds it
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Keyring:
             secret_hash=hash_of(secret),
             hint=hint_of(secret),
             created_at=int(self._clock.now()),
-            **vars(limits) | {"models": json.dumps(limits.models)},
+            **_columns(limits),
         )
         with self.database.session() as session:
             session.add(row)
@@ -168,21 +169,31 @@ class Keyring:
     @in_database
     def _revoke(self, typed: str) -> ApiKey:
         with self.database.session() as session:
-            rows = session.exec(select(KeyRow).where(KeyRow.key_id != LOCAL_KEY)).all()
-            fitting = [row for row in rows if typed in (row.key_id, row.name)] or [
-                row for row in rows if typed and row.key_id.startswith(typed)
-            ]
-            if len(fitting) != 1:
-                names = ", ".join(f"{row.key_id} ({row.name})" for row in fitting or rows)
-                raise IdInvalid(
-                    f"'{typed}' names {'several keys' if fitting else 'no key'}",
-                    why=f"there are: {names or 'none'}",
-                    next_step="client keys ls",
-                )
-            row = fitting[0]
+            row = _row_of(session, typed)
             row.revoked_at = row.revoked_at or int(self._clock.now())
             session.add(row)
             return key_of(row)
+
+    async def change(self, typed: str, changes: Mapping[str, Any]) -> ApiKey:
+        """Give a key other limits, by `KeyLimits`' names; what it spent stays spent.
+
+        Raises IdInvalid, UsageError for one that was revoked.
+        """
+        key = await self._change(typed, changes)
+        self._known.clear()
+        return key
+
+    @in_database
+    def _change(self, typed: str, changes: Mapping[str, Any]) -> ApiKey:
+        with self.database.session() as session:
+            row = _row_of(session, typed)
+            if row.revoked_at is not None:
+                what = f"key '{row.name}' was revoked"
+                raise UsageError(what, "it is good for nothing more", next_step="client keys new")
+            for name, value in _columns(replace(key_of(row).limits, **changes)).items():
+                setattr(row, name, value)
+            session.add(row)
+            return self._with_today(session, row)
 
     async def claim_local(self, secret: str) -> ApiKey:
         """Give this machine's own key this secret, in place of the one of an earlier start."""
@@ -220,6 +231,28 @@ class Keyring:
         return key_of(row, spent_on(Transaction.of(session), day, row.key_id))
 
 
+def _row_of(session: Session, typed: str) -> Any:
+    """The key with this id, a unique prefix of it, or this name. Raises IdInvalid."""
+    rows = session.exec(select(KeyRow).where(KeyRow.key_id != LOCAL_KEY)).all()
+    fitting = [row for row in rows if typed in (row.key_id, row.name)] or [
+        row for row in rows if typed and row.key_id.startswith(typed)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(f"{row.key_id} ({row.name})" for row in fitting or rows)
+    raise IdInvalid(
+        f"'{typed}' names {'several keys' if fitting else 'no key'}",
+        why=f"there are: {names or 'none'}",
+        next_step="client keys ls",
+    )
+
+
+def _columns(limits: KeyLimits) -> dict[str, Any]:
+    """Limits as `KeyRow` has them."""
+    lists = {name: json.dumps(getattr(limits, name)) for name in ("models", "tags")}
+    return vars(limits) | lists
+
+
 def spent_on(look: Transaction, day: str, key_id: str | None = None) -> int:
     """What a key, or all keys, spent on a day."""
     if key_id is None:
@@ -229,7 +262,8 @@ def spent_on(look: Transaction, day: str, key_id: str | None = None) -> int:
 
 def key_of(row: Any, spent_today_units: int = 0) -> ApiKey:
     """A row of `KeyRow`, or of its table, as a value."""
-    limits = copied(KeyLimits, row, models=tuple(json.loads(row.models)))
+    lists = {name: tuple(json.loads(getattr(row, name))) for name in ("models", "tags")}
+    limits = copied(KeyLimits, row, **lists)
     return copied(ApiKey, row, limits=limits, spent_today_units=spent_today_units)
 
 
@@ -257,6 +291,7 @@ def limits_of(
     models: Sequence[str] = (),
     rate: str | None = None,
     token_rate: str | None = None,
+    tags: Sequence[str] = (),
 ) -> KeyLimits:
     """Limits as typed: `5usd` or `5usd/day`, `30d`, `60/m`. Raises UsageError, AmountInvalid."""
     amount, _, period = (budget or "").partition("/")
@@ -273,7 +308,30 @@ def limits_of(
         models=tuple(models),
         requests_per_minute=_rate(rate),
         tokens_per_minute=_rate(token_rate),
+        tags=tuple(tags),
     )
+
+
+def changes_of(settings: Settings, now: float, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What was typed of a key's limits, by the names of `limits_of`; "none" takes one away.
+
+    None is nothing typed. Raises UsageError, AmountInvalid.
+    """
+    said = {name: value for name, value in typed.items() if value not in (None, ())}
+    kept = {name: value for name, value in said.items() if value != "none" and "none" not in value}
+    limits = vars(limits_of(settings, now, **kept))
+    return {field: limits[field] for name in said for field in _FIELDS[name]}
+
+
+#: As typed → what it changes.
+_FIELDS = {
+    "budget": ("budget_units", "budget_period"),
+    "expires": ("expires_at",),
+    "models": ("models",),
+    "rate": ("requests_per_minute",),
+    "token_rate": ("tokens_per_minute",),
+    "tags": ("tags",),
+}
 
 
 def _rate(text: str | None) -> int | None:

@@ -301,6 +301,12 @@ def precision_of(model: Model) -> str:
     return _NAMES.get(model.spec.dtype, model.spec.dtype)
 
 
+def alias_json(name: str, models: Sequence[str], created: int) -> dict[str, Any]:
+    """An entry of `/v1/models` for a name that stands for the first of these that is served."""
+    head = {"id": name, "object": "model", "created": created, "owned_by": "headrace"}
+    return {**head, "alias_of": list(models)}
+
+
 def offer_json(offer: OfferedModel, created: int, symbol: str, decimals: int) -> dict[str, Any]:
     """An entry of `/v1/models`: the standard fields, and what a model's name does not say."""
 

@@ -66,6 +66,9 @@ class KeyRow(GatewayTable, table=True):
     budget_units: int | None = Field(default=None, sa_column=_big(nullable=True))
     budget_period: str = Field(default="total", sa_column=_short(8))  # total, day
     models: str = Field(default="[]", sa_column=_text())  # JSON list; empty: every model
+    tags: str = Field(
+        default="[]", sa_column=Column(Text, nullable=False, server_default="[]")
+    )  # JSON list
     requests_per_minute: int | None = Field(default=None, sa_column=_big(nullable=True))
     tokens_per_minute: int | None = Field(default=None, sa_column=_big(nullable=True))
     spent_units: int = Field(default=0, sa_column=_big())

@@ -6,5 +6,6 @@
 `console`          how a command talks: results, questions, notes, progress
 `results`          what the shared commands, failures and rehearsals print with --json
 `schemas`          a JSON Schema per command, made from the types of its results
+`spreadsheet`      a table as CSV
 `debug`            what a person who helps needs to see, without secrets
 """

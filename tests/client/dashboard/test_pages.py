@@ -86,6 +86,7 @@ CHANGES: dict[str, dict[str, str]] = {"/keys": {"name": "x"}, "/planner": {"meth
     for path in (
         f"/receipts/{RECEIPT}/check",
         f"/jobs/{JOB_ID}/check",
+        "/keys/limits",
         "/keys/key_local/revoke",
         "/jobs/batch_1/cancel",
         "/api/v1/chat/completions",
@@ -411,6 +412,26 @@ def test_a_key_is_shown_once_and_never_again(world: PagesWorld, owner: httpx2.Cl
     ):
         answer = owner.post("/keys", data=wrong)
         assert 'role="alert"' in answer.text and "secret" not in answer.text
+
+
+def test_a_key_is_given_other_limits_and_its_use_is_a_table(
+    world: PagesWorld, owner: httpx2.Client
+) -> None:
+    made = owner.post("/keys", data={"name": "=team", "budget": "2usd", "tags": "a, b"})
+    secret = re.search(r'id="secret">([^<]+)<', made.text)
+    assert secret
+    key = world.key(secret[1])
+    assert key.limits.tags == ("a", "b")
+    form = {"key": key.key_id, "budget": "3usd/day", "rate": "9/m", "tags": "none"}
+    changed = owner.post("/keys/limits", data=form)
+    assert changed.status_code == 200 and "has its new limits" in changed.text
+    limits = world.key(secret[1]).limits
+    assert (limits.budget_units, limits.budget_period) == (parse_token("3usd"), "day")
+    assert (limits.requests_per_minute, limits.tags) == (9, ())
+    for wrong in ({"key": key.key_id}, {"key": "key_none", "rate": "1/m"}, {"rate": "1/m"}):
+        assert 'role="alert"' in owner.post("/keys/limits", data=wrong).text
+    table = owner.get("/keys.csv").text.splitlines()
+    assert table[0].startswith("day,key_id,name,tags,model,requests")
 
 
 def test_the_planner_compares_methods_over_the_live_fleet_and_a_made_up_one(

@@ -114,7 +114,14 @@ def test_a_session_and_its_statements_are_one_transaction(database: Database) ->
     with database.transaction() as writing:
         keys = METADATA.tables["api_keys"]
         blank = {column.name: None for column in keys.columns}
-        texts = {"key_id": "key_1", "name": "k", "secret_hash": "h", "hint": "", "models": "[]"}
+        texts = {
+            "key_id": "key_1",
+            "name": "k",
+            "secret_hash": "h",
+            "hint": "",
+            "models": "[]",
+            "tags": "[]",
+        }
         counts = dict.fromkeys(("created_at", "spent_units", "reserved_units"), 0)
         given = blank | texts | counts | {"budget_period": "total"}
         writing.execute(Statement(insert(keys)), given)
