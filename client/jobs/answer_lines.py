@@ -28,7 +28,7 @@ def answer_line(
 ) -> dict[str, Any]:
     """One answered request; `logprobs` are as shown to people, where they were asked for."""
     job = ids.full(ids.Kind.JOB, job_id)
-    text = cut_at_stop(tokenizer.decode(tokens), stop_strings(sampling))
+    text = cut_at_stop(tokenizer.answer_text(tokens), stop_strings(sampling))
     choice: dict[str, Any] = {
         "index": 0,
         "message": {"role": "assistant", "content": text},

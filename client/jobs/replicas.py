@@ -210,7 +210,7 @@ def _described(
         "job": job,
         "receipt": None if receipt is None else ids.short(ids.Kind.RECEIPT, receipt),
         "token": tokens[step] if step < len(tokens) else None,
-        "text": tokenizer.decode(tokens),
+        "text": tokenizer.answer_text(tokens),
         "check": f"auditor check {job}",
         "dispute": f"client dispute {job}",
     }

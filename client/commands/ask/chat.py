@@ -148,7 +148,7 @@ async def _turn(
         await items.aclose()
     assert done is not None, "an answer ends with what it cost, or with an error"
     view.request_finished("chat", done.finish)
-    answer = cut_at_stop(tokenizer.decode(tokens), stops)
+    answer = cut_at_stop(tokenizer.answer_text(tokens), stops)
     rate = view.tokens / max(time.monotonic() - view.began_s, 1e-9)
     facts = ChatAnswer(
         answer=answer,

@@ -100,6 +100,10 @@ class Tokenizer:
         """Text of ids; special tokens are left out unless asked for."""
         return str(self._library.decode(list(ids), skip_special_tokens=not keep_special))
 
+    def answer_text(self, ids: Sequence[int]) -> str:
+        """Text of an answer, whose last character is left out if it was cut in two."""
+        return _without_half(self.decode(ids))
+
     def stream(self, *, keep_special: bool = False) -> TextStream:
         """A decoder for one answer as it arrives."""
         return TextStream(self, keep_special=keep_special)
@@ -147,7 +151,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Ids to text as they come: final once returned, and `Tokenizer.decode` of all together."""
+    """Ids to text as they come: final once returned, and `Tokenizer.answer_text` of all together."""
 
     def __init__(self, tokenizer: Tokenizer, *, keep_special: bool = False) -> None:
         self._tokenizer, self._keep_special = tokenizer, keep_special
@@ -160,17 +164,16 @@ class TextStream:
         """The text that `token` completes, "" while a character is unfinished."""
         self._ids.append(token)
         fresh = self._fresh()
-        unfinished = len(fresh) - len(fresh.rstrip(_REPLACEMENT))
-        ready = len(fresh) - min(unfinished, _MAX_UNFINISHED)
+        ready = len(_without_half(fresh))
         piece = fresh[self._given : ready]
         self._given = max(self._given, ready)
-        if not unfinished and fresh:
+        if ready == len(fresh) and fresh:
             self._context, self._read, self._given = self._read, len(self._ids), 0
         return piece
 
     def finish(self) -> str:
-        """What is left, broken characters as U+FFFD."""
-        piece = self._fresh()[self._given :]
+        """What is left; a character that was cut in two at the end is not."""
+        piece = _without_half(self._fresh())[self._given :]
         self._context, self._read, self._given = self._read, len(self._ids), 0
         return piece
 
@@ -180,6 +183,12 @@ class TextStream:
 
     def _decoded(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, keep_special=self._keep_special)
+
+
+def _without_half(text: str) -> str:
+    """Without what an unfinished character at its end is decoded as."""
+    unfinished = len(text) - len(text.rstrip(_REPLACEMENT))
+    return text[: len(text) - min(unfinished, _MAX_UNFINISHED)]
 
 
 def _jinja() -> Any:

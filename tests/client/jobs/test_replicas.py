@@ -131,7 +131,7 @@ async def test_answers_that_differ_are_named_with_both_receipts_and_their_jobs_a
     assert bench.states() == ["unacknowledged", "unacknowledged"]
 
     class Words:
-        def decode(self, tokens: Any) -> str:
+        def answer_text(self, tokens: Any) -> str:
             return " ".join(map(str, tokens))
 
     line = describe(found, bench.store, Words())  # type: ignore[arg-type]

@@ -213,7 +213,7 @@ class Words:
 
     def __init__(self, folder: Path) -> None: ...
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def answer_text(self, tokens: Sequence[int]) -> str:
         return " ".join(map(str, tokens))
 
 
