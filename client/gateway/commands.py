@@ -97,6 +97,7 @@ async def serve(run: Run, settings: Settings) -> None:
 
 async def pages_link(run: Run) -> PagesLink:
     """A new link to the pages of the gateway that serves from this wallet's folder."""
+    run.rehearse("make a link")
     with _database(run.settings) as database:
         return PagesLink(link_of(run.settings, await Logins(database, SystemClock()).new()))
 
@@ -125,6 +126,7 @@ async def new_key(
         token_rate=token_rate,
         tags=tags,
     )
+    run.rehearse("make a key", {"name": name})
     with _keyring(run.settings) as keys:
         key, secret = await keys.new(name, limits)
     return NewKey(key=secret, **msgspec.structs.asdict(_row(run.settings, key)))
@@ -142,6 +144,7 @@ async def change_key(run: Run, typed: str, **limits: Any) -> ShownKey:
     if not changes:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in limits)
         raise UsageError("there is nothing to change", f"say what: {names}; none takes one away")
+    run.rehearse("change a key", {"key": typed})
     with _keyring(run.settings) as keys:
         return _row(run.settings, await keys.change(typed, changes))
 
@@ -161,6 +164,7 @@ def use_csv(lines: Sequence[KeyUse]) -> str:
 
 async def revoke_key(run: Run, typed: str) -> ShownKey:
     """End a key; requests that run with it are still answered."""
+    run.rehearse("revoke a key", {"key": typed})
     with _keyring(run.settings) as keys:
         return _row(run.settings, await keys.revoke(typed))
 

@@ -209,10 +209,10 @@ class Keystore:
 def _read_keystore(path: Path) -> dict[str, Any]:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        if os.name == "posix" and mode & 0o022:
+        if os.name == "posix" and mode & 0o077:
             raise SecretFileTooOpen(
                 f"keystore {path} is not used",
-                why=f"its rights are {mode:04o}: other users of this machine may replace the key",
+                why=f"its rights are {mode:04o}: other users of this machine may read it",
                 next_step=f"chmod 600 {path}",
             )
         content = read_json_file(path, most_bytes=MAX_FILE_BYTES)

@@ -59,6 +59,7 @@ def new_password(run: Run, name: str) -> str:
 
 def create_wallet(run: Run, name: str, *, with_phrase: bool) -> WalletFile:
     """A new wallet; with a phrase, it is shown once and two of its words are asked back."""
+    run.rehearse("make a wallet", {"name": name})
     keystore, chain_id = _keystore(run)
     if with_phrase and not run.can_ask:
         raise UsageError("a phrase is shown only on a terminal", next_step="leave --phrase away")
@@ -82,6 +83,7 @@ def _ask_back(run: Run, words: list[str]) -> None:
 
 def import_wallet(run: Run, name: str, *, keystore: Path | None, stdin: bool) -> WalletFile:
     """Store a key from a keystore file, stdin or a hidden prompt under a new name."""
+    run.rehearse("take in a wallet", {"name": name})
     store, chain_id = _keystore(run)
     if keystore is not None:
         if run.can_ask:

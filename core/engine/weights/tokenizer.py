@@ -151,7 +151,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Ids to text as they come: final once returned, and `Tokenizer.answer_text` of all together."""
+    """Ids to text as they come, final once returned; together `Tokenizer.answer_text` of all."""
 
     def __init__(self, tokenizer: Tokenizer, *, keep_special: bool = False) -> None:
         self._tokenizer, self._keep_special = tokenizer, keep_special

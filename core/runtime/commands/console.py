@@ -242,6 +242,18 @@ class Run:
         self.err.print(f"{question}{f' [{default}]' if default else ''}: ", end="", markup=False)
         return input().strip() or (default or "")
 
+    def rehearse(self, what: str, summary: Mapping[str, str] | None = None) -> None:
+        """Before something is written that asks no question: ``--dry-run`` ends the command here,
+        successfully, and says what would have been done.
+        """
+        if not self.options.dry_run:
+            return
+        from core.runtime.commands.results import Rehearsed
+
+        rehearsed = Rehearsed(dry_run=True, question=what, summary=dict(summary or {}))
+        self.emit(rehearsed, human=f"dry run: did not {what}, {NOTHING_CHANGED}")
+        raise DryRunEnds
+
     def confirm(
         self, question: str, summary: Sequence[tuple[str, str]] | Mapping[str, str] = ()
     ) -> None:

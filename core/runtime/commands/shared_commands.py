@@ -73,6 +73,7 @@ def set_(
     from core.runtime.commands.config_file import set_value
     from core.runtime.commands.results import Changed
 
+    run.rehearse("change a setting", {"key": key, "value": value})
     full_key, written = set_value(key, value, run.folders)
     file = run.folders.config_file
     run.emit(Changed(full_key, written, str(file)), human=f"{full_key} = {written}   ({file})")

@@ -59,6 +59,27 @@ def test_the_commands_change_a_key_and_tell_its_use(
     assert head[:4] == ["day", "key", "tags", "model"]
 
 
+def test_a_dry_run_writes_nothing_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from client.cli import main
+
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    for words in (
+        ("keys", "new", "alice"),
+        ("keys", "set", "alice", "--rate", "1/m"),
+        ("keys", "revoke", "alice"),
+        ("pages",),
+        ("wallet", "new", "alice"),
+        ("wallet", "import", "alice", "--stdin"),
+        ("config", "set", "gateway.port", "8081"),
+    ):
+        assert main(["--dry-run", "--json", *words]) == 0, capsys.readouterr().err
+        assert json.loads(capsys.readouterr().out)["result"]["dry_run"] is True
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in left} <= {".log"}  # of what the program did
+
+
 def test_no_cell_begins_a_formula() -> None:
     text = csv_text(("a", "b"), [("=1+1", -3), ("-x", 'say "x", y'), ("plain", None)])
     assert text == 'a,b\n\'=1+1,-3\n\'-x,"say ""x"", y"\nplain,\n'

@@ -67,6 +67,9 @@ def test_a_file_imported_by_cast_opens_with_ours(store):
         "--unsafe-password",
         "pw",
     )
+    with pytest.raises(SecretFileTooOpen):  # as that program leaves it
+        store.unlock("bob", "pw", chain_id=31337)
+    store.path("bob").chmod(0o600)
     assert store.unlock("bob", "pw", chain_id=31337).address == DEV_1
     with pytest.raises(WrongPassword):
         store.unlock("bob", "pW", chain_id=31337)
@@ -75,6 +78,7 @@ def test_a_file_imported_by_cast_opens_with_ours(store):
 def test_a_file_made_by_cast_opens_with_ours_and_is_listed_without_address(store):
     store.folder.mkdir()
     told = cast("wallet", "new", str(store.folder), "carol", "--unsafe-password", "pw")
+    store.path("carol").chmod(0o600)
     signer = store.unlock("carol", "pw", chain_id=1)
     assert signer.address in told
     [info] = store.ls()
@@ -160,10 +164,11 @@ def test_only_64_digits_are_imported_as_a_key(store, key):
         store.import_key("alice", key, "pw", chain_id=1)
 
 
-def test_a_file_that_others_may_replace_is_refused_with_the_fix(store):
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o666])
+def test_a_file_that_others_may_read_or_replace_is_refused_with_the_fix(store, mode):
     store.create("alice", "pw", chain_id=1)
     path = store.path("alice")
-    path.chmod(0o666)
+    path.chmod(mode)
     with pytest.raises(SecretFileTooOpen) as caught:
         store.unlock("alice", "pw", chain_id=1)
     assert caught.value.next_step == f"chmod 600 {path}"
