@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator
@@ -22,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.protocol.errors import ConfigError
+from core.runtime.network.places import address_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -176,18 +176,6 @@ class _Places:
     of_address: Counter[str] = field(default_factory=Counter)
 
 
-def _address_of(peer: Any) -> str:
-    """Who counts as one: an address, of IPv6 its network of 64 bits; "" for this machine itself."""
-    try:
-        found = ipaddress.ip_address(str(peer[0]).partition("%")[0])
-    except (TypeError, IndexError, ValueError):  # no peer of the internet
-        return ""
-    found = getattr(found, "ipv4_mapped", None) or found
-    if found.is_loopback:
-        return ""
-    return str(found) if found.version == 4 else str(int(found) >> 64)
-
-
 class _Connection(HttpToolsProtocol):
     """A connection with deadlines."""
 
@@ -203,7 +191,7 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request, in the place of another where there are too many."""
         super().connection_made(transport)
-        self._address = _address_of(transport.get_extra_info("peername"))
+        self._address = address_of(transport.get_extra_info("peername"))
         of_address = self._places.of_address
         of_address[self._address] += 1
         if self._address and of_address[self._address] > self._limits.of_address:

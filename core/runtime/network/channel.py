@@ -44,7 +44,13 @@ from core.protocol.errors import (
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import is_circuit, open_circuit
 from core.runtime.network.pace import FramePace
-from core.runtime.network.places import NoPlace, StreamLimits, to_drop
+from core.runtime.network.places import (
+    HandshakePace,
+    NoPlace,
+    StreamLimits,
+    address_of,
+    to_drop,
+)
 from core.runtime.network.targets import public_route
 from core.runtime.tasks import spawn
 
@@ -598,9 +604,9 @@ class Listener:
 
     At most `max_channels` streams are kept, and as many handshakes wait beside them. One more
     handshake drops the oldest: an honest one is over in milliseconds, so silent strangers lock no
-    peer out. One more stream drops another as `places.to_drop` says. `standing` are the keys, in
-    lower case, that are no strangers now: those have fewer places, small frames alone, and a pace
-    that they share. None: we know no strangers.
+    peer out. Those of one address have a pace. One more stream drops another as `places.to_drop`
+    says. `standing` are the keys, in lower case, that are no strangers now: those have fewer
+    places, small frames alone, and a pace that they share. None: we know no strangers.
     """
 
     def __init__(
@@ -620,7 +626,7 @@ class Listener:
         self._standing = standing
         self._strangers_pace = FramePace(STRANGER_FRAMES_PER_S, STRANGER_BURST)
         self._on_open = on_open
-        self._handshake_timeout_s = handshake_timeout_s
+        self._handshake_timeout_s, self._pace = handshake_timeout_s, HandshakePace()
         self._accepted: set[asyncio.Task[None]] = set()
         self._handshakes: dict[asyncio.StreamWriter, None] = {}  # oldest first
         self._server: asyncio.Server | None = None
@@ -666,9 +672,15 @@ class Listener:
             self.stats.count("TooManyHandshakes")
             next(iter(self._handshakes)).transport.abort()
         self._handshakes[writer] = None
+        address = address_of(writer.get_extra_info("peername"))
         try:
             async with asyncio.timeout(self._handshake_timeout_s):
+                await self._pace.turn(address)
                 return await self._identity.welcome(reader, writer, self._handler, self.stats)
+        except NoPlace:
+            self.stats.count("TooManyHandshakes")
+            writer.transport.abort()
+            return None
         except (HeadraceError, OSError, asyncio.IncompleteReadError) as error:
             self.stats.count(type(error).__name__)
             writer.transport.abort()

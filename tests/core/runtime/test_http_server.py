@@ -149,7 +149,7 @@ async def test_others_are_answered_while_strangers_take_all_connections(dial) ->
 async def test_an_address_has_its_share_of_the_connections(
     dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "_address_of", lambda _: "7.7.7.7")
+    monkeypatch.setattr(http_server, "address_of", lambda _: "7.7.7.7")
     working = [await dial() for _ in range(QUICK.of_address - 1)]
     for peer in working:
         await peer.send(GET.replace(b"/ ", b"/slow "))
@@ -159,31 +159,11 @@ async def test_an_address_has_its_share_of_the_connections(
     await newer.send(GET.replace(b"/ ", b"/slow "))
     await asyncio.sleep(0.05)
     assert await (await dial()).rest() == b"", "nobody waits: no further one"
-    monkeypatch.setattr(http_server, "_address_of", lambda _: "8.8.8.8")
+    monkeypatch.setattr(http_server, "address_of", lambda _: "8.8.8.8")
     other = await dial()
     await other.send(GET)
     for peer in (other, *working, newer):
         assert await peer.answer() == b"HTTP/1.1 204 No Content"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        ("7.7.7.7", "7.7.7.8", False),
-        ("2001:db8::1", "2001:db8::2", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-        ("::ffff:7.7.7.7", "7.7.7.7", True),
-        ("127.0.0.1", "::1", True),
-    ],
-)
-def test_who_counts_as_one_address(one: str, other: str, is_same: bool) -> None:
-    found = [http_server._address_of((name, 1)) for name in (one, other)]
-    assert (found[0] == found[1]) == is_same
-
-
-def test_this_machine_and_what_is_no_address_have_no_share() -> None:
-    for peer in (("127.0.0.2", 1), ("::1", 1, 0, 0), None, "", ("a/b", 1)):
-        assert http_server._address_of(peer) == ""
 
 
 async def test_work_ends_when_its_asker_leaves() -> None:

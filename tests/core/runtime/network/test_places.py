@@ -1,12 +1,22 @@
-"""Who makes room for whom."""
+"""Who makes room for whom, and whose handshake waits."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 
-from core.runtime.network.places import NoPlace, StreamLimits, to_drop
+from core.runtime.network.places import (
+    HANDSHAKES_AT_ONCE,
+    HANDSHAKES_WAITING,
+    HandshakePace,
+    NoPlace,
+    StreamLimits,
+    address_of,
+    to_drop,
+)
 
 
 @dataclass(frozen=True)
@@ -46,3 +56,50 @@ def test_a_stranger_takes_no_place_of_those_with_standing() -> None:
         with pytest.raises(NoPlace):
             to_drop(full, newcomer, KNOWN, StreamLimits(most=10, of_a_key=9))
     assert to_drop([*full[:-1], Held("0xS")], "0xB", KNOWN, StreamLimits(10, 9)) == Held("0xS")
+
+
+async def test_handshakes_of_one_address_wait_and_those_of_others_do_not() -> None:
+    pace, came = HandshakePace(), Counter[str]()
+
+    async def shake(address: str) -> None:
+        try:
+            await pace.turn(address)
+            came[address] += 1
+        except NoPlace:
+            came["refused"] += 1
+
+    many = HANDSHAKES_AT_ONCE + HANDSHAKES_WAITING + 40
+    flood = [asyncio.create_task(shake("203.0.113.7")) for _ in range(many)]
+    await asyncio.sleep(0)
+    await asyncio.wait_for(shake("203.0.113.8"), 1)
+    for _ in range(many):
+        await asyncio.wait_for(shake(""), 1)  # this machine itself
+    assert came["203.0.113.8"] == 1 and came[""] == many
+    await asyncio.gather(*flood)
+    assert came["refused"] >= 40
+    assert came["203.0.113.7"] + came["refused"] == many
+    await asyncio.wait_for(shake("203.0.113.7"), 1)
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        (("127.0.0.1", 5), ""),
+        (("::1", 5, 0, 0), ""),
+        (("::ffff:127.0.0.1", 5, 0, 0), ""),
+        (("127.0.0.2", 5), "127.0.0.2"),
+        (("203.0.113.7", 5), "203.0.113.7"),
+        (("::ffff:203.0.113.7", 5, 0, 0), "203.0.113.7"),
+        ("", ""),
+        (None, ""),
+        ((), ""),
+        (("a/b", 1), ""),
+    ],
+)
+def test_an_address_counts_as_one(peer: object, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def test_a_network_of_ipv6_counts_as_one() -> None:
+    one, other = address_of(("2001:db8::1", 5)), address_of(("2001:db8::ffff:1%eth0", 5))
+    assert one == other != address_of(("2001:db8:1::1", 5))
