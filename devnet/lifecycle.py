@@ -35,6 +35,8 @@ from devnet.results import (
     Down,
     Funded,
     Killed,
+    LogLine,
+    ProgramLog,
     ProgramRow,
     Restarted,
     Signalled,
@@ -304,23 +306,19 @@ async def revert_to(name: str) -> Snapshot:
         return Snapshot(name, await chain.block_number())
 
 
-def show_log(name: str | None) -> str:
+def read_logs(name: str | None) -> list[ProgramLog]:
     """The last lines of a program's log, or a few of every program's."""
     running = _logged(name)
     count = 60 if name else 8
-    parts = [
-        "\n".join([f"== {one.name}: {one.log}", *(log_lines(one.log, count) or ["it is empty"])])
-        for one in running
-    ]
-    return "\n\n".join(parts)
+    return [ProgramLog(one.name, str(one.log), log_lines(one.log, count)) for one in running]
 
 
-async def follow_log(name: str | None, say: Callable[[str], None]) -> None:
-    """Say the lines that are added to a program's log, or with its name to any program's.
+async def follow_log(name: str | None, say: Callable[[LogLine], None]) -> None:
+    """Say the lines that are added to a program's log, or to any program's.
 
     Until the programs end or the caller is cancelled.
     """
-    tails = [_Tail(one, f"{one.name:<10} " if name is None else "") for one in _logged(name)]
+    tails = [_Tail(one) for one in _logged(name)]
     try:
         while tails:
             alive = [tail.running.is_alive for tail in tails]  # what one says last, it says before
@@ -339,19 +337,19 @@ async def follow_log(name: str | None, say: Callable[[str], None]) -> None:
 class _Tail:
     """What comes to one program's log from now on, line by line."""
 
-    def __init__(self, running: RunningProgram, label: str) -> None:
-        self.running, self._label, self._begun = running, label, ""
+    def __init__(self, running: RunningProgram) -> None:
+        self.running, self._begun = running, ""
         self._file = running.log.open(errors="replace")
         self._file.seek(0, os.SEEK_END)
 
-    def say_new(self, say: Callable[[str], None]) -> None:
+    def say_new(self, say: Callable[[LogLine], None]) -> None:
         *lines, self._begun = (self._begun + self._file.read()).split("\n")
         for line in lines:
-            say(f"{self._label}{line}\n")
+            say(LogLine(self.running.name, line))
 
-    def say_rest(self, say: Callable[[str], None]) -> None:
+    def say_rest(self, say: Callable[[LogLine], None]) -> None:
         if self._begun:
-            say(f"{self._label}{self._begun}\n")
+            say(LogLine(self.running.name, self._begun))
 
     def close(self) -> None:
         self._file.close()

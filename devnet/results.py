@@ -39,6 +39,21 @@ class ProgramRow(Result, frozen=True):
     log: str
 
 
+class ProgramLog(Result, frozen=True):
+    """`logs`: the last lines of a program's log."""
+
+    program: str
+    log: str
+    lines: list[str]
+
+
+class LogLine(Result, frozen=True):
+    """`logs --follow`: a line that was added to a program's log."""
+
+    program: str
+    line: str
+
+
 class Account(Result, frozen=True):
     """`accounts`: never a key."""
 

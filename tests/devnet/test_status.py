@@ -25,6 +25,7 @@ from devnet.fleets import DevnetFleet
 from devnet.layout import DevnetFolders
 from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
 from devnet.processes import Processes
+from devnet.results import LogLine
 
 MINER: dict[str, Any] = {
     "owner": signer_of("miner-1").address.lower(),
@@ -122,18 +123,18 @@ async def test_all_logs_are_shown_and_followed_with_the_programs_names(
     talker = await processes.start("talker", ["/bin/sh", "-c", script])
     for other in ("matcher-1", "miner-1", "miner-2"):
         await processes.kill(other)
-    said: list[str] = []
+    said: list[LogLine] = []
     async with asyncio.timeout(60):
-        while "a | b" not in lifecycle.show_log("talker"):
+        while lifecycle.read_logs("talker")[0].lines != ["a | b"]:
             await asyncio.sleep(0.05)
         following = asyncio.create_task(lifecycle.follow_log(None, said.append))
         await asyncio.sleep(0)  # it stands at the ends of the logs now
         go.touch()
         await following
     assert not talker.is_alive
-    assert said == ["talker     one\n", "talker     two\n"]
-    shown = lifecycle.show_log(None)
-    assert "== miner-3" in shown and "== talker" in shown and "gone" in shown
+    assert said == [LogLine("talker", "one"), LogLine("talker", "two")]
+    shown = {one.program: one for one in lifecycle.read_logs(None)}
+    assert shown.keys() >= {"miner-3", "talker"} and "gone" in str(shown)
 
 
 async def test_a_fault_may_wait_but_not_for_a_program_that_is_not_there(

@@ -12,6 +12,7 @@ import pytest
 from devnet import cli, lifecycle
 from devnet.layout import DevnetFolders
 from devnet.processes import Processes
+from devnet.results import LogLine
 from tests.conftest import Anvil
 
 
@@ -61,13 +62,13 @@ async def test_a_log_is_followed_until_its_program_ends(
     go = tmp_path / "go"
     script = f"echo before; while [ ! -e {go} ]; do sleep 0.05; done; echo after"
     running = await processes.start("talker", ["/bin/sh", "-c", script])
-    said: list[str] = []
+    said: list[LogLine] = []
     async with asyncio.timeout(60):
-        while "before" not in lifecycle.show_log("talker"):
+        while lifecycle.read_logs("talker")[0].lines != ["before"]:
             await asyncio.sleep(0.05)
         following = asyncio.create_task(lifecycle.follow_log("talker", said.append))
         await asyncio.sleep(0)  # it stands at the log's end now
         go.touch()
         await following
-    assert "".join(said) == "after\n"
+    assert said == [LogLine("talker", "after")]
     assert not running.is_alive

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,11 +148,22 @@ def grammar_of(
     """
     if not params.grammar:
         return None
-    process = _process_of(tokenizer)
+    process, text = _process_of(tokenizer), _HEAD + _lark_of(params.grammar)
+    _try(process, text)
     before = prompt[len(prompt) - min(params.first_step, len(prompt)) :]
-    grammar = Grammar(process, _HEAD + _lark_of(params.grammar), before)
+    grammar = Grammar(process, text, before)
     grammar.begin()
     return grammar
+
+
+@lru_cache(maxsize=1024)
+def _try(process: GrammarProcess, text: str) -> None:
+    """Raise GrammarInvalid for a grammar that cannot be read, takes long or ends its process: it is
+    found out where no answer waits.
+    """
+    grammar = Grammar(process.trial, text)
+    grammar.begin()
+    grammar.allowed()
 
 
 def is_whole(params: SamplingParams, tokens: Sequence[int], tokenizer: Tokenizer | None) -> bool:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import numpy as np
 from core.engine.sampling.grammar_child import frame, read_frame
 from core.protocol.errors import ModelUnsupported
 
-#: A question takes milliseconds; a machine may be busy.
-_PATIENCE_S = 20.0
+#: A question takes milliseconds, and to start as long as it takes to read a tokenizer; a machine
+#: may be busy.
+_PATIENCE_S, _START_S = 5.0, 60.0
 
 
 class Lost(Exception):
@@ -47,6 +48,11 @@ class GrammarProcess:
         #: A flag for each token: whether it ends an answer.
         self.ends = np.zeros(size, dtype=bool)
         self.ends[self.eos_ids] = True
+
+    @cached_property
+    def trial(self) -> GrammarProcess:
+        """Another for the same tokens, in which no answer waits for what takes long."""
+        return GrammarProcess(self._file, frozenset(self.eos_ids.tolist()))
 
     def new_number(self) -> int:
         """Of an answer."""
@@ -82,12 +88,12 @@ class GrammarProcess:
             self._end()
             raise Lost from None
 
-    def _read(self) -> Any:
+    def _read(self, patience_s: float = _PATIENCE_S) -> Any:
         assert self._process is not None and self._process.stdout is not None
         pipe = self._process.stdout
         try:
             # The pipe's buffer is empty: each answer is read to its end.
-            if not select.select([pipe], [], [], _PATIENCE_S)[0]:
+            if not select.select([pipe], [], [], patience_s)[0]:
                 raise EOFError
             return read_frame(pipe)
         except (EOFError, OSError, ValueError):  # half a frame, too
@@ -107,7 +113,7 @@ class GrammarProcess:
         )
         self.life += 1
         try:
-            size, why = self._read()
+            size, why = self._read(_START_S)
         except Lost:
             size, why = 0, "it ended the program that reads it"
         if why:
