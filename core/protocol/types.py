@@ -364,8 +364,12 @@ class SamplingParams(Value, frozen=True):
             grammar = grammar[1:]
         elif grammar:
             raise ValueError(f"{len(grammar)} bytes follow the sampling parameters")
-        rest = {"logit_bias": tuple(logit_bias), "stop": tuple(stop), "grammar": grammar.decode()}
-        params = cls(**fields, **rest)
+        params = cls(
+            **fields,
+            logit_bias=tuple(logit_bias),
+            stop=tuple(stop),
+            grammar=grammar.decode(),
+        )
         try:
             return msgspec.convert(msgspec.to_builtins(params), cls)  # checks every bound
         except msgspec.ValidationError as error:
