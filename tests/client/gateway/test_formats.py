@@ -54,11 +54,15 @@ def test_other_forms_are_asked_for_as_of_other_servers(
     client: openai.OpenAI, outputs: dict[str, Any], fits: Any
 ) -> None:
     answer = client.chat.completions.create(
-        model="toy", messages=ASK, max_tokens=200, extra_body={"structured_outputs": outputs}
+        model="toy",
+        messages=ASK,
+        max_tokens=200,
+        seed=1,
+        extra_body={"structured_outputs": outputs},
     )
     assert fits(answer.choices[0].message.content)
     plain = client.completions.create(
-        model="toy", prompt="x", max_tokens=200, extra_body={"structured_outputs": outputs}
+        model="toy", prompt="x", max_tokens=200, seed=1, extra_body={"structured_outputs": outputs}
     )
     assert fits(plain.choices[0].text)
 
