@@ -11,7 +11,7 @@ from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
     from core.runtime.commands.results import Results
-    from devnet.results import LogLine
+    from devnet.results import AddedLine
 
 app = App(
     "devnet", help="A whole network on one machine: chain, contracts, matcher, miners, jurors."
@@ -175,7 +175,7 @@ async def logs(
     if not follow:
         return
 
-    def say(said: LogLine) -> None:
+    def say(said: AddedLine) -> None:
         label = "" if name else f"{said.program:<10} "
         run.emit(said, human=escape(f"{label}{said.line}"))
 
@@ -365,7 +365,7 @@ def _results() -> Results:
         "up": (r.Up,),
         "down": (r.Down,),
         "status": (list[r.ProgramRow],),
-        "logs": (list[r.ProgramLog], r.LogLine),
+        "logs": (list[r.ProgramLog], r.AddedLine),
         "accounts": (list[r.Account],),
         "fund": (r.Funded,),
         "warp": (r.ChainClock,),

@@ -30,12 +30,12 @@ from devnet.ports import free_port_like
 from devnet.processes import Processes, RunningProgram, log_lines
 from devnet.results import (
     Account,
+    AddedLine,
     Broken,
     ChainClock,
     Down,
     Funded,
     Killed,
-    LogLine,
     ProgramLog,
     ProgramRow,
     Restarted,
@@ -313,7 +313,7 @@ def read_logs(name: str | None) -> list[ProgramLog]:
     return [ProgramLog(one.name, str(one.log), log_lines(one.log, count)) for one in running]
 
 
-async def follow_log(name: str | None, say: Callable[[LogLine], None]) -> None:
+async def follow_log(name: str | None, say: Callable[[AddedLine], None]) -> None:
     """Say the lines that are added to a program's log, or to any program's.
 
     Until the programs end or the caller is cancelled.
@@ -342,14 +342,14 @@ class _Tail:
         self._file = running.log.open(errors="replace")
         self._file.seek(0, os.SEEK_END)
 
-    def say_new(self, say: Callable[[LogLine], None]) -> None:
+    def say_new(self, say: Callable[[AddedLine], None]) -> None:
         *lines, self._begun = (self._begun + self._file.read()).split("\n")
         for line in lines:
-            say(LogLine(self.running.name, line))
+            say(AddedLine(self.running.name, line))
 
-    def say_rest(self, say: Callable[[LogLine], None]) -> None:
+    def say_rest(self, say: Callable[[AddedLine], None]) -> None:
         if self._begun:
-            say(LogLine(self.running.name, self._begun))
+            say(AddedLine(self.running.name, self._begun))
 
     def close(self) -> None:
         self._file.close()

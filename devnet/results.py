@@ -47,7 +47,7 @@ class ProgramLog(Result, frozen=True):
     lines: list[str]
 
 
-class LogLine(Result, frozen=True):
+class AddedLine(Result, frozen=True):
     """`logs --follow`: a line that was added to a program's log."""
 
     program: str

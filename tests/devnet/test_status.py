@@ -25,7 +25,7 @@ from devnet.fleets import DevnetFleet
 from devnet.layout import DevnetFolders
 from devnet.network import HETEROGENEOUS, Devnet, MinerProfile
 from devnet.processes import Processes
-from devnet.results import LogLine
+from devnet.results import AddedLine
 
 MINER: dict[str, Any] = {
     "owner": signer_of("miner-1").address.lower(),
@@ -123,7 +123,7 @@ async def test_all_logs_are_shown_and_followed_with_the_programs_names(
     talker = await processes.start("talker", ["/bin/sh", "-c", script])
     for other in ("matcher-1", "miner-1", "miner-2"):
         await processes.kill(other)
-    said: list[LogLine] = []
+    said: list[AddedLine] = []
     async with asyncio.timeout(60):
         while lifecycle.read_logs("talker")[0].lines != ["a | b"]:
             await asyncio.sleep(0.05)
@@ -132,7 +132,7 @@ async def test_all_logs_are_shown_and_followed_with_the_programs_names(
         go.touch()
         await following
     assert not talker.is_alive
-    assert said == [LogLine("talker", "one"), LogLine("talker", "two")]
+    assert said == [AddedLine("talker", "one"), AddedLine("talker", "two")]
     shown = {one.program: one for one in lifecycle.read_logs(None)}
     assert shown.keys() >= {"miner-3", "talker"} and "gone" in str(shown)
 

@@ -12,7 +12,7 @@ import pytest
 from devnet import cli, lifecycle
 from devnet.layout import DevnetFolders
 from devnet.processes import Processes
-from devnet.results import LogLine
+from devnet.results import AddedLine
 from tests.conftest import Anvil
 
 
@@ -62,7 +62,7 @@ async def test_a_log_is_followed_until_its_program_ends(
     go = tmp_path / "go"
     script = f"echo before; while [ ! -e {go} ]; do sleep 0.05; done; echo after"
     running = await processes.start("talker", ["/bin/sh", "-c", script])
-    said: list[LogLine] = []
+    said: list[AddedLine] = []
     async with asyncio.timeout(60):
         while lifecycle.read_logs("talker")[0].lines != ["before"]:
             await asyncio.sleep(0.05)
@@ -70,5 +70,5 @@ async def test_a_log_is_followed_until_its_program_ends(
         await asyncio.sleep(0)  # it stands at the log's end now
         go.touch()
         await following
-    assert said == [LogLine("talker", "after")]
+    assert said == [AddedLine("talker", "after")]
     assert not running.is_alive
