@@ -17,7 +17,6 @@ SILENT = {
     "miner start": "a daemon",
     "auditor jury serve": "a daemon",
     "auditor watch": "a daemon; `auditor audits ls` prints what it found",
-    "devnet logs": "prints a file",
     "devnet demo": "tells a story",
 }
 
