@@ -20,7 +20,8 @@ test: ready ## everything, as CI runs it
 	@$(MAKE) --no-print-directory test-python
 
 ready: # Python and npm packages side by side, then artifacts and model
-	@$(MAKE) --no-print-directory -j2 contracts $(VENV)/.weighed $(VENV)/.warmed
+	@$(MAKE) --no-print-directory -j2 contracts model $(VENV)/.warmed
+	@$(MAKE) --no-print-directory $(VENV)/.weighed
 
 setup: $(VENV)/.installed node_modules/.installed
 
