@@ -21,7 +21,7 @@ from client.orders.matcher_api import Quote
 from client.orders.orders import OrderTerms, Prompt, make_prompt, route_text
 from client.orders.requests import ChatRequest, read_requests
 from client.pipeline.pipeline import Logprobs, PipelinePatience
-from core.engine.sampling.grammar import grammar_of
+from core.engine.sampling.grammar import check_grammar, grammar_of
 from core.engine.sampling.stops import AnswerEnding
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import ids, units, wire
@@ -204,7 +204,7 @@ def prepare(
         ids = _token_ids(request, tokenizer)
         asked = request.custom_id, ids, request.sampling
         try:
-            grammar_of(request.sampling, ids, tokenizer)
+            check_grammar(request.sampling, tokenizer)
             prompts.append(make_prompt(*asked, context_tokens, os.urandom))
         except (ModelUnsupported, UsageError) as error:
             rejected.append((request.custom_id, error))

@@ -137,6 +137,8 @@ class ActiveJob:
     counted_from: float = 0.0  # when the present look at how many slots it uses began
     most_asked: int = 0  # of its requests at once, since then
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    bad_grammars: int = 0  # that requests named and that could not be read
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # one grammar after the other
 
     @property
     def order(self) -> t.Order:

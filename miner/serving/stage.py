@@ -54,6 +54,8 @@ AWAY_S = 1.0
 #: Cut.
 STRANDED_S = 60.0
 CLIENT_GONE_S = 15.0
+#: Of a job: one may take a core for seconds.
+MAX_BAD_GRAMMARS = 3
 #: How long a first stage waits for an acknowledgement before it lets a request go.
 UNPAID_S = 15.0
 #: What its pipeline has not ended so long after its client left is forgotten.
@@ -341,18 +343,30 @@ class StageService:
             await asyncio.to_thread(context.tokenizer)
         return context.ending(sampling, prompt)
 
-    async def _grammar(self, sampling: t.SamplingParams, prompt: list[int]) -> Grammar | None:
-        """Reads it beside the loop. Raises Refused."""
+    async def _grammar(
+        self, job: ActiveJob, sampling: t.SamplingParams, prompt: list[int]
+    ) -> Grammar | None:
+        """Reads it beside the loop; of a first stage, which draws nothing, only to refuse it.
+
+        Clients read theirs before, so a job has few that cannot be read. Raises Refused.
+        """
         if not sampling.grammar:
             return None
-        from core.engine.sampling.grammar import grammar_of
+        from core.engine.sampling.grammar import check_grammar, grammar_of
 
         read = self._the_context.tokenizer
-        try:
-            tokenizer = await asyncio.to_thread(read) if read is not None else None
-            return await asyncio.to_thread(grammar_of, sampling, prompt, tokenizer)
-        except (GrammarInvalid, ModelUnsupported) as error:
-            raise Refused(OPENING, f"{error.what}: {error.why}") from None
+        async with job.reading:
+            if job.bad_grammars >= MAX_BAD_GRAMMARS:
+                raise Refused(OPENING, f"{job.bad_grammars} grammars could not be read here")
+            try:
+                tokenizer = await asyncio.to_thread(read) if read is not None else None
+                if job.stored.is_last:
+                    return await asyncio.to_thread(grammar_of, sampling, prompt, tokenizer)
+                await asyncio.to_thread(check_grammar, sampling, tokenizer)
+            except (GrammarInvalid, ModelUnsupported) as error:
+                job.bad_grammars += 1
+                raise Refused(OPENING, f"{error.what}: {error.why}") from None
+        return None
 
     async def _submit(self, channel: Channel, message: wire.Submit, payload: memoryview) -> Answer:
         job = await self.table.prove(message.order_hash)
@@ -370,7 +384,7 @@ class StageService:
         if stored.is_last:
             await self._ending(message.sampling, prompt)  # whatever it must read is read by then
         # Also at a first stage: what the last one refuses must not be computed.
-        grammar = await self._grammar(message.sampling, prompt)
+        grammar = await self._grammar(job, message.sampling, prompt)
         if index in job.finished:
             await self._replay_finished(job, index)
             return wire.Submitted()

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from core.engine.sampling import grammar
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol import types as t
 from core.protocol import wire
@@ -117,6 +118,35 @@ async def test_an_answer_follows_its_grammar_whatever_is_guessed_ahead(
     for index in (0, 1):
         assert requester.finish[index] == "stop"
         assert set(json.loads(tokenizer.decode(requester.tokens[index][:-1]))) <= {"tick", "tock"}
+    await requester.close()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+async def test_a_job_may_name_few_grammars_that_cannot_be_read(
+    start: Start, chain: FakeChain, monkeypatch: pytest.MonkeyPatch, stage: int
+) -> None:
+    machines = await start((0, 2), (2, 4))
+    requester = Requester(REQUESTER, chain, machines)
+    bad = [t.SamplingParams(grammar=f'{{"type": "banana{i}"}}') for i in range(6)]
+    good = t.SamplingParams(grammar='start: "yes"')
+    requester.order([([1, 2], sampling) for sampling in (*bad, good)])
+    await requester.propose(MATCHER)
+    requester.match()
+    await requester.open()
+    tried: list[str] = []
+    check = grammar._try
+
+    def counted(process: object, text: str) -> None:
+        tried.append(text)
+        check(process, text)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(grammar, "_try", counted)
+    answers = [(await requester.submit(index))[stage] for index in range(7)]
+    reasons = [answer.reason for answer in answers if isinstance(answer, wire.Failed)]
+    assert len(reasons) == 7
+    assert all("cannot be used" in reason for reason in reasons[:3])
+    assert all("3 grammars could not be read here" in reason for reason in reasons[3:])
+    assert len(tried) == 2 * 3
     await requester.close()
 
 

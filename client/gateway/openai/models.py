@@ -21,7 +21,7 @@ from client.gateway.openai.dialects import (
 )
 from client.gateway.openai.writing import Writer
 from client.orders.sampling import SamplingInvalid, sampling_of
-from core.engine.sampling.grammar import grammar_of, is_whole
+from core.engine.sampling.grammar import check_grammar, is_whole
 from core.engine.sampling.stops import stop_strings
 from core.protocol import signing, units
 from core.protocol.errors import (
@@ -135,7 +135,7 @@ class ServedModel:
         """
         self.max_new_tokens(wanted, self.least_tokens(wanted), 1, is_counted=False)
         try:
-            grammar_of(wanted.sampling, (), self.tokenizer)
+            check_grammar(wanted.sampling, self.tokenizer)
         except GrammarInvalid as error:
             raise GrammarInvalid(error.why, param=wanted.form_param) from None
         if wanted.messages:

@@ -86,8 +86,8 @@ class Grammar:
             return
         if not self.allows(token):
             self._is_broken = True
-        elif self._life == self._process.life:
-            self._tell("take", self._number, token)
+        else:
+            self._process.tell(self._life, "take", self._number, token)
         self._said.append(token)
         self._allowed = None
 
@@ -96,20 +96,15 @@ class Grammar:
         other = Grammar(self._process, self._text, self._said)
         other._allowed, other._may_end = self._allowed, self._may_end
         other._is_broken = self._is_broken
-        if self._life == self._process.life:
-            other._life = self._life
-            self._tell("fork", self._number, other._number)
+        other._life = self._life
+        self._process.tell(self._life, "fork", self._number, other._number)
         return other
-
-    def begin(self) -> None:
-        """Have the process know where this answer stands. Raises GrammarInvalid."""
-        self._ask("open", self._number, self._text, self._said, opens=True)
 
     def _work_out(self) -> Flags:
         ends, self._may_end = self._process.ends, False
         if self._is_broken:
             return ends
-        bits, self._may_end = self._ask("mask", self._number)
+        bits, self._may_end = self._mask()
         if bits is None:
             return ends
         raw = np.frombuffer(bits, dtype=np.uint8)
@@ -117,22 +112,15 @@ class Grammar:
         flags[self._process.eos_ids] = self._may_end
         return flags if flags.any() else ends
 
-    def _tell(self, *what: Any) -> None:
-        try:
-            self._process.tell(*what)
-        except Lost:
-            self._life = 0
-
-    def _ask(self, *what: Any, opens: bool = False) -> Any:
-        """Once more in another process where one was lost: perhaps over another's grammar."""
+    def _mask(self) -> tuple[bytes | None, bool]:
+        """From the process that knows this answer; where that was lost, perhaps over another's
+        grammar, from the next one.
+        """
         for _ in range(2):
             try:
-                if self._life != self._process.life or opens:
-                    why = self._process.ask("open", self._number, self._text, self._said)
-                    if why:
-                        raise GrammarInvalid(why[:500])
-                    self._life = self._process.life
-                return None if opens else self._process.ask(*what)
+                if not self._life:
+                    self._life = self._process.open(self._number, self._text, self._said)
+                return self._process.mask(self._life, self._number)
             except Lost:
                 self._life = 0
         raise GrammarInvalid("it ends the program that follows it")
@@ -148,22 +136,30 @@ def grammar_of(
     """
     if not params.grammar:
         return None
-    process, text = _process_of(tokenizer), _HEAD + _lark_of(params.grammar)
-    _try(process, text)
+    check_grammar(params, tokenizer)
     before = prompt[len(prompt) - min(params.first_step, len(prompt)) :]
-    grammar = Grammar(process, text, before)
-    grammar.begin()
+    grammar = Grammar(_process_of(tokenizer), _HEAD + _lark_of(params.grammar), before)
+    grammar.allowed()  # what takes long is done by then
     return grammar
+
+
+def check_grammar(params: SamplingParams, tokenizer: Tokenizer | None) -> None:
+    """Whether an answer can follow the parameters' grammar, if they have one.
+
+    Raises GrammarInvalid, also for one that takes long or ends the process which follows it, and
+    ModelUnsupported.
+    """
+    if params.grammar:
+        _try(_process_of(tokenizer), _HEAD + _lark_of(params.grammar))
 
 
 @lru_cache(maxsize=1024)
 def _try(process: GrammarProcess, text: str) -> None:
-    """Raise GrammarInvalid for a grammar that cannot be read, takes long or ends its process: it is
-    found out where no answer waits.
-    """
-    grammar = Grammar(process.trial, text)
-    grammar.begin()
-    grammar.allowed()
+    """Once, and where no answer waits for it."""
+    try:
+        process.trial.attempt(text)
+    except Lost:
+        raise GrammarInvalid("it takes long, or ends the program that follows it") from None
 
 
 def is_whole(params: SamplingParams, tokens: Sequence[int], tokenizer: Tokenizer | None) -> bool:
@@ -171,7 +167,7 @@ def is_whole(params: SamplingParams, tokens: Sequence[int], tokenizer: Tokenizer
     process = _process_of(tokenizer)
     said = [token for token in tokens if token not in process.eos_ids]
     try:
-        return bool(process.ask("whole", _HEAD + _lark_of(params.grammar), said))
+        return process.whole(_HEAD + _lark_of(params.grammar), said)
     except Lost:
         return False
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from core.engine.sampling.grammar_child import frame, read_frame
-from core.protocol.errors import ModelUnsupported
+from core.protocol.errors import GrammarInvalid, ModelUnsupported
 
 #: A question takes milliseconds, and to start as long as it takes to read a tokenizer; a machine
 #: may be busy.
@@ -42,7 +43,7 @@ class GrammarProcess:
         self._lock, self._numbers = threading.Lock(), count(1)
         self._dropped = deque[int]()  # of answers that nobody follows any more
         self._process: subprocess.Popen[bytes] | None = None
-        self.life = 0  # how often it was started: what it knew is gone with it
+        self._life = 1  # of the process: what one knew is gone with it
         with self._lock:
             size = self._started()
         #: A flag for each token: whether it ends an answer.
@@ -58,21 +59,55 @@ class GrammarProcess:
         """Of an answer."""
         return next(self._numbers)
 
-    def ask(self, kind: str, *values: Any) -> Any:
-        """The answer to a question. Raises Lost."""
-        with self._lock:
-            self._write(frame(kind, *values))
-            (found,) = self._read()
-            return found
+    def open(self, number: int, text: str, said: Sequence[int]) -> int:
+        """Begin an answer after these tokens; the life in which it is known.
 
-    def tell(self, kind: str, *values: Any) -> None:
-        """What has no answer. If the process is gone, the next question finds out."""
+        Raises Lost, GrammarInvalid for a grammar that cannot be read.
+        """
         with self._lock:
-            self._write(frame(kind, *values))
+            return self._opened(number, text, said)
+
+    def attempt(self, text: str) -> None:
+        """Read a grammar up to an answer's first token. Raises Lost, GrammarInvalid."""
+        number = self.new_number()
+        with self._lock:
+            self._opened(number, text, ())
+            self._asked("mask", number)
+        self.drop(number)
+
+    def mask(self, life: int, number: int) -> tuple[bytes | None, bool]:
+        """As `Followers.mask`, of an answer that is known in this life. Raises Lost."""
+        with self._lock:
+            if life != self._life:
+                raise Lost
+            bits, may_end = self._asked("mask", number)
+            return bits, may_end
+
+    def whole(self, text: str, said: Sequence[int]) -> bool:
+        """Whether these tokens are an answer. Raises Lost."""
+        with self._lock:
+            return bool(self._asked("whole", text, said))
+
+    def tell(self, life: int, kind: str, *values: int) -> None:
+        """What has no answer, of one that is known in this life; what was lost is told nothing."""
+        with self._lock, suppress(Lost):
+            if life == self._life:
+                self._write(frame(kind, *values))
 
     def drop(self, number: int) -> None:
         """Nobody follows this answer any more. Safe where garbage is collected."""
         self._dropped.append(number)
+
+    def _opened(self, number: int, text: str, said: Sequence[int]) -> int:
+        why = self._asked("open", number, text, said)
+        if why:
+            raise GrammarInvalid(why[:500])
+        return self._life
+
+    def _asked(self, kind: str, *values: Any) -> Any:
+        self._write(frame(kind, *values))
+        (found,) = self._read()
+        return found
 
     def _write(self, data: bytes) -> None:
         if self._process is None:
@@ -111,7 +146,6 @@ class GrammarProcess:
             stderr=subprocess.DEVNULL,
             cwd=Path(__file__).parents[3],
         )
-        self.life += 1
         try:
             size, why = self._read(_START_S)
         except Lost:
@@ -122,6 +156,7 @@ class GrammarProcess:
         return int(size)
 
     def _end(self) -> None:
+        self._life += 1
         process, self._process = self._process, None
         if process is not None:
             process.kill()

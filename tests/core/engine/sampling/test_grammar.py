@@ -259,6 +259,7 @@ def test_a_grammar_that_ends_the_process_is_refused_and_others_go_on(tokenizer: 
 def test_a_process_that_is_killed_is_started_anew(tokenizer: Tokenizer) -> None:
     grammar = opened(tokenizer, WORDS)
     for text in ("n", "e", "v"):
+        assert grammar.allows(*tokenizer.encode(text))
         process = grammar._process._process
         assert process is not None
         process.kill()
