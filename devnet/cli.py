@@ -165,19 +165,17 @@ async def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="And what comes after.")] = False,
 ) -> None:
     """The end of a program's log, or of all of them."""
-    from rich.markup import escape
-
     from devnet.lifecycle import follow_log, read_logs
 
     found = read_logs(name)
     shown = ("\n".join([f"== {one.program}: {one.log}", *one.lines]) for one in found)
-    run.emit(found, human=escape("\n\n".join(shown)))
+    run.emit(found, human="\n\n".join(shown))
     if not follow:
         return
 
     def say(said: AddedLine) -> None:
         label = "" if name else f"{said.program:<10} "
-        run.emit(said, human=escape(f"{label}{said.line}"))
+        run.emit(said, human=f"{label}{said.line}")
 
     await follow_log(name, say)
 

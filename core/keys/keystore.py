@@ -9,9 +9,7 @@ next deposit.
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from core.keys.passwords import write_secret_file
+from core.keys.passwords import refuse_shared, write_secret_file
 from core.keys.signer import Signer, random_secret, refuse_dev_key, secret_from_phrase
 from core.protocol.errors import (
     KeystoreInvalid,
-    SecretFileTooOpen,
     UsageError,
     WalletError,
     WalletExists,
@@ -208,13 +205,7 @@ class Keystore:
 
 def _read_keystore(path: Path) -> dict[str, Any]:
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if os.name == "posix" and mode & 0o077:
-            raise SecretFileTooOpen(
-                f"keystore {path} is not used",
-                why=f"its rights are {mode:04o}: other users of this machine may read it",
-                next_step=f"chmod 600 {path}",
-            )
+        refuse_shared(path, path.stat(), f"keystore {path}")
         content = read_json_file(path, most_bytes=MAX_FILE_BYTES)
     except OSError as error:
         raise WalletError(f"cannot read {path}", why=error.strerror or str(error)) from error

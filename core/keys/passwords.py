@@ -43,13 +43,7 @@ def read_secret_file(path: Path) -> str:
     """
     try:
         with path.open(encoding="utf-8") as handle:
-            mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
-            if os.name == "posix" and mode & 0o077:
-                raise SecretFileTooOpen(
-                    f"{path} is not used",
-                    why=f"its rights are {mode:04o}: others on this machine may read or change it",
-                    next_step=f"chmod 600 {path}",
-                )
+            refuse_shared(path, os.fstat(handle.fileno()), str(path))
             return handle.read()
     except (OSError, UnicodeDecodeError) as error:
         raise WalletError(
@@ -57,6 +51,17 @@ def read_secret_file(path: Path) -> str:
             why=getattr(error, "strerror", None) or "it is not UTF-8 text",
             next_step="check --password-file or HEADRACE_PASSWORD_FILE",
         ) from error
+
+
+def refuse_shared(path: Path, about: os.stat_result, what: str) -> None:
+    """Raise SecretFileTooOpen, with the fix, for a file that others may read or write."""
+    mode = stat.S_IMODE(about.st_mode)
+    if os.name == "posix" and mode & 0o077:
+        raise SecretFileTooOpen(
+            f"{what} is not used",
+            why=f"its rights are {mode:04o}: others on this machine may read or change it",
+            next_step=f"chmod 600 {path}",
+        )
 
 
 def write_secret_file(path: Path, content: bytes) -> None:

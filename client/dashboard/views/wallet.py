@@ -9,6 +9,7 @@ from client.dashboard.sources.chain_log import LoggedEvent
 from client.dashboard.views.overview import WalletCard
 from client.gateway.copied import copied
 from core.protocol.units import covering_units, whole_units
+from core.runtime.commands.spreadsheet import csv_text
 
 #: Event → what it did, the argument with the amount (in nano units where its name says so), and its
 #: sign on the prepaid balance.
@@ -93,8 +94,9 @@ def movement(event: LoggedEvent) -> Movement:
 
 def movements_csv(movements: Iterable[Movement]) -> str:
     """The ledger for a spreadsheet: base units, times in seconds since 1970."""
-    rows = ["time_s,block,event,amount_units,change_units,job,transaction"]
-    for m in movements:
-        amounts = f"{m.amount_units},{m.change_units}"
-        rows.append(f"{m.at_s or ''},{m.block},{m.name},{amounts},{m.job_id or ''},{m.tx}")
-    return "\n".join(rows) + "\n"
+    head = ("time_s", "block", "event", "amount_units", "change_units", "job", "transaction")
+    rows = (
+        (m.at_s or "", m.block, m.name, m.amount_units, m.change_units, m.job_id or "", m.tx)
+        for m in movements
+    )
+    return csv_text(head, rows)

@@ -255,8 +255,10 @@ async def _understand(
 ) -> RequestBody:
     """What the body asks for, with the items that a response goes on from."""
     of_key, workers = (key.key_id, len(data)), gateway.workers
+    if endpoint != RESPONSES:
+        return await workers.run(*of_key, lambda: read_wanted(read_json(data), endpoint))
     body, earlier = await workers.run(*of_key, read_json, data), list[dict[str, Any]]()
-    if endpoint == RESPONSES and body.get("previous_response_id") is not None:
+    if body.get("previous_response_id") is not None:
         earlier = await gateway.responses.earlier(key.key_id, body["previous_response_id"])
     return await workers.run(*of_key, read_wanted, body, endpoint, earlier)
 
@@ -403,16 +405,16 @@ class _Answering:
     async def _end_done(self) -> None:
         answers = tuple(choice.answered.result() for choice in self._choices)
         paid, used = self._paid(answers), self._used()
-        shown = [choice.shown() for choice in self._choices]
         if self._work.wanted.is_stream:
             self._open_stream()
             headers = dict(self._exchange.head.headers) if self._exchange.head else {}
             index, rest, offset = self._last_piece
-            end = StreamEnd(self._choices[index].finish, shown, paid)
+            end = StreamEnd(self._choices[index].finish, paid)
             final = self._form.ending(index, rest, offset, used, end)
             body = b"".join([*self._exchange.events, final])
         else:
             headers = self._headers(answers)
+            shown = [choice.shown() for choice in self._choices]
             final = body = msgspec.json.encode(self._form.whole(shown, used, paid))
         await self._keep_response()
         await self._write(DONE, answers, "", _kept(headers, body), 200)

@@ -75,8 +75,7 @@ class AnswerForm(Protocol):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """How a stream ended: why its last answer did, all answers, and what they cost."""
+    """How a stream ended: why its last answer did, and what all cost."""
 
     finish: str
-    choices: Sequence[ChoiceText]
     paid: Json

@@ -92,7 +92,7 @@ class ResponseForm:
     def whole(self, choices: Sequence[ChoiceText], used: Usage, paid: Json) -> Json:
         (choice,) = choices
         said = TextPiece(choice.text, choice.tokens, choice.thought, choice.calls)
-        self.ending(0, said, 0, used, StreamEnd(choice.finish, choices, paid))
+        self.ending(0, said, 0, used, StreamEnd(choice.finish, paid))
         assert self.told is not None, "the end was just told"
         return self.told
 

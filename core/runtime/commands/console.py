@@ -177,7 +177,8 @@ class Run:
         shown = human() if callable(human) else human
         if shown is None:
             shown = _as_table(result, columns)
-        self.out.print(shown, soft_wrap=isinstance(shown, str))
+        is_text = isinstance(shown, str)  # of a log or a table, with brackets of its own
+        self.out.print(shown, soft_wrap=is_text, markup=not is_text)
 
     async def follow(
         self,
@@ -246,12 +247,15 @@ class Run:
         """Before something is written that asks no question: ``--dry-run`` ends the command here,
         successfully, and says what would have been done.
         """
+        self._end_dry_run(what, summary or {}, f"did not {what}")
+
+    def _end_dry_run(self, question: str, summary: Mapping[str, str], undone: str) -> None:
         if not self.options.dry_run:
             return
         from core.runtime.commands.results import Rehearsed
 
-        rehearsed = Rehearsed(dry_run=True, question=what, summary=dict(summary or {}))
-        self.emit(rehearsed, human=f"dry run: did not {what}, {NOTHING_CHANGED}")
+        rehearsed = Rehearsed(dry_run=True, question=question, summary=dict(summary))
+        self.emit(rehearsed, human=f"dry run: {undone}, {NOTHING_CHANGED}")
         raise DryRunEnds
 
     def confirm(
@@ -267,14 +271,7 @@ class Run:
         width = max((len(label) for label, _ in rows), default=0)
         for label, text in rows:
             self.err.print(f"  {label:<{width}}   {text}", soft_wrap=True, markup=False)
-        if self.options.dry_run:
-            from core.runtime.commands.results import Rehearsed
-
-            self.emit(
-                Rehearsed(dry_run=True, question=question, summary=dict(rows)),
-                human=f"dry run: not asked '{question}', {NOTHING_CHANGED}",
-            )
-            raise DryRunEnds
+        self._end_dry_run(question, dict(rows), f"not asked '{question}'")
         if self.options.yes:
             return
         self._must_ask(question, "repeat the command with --yes")

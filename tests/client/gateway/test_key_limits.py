@@ -57,6 +57,7 @@ def test_the_commands_change_a_key_and_tell_its_use(
     assert shown["result"]["budget"].startswith("1")
     head = next(csv.reader(io.StringIO(run("keys", "usage", "--csv"))))
     assert head[:4] == ["day", "key", "tags", "model"]
+    assert "[red]x[/red] = y" in run("config", "set", "gateway.aliases", "[red]x[/red] = y")
 
 
 def test_a_dry_run_writes_nothing_anywhere(
