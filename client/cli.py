@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from client.options import MaxCost, OrderOptions, PriceCap, SamplingOptions
+from client.options import KeyOptions, MaxCost, OrderOptions, PriceCap, SamplingOptions
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -399,48 +399,24 @@ async def pages(run: Run) -> None:
 async def keys_new(
     run: Run,
     name: Annotated[str, Argument(help="Whose it is, such as alice or nightly-jobs.")],
-    budget: Annotated[str | None, Option(help="Most it may spend: 5usd, or 5usd/day.")] = None,
-    expires: Annotated[str | None, Option(help="How long it is good for, such as 30d.")] = None,
-    models: Annotated[list[str] | None, Option(help="Only this model; repeatable.")] = None,
-    rate: Annotated[str | None, Option(help="Requests, such as 60/m or 2/s.")] = None,
-    token_rate: Annotated[str | None, Option(help="Tokens, such as 100000/m.")] = None,
-    tags: Annotated[list[str] | None, Option(help="A word to find it by; repeatable.")] = None,
+    limits: KeyOptions,
 ) -> None:
     """Make an API key; it is shown once."""
     from client.gateway.commands import new_key
 
-    made = await new_key(
-        run,
-        name,
-        budget=budget,
-        expires=expires,
-        models=models or (),
-        rate=rate,
-        token_rate=token_rate,
-        tags=tags or (),
-    )
-    run.emit(made)
+    run.emit(await new_key(run, name, limits))
 
 
 @keys.command("set")
 async def keys_set(
     run: Run,
     key: Annotated[str, Argument(help="Its id, a prefix of it, or its name.")],
-    budget: Annotated[str | None, Option(help="5usd, 5usd/day, or none.")] = None,
-    expires: Annotated[str | None, Option(help="From now on, such as 30d, or none.")] = None,
-    models: Annotated[list[str] | None, Option(help="Only this model; repeatable; none.")] = None,
-    rate: Annotated[str | None, Option(help="Requests, such as 60/m, or none.")] = None,
-    token_rate: Annotated[str | None, Option(help="Tokens, such as 100000/m, or none.")] = None,
-    tags: Annotated[
-        list[str] | None, Option(help="A word to find it by; repeatable; none.")
-    ] = None,
+    limits: KeyOptions,
 ) -> None:
-    """Give a key other limits; what is not said stays."""
+    """Give a key other limits; what is not said stays, and none takes one away."""
     from client.gateway.commands import change_key
 
-    limits = {"budget": budget, "expires": expires, "models": models}
-    rates = {"rate": rate, "token_rate": token_rate, "tags": tags}
-    run.emit(await change_key(run, key, **limits, **rates))
+    run.emit(await change_key(run, key, limits))
 
 
 @keys.command("usage")

@@ -54,6 +54,20 @@ class OrderOptions:
 
 
 @dataclass(frozen=True)
+class KeyOptions:
+    """What a gateway's key may do, as typed."""
+
+    budget: Annotated[str | None, Option(help="Most it may spend: 5usd, or 5usd/day.")] = None
+    expires: Annotated[
+        str | None, Option(help="How long it is good for from now on, such as 30d.")
+    ] = None
+    models: Annotated[list[str] | None, Option(help="Only this model; repeatable.")] = None
+    rate: Annotated[str | None, Option(help="Requests, such as 60/m or 2/s.")] = None
+    token_rate: Annotated[str | None, Option(help="Tokens, such as 100000/m.")] = None
+    tags: Annotated[list[str] | None, Option(help="A word to find it by; repeatable.")] = None
+
+
+@dataclass(frozen=True)
 class SamplingOptions:
     """How tokens are drawn, as typed."""
 

@@ -22,10 +22,9 @@ from client.dashboard.render import Renderer
 from client.dashboard.sources.sources import PageSources
 from client.dashboard.views import earnings, jobs, planner, receipts
 from client.dashboard.views.explorer import Explorer
-from client.dashboard.views.keys import key_line, usage_csv, usage_lines
 from client.dashboard.views.wallet import MOVES, movement, movements_csv
 from client.gateway.app import read_body
-from client.gateway.money.keyring import changes_of, limits_of
+from client.gateway.money.keyring import changes_of, days_of_use, limits_of, usage_csv
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids
 from core.protocol.errors import HeadraceError, IdInvalid, UsageError
@@ -411,9 +410,8 @@ class Dashboard:
 
     async def _export_usage(self, request: Request) -> Response:
         """What keys used, day by day, as far back as it is known."""
-        ring, now_s = self.gateway.keys, self.gateway.clock.now()
-        lines = [key_line(key, now_s) for key in await ring.ls()]
-        text = usage_csv(usage_lines(lines, await ring.usage(days=USAGE_DAYS)))
+        ring = self.gateway.keys
+        text = usage_csv(days_of_use(await ring.ls(), await ring.usage(days=USAGE_DAYS)))
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
         return Response(text, media_type="text/csv", headers=headers)
 

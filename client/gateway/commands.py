@@ -6,12 +6,19 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from client.gateway.logins import Logins, link_of
-from client.gateway.money.keyring import ApiKey, Keyring, changes_of, limits_of
+from client.gateway.money.keyring import (
+    ApiKey,
+    DayOfUse,
+    Keyring,
+    changes_of,
+    days_of_use,
+    limits_of,
+)
 from client.gateway.records.database import Database, database_url
 from core.protocol.errors import UsageError
 from core.runtime.clock import SystemClock
@@ -19,6 +26,7 @@ from core.runtime.commands.results import Result
 from core.runtime.commands.spreadsheet import csv_text
 
 if TYPE_CHECKING:
+    from client.options import KeyOptions
     from core.runtime.commands.console import Run
     from core.runtime.settings import Settings
 
@@ -102,30 +110,12 @@ async def pages_link(run: Run) -> PagesLink:
         return PagesLink(link_of(run.settings, await Logins(database, SystemClock()).new()))
 
 
-async def new_key(
-    run: Run,
-    name: str,
-    *,
-    budget: str | None,
-    expires: str | None,
-    models: Sequence[str],
-    rate: str | None,
-    token_rate: str | None,
-    tags: Sequence[str],
-) -> NewKey:
+async def new_key(run: Run, name: str, typed: KeyOptions) -> NewKey:
     """Make a key; the only time that its secret is shown."""
     if not 0 < len(name) <= 120:
         raise UsageError("the key has no usable name", "a name has 1 to 120 characters")
-    limits = limits_of(
-        run.settings,
-        SystemClock().now(),
-        budget=budget,
-        expires=expires,
-        models=models,
-        rate=rate,
-        token_rate=token_rate,
-        tags=tags,
-    )
+    said = {option: value for option, value in vars(typed).items() if value}
+    limits = limits_of(run.settings, SystemClock().now(), **said)
     run.rehearse("make a key", {"name": name})
     with _keyring(run.settings) as keys:
         key, secret = await keys.new(name, limits)
@@ -138,23 +128,22 @@ async def list_keys(run: Run) -> list[ShownKey]:
         return [_row(run.settings, key) for key in await keys.ls()]
 
 
-async def change_key(run: Run, typed: str, **limits: Any) -> ShownKey:
+async def change_key(run: Run, key: str, typed: KeyOptions) -> ShownKey:
     """Give a key other limits. Raises UsageError where nothing is to be changed."""
-    changes = changes_of(run.settings, SystemClock().now(), limits)
+    changes = changes_of(run.settings, SystemClock().now(), vars(typed))
     if not changes:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in limits)
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in vars(typed))
         raise UsageError("there is nothing to change", f"say what: {names}; none takes one away")
-    run.rehearse("change a key", {"key": typed})
+    run.rehearse("change a key", {"key": key})
     with _keyring(run.settings) as keys:
-        return _row(run.settings, await keys.change(typed, changes))
+        return _row(run.settings, await keys.change(key, changes))
 
 
 async def key_use(run: Run, days: int) -> list[KeyUse]:
     """What keys used of models, day by day, newest first."""
     with _keyring(run.settings) as keys:
-        known = {key.key_id: key for key in await keys.ls()}
-        rows = await keys.usage(days=days)
-    return [_use(run.settings, row, known.get(row["key_id"])) for row in rows]
+        found = days_of_use(await keys.ls(), await keys.usage(days=days))
+    return [_use(run.settings, day) for day in found]
 
 
 def use_csv(lines: Sequence[KeyUse]) -> str:
@@ -210,16 +199,18 @@ def _row(settings: Settings, key: ApiKey) -> ShownKey:
     )
 
 
-def _use(settings: Settings, row: dict[str, Any], key: ApiKey | None) -> KeyUse:
-    counts = {name: row[name] for name in ("requests", "failed", "tokens_in", "tokens_out")}
+def _use(settings: Settings, day: DayOfUse) -> KeyUse:
     return KeyUse(
-        day=row["day"],
-        key=key.name if key is not None else row["key_id"],
-        tags=", ".join(key.limits.tags) if key is not None else "",
-        model=row["model"],
-        cost=settings.show_token(row["cost_units"]),
-        cost_units=row["cost_units"],
-        **counts,
+        day=day.day,
+        key=day.name,
+        tags=day.tags,
+        model=day.model,
+        requests=day.requests,
+        failed=day.failed,
+        tokens_in=day.tokens_in,
+        tokens_out=day.tokens_out,
+        cost=settings.show_token(day.cost_units),
+        cost_units=day.cost_units,
     )
 
 

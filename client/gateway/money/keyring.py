@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from client.gateway.records.tables import KeyRow, UsageRow
 from client.records.statements import Statement, Transaction
 from core.protocol import units
 from core.protocol.errors import AmountInvalid, IdInvalid, UsageError
+from core.runtime.commands.spreadsheet import csv_text
 
 if TYPE_CHECKING:
     from client.gateway.records.database import Database
@@ -98,6 +99,37 @@ class ApiKey:
         if self.limits.budget_units is None:
             return None
         return max(0, self.limits.budget_units - self.spent_in_period_units - self.reserved_units)
+
+
+@dataclass(frozen=True)
+class DayOfUse:
+    """A key's use of a model on one day (UTC)."""
+
+    day: str
+    key_id: str
+    name: str
+    tags: str
+    model: str
+    requests: int
+    failed: int
+    tokens_in: int
+    tokens_out: int
+    cost_units: int
+
+
+def days_of_use(keys: Iterable[ApiKey], usage: Iterable[Mapping[str, Any]]) -> list[DayOfUse]:
+    """What `Keyring.usage` found, with the names and tags of these keys."""
+    known = {key.key_id: (key.name, ", ".join(key.limits.tags)) for key in keys}
+    found = []
+    for row in usage:
+        name, tags = known.get(row["key_id"], (row["key_id"], ""))
+        found.append(DayOfUse(name=name, tags=tags, **row))
+    return found
+
+
+def usage_csv(days: Iterable[DayOfUse]) -> str:
+    """For a spreadsheet."""
+    return csv_text((field.name for field in fields(DayOfUse)), map(astuple, days))
 
 
 class Keyring:
@@ -315,9 +347,9 @@ def limits_of(
 def changes_of(settings: Settings, now: float, typed: Mapping[str, Any]) -> dict[str, Any]:
     """What was typed of a key's limits, by the names of `limits_of`; "none" takes one away.
 
-    None is nothing typed. Raises UsageError, AmountInvalid.
+    What is empty was not typed. Raises UsageError, AmountInvalid.
     """
-    said = {name: value for name, value in typed.items() if value not in (None, ())}
+    said = {name: value for name, value in typed.items() if value}
     kept = {name: value for name, value in said.items() if value != "none" and "none" not in value}
     limits = vars(limits_of(settings, now, **kept))
     return {field: limits[field] for name in said for field in _FIELDS[name]}
