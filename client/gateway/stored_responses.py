@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 KEPT_FOR_S: Final = 30 * 86400
 MOST_BYTES_OF_A_KEY: Final = 256 * 2**20
-#: Of a conversation, turn after turn.
-MOST_TURNS: Final = 256
+#: Of a conversation, turn after turn: it is read whole, by whom a few bytes ask for it.
+MOST_TURNS, MOST_CONVERSATION_BYTES = 256, 8 * 2**20
 Json = dict[str, Any]
 
 
@@ -57,15 +57,17 @@ class StoredResponses:
     def earlier(self, key_id: str, response_id: Any) -> list[Json]:
         """All items of a conversation up to a response, in their order. Raises BadParameter."""
         field = "previous_response_id"
-        found, wanted = list[list[Json]](), response_id
+        found, wanted, size = list[list[Json]](), response_id, 0
         with self.database.session() as session:
             while wanted is not None:
                 row = session.get(ResponseRow, wanted) if isinstance(wanted, str) else None
                 if row is None or row.key_id != key_id:
                     why = "this key has no such response, or it is kept no more"
                     raise BadParameter(field, why)
-                if len(found) == MOST_TURNS:
-                    raise BadParameter(field, f"the conversation has more than {MOST_TURNS} turns")
+                size += row.size_bytes
+                if len(found) == MOST_TURNS or size > MOST_CONVERSATION_BYTES:
+                    most = f"{MOST_TURNS} turns and {MOST_CONVERSATION_BYTES} bytes"
+                    raise BadParameter(field, f"the conversation has more than {most}")
                 output = json.loads(row.body)["output"]
                 found.append([*json.loads(row.items), *output])
                 wanted = row.previous_id

@@ -416,8 +416,8 @@ class _Answering:
             headers = self._headers(answers)
             shown = [choice.shown() for choice in self._choices]
             final = body = msgspec.json.encode(self._form.whole(shown, used, paid))
-        await self._keep_response()
         await self._write(DONE, answers, "", _kept(headers, body), 200)
+        await self._keep_response()
         if not self._work.wanted.is_stream:
             self._exchange.open(200, headers)
         self._exchange.push(final)

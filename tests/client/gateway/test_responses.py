@@ -171,6 +171,21 @@ def test_the_oldest_of_a_key_make_room_for_its_newest(
             client.responses.retrieve(made[-1])
 
 
+@pytest.mark.parametrize("bound", ["MOST_TURNS", "MOST_CONVERSATION_BYTES"])
+def test_a_conversation_that_is_too_long_is_not_read(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    thought: Any = {"type": "reasoning", "id": "rs_1", "summary": [], "content": "x" * 9000}
+    asks: Any = [thought, {"role": "user", "content": "say:x"}]
+    monkeypatch.setattr(stored, bound, {"MOST_TURNS": 2, "MOST_CONVERSATION_BYTES": 30_000}[bound])
+    last: Any = None
+    for _ in range(3):
+        last = client.responses.create(model="toy", input=asks, previous_response_id=last).id
+    with pytest.raises(openai.BadRequestError, match="has more than") as failed:
+        client.responses.create(model="toy", input="say:x", previous_response_id=last)
+    assert failed.value.param == "previous_response_id"
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
