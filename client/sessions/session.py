@@ -374,15 +374,16 @@ class LiveSession(Pipeline):
     # --- the end ---
 
     def retire(self) -> None:
-        """Take nothing new."""
-        self.use = budgets.retire(self.use)
+        """Take nothing new. Changes nothing where it has ended, as one that broke may have."""
+        if self.use.life is not Life.ENDED:
+            self.use = budgets.retire(self.use)
 
     async def end(self) -> bool:
         """Pay for what came and let the stages go. Whether the matcher took the last Ack.
 
         Requests that run are waited for; answers of a broken session have `TAKE_OVER_S` to go on.
         """
-        self.retire()
+        self.use = budgets.retire(self.use)
         if self.use.life is Life.BROKEN and self._orphans:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TAKE_OVER_S):

@@ -7,11 +7,12 @@ done for it: its sockets are shut, its locks are free. The village goes on in th
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,12 +21,12 @@ from unittest.mock import patch
 import httpx2
 
 from client.context import Context
-from client.gateway import start as starting
 from client.gateway.batches.offline import BatchRunner
 from client.gateway.gateway import Gateway
 from client.gateway.money.keyring import KeyLimits
 from client.gateway.openai.models import OfferedModel, ServedModel, unknown
 from client.gateway.records.database import Database, private_sqlite_url
+from client.gateway.start import assemble, serving
 from client.records.store import ClientStore
 from client.sessions.pool import SessionPool
 from core.engine.weights.tokenizer import Tokenizer
@@ -143,7 +144,7 @@ class Mortal:
         home.mkdir(exist_ok=True)
         matcher, self.store = context.matcher(), context.store()
         self.pool = SessionPool(context, REQUESTER, sizes=SMALL)
-        self.gateway: Gateway = starting.assemble(
+        self.gateway: Gateway = assemble(
             context.settings,
             answerer=self.pool,
             catalogue=_Catalogue(self.village),  # type: ignore[arg-type]
@@ -155,11 +156,10 @@ class Mortal:
             store=self.store,
             signer=REQUESTER,
         )
-        with patch.object(starting, "sole_gateway", lambda folder: nullcontext()):
-            async with starting.serving(self.gateway, "127.0.0.1", 0):
-                self.url = f"{self.gateway.url}/v1"
-                ready()
-                await self._stop.wait()
+        async with serving(self.gateway, "127.0.0.1", 0):
+            self.url = f"{self.gateway.url}/v1"
+            ready()
+            await self._stop.wait()
         await self.pool.close()
         self.gateway.database.close()
         self.store.close()
@@ -214,6 +214,7 @@ class Mortal:
             with suppress(OSError):
                 socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR)
         self.pool._keeper._file.close()
+        _unlock(self.gateway.folder / "lock")
 
     def _disarm(self) -> None:
         for armed in self._patches:
@@ -254,3 +255,11 @@ class Mortal:
         async with asyncio.timeout(within_s):
             while not await check():
                 await asyncio.sleep(0.05)
+
+
+def _unlock(path: Path) -> None:
+    """Free this file's lock as the system does where the process that holds it is gone."""
+    for held in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if held.samefile(path):
+                fcntl.flock(int(held.name), fcntl.LOCK_UN)

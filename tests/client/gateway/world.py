@@ -80,6 +80,7 @@ class World:
         ready.wait(30)
         if failure:
             raise failure[0]
+        assert ready.is_set()
         return self
 
     def stop(self) -> None:

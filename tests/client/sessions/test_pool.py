@@ -10,6 +10,7 @@ import pytest
 
 from client.records.store import ClientStore
 from client.sessions.answering import Answered, Said
+from client.sessions.budget import Life
 from core.protocol.errors import DeadlinePassed, HeadraceError, NoCapacity
 from core.protocol.units import NANO, whole_units
 from tests.clocks import Hasty
@@ -121,6 +122,23 @@ async def test_a_killed_stage_is_a_pause_for_the_reader(village: Village) -> Non
     village.running.clear()
     assert len(village.matches) == 2
     assert set(village.closed) == {match.job_id for match in village.matches}
+
+
+async def test_a_slow_reader_outlives_the_session_that_broke(
+    village: Village, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.sessions.session.TAKE_OVER_S", 0.01)
+    await village.start((0, 2), (2, 4), (4, 6), (2, 4))
+    sessions = village.sessions()
+    prompt = prompts(1, tokens=60)[0]
+    items = sessions.answer(ask(village, prompt))
+    begun = await anext(items)
+    first = sessions.sessions()[0]
+    await village.machine(village.matches[0].plan[1].operator).kill()
+    await until(lambda: first.use.life is Life.ENDED)
+    assert await hear_from(items, begun) == village.expected(prompt, 0)
+    await sessions.close()
+    village.running.clear()
 
 
 async def hear_from(items, first) -> list[int]:  # type: ignore[no-untyped-def]
