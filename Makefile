@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 # Hundreds of programs are started: what one has compiled the next need not.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-contracts test-python lint analyse agents docs ready setup contracts model clean
+.PHONY: recording demo test test-contracts test-python lint analyse agents docs ready setup contracts model clean
 
 demo: ready ## set up, then the whole story on one machine
 	@$(BIN)/devnet demo
@@ -85,6 +85,9 @@ analyse: setup .build/slither/.installed ## slither over the contracts: every fi
 agents: setup ## agents of other people's libraries, each in an environment of its own, against the gateway
 	@$(BIN)/python -m tests.agents.environments
 	@$(BIN)/pytest -q tests/agents
+
+recording: ready ## the picture at the top of the README, from a real run of the demo
+	$(BIN)/python docs/tools/recording.py --out docs/pictures/demo.svg --title "make demo" -- $(BIN)/devnet demo
 
 docs: setup ## the documentation site, in .build/site; it opens from the disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

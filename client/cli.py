@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -381,6 +382,8 @@ async def serve(
             "gateway.dashboard": dashboard,
         }
     )
+    if settings.log.level == "auto" and sys.stderr.isatty():
+        run.set_up_logs("warning", settings.log.format)  # a person reads three lines, not the log
     from client.gateway.commands import serve
 
     await serve(run, settings)

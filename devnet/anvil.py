@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import json
 import shutil
+import time
 from pathlib import Path
 
 from core.chain.rpc import RpcChain
@@ -57,7 +61,28 @@ async def start_anvil(
     argv += [f"--chain-id={CHAIN_ID}", f"--accounts={ACCOUNTS}", *old_states_in(states)]
     if state_file is not None:
         argv += ["--state", str(state_file)]
-    running = await processes.start("anvil", argv)
+    await processes.start("anvil", argv)
+    return await _ready(processes, port, state_file)
+
+
+async def start_anvil_again(
+    processes: Processes, port: int, *, states: Path, state_file: Path
+) -> RunningProgram:
+    """Start the chain as it was started, from what `keep_state` wrote if it was killed."""
+    _make_empty(states)
+    await processes.start_again("anvil")
+    return await _ready(processes, port, state_file)
+
+
+async def keep_state(chain: RpcChain, state_file: Path) -> None:
+    """Write the chain as it is to the file that it is started from, as if it were on a disk."""
+    dumped = bytes.fromhex((await chain.rpc("anvil_dumpState")).removeprefix("0x"))
+    await asyncio.to_thread(state_file.write_bytes, gzip.decompress(dumped))
+
+
+async def _ready(processes: Processes, port: int, state_file: Path | None) -> RunningProgram:
+    """Wait until the chain answers. Its clock does not go back behind the blocks that it has."""
+    running = processes.get("anvil")
     chain = RpcChain(f"http://127.0.0.1:{port}", CHAIN_ID, {})
 
     async def answers() -> bool:
@@ -66,6 +91,16 @@ async def start_anvil(
 
     try:
         await processes.wait_ready(running, answers, 30.0)
+        behind_s = _time_of(state_file) - int(time.time())  # which its next block would have
+        if behind_s > 0:
+            await chain.rpc("evm_increaseTime", behind_s)
     finally:
         await chain.close()
     return running
+
+
+def _time_of(state_file: Path | None) -> int:
+    """The time of the last block of a kept chain; 0 where none is kept."""
+    if state_file is None or not state_file.is_file():
+        return 0
+    return int(json.loads(state_file.read_text())["block"]["timestamp"], 16)

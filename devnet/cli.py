@@ -219,7 +219,7 @@ async def kill(run: Run, name: NameArgument, after: AfterOption = None) -> None:
 
 @chaos.command()
 async def restart(run: Run, name: NameArgument) -> None:
-    """Start a miner again as it was, after `kill`, `lie` or `slow`."""
+    """Start a program again as it was, after `kill`, `lie` or `slow`."""
     from devnet.lifecycle import start_again
 
     run.emit(await start_again(name))

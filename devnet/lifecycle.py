@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from core.protocol import ids, units
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.runtime.commands.console import Run
 from devnet.accounts import PARTIES, signer_of
+from devnet.anvil import keep_state, start_anvil_again
 from devnet.fleets import DevnetFleet, fleet_of
 from devnet.layout import DevnetFolders
 from devnet.ledger import snapshot
@@ -198,27 +199,54 @@ async def bring_down(*, purge: bool) -> Down:
 
 async def describe() -> list[ProgramRow]:
     """A row per program: whether it runs, where it answers, what the matcher sees of a machine."""
-    async with _running() as (net, _):
+    async with _running() as (net, chain):
         party_of = {address.lower(): party for party, address in net.addresses.items()}
+        machines = DevnetFleet.load(net.layout.fleet_file).machines
         try:
             miners = (await net.ask_matcher("/v1/miners"))["miners"]
         except HeadraceError:  # then no machine is seen, which is what the rows say
             miners = []
+        jailed = await _jailed(chain, {name: net.addresses[name] for name in machines})
     seen = {party_of.get(str(m["owner"]).lower()): m for m in miners if m["alive"]}
-    machines = DevnetFleet.load(net.layout.fleet_file).machines
     return [
-        _program_row(net, running, seen.get(running.name), is_machine=running.name in machines)
+        _program_row(
+            net,
+            running,
+            seen.get(running.name),
+            is_machine=running.name in machines,
+            is_jailed=running.name in jailed,
+        )
         for running in net.processes.running
     ]
 
 
+async def _jailed(chain: RpcChain, owners: Mapping[str, str]) -> set[str]:
+    """Machines whose owner was slashed and may not work yet; none where the chain is away."""
+    try:
+        now_s = await chain.now()
+        return {
+            name
+            for name, owner in owners.items()
+            if (await chain.read("MinerRegistry", "minerOf", owner))["jailUntil"] > now_s
+        }
+    except HeadraceError:
+        return set()
+
+
 def _program_row(
-    net: Devnet, running: RunningProgram, miner: dict[str, Any] | None, *, is_machine: bool
+    net: Devnet,
+    running: RunningProgram,
+    miner: dict[str, Any] | None,
+    *,
+    is_machine: bool,
+    is_jailed: bool,
 ) -> ProgramRow:
     if not running.is_alive:
-        state = "ended"
+        state = "dead"
     elif running.is_frozen:
         state = "frozen"
+    elif is_jailed:
+        state = "jailed"
     elif is_machine:
         state = miner["state"].lower() if miner else "not seen by the matcher"
     else:
@@ -364,8 +392,11 @@ def _logged(name: str | None) -> list[RunningProgram]:
 
 
 async def kill_program(name: str) -> Killed:
-    """SIGKILL a program and its children."""
-    await load(DevnetFolders.default()).processes.kill(name)
+    """SIGKILL a program and its children. What it has on its disk stays, a chain's blocks too."""
+    async with _running() as (net, chain):
+        if name == "anvil" and net.processes.get(name).is_alive:
+            await keep_state(chain, net.layout.chain_state_file)
+        await net.processes.kill(name)
     return Killed(name)
 
 
@@ -427,8 +458,16 @@ async def make_slow(name: str, ms_per_layer: float) -> Restarted:
 
 
 async def start_again(name: str) -> Restarted:
-    """Start a miner as the fleet has it, whether it was killed or changed."""
-    return await _restart(name)
+    """Start a program as it was, a miner as the fleet has it, whether it was killed or changed."""
+    net = load(DevnetFolders.default())
+    if name in DevnetFleet.load(net.layout.fleet_file).machines:
+        return await _restart(name)
+    if name == "anvil":
+        where = {"states": net.layout.chain_states, "state_file": net.layout.chain_state_file}
+        await start_anvil_again(net.processes, net.rpc_port, **where)
+    else:
+        await net.processes.start_again(name)
+    return Restarted(name, "as it was")
 
 
 async def _restart(name: str, **changes: Any) -> Restarted:

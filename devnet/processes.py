@@ -39,6 +39,8 @@ class RunningProgram:
     name: str
     pid: int
     log: Path
+    command: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_alive(self) -> bool:
@@ -66,7 +68,13 @@ class Processes:
         processes = cls(file, logs)
         if file.is_file():
             for entry in json.loads(file.read_text()):
-                running = RunningProgram(entry["name"], entry["pid"], Path(entry["log"]))
+                running = RunningProgram(
+                    entry["name"],
+                    entry["pid"],
+                    Path(entry["log"]),
+                    tuple(entry["command"]),
+                    tuple(entry["environ"].items()),
+                )
                 processes._running[running.name] = running
         return processes
 
@@ -96,11 +104,18 @@ class Processes:
         log = self._logs / f"{name}.log"
         with log.open("ab") as output:
             pid, end = await self.launch(argv, environ or {}, output.fileno(), output.fileno())
-        running = RunningProgram(name, pid, log)
+        running = RunningProgram(name, pid, log, tuple(argv), tuple((environ or {}).items()))
         self._ends[pid] = end
         self._running[name] = running
         self._save()
         return running
+
+    async def start_again(self, name: str) -> RunningProgram:
+        """Start a program with the command line that it had; it is ended first if it runs."""
+        was = self.get(name)
+        if was.is_alive:
+            await self.stop(name)
+        return await self.start(name, was.command, dict(was.environ))
 
     async def run(
         self,
@@ -181,14 +196,16 @@ class Processes:
         _signal_session(running.pid, signal.SIGTERM, leader_only=True)
         await self._wait_gone(running, grace_s)
         await self.kill(name)
+        del self._running[name]
+        self._save()
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a program and everything it started, as a power cut would."""
+        """SIGKILL a program and everything it started, as a power cut would. It stays on the list,
+        dead.
+        """
         running = self.get(name)
         _signal_session(running.pid, signal.SIGKILL)
         await self._wait_gone(running, 5.0)
-        del self._running[name]
-        self._save()
 
     async def stop_all(self, *, grace_s: float = 8.0) -> None:
         """End everything, in the reverse order of its start, without leaving a process behind."""
@@ -198,7 +215,7 @@ class Processes:
         others = [r for r in self.running if r.name != "anvil"]
         await asyncio.gather(*(self._wait_gone(r, grace_s) for r in others))
         for running in others:
-            await self.kill(running.name)
+            await self.stop(running.name, grace_s=0.0)
         for running in self.running:
             await self.stop(running.name, grace_s=grace_s)
         if self._warm is not None:
@@ -216,7 +233,16 @@ class Processes:
 
     def _save(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        entries = [{"name": r.name, "pid": r.pid, "log": str(r.log)} for r in self.running]
+        entries = [
+            {
+                "name": r.name,
+                "pid": r.pid,
+                "log": str(r.log),
+                "command": list(r.command),
+                "environ": dict(r.environ),
+            }
+            for r in self.running
+        ]
         self._file.write_text(json.dumps(entries, indent=1))
 
 

@@ -13,12 +13,14 @@ from client.dashboard import present
 from client.dashboard.page import PageRequest, page
 from client.dashboard.sources.cached import Dated
 from client.dashboard.sources.chain_log import ChainLog, LoggedEvent, LogProgress
+from client.dashboard.sources.history import History
 from client.dashboard.sources.sources import PageSources
 from client.dashboard.views import (
     connect,
     disputes,
     earnings,
     explorer,
+    history,
     jobs,
     keys,
     models,
@@ -28,7 +30,7 @@ from client.dashboard.views import (
     receipts,
     wallet,
 )
-from client.dashboard.views.activity import activity
+from client.dashboard.views.activity import SLICES, SPAN, SPANS_MS, Activity, activity
 from client.dashboard.views.common import RequestLine, request_line
 from client.records.store import ClientStore, JobRow, match_of
 from client.wallet import Balances, dues
@@ -40,6 +42,9 @@ from core.protocol.units import covering_units, price_of_nano
 
 PAGE = 25
 RECENT = 300
+#: Requests that the charts of a longer span are drawn from at most.
+MOST_IN_SPAN = 5_000
+UPTIME_DAYS = 30
 MAX_ANSWERS = 500
 EVENT_KINDS = (
     "JobMatched",
@@ -79,11 +84,33 @@ async def locks_of(sources: PageSources) -> list[wallet.Lock]:
     """What unfinished jobs hold, by the log."""
     if sources.log is None:
         return []
-    return [
-        wallet.Lock(str(event.args["job"]), covering_units(nano), event.block, event.at_s)
-        for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE)
-        if (nano := int(event.args["maxNano"]))
-    ]
+    locks = []
+    for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE):
+        if nano := int(event.args["maxNano"]):
+            job, units = str(event.args["job"]), covering_units(nano)
+            back_by_s = await _back_by_s(sources, job)
+            locks.append(wallet.Lock(job, units, event.block, event.at_s, back_by_s))
+    return locks
+
+
+async def _back_by_s(sources: PageSources, job: str) -> int | None:
+    """When a job's lock ends at the latest: a closing session's by the chain, else by its order."""
+    if sources.log is None:
+        return None
+    closing = await sources.log.about(job, names=("JobClosing",), limit=1)
+    if closing:
+        return int(closing[0].args["until"])
+    rules = (await sources.parameters.get()).value or {}
+    delay_s = (rules.get("TaskRegistry", {}).get("params") or {}).get("closeDelaySeconds")
+    store = sources.gateway.store
+    if store is None or delay_s is None:
+        return None
+    try:
+        row = await asyncio.to_thread(store.find_job, job)
+    except IdInvalid:  # of another program's records
+        return None
+    order = match_of(row).signed.order
+    return int(order.deadline) + int(order.window) + int(delay_s)
 
 
 def _job_line(sources: PageSources, store: ClientStore, row: JobRow) -> jobs.OrderLine:
@@ -111,8 +138,12 @@ def _next_before(events: list[LoggedEvent], size: int) -> int | None:
 
 @page("/", "Overview", "live/overview.html")
 async def load_overview(sources: PageSources, asked: PageRequest) -> overview.Overview:
-    status, offered, miners, held = await asyncio.gather(
-        sources.status.get(), sources.models.get(), sources.miners.get(), sources.balances.get()
+    status, offered, miners, routes, held = await asyncio.gather(
+        sources.status.get(),
+        sources.models.get(),
+        sources.miners.get(),
+        sources.routes.get(),
+        sources.balances.get(),
     )
     batches, store = await sources.gateway.batches.ls(limit=20), sources.gateway.store
     submitted = await asyncio.to_thread(_running_jobs, sources, store) if store else []
@@ -120,6 +151,8 @@ async def load_overview(sources: PageSources, asked: PageRequest) -> overview.Ov
     money = await _wallet_card(sources, held, await locks_of(sources))
     seen = offered.value or [], miners.value or []
     requests = await recent_requests(sources)
+    span = asked.query.get("span", SPAN)
+    span = span if span in SPANS_MS else SPAN
     return overview.Overview(
         network=card,
         wallet=money,
@@ -127,10 +160,31 @@ async def load_overview(sources: PageSources, asked: PageRequest) -> overview.Ov
         submitted=tuple(submitted),
         chats=tuple(line for line in requests if line.state == "running"),
         receipts=tuple(line for line in requests if line.state != "running")[:8],
-        activity=activity(requests, now_ms),
+        way=overview.fastest_way(
+            routes.value or [], miners.value or [], sources.name_of, present.size
+        ),
+        activity=await _activity(sources, span, requests, now_ms),
+        span=span,
+        spans=tuple(SPANS_MS),
         warnings=tuple(overview.warnings(card, money, *seen, sources.name_of)),
         at_ms=now_ms,
     )
+
+
+async def _activity(
+    sources: PageSources, span: str, recent: list[RequestLine], now_ms: int
+) -> Activity:
+    """Of a longer span it is added up again only once something could be seen to have moved."""
+    if span == SPAN:
+        return activity(recent, now_ms)
+
+    async def add_up() -> Activity:
+        lines = await recent_requests(sources, MOST_IN_SPAN)
+        return activity(lines, sources.now_ms(), SPANS_MS[span])
+
+    slice_s = SPANS_MS[span] / SLICES / 1000
+    found = await sources.kept(f"activity {span}", add_up, fresh_s=slice_s / 10).get()
+    return found.value or activity([], now_ms, SPANS_MS[span])
 
 
 @page(
@@ -140,8 +194,11 @@ async def load_overview(sources: PageSources, asked: PageRequest) -> overview.Ov
     lead="Everything that is registered, with its price, its speed and who serves it now.",
 )
 async def load_models(sources: PageSources, asked: PageRequest) -> models.Models:
-    found, routes = await asyncio.gather(sources.models.get(), sources.routes.get())
-    return models.models(found, routes, await recent_requests(sources), sources.name_of)
+    found, routes, miners = await asyncio.gather(
+        sources.models.get(), sources.routes.get(), sources.miners.get()
+    )
+    requests, uptimes = await recent_requests(sources), await sources.uptimes(UPTIME_DAYS)
+    return models.models(found, routes, miners, requests, uptimes, sources.name_of)
 
 
 @page("/models/{model:path}", "Model", "live/model.html", here="/models")
@@ -153,8 +210,8 @@ async def load_model(sources: PageSources, asked: PageRequest) -> models.ModelPa
     typed = asked.path["model"]
     by_name = {sources.name_of(model_id): model_id for model_id in known}
     model_id = by_name.get(typed) or ids.find(ids.Kind.MODEL, typed, known, lambda one: one)
-    requests = await recent_requests(sources)
-    return models.model_page(known[model_id], routes, miners, requests, sources.name_of)
+    requests, uptimes = await recent_requests(sources), await sources.uptimes(UPTIME_DAYS)
+    return models.model_page(known[model_id], routes, miners, requests, uptimes, sources.name_of)
 
 
 @dataclass(frozen=True)
@@ -186,6 +243,31 @@ async def load_network(sources: PageSources, asked: PageRequest) -> network.Netw
         sources.allocations.get(),
     )
     return network.network(*found, sources.name_of)
+
+
+@page(
+    "/history",
+    "History",
+    "live/history.html",
+    lead="What the whole network did, by the events of its contracts, and how its machines did.",
+)
+async def load_history(sources: PageSources, asked: PageRequest) -> history.HistoryPage:
+    days = history.range_of(asked.query.get("days", ""))
+    log = sources.require_log()
+    found, miners = await asyncio.gather(
+        sources.kept(f"history {days}", lambda: log.history(days), fresh_s=5.0).get(),
+        sources.miners.get(),
+    )
+    progress = await log.progress()
+    return history.history_page(
+        found.value or History((), ()),
+        miners,
+        await sources.uptimes(days),
+        sources.name_of,
+        days,
+        found.at_ms,
+        found.problem or progress.problem,
+    )
 
 
 @page("/miners/{miner}", "Machine", "live/miner.html", here="/network")

@@ -54,6 +54,17 @@ def duration(seconds: float | None) -> str:
     return f"{days:.0f} days" if days < 730 else f"{days / 365.25:,.0f} years"
 
 
+def percent(share: float | None) -> str:
+    """0.123 → `12 %`; what is not quite all is not said to be all, nor a little nothing."""
+    if share is None:
+        return DASH
+    text = f"{share * 100:.0f}"
+    if (text == "100" and share < 1) or (text == "0" and share > 0):
+        text = f"{share * 100:.2f}"
+        text = {"100.00": "99.99", "0.00": "0.01"}.get(text, text)
+    return f"{text} %"
+
+
 def size(count: int | None) -> str:
     """Bytes in binary units."""
     if count is None:
@@ -130,11 +141,17 @@ def rule(value: str, name: str, show_token: Callable[[int], str]) -> str:
 def filters(settings: Settings) -> dict[str, Callable[..., Any]]:
     """Every filter of the templates; money in this network's token."""
 
-    def token(units: int | None) -> str:
-        return DASH if units is None else settings.show_token(units)
+    def money(exact: str) -> Markup:
+        shown = '<span class="money" title="{}">{}</span>'
+        return Markup(shown).format(exact, settings.money(exact) or exact)
 
-    def price(units_per_mtok: int | None) -> str:
-        return DASH if units_per_mtok is None else settings.show_price(units_per_mtok)
+    def token(units: int | None) -> Markup:
+        return Markup(DASH) if units is None else money(settings.show_token(units))
+
+    def price(units_per_mtok: int | None) -> Markup:
+        if units_per_mtok is None:
+            return Markup(DASH)
+        return money(settings.show_price(units_per_mtok))
 
     def gas(wei: int | None) -> str:
         return DASH if wei is None else show_eth(wei)
@@ -143,6 +160,7 @@ def filters(settings: Settings) -> dict[str, Callable[..., Any]]:
         "number": number,
         "duration": duration,
         "size": size,
+        "percent": percent,
         "token": token,
         "price": price,
         "gas": gas,

@@ -18,6 +18,7 @@ from client.dashboard.pictures.days import columns
 from client.dashboard.pictures.lines import line_chart
 from client.dashboard.pictures.path import path
 from client.dashboard.pictures.pipelines import pipelines
+from client.dashboard.pictures.ring import ring
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
 from core.runtime.settings import Settings
@@ -34,7 +35,12 @@ NAVIGATION = (
     ("Pay", (("/wallet", "Wallet"), ("/keys", "Keys"))),
     (
         "Look inside",
-        (("/network", "Network"), ("/disputes", "Disputes"), ("/explorer", "Explorer")),
+        (
+            ("/network", "Network"),
+            ("/history", "History"),
+            ("/disputes", "Disputes"),
+            ("/explorer", "Explorer"),
+        ),
     ),
     ("Serve", (("/earnings", "Earnings"), ("/planner", "Planner"))),
 )
@@ -81,8 +87,9 @@ class Renderer:
         def chart(points: Any, label: str, show_as: str, now_ms: int, span_ms: int) -> Markup:
             return line_chart(points, label, charts[show_as], now_ms, span_ms)
 
-        def day_columns(days: Any) -> Markup:
-            return columns([(d.day, d.paid_units) for d in days], "paid per day", show)
+        def day_columns(days: Any, amount: str, label: str, show_as: str) -> Markup:
+            points = [(day.day, getattr(day, amount)) for day in days]
+            return columns(points, label, show if show_as == "token" else charts[show_as])
 
         def stations(steps: Any, label: str) -> Markup:
             return path([(step.name, step.state) for step in steps], label)
@@ -94,6 +101,7 @@ class Renderer:
             "bar": bar,
             "progress": progress,
             "pipelines": pipelines,
+            "ring": ring,
             "line_chart": chart,
             "columns": day_columns,
             "path": stations,

@@ -85,6 +85,24 @@ class BatchWatcher(Protocol):
     def not_acknowledged(self, match: Match, reason: HeadraceError) -> None: ...
 
 
+class Unwatched:
+    """A batch that nobody looks at; a base of watchers that look at some of it."""
+
+    def order_signed(self, order: Order, locked_units: int) -> None: ...
+
+    def job_opened(self, match: Match) -> None: ...
+
+    def token(self, custom_id: str, step: int, token: int) -> None: ...
+
+    def request_finished(self, custom_id: str, finish: str) -> None: ...
+
+    def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None: ...
+
+    def acknowledged(self, match: Match, paid_units: int) -> None: ...
+
+    def not_acknowledged(self, match: Match, reason: HeadraceError) -> None: ...
+
+
 @dataclass(frozen=True)
 class Requester:
     """Everything a batch needs of its owner."""
@@ -184,6 +202,11 @@ async def take_up(
     """
     async with _submission(requester, policy, watcher, submission) as submitted:
         await submitted.take_up(goes_on=goes_on)
+
+
+def nothing_new(chain_now: int) -> OrderTerms:
+    """The terms of what is taken up: none, as nothing is ordered for it."""
+    raise AssertionError("what an earlier run left is paid, and nothing is ordered for it")
 
 
 @asynccontextmanager

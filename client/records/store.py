@@ -243,6 +243,18 @@ class ClientStore:
         with Session(self._engine) as session:
             return session.get(SubmissionRow, submission)
 
+    def adopt_submission(self, submission: str, was: str, keeper: str) -> bool:
+        """Another program sees to it from now on; False where it is not the former's any more."""
+        changed = (
+            update(SubmissionRow)
+            .where(col(SubmissionRow.submission) == submission, col(SubmissionRow.keeper) == was)
+            .values(keeper=keeper)
+        )
+        with Session(self._engine) as session:
+            found = session.exec(changed)
+            session.commit()
+            return bool(found.rowcount)
+
     def next_nonce(self, account: str, random_bytes: Callable[[int], bytes] = os.urandom) -> int:
         """A nonce for an account's next order, which nobody else gets from these records.
 

@@ -150,6 +150,7 @@ class SessionPool:
         self._tokenizers: dict[str, Tokenizer] = {}
         self._roots: dict[tuple[str, int, int], str] = {}
         self._deposit_lock = asyncio.Lock()
+        self._closed_idle_at = float("-inf")
         self._locking_units = 0  # of orders that the chain does not show yet
         self._chain_ahead_s: float | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -274,9 +275,11 @@ class SessionPool:
                 await self._opened(pool, need)
             except (NoCapacity, DepositShort) as error:
                 left_s = give_up - self._clock.monotonic()
-                # Money of an order under way may be counted twice while the chain takes it.
+                is_short = isinstance(error, DepositShort)
+                # Money of an order under way may be counted twice while the chain takes it, and
+                # what sessions lock in which nothing runs comes back once they are closed.
                 is_passing = _is_busy(error) or (
-                    isinstance(error, DepositShort) and self._locking_units
+                    is_short and (self._locking_units or self._close_idle())
                 )
                 if left_s <= 0 or not (fitting or is_passing):
                     raise
@@ -518,6 +521,17 @@ class SessionPool:
             is_used = self._clock.monotonic() - pool.used_at < self._sizes.idle_s
             if pool.sessions and is_used:
                 self._look_ahead(pool)
+
+    def _close_idle(self) -> bool:
+        """Close sessions in which nothing runs; whether any was closed lately."""
+        now_s = self._clock.monotonic()
+        for pool in self._pools.values():
+            for session in list(pool.sessions):
+                if not session.use.running:
+                    session.retire()
+                    self._end(pool, session)
+                    self._closed_idle_at = now_s
+        return now_s - self._closed_idle_at < self._sizes.queue_s
 
     def _end(self, pool: _Pool, session: LiveSession) -> None:
         pool.sessions.remove(session)

@@ -54,6 +54,7 @@ _SIZE_UNITS: Final = {
     "TB": 10**12,
 }
 _AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z][A-Za-z0-9./-]*)?", re.ASCII)
+_WRITTEN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _EXACT = Context(prec=200, rounding=ROUND_HALF_EVEN, traps=[Inexact, InvalidOperation])
 
 
@@ -67,6 +68,23 @@ def parse_token(
 def format_token(units: int, *, symbol: str = TOKEN_SYMBOL, decimals: int = TOKEN_DECIMALS) -> str:
     """Exact, shortest: 500_000_000 → ``500usd``; reading it back gives the same integer."""
     return _format(units, 10**decimals) + symbol
+
+
+def money_for_people(text: str, *, symbol: str = TOKEN_SYMBOL) -> str | None:
+    """``1234.5usd`` → ``1,234.50 usd``, ``0.0079123usd/Mtok`` → ``0.0079 usd/Mtok``.
+
+    Below a thousandth it stays exact. None where the text is no amount as we write amounts.
+    """
+    number, unit, per = text.partition(symbol)
+    if not unit or per not in ("", "/Mtok") or not _WRITTEN.fullmatch(number):
+        return None
+    value = Decimal(number)
+    if abs(value) >= 1:
+        number = f"{value:,.2f}"
+    elif abs(value) >= Decimal("0.001"):
+        whole, _, rest = f"{value:.4f}".partition(".")
+        number = f"{whole}.{rest.rstrip('0'):0<2}"
+    return f"{number} {unit}{per}"
 
 
 def show_eth(wei: int) -> str:

@@ -541,6 +541,10 @@ class Settings(_Section):
         """Base units → ``500usd``."""
         return units.format_token(amount, **self._unit)
 
+    def money(self, text: str) -> str | None:
+        """What `show_token` or `show_price` wrote, for people; None where the text is neither."""
+        return units.money_for_people(text, symbol=self.network.token_symbol)
+
     def show_price(self, price: int) -> str:
         """Base units per Mtok → ``0.4usd/Mtok``."""
         return units.format_price(price, **self._unit)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from core.chain.rpc import RpcChain
 from core.protocol.errors import HeadraceError, Unreachable
 from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
@@ -102,8 +103,39 @@ async def test_each_program_is_there_with_what_it_does(layout: DevnetFolders, ma
         "matcher-1": ("running", "", matcher),
         "miner-1": ("serving", "0-13", "127.0.0.1:4001"),
         "miner-2": ("frozen", "", ""),
-        "miner-3": ("ended", "", ""),
+        "miner-3": ("dead", "", ""),
     }
+
+
+async def test_what_was_killed_is_dead_until_it_is_started_again_as_it_was(
+    layout: DevnetFolders,
+) -> None:
+    await lifecycle.kill_program("matcher-1")
+    rows = {row.program: row for row in await lifecycle.describe()}
+    assert rows["matcher-1"].state == "dead" and rows["miner-1"].state == "serving"
+    assert (await lifecycle.start_again("matcher-1")).restarted == "matcher-1"
+    rows = {row.program: row for row in await lifecycle.describe()}
+    assert rows["matcher-1"].state == "running"
+    again = Processes.load(layout.processes_file, layout.logs).get("matcher-1")
+    assert list(again.command) == SLEEP
+    with pytest.raises(Unreachable, match="no program 'nobody'"):
+        await lifecycle.start_again("nobody")
+
+
+async def test_a_slashed_machine_is_jailed_until_its_time_is_over(
+    layout: DevnetFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def now(chain: RpcChain) -> int:
+        return 1000
+
+    async def read(chain: RpcChain, contract: str, function: str, owner: str) -> Any:
+        assert (contract, function) == ("MinerRegistry", "minerOf")
+        return {"jailUntil": 1001 if owner == signer_of("miner-1").address else 1000}
+
+    monkeypatch.setattr(RpcChain, "now", now)
+    monkeypatch.setattr(RpcChain, "read", read)
+    rows = {row.program: row.state for row in await lifecycle.describe()}
+    assert rows["miner-1"] == "jailed" and rows["miner-2"] == "not seen by the matcher"
 
 
 async def test_a_machine_that_no_matcher_sees_is_said_to_be_unseen(layout: DevnetFolders) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from client.audit.evidence import events_of_job
 from client.commands.ask.job_list import keeper_pid
+from client.commands.ask.left import is_left, settle_left
 from client.context import Context, model_folder, model_name, open_context, open_store
 from client.pipeline.on_chain import FoundJob, find_job
 from client.records.store import JobRow, RequestRow, match_of
@@ -197,8 +198,9 @@ async def _ending(context: Context, job_id: str, state: JobState) -> Ended:
 async def cancel_job(run: Run, typed: str) -> Ended:
     """Take the locked money back: of an unmatched job, or of one past its deadline.
 
-    A job that a program here runs is ended through it: it pays for what was delivered. Raises
-    UsageError for one that machines work on without such a program, and for one that is over.
+    A job that a program here runs is ended through it: it pays for what was delivered. What a
+    killed program left is paid by this one. Raises UsageError for another that machines work on,
+    and for one that is over.
     """
     settings = run.settings
     row, _ = _find(settings, typed)
@@ -213,6 +215,12 @@ async def cancel_job(run: Run, typed: str) -> Ended:
             run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
             await _interrupt(settings, row, pid)
             return await _settled(context, row)
+        if state is JobState.MATCHED and left_s + await _delay_s(context) >= 0:
+            with closing(open_store(settings)) as store:
+                if is_left(settings, store, row):
+                    run.confirm("End it?", {"job": name, "by": "paying here for what came"})
+                    await settle_left(context, signer, store, row)
+                    return await _settled(context, row)
         function = _way_out(name, state, left_s, await _delay_s(context))
         said = (found.order, list(found.plan)) if function == "expire" else (found.order,)
         await context.chain.simulate(signer.address, "TaskRegistry", function, *said)

@@ -27,7 +27,10 @@ def printable(text: str) -> str:
 
 
 class BatchView:
-    """A `Watcher` that prints. Text that is generated again is printed once."""
+    """A `BatchWatcher` that prints. Text that is generated again is printed once.
+
+    One answer is shown as it comes. Of several, which come at once, each is shown when it is whole.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,8 @@ class BatchView:
         self._streams: dict[str, _ShownStream] = {}
         self._stops: dict[str, tuple[str, ...]] = {}
         self._shown: dict[str, int] = {}
-        self._lines: dict[str, str] = {}
+        self._lines: dict[str, str] = {}  # what was not printed yet
+        self._is_alone = False
         self.finished = 0
         self.tokens = 0
         self.paid_units = 0
@@ -63,6 +67,7 @@ class BatchView:
         self._stops = dict(stops)
 
     def order_signed(self, order: Order, locked_units: int) -> None:
+        self._is_alone = order.requests == 1 and not self._lines
         self._note(
             f"order    {order.requests} requests, {order.max_tokens_in} tokens in, at most "
             f"{order.max_tokens_out} out, locks {self._show(locked_units)}"
@@ -88,9 +93,7 @@ class BatchView:
     def request_finished(self, custom_id: str, finish: str) -> None:
         self.finished += 1
         if self._stream_text and custom_id in self._streams:
-            rest = self._lines.pop(custom_id, "") + self._streams.pop(custom_id).finish()
-            if rest.strip():
-                self._run.note(_line(custom_id, rest))
+            self._print(custom_id, self._streams.pop(custom_id).finish(), is_last=True)
         self._stage.set(self.finished)
 
     def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None:
@@ -112,13 +115,18 @@ class BatchView:
 
         self._run.note(escape(printable(self._label + text)))
 
-    def _print(self, custom_id: str, text: str) -> None:
-        """Several answers stream at once, so each line of text carries whose it is."""
-        pending = self._lines.get(custom_id, "") + text
-        *whole, pending = _wrap(pending)
+    def _print(self, custom_id: str, text: str, *, is_last: bool = False) -> None:
+        """Each line of text carries whose it is."""
+        self._lines[custom_id] = self._lines.get(custom_id, "") + text
+        if not (self._is_alone or is_last):
+            return
+        *whole, pending = _wrap(self._lines.pop(custom_id))
+        if is_last and pending.strip():
+            whole.append(pending)
         for line in whole:
             self._run.note(_line(custom_id, line))
-        self._lines[custom_id] = pending
+        if not is_last:
+            self._lines[custom_id] = pending
 
 
 def _line(custom_id: str, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from client.commands.ask.job_follow import unanswered
+from client.commands.ask.left import is_left, settle_left
 from client.commands.ask.render import BatchView, printable
-from client.context import Context, Model, open_context
+from client.context import Context, Model, open_context, open_store
 from client.jobs.batch import (
     BatchResult,
     BatchWatcher,
@@ -156,7 +158,11 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
 async def retry_failed(
     run: Run, typed: str, file: Path, model: str | None, choices: Choices
 ) -> None:
-    """Submit the unanswered lines as a job of their own. Raises UsageError when there is none."""
+    """Submit the unanswered lines as a job of their own. Raises UsageError when there is none.
+
+    What a killed program left of the job is paid first: answers that came are answers.
+    """
+    await _settle_left(run, typed)
     lines = unanswered(run.settings, typed, file)
     if not lines:
         raise UsageError(
@@ -169,6 +175,16 @@ async def retry_failed(
         again.write(b"\n".join(lines) + b"\n")
         again.flush()
         await submit_file(run, Path(again.name), model, choices)
+
+
+async def _settle_left(run: Run, typed: str) -> None:
+    with closing(open_store(run.settings)) as store:
+        row = store.find_job(typed)
+        if not is_left(run.settings, store, row):
+            return
+        run.confirm("Pay for what came, then ask again?", {"job": typed, "its program": "is gone"})
+        async with open_context(run.settings) as context:
+            await settle_left(context, run.unlock(), store, row)
 
 
 async def _agree(context: Context, quote: FileQuote, wishes: Wishes, choices: Choices) -> Wishes:

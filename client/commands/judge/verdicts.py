@@ -27,6 +27,7 @@ from client.commands.judge.play_dispute import is_played, play_dispute
 from client.context import Context, open_context
 from client.disputes.jury_dispute import challenge_cost, check_standing, open_dispute, right_of
 from client.jury.jury import Phase
+from client.wallet import dispute_credits
 from core.dispute.game.dispute import STATUSES
 from core.dispute.game.dispute import Phase as GamePhase
 from core.dispute.game.game_log import GAME, Opened, games
@@ -188,6 +189,7 @@ async def dispute_job(
         if is_played(context, found):
             played = await play_dispute(run, context, signer, found, accused, delegation, wait=wait)
             run.emit(played)
+            await _tell_credit(run, context, signer)
             return
         show = settings.show_token
         index = accused.receipt.stage
@@ -214,8 +216,16 @@ async def dispute_job(
         run.note(f"opened {ids.short(ids.Kind.DISPUTE, dispute)}")
         if wait:
             run.emit(await _await_verdict(run, context, dispute))
+            await _tell_credit(run, context, signer)
         else:
             run.emit(jury_line(settings, dispute, await _read(context, dispute)))
+
+
+async def _tell_credit(run: Run, context: Context, signer: DigestSigner) -> None:
+    """A bond that came back and a reward lie in the contracts until they are fetched."""
+    owed = sum((await dispute_credits(context.chain, signer.address)).values())
+    if owed:
+        run.note(f"{run.settings.show_token(owed)} of disputes are yours: `auditor withdraw`")
 
 
 def _accused(found: Investigation, stage: int | None) -> SignedReceipt:

@@ -85,7 +85,8 @@ def _floor() -> Markup:
 
 def _times(span_ms: int) -> Markup:
     minutes = span_ms / 60_000
-    marks = ((LEFT, f"{minutes:g} min ago", "start"), (WIDTH - RIGHT, "now", "end"))
+    ago = f"{minutes:g} min ago" if minutes < 60 else f"{minutes / 60:g} h ago"
+    marks = ((LEFT, ago, "start"), (WIDTH - RIGHT, "now", "end"))
     return element(
         "g", Markup("").join(text(x, HEIGHT - 6, name, "tick", anchor) for x, name, anchor in marks)
     )

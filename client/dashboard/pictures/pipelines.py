@@ -28,6 +28,7 @@ class Box:
     end: int
     kind: str  # serving, loading, standby, gone
     note: str = ""
+    load: float | None = None  # the share of its slots that are taken
     link_ms: float | None = None  # one way to the next box of the row
 
 
@@ -96,14 +97,19 @@ def _box(box: Box, layers: int, top: float) -> Markup:
     ]
     if width >= NARROW:
         parts.append(text(middle, top + 19, box.name, "box-name", "middle"))
-        parts.append(text(middle, top + 35, _span(box), "box-note", "middle"))
+        parts.append(text(middle, top + 34, span_of(box.start, box.end), "box-note", "middle"))
     else:
-        parts.append(text(middle, top + 27, _span(box), "box-note", "middle"))
+        parts.append(text(middle, top + 27, span_of(box.start, box.end), "box-note", "middle"))
+    if box.load is not None and width > 24:
+        place = {"x": left + 8, "y": top + BOX - 7, "height": 3, "rx": 1.5}
+        parts.append(element("rect", **place, width=width - 16, class_="bar-back"))
+        parts.append(element("rect", **place, width=(width - 16) * box.load, class_="bar-accent"))
     return link(box.href, *parts)
 
 
-def _span(box: Box) -> str:
-    return f"{box.start}–{box.end - 1}" if box.end - box.start > 1 else f"{box.start}"
+def span_of(start: int, end: int) -> str:
+    """Layers [start, end) as people count them: `4–11`."""
+    return f"{start}–{end - 1}" if end - start > 1 else f"{start}"
 
 
 def _links(boxes: Sequence[Box], layers: int, top: float) -> list[Markup]:

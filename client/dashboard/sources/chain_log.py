@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from client.dashboard.sources.history import History, read_history
 from core.chain.chain import ChainEvent
 from core.chain.follower import ChainPosition, EventBatch, EventFollower
 from core.chain.rpc import RpcChain
@@ -29,8 +30,8 @@ from core.runtime.logs import get_logger
 log = get_logger(__name__)
 POLL_S, RETRY_S = 1.0, 5.0
 MAX_PAGE = 200
-#: Blocks whose times are read in one round.
-TIMES_PER_ROUND = 50
+#: Blocks whose times, and ends of jobs whose counts, are read in one round.
+TIMES_PER_ROUND, ACKS_PER_ROUND = 50, 20
 _TABLES = """
 CREATE TABLE IF NOT EXISTS event (
   id INTEGER PRIMARY KEY, block INTEGER NOT NULL, log_index INTEGER NOT NULL, tx TEXT NOT NULL,
@@ -41,6 +42,9 @@ CREATE TABLE IF NOT EXISTS subject (
   subject TEXT NOT NULL, event_id INTEGER NOT NULL REFERENCES event (id) ON DELETE CASCADE,
   PRIMARY KEY (subject, event_id)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS subject_event ON subject (event_id);
+CREATE TABLE IF NOT EXISTS last_ack (
+  event_id INTEGER PRIMARY KEY REFERENCES event (id) ON DELETE CASCADE,
+  tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS block_time (block INTEGER PRIMARY KEY, at_s INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS follower (id INTEGER PRIMARY KEY CHECK (id = 1), position BLOB NOT NULL);
 """
@@ -109,6 +113,9 @@ class ChainLog:
         missing = await self._off_loop(self._blocks_without_time)
         times = [(number, await self._block_time(number)) for number in missing]
         await self._off_loop(self._keep_times, times)
+        ends = await self._off_loop(self._ends_without_ack)
+        acks = [(event_id, *await self._ack_of(tx)) for event_id, tx in ends]
+        await self._off_loop(self._keep_acks, acks)
         self._looked_at_ms, self._problem = int(self._clock.now() * 1000), ""
         head = await self._chain.block_number()
         return batch.position.last is not None and batch.position.last < head
@@ -175,6 +182,11 @@ class ChainLog:
         """
         return await self._off_loop(self._income, account.lower())
 
+    async def history(self, days: int) -> History:
+        """The network's last days, as far as the log is."""
+        now_s = int(self._clock.now())
+        return await self._off_loop(lambda: read_history(self._db, days, now_s))
+
     # --- in the file's thread ---
 
     async def _off_loop(self, call: Any, *arguments: Any) -> Any:
@@ -223,6 +235,26 @@ class ChainLog:
     def _keep_times(self, times: Iterable[tuple[int, int | None]]) -> None:
         known = [(block, at_s) for block, at_s in times if at_s is not None]
         self._db.executemany("INSERT OR REPLACE INTO block_time VALUES (?, ?)", known)
+
+    def _ends_without_ack(self) -> list[tuple[int, str]]:
+        """Jobs that were settled: how much their last Ack counts is in the transaction alone."""
+        found = self._db.execute(
+            "SELECT id, tx FROM event WHERE name = 'JobSettled' "
+            "AND id NOT IN (SELECT event_id FROM last_ack) ORDER BY id DESC LIMIT ?",
+            (ACKS_PER_ROUND,),
+        )
+        return list(found)
+
+    def _keep_acks(self, acks: Iterable[tuple[int, int, int]]) -> None:
+        self._db.executemany("INSERT OR IGNORE INTO last_ack VALUES (?, ?, ?)", acks)
+
+    async def _ack_of(self, tx: str) -> tuple[int, int]:
+        """(prompt tokens, answer tokens) of the Ack that a transaction handed in; else nothing."""
+        call = await self._chain.call_of(tx)
+        if call is None or call.function != "settleAck":
+            return 0, 0
+        ack = call.args["ack"]
+        return int(ack["tokensIn"]), int(ack["tokensOut"])
 
     async def _block_time(self, number: int) -> int | None:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from client.context import model_name
 from client.dashboard.sources.cached import Cached
 from client.dashboard.sources.chain_log import ChainLog, LoggedEvent
+from client.dashboard.sources.uptime import Uptime
 from client.wallet import Balances, balances
 from core.chain.chain import CONTRACTS
 from core.chain.rpc import RpcChain
@@ -61,9 +62,11 @@ class PageSources:
         self.parameters: Cached[Json] = Cached(self._parameters, self.clock, fresh_s=60.0)
         self.chain: RpcChain | None = None
         self.log: ChainLog | None = None
-        self._following: asyncio.Task[None] | None = None
+        self.uptime: Uptime | None = None
+        self._following: list[asyncio.Task[None]] = []
         self._readers: dict[str, asyncio.Task[Any]] = {}
         self._trials: dict[str, asyncio.Task[OnTrial | None]] = {}
+        self._kept: dict[str, Cached[Any]] = {}
         self._is_started = False
 
     def start(self) -> None:
@@ -78,25 +81,29 @@ class PageSources:
             log.warning("the dashboard shows nothing of the chain", reason=str(error))
             return
         registry = settings.network.contract("TaskRegistry").lower()
-        name = f"chain-log-{settings.network.name}-{registry[2:10]}.sqlite"
+        of_network = f"{settings.network.name}-{registry[2:10]}.sqlite"
         self.log = ChainLog(
             self.chain,
-            settings.folders.state / name,
+            settings.folders.state / f"chain-log-{of_network}",
             self.clock,
             start_block=settings.network.deploy_block,
         )
-        self._following = asyncio.create_task(self.log.run(), name="chain log")
+        seen = settings.folders.state / f"uptime-{of_network}"
+        self.uptime = Uptime(seen, self._there, self.clock)
+        self._following = [
+            asyncio.create_task(self.log.run(), name="chain log"),
+            asyncio.create_task(self.uptime.run(), name="uptime"),
+        ]
 
     async def close(self) -> None:
-        begun = [*self._readers.values(), *self._trials.values()]
-        if self._following is not None:
-            begun.append(self._following)
+        begun = [*self._readers.values(), *self._trials.values(), *self._following]
         for task in begun:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
-        if self.log is not None:
-            await self.log.close()
-        for value in vars(self).values():
+        for file in (self.log, self.uptime):
+            if file is not None:
+                await file.close()
+        for value in [*vars(self).values(), *self._kept.values()]:
             if isinstance(value, Cached):
                 await value.close()
         if self.chain is not None:
@@ -179,6 +186,25 @@ class PageSources:
 
     def _of_matcher(self, ask: Callable[[MatcherApi], Awaitable[Any]]) -> Cached[Any]:
         return Cached(lambda: ask(self.matcher()), self.clock)
+
+    def kept(self, name: str, fetch: Callable[[], Awaitable[T]], *, fresh_s: float) -> Cached[T]:
+        """What takes long to add up, under a name of which there are few."""
+        if name not in self._kept:
+            self._kept[name] = Cached(fetch, self.clock, fresh_s=fresh_s)
+        return self._kept[name]
+
+    async def uptimes(self, days: int) -> dict[str, float]:
+        """Shares of the last days by model id and operator; nothing where none were counted."""
+        return {} if self.uptime is None else await self.uptime.shares(days)
+
+    async def _there(self) -> list[str] | None:
+        """Machines that serve and models that all layers are held of; None: nobody says."""
+        models, miners = await asyncio.gather(self.models.get(), self.miners.get())
+        if models.problem or miners.problem:
+            return None
+        served = [str(one["modelId"]) for one in models.value or [] if one.get("covered")]
+        serving = [m for m in miners.value or [] if m.get("alive") and m.get("state") == "SERVING"]
+        return served + [str(miner["operator"]) for miner in serving]
 
     async def _balances(self) -> Balances:
         return await balances(self.require_chain(), self.gateway.payer)

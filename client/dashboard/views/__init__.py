@@ -12,6 +12,8 @@
 `jobs`      jobs and receipts: how far, what it cost, who signed
 `receipts`  the receipt of a paid request, and what a stage signed for it
 `disputes`  who accuses whom of what, how far it is, every move
+`history`   the network day by day, and its machines beside each other
 `earnings`  what a miner's owner earned, and from which rate on a machine pays
+`meaning`   what each event of the contracts means, in a sentence
 `explorer`  the chain as this network uses it: events, ids, the contracts' rules
 """

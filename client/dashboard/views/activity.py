@@ -1,4 +1,7 @@
-"""How fast do answers come? Tokens a second and time to the first token over the last minutes."""
+"""How fast do answers come? Tokens a second and time to the first token over the last minutes.
+
+A page may look back over the last quarter of an hour, an hour or a day.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from dataclasses import dataclass
 
 from client.dashboard.views.common import RequestLine
 
-SPAN_MS = 15 * 60_000
+SPANS_MS = {"15m": 15 * 60_000, "1h": 3_600_000, "24h": 86_400_000}
+SPAN = "15m"
 SLICES = 60
 
 
@@ -22,10 +26,10 @@ class Activity:
     tokens: int
 
 
-def activity(lines: Iterable[RequestLine], now_ms: int) -> Activity:
+def activity(lines: Iterable[RequestLine], now_ms: int, span_ms: int = SPANS_MS[SPAN]) -> Activity:
     """A request's tokens count evenly over the time in which they came."""
-    width = SPAN_MS // SLICES
-    start = now_ms - SPAN_MS
+    width = span_ms // SLICES
+    start = now_ms - span_ms
     tokens = [0.0] * SLICES
     waits: list[list[int]] = [[] for _ in range(SLICES)]
     requests = total = 0
@@ -45,7 +49,7 @@ def activity(lines: Iterable[RequestLine], now_ms: int) -> Activity:
         (end, sum(slice_) / len(slice_) if slice_ else None)
         for end, slice_ in zip(ends, waits, strict=True)
     )
-    return Activity(SPAN_MS, rates if requests else (), first if requests else (), requests, total)
+    return Activity(span_ms, rates if requests else (), first if requests else (), requests, total)
 
 
 def _spread(tokens: list[float], count: int, begin: int, end: int, width: int) -> None:

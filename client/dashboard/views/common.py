@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client.dashboard.pictures.pipelines import Box, Row
+from client.dashboard.pictures.pipelines import Box, Row, span_of
+from client.dashboard.pictures.ring import RingStage
 from client.gateway.copied import copied
 from core.protocol import ids
 from core.protocol.errors import HeadraceError
@@ -131,6 +132,29 @@ def pipeline_rows(
     return rows
 
 
+def ring_stages(
+    route: Json, miners: Iterable[Json], size: Callable[[int | None], str]
+) -> tuple[RingStage, ...]:
+    """The machines of one chain with what each has taken of its slots."""
+    known, stages = by_operator(miners), route.get("stages", [])
+    boxes, found = list(_route_boxes(stages, known, short_miner)), []
+    for stage, box in zip(stages, boxes, strict=True):
+        miner = known.get(str(stage["operator"]).lower()) or {}
+        slots = int(miner.get("maxRequests") or 0)
+        found.append(
+            RingStage(
+                name=box.name,
+                href=box.href,
+                layers=span_of(box.start, box.end),
+                memory=size(int(miner.get("memoryBytes") or 0) or None),
+                load=int(miner.get("activeRequests") or 0) / slots if slots else 0.0,
+                kind=box.kind,
+                link_ms=box.link_ms,
+            )
+        )
+    return tuple(found)
+
+
 def _route_boxes(
     stages: Sequence[Json], known: Mapping[str, Json], name: Callable[[str], str]
 ) -> Iterable[Box]:
@@ -138,11 +162,21 @@ def _route_boxes(
         operator = str(stage["operator"])
         after = stages[position + 1]["operator"] if position + 1 < len(stages) else None
         miner = known.get(operator.lower())
+        slots = int((miner or {}).get("maxRequests") or 0)
+        taken = int((miner or {}).get("activeRequests") or 0)
         yield Box(
             name=name(operator),
             href=miner_href(operator),
             start=int(stage["layerFrom"]),
             end=int(stage["layerTo"]),
             kind=condition(miner) if miner else "gone",
+            load=min(1.0, taken / slots) if slots else None,
+            note="" if miner is None else _slots_and_memory(miner),
             link_ms=None if after is None else link_ms(known, operator, str(after)),
         )
+
+
+def _slots_and_memory(miner: Json) -> str:
+    slots = f"{miner.get('activeRequests')} of {miner.get('maxRequests')} slots"
+    memory = int(miner.get("memoryBytes") or 0) / 2**30
+    return f"{slots}, {memory:.1f} GiB" if memory else slots

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from client.dashboard.sources.chain_log import LoggedEvent
+from client.dashboard.views.meaning import WORDS
 from client.gateway.copied import copied
 from core.protocol.units import whole_units
 
@@ -28,6 +29,7 @@ class EventLine:
     id: int
     contract: str
     name: str
+    words: str
     arguments: tuple[Argument, ...]
     tx: str
     block: int
@@ -110,7 +112,7 @@ def event_line(event: LoggedEvent) -> EventLine:
         for name, value in event.args.items()
         for argument in _arguments(event, name, value)
     )
-    return copied(EventLine, event, arguments=arguments)
+    return copied(EventLine, event, arguments=arguments, words=WORDS.get(event.name, ""))
 
 
 def _arguments(event: LoggedEvent, name: str, value: Any) -> Iterable[Argument]:

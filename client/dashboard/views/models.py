@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from client.dashboard.pictures.pipelines import Row
@@ -43,6 +43,8 @@ class ModelCard:
     chain_ms_per_token: float | None
     measured_tokens_per_s: float | None
     free_slots: int
+    providers: tuple[str, ...]  # operators of machines that serve it now
+    uptime: float | None  # the share of the last month in which all of its layers were held
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,14 @@ class ModelPage:
 def models(
     found: Dated[list[Json]],
     routes: Dated[list[Json]],
+    miners: Dated[list[Json]],
     requests: Sequence[RequestLine],
+    uptimes: Mapping[str, float],
     name_of: Callable[[str], str],
 ) -> Models:
     cards = [
-        model_card(model, routes.value or [], requests, name_of) for model in found.value or []
+        model_card(model, routes.value or [], miners.value or [], requests, uptimes, name_of)
+        for model in found.value or []
     ]
     cards.sort(key=lambda card: (not card.is_covered, card.name))
     return Models(tuple(cards), found.at_ms, found.problem)
@@ -81,7 +86,9 @@ def models(
 def model_card(
     model: Json,
     routes: Iterable[Json],
+    miners: Iterable[Json],
     requests: Sequence[RequestLine],
+    uptimes: Mapping[str, float],
     name_of: Callable[[str], str],
 ) -> ModelCard:
     model_id, spec = str(model["modelId"]), model.get("spec") or {}
@@ -112,6 +119,12 @@ def model_card(
         chain_ms_per_token=min((float(r["latencyMs"]) for r in mine), default=None),
         measured_tokens_per_s=sum(rates[:20]) / len(rates[:20]) if rates else None,
         free_slots=sum(max(0, int(r["maxSlots"]) - int(r["usedSlots"])) for r in mine),
+        providers=tuple(
+            str(miner["operator"])
+            for miner in miners
+            if miner.get("modelId") == model_id and condition(miner) == "serving"
+        ),
+        uptime=uptimes.get(model_id),
     )
 
 
@@ -120,10 +133,12 @@ def model_page(
     routes: Dated[list[Json]],
     miners: Dated[list[Json]],
     requests: Sequence[RequestLine],
+    uptimes: Mapping[str, float],
     name_of: Callable[[str], str],
 ) -> ModelPage:
-    card = model_card(model, routes.value or [], requests, name_of)
-    machines = [m for m in miners.value or [] if m.get("modelId") == card.model_id]
+    known = miners.value or []
+    card = model_card(model, routes.value or [], known, requests, uptimes, name_of)
+    machines = [m for m in known if m.get("modelId") == card.model_id]
     spec = {
         key: value
         for key, value in (model.get("spec") or {}).items()

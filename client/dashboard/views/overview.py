@@ -6,9 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from client.dashboard.pictures.ring import RingStage
 from client.dashboard.sources.cached import Dated
 from client.dashboard.views.activity import Activity
-from client.dashboard.views.common import Json, RequestLine, condition, short_miner
+from client.dashboard.views.common import (
+    Json,
+    RequestLine,
+    condition,
+    ring_stages,
+    short_miner,
+)
 from client.dashboard.views.jobs import OrderLine
 from client.gateway.copied import copied
 from client.wallet import Balances
@@ -69,6 +76,15 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class FastestChain:
+    """The fastest chain now, whose machines an answer goes through."""
+
+    model: str
+    ms_per_token: float
+    stages: tuple[RingStage, ...]
+
+
+@dataclass(frozen=True)
 class Overview:
     """The page."""
 
@@ -78,7 +94,10 @@ class Overview:
     submitted: tuple[OrderLine, ...]  # by `client submit`, and still seen to by a program here
     chats: tuple[RequestLine, ...]
     receipts: tuple[RequestLine, ...]
+    way: FastestChain | None
     activity: Activity
+    span: str
+    spans: tuple[str, ...]
     warnings: tuple[Notice, ...]
     at_ms: int
 
@@ -122,6 +141,20 @@ def wallet_card(
     )
 
 
+def fastest_way(
+    routes: Iterable[Json],
+    miners: Iterable[Json],
+    name_of: Callable[[str], str],
+    size: Callable[[int | None], str],
+) -> FastestChain | None:
+    """None where no chain serves."""
+    best = min(routes, key=lambda route: float(route["latencyMs"]), default=None)
+    if best is None:
+        return None
+    stages = ring_stages(best, miners, size)
+    return FastestChain(name_of(str(best["modelId"])), float(best["latencyMs"]), stages)
+
+
 def spent_per_day(usage: Iterable[Json]) -> int:
     """Mean over the days on which something was spent, rounded up."""
     days: dict[str, int] = {}
@@ -159,9 +192,6 @@ def warnings(
         if not model.get("covered"):
             holes = f"layers from {model.get('coveredTo')} of {model.get('layers')} have no machine"
             yield Notice("warn", f"{name} is not served: {holes}", href)
-        elif model.get("copies") == 1:
-            why = "has layers on one machine only: if it leaves, answers stop"
-            yield Notice("warn", f"{name} {why}", href)
     for miner in miners:
         if condition(miner) == "gone":
             silent_s = int(miner.get("ageMs", 0)) / 1000

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from client.context import Context, Model
 from client.gateway.money.ledger import Bill
-from client.jobs.batch import FinishedAnswer, Policy, Requester, run_batch, take_up
+from client.jobs.batch import (
+    FinishedAnswer,
+    Policy,
+    Requester,
+    Unwatched,
+    nothing_new,
+    run_batch,
+    take_up,
+)
 from client.jobs.earlier import taken_up, whole_answers
 from client.jobs.wishes import (
     Choices,
@@ -22,14 +30,14 @@ from client.jobs.wishes import (
     within_limits,
 )
 from client.orders.demands import demanded
-from client.orders.orders import OrderTerms, Prompt
+from client.orders.orders import Prompt
 from client.pipeline.on_chain import job_with_plan
 from client.pipeline.pipeline import Logprobs, Match
 from client.records.store import ClientStore, JobRow, match_of
 from client.sessions.answering import AskTerms, wishes_with
 from core.money import pricing
 from core.protocol.errors import HeadraceError
-from core.protocol.types import JobState, Order
+from core.protocol.types import JobState
 from core.protocol.types import Terms as DemandedTerms
 from core.protocol.units import whole_units
 from core.runtime.clock import SystemClock
@@ -115,7 +123,7 @@ class BatchRunner:
         MatcherUnreachable.
         """
         limits, lines = limits_of(self._context.settings), _Lines(keep)
-        policy = Policy(terms_of=_nothing_new, limits=limits, on_whole=lines.whole)
+        policy = Policy(terms_of=nothing_new, limits=limits, on_whole=lines.whole)
         requester = self._requester(model, tokenizer)
         await take_up(requester, policy, lines, name, goes_on=goes_on)
         for found in whole_answers(self._store, name):
@@ -169,7 +177,7 @@ def demands_of(settings: Settings, terms: AskTerms) -> DemandedTerms | None:
     return demanded(limits_of(settings).in_flight, trusted, avoided, terms.audit_bps)
 
 
-class _Lines:
+class _Lines(Unwatched):
     """Watches a batch for those who keep its answers."""
 
     def __init__(self, keep: Keep) -> None:
@@ -182,25 +190,11 @@ class _Lines:
         place = done.job_id, done.request_index, self._operators[done.job_id]
         self._keep(LineAnswer(custom_id, tokens, logprobs, done.state.finish, *place))
 
-    def order_signed(self, order: Order, locked_units: int) -> None: ...
-
     def job_opened(self, match: Match) -> None:
         self._operators[match.job_id] = _operators(match)
 
-    def token(self, custom_id: str, step: int, token: int) -> None: ...
-
-    def request_finished(self, custom_id: str, finish: str) -> None: ...
-
-    def pipeline_lost(self, reason: HeadraceError, finished: int, left: int) -> None: ...
-
-    def acknowledged(self, match: Match, paid_units: int) -> None: ...
-
     def not_acknowledged(self, match: Match, reason: HeadraceError) -> None:
         log.warning("a job is not acknowledged", job=match.job_id[:10], reason=str(reason))
-
-
-def _nothing_new(chain_now: int) -> OrderTerms:
-    raise AssertionError("what an earlier run left is paid, and nothing is ordered for it")
 
 
 def _operators(match: Match) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ class Run:
             return
         shown = human() if callable(human) else human
         if shown is None:
-            shown = _as_table(result, columns)
+            shown = self._table(result, columns)
         is_text = isinstance(shown, str)  # of a log or a table, with brackets of its own
         self.out.print(shown, soft_wrap=is_text, markup=not is_text)
 
@@ -208,10 +208,14 @@ class Run:
         with Live(console=self.out, auto_refresh=False) as live:
             while True:
                 found = await look()
-                live.update(_as_table(_plain(found)), refresh=True)
+                live.update(self._table(_plain(found)), refresh=True)
                 if until(found):
                     return
                 await asyncio.sleep(every_s)
+
+    def _table(self, result: Any, columns: Sequence[str] | None = None) -> Any:
+        money = self._settings.money if self._settings is not None else _no_money
+        return _as_table(result, money, columns)
 
     @property
     def schema(self) -> str:
@@ -417,7 +421,15 @@ def _plain(result: Any) -> Any:
     return plain(result)
 
 
-def _as_table(result: Any, columns: Sequence[str] | None = None) -> Any:
+#: What reads an amount of money for people; None where a text is none.
+Money = Callable[[str], str | None]
+
+
+def _no_money(text: str) -> None:
+    """Where no settings were read, nothing says what money is."""
+
+
+def _as_table(result: Any, money: Money, columns: Sequence[str] | None = None) -> Any:
     if isinstance(result, str):
         return result
     from rich.table import Table
@@ -425,7 +437,7 @@ def _as_table(result: Any, columns: Sequence[str] | None = None) -> Any:
     if isinstance(result, Mapping):
         grid = Table.grid(padding=(0, 3))
         for key, value in result.items():
-            grid.add_row(_label(str(key)), _cell(value))
+            grid.add_row(_label(str(key)), _cell(value, money))
         return grid
     rows = list(result)
     if not rows:
@@ -435,9 +447,10 @@ def _as_table(result: Any, columns: Sequence[str] | None = None) -> Any:
     names = list(columns or rows[0])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(_label(name), overflow="fold")
+        is_money = any(isinstance(one := row.get(name), str) and money(one) for row in rows)
+        table.add_column(_label(name), overflow="fold", justify="right" if is_money else "left")
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in names))
+        table.add_row(*(_cell(row.get(name), money) for name in names))
     return table
 
 
@@ -452,7 +465,7 @@ def _listed(items: Sequence[str]) -> str:
     return line if len(line) <= WIDEST_LIST else "\n".join(items)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, money: Money) -> str:
     from rich.markup import escape
 
     if value is None or value == "":
@@ -463,4 +476,5 @@ def _cell(value: Any) -> str:
         return escape(_listed([str(item) for item in value])) or "–"
     if isinstance(value, Mapping):
         return escape(_listed([f"{name} {one}" for name, one in value.items()])) or "–"
-    return escape(str(value))
+    text = str(value)
+    return escape(money(text) or text)

@@ -59,6 +59,9 @@ PATHS = (
     "/disputes",
     f"/disputes/{JURY_CASE}",
     f"/disputes/{GAME_CASE}",
+    "/?span=24h",
+    "/history",
+    "/history?days=7",
     "/explorer",
     "/explorer?name=Slashed",
     f"/addresses/{PAYER}",
@@ -183,7 +186,9 @@ def test_the_twin_of_the_overview_adds_up(stranger: httpx2.Client) -> None:
     assert found["wallet"]["locked_units"] == 3_000_000
     assert found["receipts"][0]["cost_units"] == 1_005
     assert found["activity"]["tokens"] == sum(40 + n for n in range(1, 6))
-    assert any("one machine only" in warning["text"] for warning in found["warnings"])
+    assert found["warnings"] == [], "a network that serves everything opens without a warning"
+    assert [stage["layers"] for stage in found["way"]["stages"]] == ["0–9", "10–19", "20–29"]
+    assert found["span"] == "15m"
 
 
 def test_a_job_has_its_name_and_says_whether_a_program_here_runs_it(

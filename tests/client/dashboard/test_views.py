@@ -17,17 +17,20 @@ from client.dashboard.pictures.days import columns
 from client.dashboard.pictures.lines import line_chart, nice_ceiling
 from client.dashboard.pictures.path import path
 from client.dashboard.pictures.pipelines import Box, Row, pipelines
+from client.dashboard.pictures.ring import MOST_CARDS, MOST_SMALL, RingStage, ring
 from client.dashboard.sources.cached import Dated
 from client.dashboard.sources.chain_log import LoggedEvent
 from client.dashboard.sources.sources import RULES
 from client.dashboard.views import disputes, earnings, overview, planner
-from client.dashboard.views.activity import SPAN_MS, activity
+from client.dashboard.views.activity import SPAN, SPANS_MS, activity
 from client.dashboard.views.common import RequestLine, link_ms, pipeline_rows
 from client.dashboard.views.connect import connect
 from client.dashboard.views.explorer import event_line
+from client.dashboard.views.meaning import WORDS
 from client.dashboard.views.wallet import MOVES, movement
 from client.disputes.game_record import OnTrial
 from client.wallet import Balances
+from core.chain.chain import CONTRACTS
 from core.chain.rpc import artifact
 from core.dispute.trace.layout import Place
 from core.money.break_even import Earning, HourlyCost
@@ -35,6 +38,7 @@ from core.protocol import ids
 from core.protocol.units import NANO, format_token
 
 NOW_MS = 1_700_000_000_000
+SPAN_MS = SPANS_MS[SPAN]
 A, B, C = ("0x" + f"{n:02x}" * 20 for n in (0xA1, 0xB2, 0xC3))
 
 
@@ -266,11 +270,30 @@ def test_the_time_of_a_link_stands_below_the_rows_label_and_only_where_it_is_kno
     assert float(unknown.attrib["height"]) < float(known.attrib["height"])
 
 
+@pytest.mark.parametrize("count", [1, 2, MOST_CARDS, MOST_CARDS + 1, MOST_SMALL, 40])
+def test_a_ring_names_every_machine_and_leads_to_it(count: int) -> None:
+    stages = [
+        RingStage(f"mnr_{n}", f"/miners/{n}", f"{n}", "1.0 GiB", 0.5, "serving", 2.5)
+        for n in range(count)
+    ]
+    root = parsed(ring(stages, "x"))
+    links = [e for e in root.iter() if e.tag.endswith("}a") or e.tag == "a"]
+    assert [link.attrib["href"] for link in links] == [stage.href for stage in stages]
+    lines = [e for e in root.iter() if e.tag.endswith("line")]
+    assert len(lines) == count + 1 and all(e.attrib["class"] == "way flow" for e in lines)
+    rects = [e for e in root.iter() if e.tag.endswith("rect")]
+    for rect in rects:
+        left, top = float(rect.attrib["x"]), float(rect.attrib["y"])
+        assert left >= 0 and left + float(rect.attrib["width"]) <= float(root.attrib["width"])
+        assert top >= 0 and top + float(rect.attrib["height"]) <= float(root.attrib["height"])
+
+
 def test_pictures_are_whole_escaped_and_say_what_they_show() -> None:
     boxes = (Box(NASTY, "/x?a=1&b=2", 0, 3, "serving", link_ms=2.5), Box("b", "/b", 3, 4, "gone"))
     pictures = [
         pipelines([Row(NASTY, boxes)], 4, NASTY),
         pipelines([], 0, "nothing"),
+        ring([RingStage(NASTY, "/x?a=1&b=2", "0", NASTY, 0.0, "gone")], NASTY),
         bar(3, 4, NASTY),
         progress(0, 0, "none"),
         line_chart([(NOW_MS, 1.0), (NOW_MS, None), (NOW_MS, 5.0)], NASTY, str, NOW_MS, 1000),
@@ -284,6 +307,24 @@ def test_pictures_are_whole_escaped_and_say_what_they_show() -> None:
         assert root.get("aria-label") and root.get("role") in ("img", "group")
         assert "style" not in {key for element in root.iter() for key in element.attrib}
         assert not [element for element in root.iter() if element.tag == "script"]
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (None, "–"),
+        (0, "0 %"),
+        (1, "100 %"),
+        (0.123, "12 %"),
+        (0.9999, "99.99 %"),
+        (0.999999, "99.99 %"),
+        (0.000001, "0.01 %"),
+        (0.004, "0.40 %"),
+        (0.995, "99.50 %"),
+    ],
+)
+def test_a_share_is_not_rounded_to_all_or_nothing(share: float | None, shown: str) -> None:
+    assert present.percent(share) == shown
 
 
 @given(st.floats(0, 1e12))
@@ -346,3 +387,14 @@ def test_the_stages_of_a_plan_are_machines_with_their_layers() -> None:
         ("until", "moment", ""),
         ("endsAt", "text", ""),
     ]
+
+
+def test_every_event_of_the_contracts_has_a_sentence_and_no_other_does() -> None:
+    named = {
+        entry["name"]
+        for contract in CONTRACTS
+        for entry in artifact(contract)["abi"]
+        if entry["type"] == "event" and contract != "TestUSD"
+    }
+    assert set(WORDS) == named - {"EIP712DomainChanged"}
+    assert all(words[0].isupper() and words.endswith(".") for words in WORDS.values())

@@ -15,6 +15,7 @@ from core.protocol.errors import DeadlinePassed, HeadraceError, NoCapacity
 from core.protocol.units import NANO, whole_units
 from tests.clocks import Hasty
 from tests.town.chain import PREPAID
+from tests.town.orders import REQUESTER
 from tests.town.town import prompts
 from tests.town.village import SMALL, Village, ask, hear
 
@@ -315,6 +316,23 @@ async def test_who_avoids_a_machine_never_shows_it_a_prompt(village: Village) ->
     open_to_all = await hear(sessions.answer(ask(village, prompt)))
     assert open_to_all.answered is not None
     assert len(village.matches) == 2  # other terms, another session
+
+
+async def test_money_in_an_idle_session_is_let_go_for_a_request_of_other_terms(
+    village: Village,
+) -> None:
+    await village.start((0, 3), (3, 6), (0, 3), (3, 6))
+    sessions = village.sessions()
+    village.chain.prepaid[REQUESTER.address] = 5_000
+    first = await hear(sessions.answer(ask(village, prompts(1)[0])))
+    assert first.answered is not None and village.chain.prepaid[REQUESTER.address] < 500
+    seen = {stage.operator for match in village.matches for stage in match.plan}
+    other = ask(village, prompts(1)[0], "other", avoided=frozenset(seen))
+    second = await hear(sessions.answer(other))
+    assert second.answered is not None and not second.answered.is_partial
+    assert len(village.matches) == 2 and village.matches[0].job_id in village.closed
+    await sessions.close()
+    village.running.clear()
 
 
 async def test_a_price_cap_below_the_offer_is_refused_before_anything_is_locked(

@@ -1,5 +1,6 @@
 """Are amounts read exactly, refused without a unit, and prices converted as documented?"""
 
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
@@ -147,3 +148,34 @@ def test_a_million_tokens_cost_the_printed_price(price, layer_units):
 def test_a_price_that_does_not_fit_the_order_is_refused():
     with pytest.raises(AmountInvalid, match="too large"):
         units.nano_price(2**64, 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("0usd", "0 usd"),
+        ("5usd", "5.00 usd"),
+        ("1234567.891usd", "1,234,567.89 usd"),
+        ("0.007913usd", "0.0079 usd"),
+        ("0.05usd", "0.05 usd"),
+        ("0.000123usd", "0.000123 usd"),
+        ("0.4usd/Mtok", "0.40 usd/Mtok"),
+        ("-3usd", "-3.00 usd"),
+        ("5 usd", None),
+        ("1e5usd", None),
+        ("24h", None),
+        ("5usdc", None),
+        ("usd", None),
+        ("", None),
+    ],
+)
+def test_money_reads_like_money(written: str, shown: str | None) -> None:
+    assert units.money_for_people(written) == shown
+
+
+@given(st.integers(0, 10**15))
+def test_money_for_people_is_within_half_a_cent_or_half_a_hundredth_of_it(amount: int) -> None:
+    shown = units.money_for_people(units.format_token(amount))
+    assert shown is not None
+    value = Decimal(shown.removesuffix(" usd").replace(",", "")) * 10**6
+    assert abs(value - amount) <= (5_000 if amount >= 10**6 else 50 if amount >= 1000 else 0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from pathlib import Path
 
 from core.protocol.types import JobState
-from tests.swarm.world import MARKS, WITHIN_S, World, answers_in, prompt, until
+from tests.swarm.world import MARKS, WITHIN_S, Done, World, answers_in, prompt, until
 
 pytestmark = MARKS
 
@@ -32,21 +35,61 @@ async def test_a_detached_submission_is_ended_by_cancelling_its_job_and_pays_for
 ) -> None:
     lines = [prompt(f"e{i}", "Tell me everything.", 400) for i in range(16)]
     done, _ = await world.submit(world.requests("endless", lines), "--detach")
-    (job,), log = done.result["jobs"], Path(done.result["log"])
-
-    def said_so_far() -> list[str]:
-        return log.read_text().splitlines()
-
-    async def has_text() -> bool:
-        return any(line.startswith("  e") for line in said_so_far())
-
-    await until(has_text, within_s=WITHIN_S, what="an answer has begun")
+    (job,) = done.result["jobs"]
+    await _has_tokens(done)
     await world.run("requester-1", "client", "jobs", "cancel", job, "--yes", "--json")
     (seen,) = await world.jobs_of(done.result)
     seen = await world.ended(seen.job_id, JobState.SETTLED)
     assert seen.tokens_out < 16 * 400
     said = (await world.run("requester-1", "client", "jobs", "show", job, "--json")).result
     assert (said["running"], said["tokens"]) == (False, seen.tokens_out)
+
+
+async def test_what_a_killed_submission_left_is_paid_and_the_rest_is_asked_again(
+    world: World,
+) -> None:
+    long = [prompt(f"k{i}", "Tell me everything.", 400) for i in range(4)]
+    file = world.requests("killed", [prompt("short", "Say one word.", 1), *long])
+    done, _ = await world.submit(file, "--detach")
+    (job,) = done.result["jobs"]
+    await _has_tokens(done)
+    os.killpg(os.getpgid(done.result["pid"]), signal.SIGKILL)
+    await world.run("requester-1", "client", "jobs", "cancel", job, "--yes", "--json")
+    (seen,) = await world.jobs_of(done.result)
+    seen = await world.ended(seen.job_id, JobState.SETTLED)
+    assert 0 < seen.tokens_out < 4 * 400 + 1
+    shown = await world.run("requester-1", "client", "jobs", "show", job, "--json")
+    assert (shown.result["running"], shown.result["tokens"]) == (False, seen.tokens_out)
+
+
+async def test_a_killed_submissions_lines_are_paid_for_before_they_are_asked_again(
+    world: World,
+) -> None:
+    lines = [prompt(f"r{i}", "Tell me a little.", 120) for i in range(3)]
+    file = world.requests("again", lines)
+    done, _ = await world.submit(file, "--detach")
+    (job,) = done.result["jobs"]
+    await _has_tokens(done)
+    os.killpg(os.getpgid(done.result["pid"]), signal.SIGKILL)
+    out = world.folder / "asked-again"
+    said = ("requester-1", "client", "jobs", "retry-failed", job, str(file), "--yes", "--json")
+    again = await world.run(*said, "--out", str(out))
+    assert again.result["finished"] == len(answers_in(out)) > 0
+    (seen,) = await world.jobs_of(done.result)
+    await world.ended(seen.job_id, JobState.SETTLED)
+
+
+async def _has_tokens(done: Done) -> None:
+    """Until the log of a detached program says that tokens came."""
+    log = Path(done.result["log"])
+
+    def said() -> str:
+        return log.read_text()
+
+    async def has_tokens() -> bool:
+        return re.search(r"[1-9]\d* tokens  ", said()) is not None
+
+    await until(has_tokens, within_s=WITHIN_S, what="an answer has begun")
 
 
 async def test_replicas_that_would_share_a_machine_are_refused(world: World) -> None:

@@ -82,7 +82,18 @@ def test_answers_that_stream_at_once_keep_their_names(
             view.token("b", step, b[step])
     view.request_finished("a", "stop")
     view.request_finished("b", "stop")
-    assert [n.split() for n in terminal.notes] == [["a", "first"], ["b", "third"], ["a", "second"]]
+    assert [n.split() for n in terminal.notes] == [["a", "first"], ["a", "second"], ["b", "third"]]
+
+
+def test_one_answer_is_shown_as_it_comes(terminal: Terminal, tokenizer: Tokenizer) -> None:
+    view = view_of(terminal, tokenizer)
+    order = Stages().match(PromptBatch.of(prompts(1))).signed.order
+    view.order_signed(order, 1)
+    terminal.notes.clear()
+    feed(view, "a", tokenizer.encode("first\nsecond"))
+    assert [n.split() for n in terminal.notes] == [["a", "first"]]
+    view.request_finished("a", "stop")
+    assert [n.split() for n in terminal.notes] == [["a", "first"], ["a", "second"]]
 
 
 def test_without_text_only_the_progress_moves(terminal: Terminal, tokenizer: Tokenizer) -> None:

@@ -167,7 +167,7 @@ def test_a_raw_key_on_the_command_line_is_refused_before_anything_runs(call, env
 def test_the_summary_is_shown_even_with_yes_and_results_alone_are_on_stdout(call):
     code, out, err = call("stake", "add", "5usd", "--yes")
     assert code == 0
-    assert out.split() == ["staked", "5usd"]
+    assert out.split() == ["staked", "5.00", "usd"]
     assert "amount   5usd" in err
     assert "[1/1] locking  2/2 steps" in err
 
@@ -236,7 +236,7 @@ def test_lists_become_tables_and_brackets_are_not_markup(call):
 
 def test_quiet_keeps_results_and_errors_only(call):
     _, out, err = call("stake", "add", "5usd", "--yes", "-q")
-    assert "5usd" in out
+    assert "5.00 usd" in out
     assert "locking" not in err
 
 
