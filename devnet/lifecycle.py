@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import tomllib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from core.chain.rpc import RpcChain
 from core.protocol import ids, units
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.runtime.commands.console import Run
+from core.runtime.folders import Folders
 from devnet.accounts import PARTIES, signer_of
 from devnet.anvil import keep_state, start_anvil_again
 from devnet.fleets import DevnetFleet, fleet_of
@@ -66,7 +68,15 @@ def load(layout: DevnetFolders) -> Devnet:
     (net.model, net.model_id), *_ = document["models"].items()
     net.parties = tuple(dict.fromkeys([*PARTIES, *DevnetFleet.load(layout.fleet_file).machines]))
     net.addresses = {party: signer_of(party).address for party in net.parties}
+    net.gateway_port = _gateway_port(layout)
     return net
+
+
+def _gateway_port(layout: DevnetFolders) -> int:
+    """Where the gateway listens, by the settings of its home; 0 before there is one."""
+    file = Folders.at(layout.home("requester-1")).config_file
+    found = tomllib.loads(file.read_text()) if file.is_file() else {}
+    return int(found.get("gateway", {}).get("port", 0))
 
 
 @asynccontextmanager

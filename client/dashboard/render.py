@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from client.dashboard import present
 from client.dashboard.pictures.bars import bar, progress
-from client.dashboard.pictures.days import columns
+from client.dashboard.pictures.days import HALF_WIDTH, WIDTH, columns
 from client.dashboard.pictures.lines import line_chart
 from client.dashboard.pictures.path import path
 from client.dashboard.pictures.pipelines import pipelines
@@ -72,7 +72,6 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        show = settings.show_token
         self._templates.filters |= present.filters(settings) | {
             "age": present.age,
             "moment": moment,
@@ -87,9 +86,15 @@ class Renderer:
         def chart(points: Any, label: str, show_as: str, now_ms: int, span_ms: int) -> Markup:
             return line_chart(points, label, charts[show_as], now_ms, span_ms)
 
-        def day_columns(days: Any, amount: str, label: str, show_as: str) -> Markup:
+        def money(units: float) -> str:
+            exact = settings.show_token(int(units))
+            return settings.money(exact) or exact
+
+        def day_columns(
+            days: Any, amount: str, label: str, show_as: str, width: int = WIDTH
+        ) -> Markup:
             points = [(day.day, getattr(day, amount)) for day in days]
-            return columns(points, label, show if show_as == "token" else charts[show_as])
+            return columns(points, label, (charts | {"token": money})[show_as], width)
 
         def stations(steps: Any, label: str) -> Markup:
             return path([(step.name, step.state) for step in steps], label)
@@ -104,6 +109,7 @@ class Renderer:
             "ring": ring,
             "line_chart": chart,
             "columns": day_columns,
+            "half_width": HALF_WIDTH,
             "path": stations,
         }
 

@@ -1,8 +1,8 @@
 """A recording of a real run as a picture that moves: `make recording`.
 
 It runs a command, notes when each line came, and writes an SVG whose lines appear in that order.
-Waits are shortened, so that the whole takes about as long as it is asked to; nothing else is
-changed. It needs no player, and where motion is not wanted it shows the end.
+Waits are shortened, so that the whole takes about as long as it is asked to, and folders of
+temporary files lose their names; nothing else is changed. It needs no player, and where motion is not wanted it shows the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ CHARACTER, LINE, LEFT, TOP = 7.5, 18, 16, 48
 REST_S = 5.0
 #: The longest that one wait may take of the whole, as a share.
 LONGEST_SHARE = 0.08
+_TEMPORARY = re.compile(r"/tmp/headrace-[a-z]+-\w+/")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STYLE = """
 svg { background: #0c1317; border-radius: 10px; }
@@ -60,7 +61,7 @@ def record(argv: Sequence[str]) -> list[Line]:
 
 def _fitted(text: str) -> Iterator[str]:
     """Without colours, in pieces that fit the screen."""
-    plain = _COLOURS.sub("", text.rstrip("\n")).expandtabs()
+    plain = _TEMPORARY.sub("", _COLOURS.sub("", text.rstrip("\n")).expandtabs())
     yield plain[:COLUMNS]
     for at in range(COLUMNS, len(plain), COLUMNS - 6):
         yield "      " + plain[at : at + COLUMNS - 6]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 WORDS = {
     "Accused": "The accuser of a dispute showed what it computed instead.",
+    "Approval": "An account let a contract, or another account, take tokens of its own.",
     "ArbitratorAdded": "Orders may name this arbitrator from now on.",
     "ArbitratorProposed": "The owner of the contracts wants orders to be able to name it.",
     "Asked": "A stage was asked on chain for rows that it withholds.",
@@ -71,6 +72,7 @@ WORDS = {
     "SpenderLocked": "Jobs of a spender lock part of its limit.",
     "SpenderSet": "Another key may spend from a prepaid balance, up to a limit.",
     "StakeAdded": "A miner locked more stake.",
+    "Transfer": "Tokens went from one account to another.",
     "Unjailed": "A miner may work again.",
     "VoteCommitted": "A juror voted; what it said is hidden until all have.",
     "VoteRevealed": "A juror's vote was opened.",
