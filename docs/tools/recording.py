@@ -2,7 +2,8 @@
 
 It runs a command, notes when each line came, and writes an SVG whose lines appear in that order.
 Waits are shortened, so that the whole takes about as long as it is asked to, and folders of
-temporary files lose their names; nothing else is changed. It needs no player, and where motion is not wanted it shows the end.
+temporary files lose their names; nothing else is changed. It needs no player, and where motion is
+not wanted it shows the end.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def test_a_chat_shows_text_cost_route_and_a_receipt_that_says_the_same(
     row = pages.run(pages.gateway.ledger.request(receipt))
     assert row is not None and row.state == DONE
     assert row.cost_units == cost(row.tokens_in, row.tokens_out)
-    shown = pages.settings.show_token(row.cost_units)
-    assert found["cost"] == shown and shown in found["shown"]
+    shown = pages.settings.money(pages.settings.show_token(row.cost_units))
+    assert shown and found["cost"] == shown and shown in found["shown"]
     assert f"{row.tokens_out} tokens" in found["shown"]
     assert found["shown"].count("mnr_") == 3
     assert "not checked to the end" in found["verdict"]  # this chain cannot be asked

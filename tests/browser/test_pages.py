@@ -33,6 +33,7 @@ PATHS = (
     "/keys",
     "/wallet",
     "/network",
+    "/history",
     f"/miners/{ids.full(ids.Kind.MINER, MINERS[2])}",
     f"/earnings?owner={OWNER}",
     "/planner",

@@ -58,7 +58,7 @@ def test_every_command_of_the_quick_start_does_what_the_page_says(tmp_path: Path
     said = re.split(r"=== \d+\n", done.stdout)
     network, money, chat, batch, checked, openai, stopped, _ = said
     assert re.search(r"^gateway +http://127\.0\.0\.1:\d+", network, re.MULTILINE)
-    assert re.search(r"^wallet +100usd", money, re.MULTILINE)
+    assert re.search(r"^wallet +100.00 usd", money, re.MULTILINE)
     assert re.search(r"24 tokens · .* · [\d.]+usd · 0x.* → 0x.* → 0x.* · job_", chat)
     assert '"custom_id": "a"' in batch and '"custom_id": "b"' in batch and "paid" in batch
     assert "on chain      settled" in checked
