@@ -255,7 +255,7 @@ async def load_history(sources: PageSources, asked: PageRequest) -> history.Hist
     days = history.range_of(asked.query.get("days", ""))
     log = sources.require_log()
     found, miners = await asyncio.gather(
-        sources.kept(f"history {days}", lambda: log.history(days), fresh_s=5.0).get(),
+        sources.kept(f"history {days}", lambda: log.history(days), fresh_s=10.0).get(),
         sources.miners.get(),
     )
     progress = await log.progress()

@@ -18,7 +18,8 @@ _STAKE = {
     "Withdrawn": (-1, "amount"),
     "Slashed": (-1, "amount"),
 }
-_COUNTED = ("JobAcknowledged", "JobDelivered")
+#: What a job counted may be said so long before it is paid: windows are at most a week.
+_COUNTED_BEFORE_S = 14 * 86_400
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,14 @@ def read_history(db: sqlite3.Connection, days: int, now_s: int) -> History:
     (newest,) = db.execute("SELECT max(at_s) FROM block_time").fetchone()
     last = datetime.fromtimestamp(max(now_s, newest or 0), UTC).date()
     names = [str(last - timedelta(days=back)) for back in reversed(range(days))]
+    since_s = int(datetime.fromisoformat(names[0]).replace(tzinfo=UTC).timestamp())
+    tokens = _tokens(db, since_s - _COUNTED_BEFORE_S)
     sums = {name: dict[str, int]() for name in names}
     pay, jobs = dict[str, int](), dict[str, int]()
-    for day, _, event in _rows(db, "Escrow", ("Paid",)):
+    for day, _, event in _rows(db, "Escrow", ("Paid",), since_s):
         if (sum_ := sums.get(day)) is None:
             continue
-        took = _tokens(db, event["job"])
+        took = tokens.get(event["job"].lower(), (0, 0))
         _add(sum_, jobs=1, tokens_in=took[0], tokens_out=took[1])
         _add(sum_, paid=sum(map(int, event["payNano"])))
         _add(sum_, fees=int(event["matcherNano"]) + int(event["protocolNano"]))
@@ -104,29 +107,33 @@ def _add(sums: dict[str, int], **amounts: int) -> None:
 
 
 def _rows(
-    db: sqlite3.Connection, contract: str, names: tuple[str, ...]
+    db: sqlite3.Connection, contract: str, names: tuple[str, ...], since_s: int = 0
 ) -> Iterator[tuple[str, str, Any]]:
     """(day, name, arguments) of events whose block's time is known, oldest first."""
     marks = ",".join("?" * len(names))
     rows = db.execute(
         "SELECT date(t.at_s, 'unixepoch'), e.name, e.args FROM event e "
         "JOIN block_time t ON t.block = e.block "
-        f"WHERE e.contract = ? AND e.name IN ({marks}) ORDER BY e.id",
-        (contract, *names),
+        f"WHERE e.contract = ? AND e.name IN ({marks}) AND t.at_s >= ? ORDER BY e.id",
+        (contract, *names, since_s),
     )
     for day, name, args in rows:
         yield day, name, json.loads(args)
 
 
-def _tokens(db: sqlite3.Connection, job: str) -> tuple[int, int]:
-    """The most that was counted of a job: on chain, or by the Ack that it ended with."""
-    marks = ",".join("?" * len(_COUNTED))
-    found = db.execute(
-        "SELECT json_extract(e.args, '$.tokensIn'), json_extract(e.args, '$.tokensOut') "
-        "FROM subject s JOIN event e ON e.id = s.event_id "
-        f"WHERE s.subject = ? AND e.name IN ({marks}) UNION ALL "
-        "SELECT a.tokens_in, a.tokens_out FROM subject s JOIN last_ack a "
-        "ON a.event_id = s.event_id WHERE s.subject = ?",
-        (job.lower(), *_COUNTED, job.lower()),
-    ).fetchall()
-    return max((row[0] for row in found), default=0), max((row[1] for row in found), default=0)
+def _tokens(db: sqlite3.Connection, since_s: int) -> dict[str, tuple[int, int]]:
+    """The most that was counted, by job: on chain, or by the Ack that a job ended with."""
+    rows = db.execute(
+        "SELECT s.subject, json_extract(e.args, '$.tokensIn'), json_extract(e.args, '$.tokensOut') "
+        "FROM event e JOIN block_time t ON t.block = e.block JOIN subject s ON s.event_id = e.id "
+        "WHERE e.name IN ('JobAcknowledged', 'JobDelivered') AND t.at_s >= ? UNION ALL "
+        "SELECT s.subject, a.tokens_in, a.tokens_out FROM last_ack a "
+        "JOIN event e ON e.id = a.event_id JOIN block_time t ON t.block = e.block "
+        "JOIN subject s ON s.event_id = e.id WHERE t.at_s >= ?",
+        (since_s, since_s),
+    )
+    found = dict[str, tuple[int, int]]()
+    for subject, tokens_in, tokens_out in rows:
+        before = found.get(subject, (0, 0))
+        found[subject] = max(before[0], tokens_in), max(before[1], tokens_out)
+    return found
