@@ -17,6 +17,7 @@ PARTS = (
     "pages",
     "loads",
     "help",
+    "first",
 )
 
 if __name__ == "__main__":

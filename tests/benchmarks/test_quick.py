@@ -39,6 +39,7 @@ PARTS = {
         "formats",
         "agents",
         "pages",
+        "first",
     ),
     "engine": (
         "decode",
