@@ -1,11 +1,14 @@
 """Does a stage report its progress by lines when there is no terminal?"""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from core.protocol.errors import Interrupted
-from core.runtime.commands.console import GlobalOptions, Run, StageProgress
+from core.protocol.units import money_for_people
+from core.runtime.commands.console import GlobalOptions, Run, StageProgress, _as_table
 from core.runtime.folders import Folders
 
 
@@ -79,3 +82,17 @@ async def test_what_is_followed_is_said_again_only_when_it_is_another_one(tmp_pa
         await run.follow(look, every_s=0.0)
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["result"] for line in said] == [[1], [1, 2]]
+
+
+def test_money_is_aligned_and_everything_else_is_as_it_was():
+    rows = [
+        {"name": "a", "paid": "0.007913usd", "memory": "2GiB"},
+        {"name": "b", "paid": "1234567.5usd", "memory": "10usdish"},
+        {"name": "c", "paid": None, "memory": ""},
+    ]
+    screen = Console(width=60, file=io.StringIO(), no_color=True)
+    screen.print(_as_table(rows, money_for_people))
+    lines = screen.file.getvalue().splitlines()
+    ends = [line.index("usd ") for line in lines[1:3]]
+    assert "0.0079 usd" in lines[1] and "1,234,567.50 usd" in lines[2]
+    assert len(set(ends)) == 1 and "2GiB" in lines[1] and "10usdish" in lines[2]
