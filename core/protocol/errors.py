@@ -187,7 +187,7 @@ class ContextTooLong(UsageError):
             f"the prompt of {least}{prompt_tokens} tokens does not fit",
             why=f"{prompt_tokens} prompt + {max_new_tokens} new tokens exceed the context of "
             f"{context_tokens} by {prompt_tokens + max_new_tokens - context_tokens}",
-            next_step=f"shorten the prompt to {room} tokens or lower --max-tokens",
+            next_step=f"shorten the prompt to {room} tokens, or lower max_tokens (--max-tokens)",
             prompt_tokens=prompt_tokens,
             max_new_tokens=max_new_tokens,
             context_tokens=context_tokens,
