@@ -257,3 +257,15 @@ def test_a_charge_is_written_with_what_it_is_for(path: Path) -> None:
     store.put_charges(job.job_id, {0: 8, 2: 2**40})
     assert store.charges(job.job_id) == {0: 8, 2: 2**40}
     store.close()
+
+
+def test_a_dead_programs_submission_becomes_one_others_and_no_second_ones(path: Path) -> None:
+    store, other = ClientStore(path), ClientStore(path)
+    store.add_submission("sub", "nightly", "dead")
+    assert store.adopt_submission("sub", "dead", "first")
+    assert not other.adopt_submission("sub", "dead", "second")
+    assert not other.adopt_submission("none", "dead", "second")
+    known = other.submission("sub")
+    assert known is not None and known.keeper == "first"
+    store.close()
+    other.close()
