@@ -72,8 +72,8 @@ class Processes:
                     entry["name"],
                     entry["pid"],
                     Path(entry["log"]),
-                    tuple(entry["command"]),
-                    tuple(entry["environ"].items()),
+                    tuple(entry.get("command", ())),  # an older version's list has neither
+                    tuple(entry.get("environ", {}).items()),
                 )
                 processes._running[running.name] = running
         return processes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -84,13 +84,11 @@ async def locks_of(sources: PageSources) -> list[wallet.Lock]:
     """What unfinished jobs hold, by the log."""
     if sources.log is None:
         return []
-    locks = []
-    for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE):
-        if nano := int(event.args["maxNano"]):
-            job, units = str(event.args["job"]), covering_units(nano)
-            back_by_s = await _back_by_s(sources, job)
-            locks.append(wallet.Lock(job, units, event.block, event.at_s, back_by_s))
-    return locks
+    return [
+        wallet.Lock(str(event.args["job"]), covering_units(nano), event.block, event.at_s)
+        for event in await sources.log.open_locks(sources.gateway.payer, limit=PAGE)
+        if (nano := int(event.args["maxNano"]))
+    ]
 
 
 async def _back_by_s(sources: PageSources, job: str) -> int | None:
@@ -510,13 +508,14 @@ async def load_wallet(sources: PageSources, asked: PageRequest) -> wallet.Wallet
             payer, tuple(wallet.MOVES), before=asked.before, limit=PAGE
         )
     held, locks = await sources.balances.get(), await locks_of(sources)
+    dated = [replace(one, back_by_s=await _back_by_s(sources, one.job_id)) for one in locks]
     found = held.value
     return wallet.WalletPage(
         card=await _wallet_card(sources, held, locks),
         thawing_units=None if found is None else found.thawing,
         thaw_ready_at=0 if found is None else found.thaw_ready_at,
         credit_units=None if found is None else found.credit,
-        locks=tuple(locks),
+        locks=tuple(dated),
         movements=tuple(map(wallet.movement, events)),
         next_before=_next_before(events, PAGE),
         escrow=sources.chain.addresses["Escrow"] if sources.chain else "",

@@ -215,13 +215,14 @@ async def cancel_job(run: Run, typed: str) -> Ended:
             run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
             await _interrupt(settings, row, pid)
             return await _settled(context, row)
-        if state is JobState.MATCHED and left_s + await _delay_s(context) >= 0:
+        delay_s = await _delay_s(context)
+        if state is JobState.MATCHED and left_s + delay_s >= 0:
             with closing(open_store(settings)) as store:
                 if is_left(settings, store, row):
                     run.confirm("End it?", {"job": name, "by": "paying here for what came"})
                     await settle_left(context, signer, store, row)
                     return await _settled(context, row)
-        function = _way_out(name, state, left_s, await _delay_s(context))
+        function = _way_out(name, state, left_s, delay_s)
         said = (found.order, list(found.plan)) if function == "expire" else (found.order,)
         await context.chain.simulate(signer.address, "TaskRegistry", function, *said)
         run.confirm(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from client.context import model_name
 from client.dashboard.sources.cached import Cached
 from client.dashboard.sources.chain_log import ChainLog, LoggedEvent
-from client.dashboard.sources.uptime import Uptime
+from client.dashboard.sources.uptime import LOOK_EVERY_S, Uptime
 from client.wallet import Balances, balances
 from core.chain.chain import CONTRACTS
 from core.chain.rpc import RpcChain
@@ -195,7 +195,10 @@ class PageSources:
 
     async def uptimes(self, days: int) -> dict[str, float]:
         """Shares of the last days by model id and operator; nothing where none were counted."""
-        return {} if self.uptime is None else await self.uptime.shares(days)
+        if (uptime := self.uptime) is None:
+            return {}
+        name, shares = f"uptime {days}", lambda: uptime.shares(days)
+        return (await self.kept(name, shares, fresh_s=LOOK_EVERY_S).get()).value or {}
 
     async def _there(self) -> list[str] | None:
         """Machines that serve and models that all layers are held of; None: nobody says."""

@@ -140,14 +140,13 @@ def ring_stages(
     boxes, found = list(_route_boxes(stages, known, short_miner)), []
     for stage, box in zip(stages, boxes, strict=True):
         miner = known.get(str(stage["operator"]).lower()) or {}
-        slots = int(miner.get("maxRequests") or 0)
         found.append(
             RingStage(
                 name=box.name,
                 href=box.href,
                 layers=span_of(box.start, box.end),
                 memory=size(int(miner.get("memoryBytes") or 0) or None),
-                load=int(miner.get("activeRequests") or 0) / slots if slots else 0.0,
+                load=box.load or 0.0,
                 kind=box.kind,
                 link_ms=box.link_ms,
             )

@@ -52,7 +52,7 @@ class Lock:
     amount_units: int
     block: int
     at_s: int | None
-    back_by_s: int | None  # when what is not used returns at the latest; None: not known
+    back_by_s: int | None = None  # when what is not used returns at the latest; None: not known
 
 
 @dataclass(frozen=True)

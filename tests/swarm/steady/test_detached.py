@@ -34,10 +34,7 @@ async def test_a_detached_submission_is_followed_and_fetched_by_its_job(world: W
 async def test_a_detached_submission_is_ended_by_cancelling_its_job_and_pays_for_what_came(
     world: World,
 ) -> None:
-    lines = [prompt("e", "Tell me everything.", LONG)]
-    done, _ = await world.submit(world.requests("endless", lines), "--detach")
-    (job,) = done.result["jobs"]
-    await _has_text(done, "e")
+    done, job, _ = await _begun(world, "endless", "e")
     await world.run("requester-1", "client", "jobs", "cancel", job, "--yes", "--json")
     (seen,) = await world.jobs_of(done.result)
     seen = await world.ended(seen.job_id, JobState.SETTLED)
@@ -49,10 +46,7 @@ async def test_a_detached_submission_is_ended_by_cancelling_its_job_and_pays_for
 async def test_what_a_killed_submission_left_is_paid_by_cancelling_its_job(
     world: World,
 ) -> None:
-    lines = [prompt("k", "Tell me everything.", LONG)]
-    done, _ = await world.submit(world.requests("killed", lines), "--detach")
-    (job,) = done.result["jobs"]
-    await _has_text(done, "k")
+    done, job, _ = await _begun(world, "killed", "k")
     os.killpg(os.getpgid(done.result["pid"]), signal.SIGKILL)
     await world.run("requester-1", "client", "jobs", "cancel", job, "--yes", "--json")
     (seen,) = await world.jobs_of(done.result)
@@ -65,10 +59,7 @@ async def test_what_a_killed_submission_left_is_paid_by_cancelling_its_job(
 async def test_a_killed_submissions_lines_are_paid_for_before_they_are_asked_again(
     world: World,
 ) -> None:
-    file = world.requests("again", [prompt("r", "Tell me a little.", LONG)])
-    done, _ = await world.submit(file, "--detach")
-    (job,) = done.result["jobs"]
-    await _has_text(done, "r")
+    done, job, file = await _begun(world, "again", "r")
     os.killpg(os.getpgid(done.result["pid"]), signal.SIGKILL)
     out = world.folder / "asked-again"
     said = ("requester-1", "client", "jobs", "retry-failed", job, str(file), "--yes", "--json")
@@ -78,8 +69,11 @@ async def test_a_killed_submissions_lines_are_paid_for_before_they_are_asked_aga
     await world.ended(seen.job_id, JobState.SETTLED)
 
 
-async def _has_text(done: Done, name: str) -> None:
-    """Until the log of a detached program has text of its only answer."""
+async def _begun(world: World, folder: str, name: str) -> tuple[Done, str, Path]:
+    """A detached submission whose only answer has begun, its job and its file."""
+    file = world.requests(folder, [prompt(name, "Tell me everything.", LONG)])
+    done, _ = await world.submit(file, "--detach")
+    (job,) = done.result["jobs"]
     log = Path(done.result["log"])
 
     def said_so_far() -> list[str]:
@@ -89,6 +83,7 @@ async def _has_text(done: Done, name: str) -> None:
         return any(line.startswith(f"  {name} ") for line in said_so_far())
 
     await until(has_text, within_s=WITHIN_S, what="an answer has begun")
+    return done, job, file
 
 
 async def test_replicas_that_would_share_a_machine_are_refused(world: World) -> None:
