@@ -50,9 +50,10 @@ async def test_an_interrupted_demo_leaves_no_process_and_no_port(tmp_path: Path)
 
         async def far_enough() -> bool:
             assert demo.returncode is None, await said
-            return len(started(tmp_path)) >= moment
+            begun = len(started(tmp_path)) >= moment
+            return begun and bool(listening_ports(mentioning(str(tmp_path))))
 
-        await until(far_enough, within_s=150, what=f"{moment} programs of the demo run")
+        await until(far_enough, within_s=150, what=f"{moment} programs run and one listens")
         await asyncio.sleep(later_s)
         processes = mentioning(str(tmp_path))
         ports = listening_ports(processes)
