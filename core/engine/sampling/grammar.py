@@ -228,5 +228,5 @@ def _multiples(part: Any) -> Iterator[int | float]:
 def _numerator(value: float) -> int:
     try:
         return abs(Decimal(str(value)).as_integer_ratio()[0]) or 1
-    except (ValueError, OverflowError):
+    except (ValueError, ArithmeticError):  # true is a number to Python, and none to Decimal
         raise GrammarInvalid("a multipleOf is not a finite number") from None

@@ -291,6 +291,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "multipleOf",
     ),
     "not a multiple": ('{"type": "number", "multipleOf": 1e999}', "finite"),
+    "a truth as a multiple": ('{"type": "number", "multipleOf": true}', "finite"),
     "many alternatives": (
         json.dumps(
             {"allOf": [{"anyOf": [{"pattern": f"a{i}{j}"} for j in range(9)]} for i in range(9)]}
