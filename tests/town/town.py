@@ -15,7 +15,7 @@ from client.orders.matcher_api import Goes
 from client.orders.orders import OrderTerms, Prompt
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
-from core.engine.weights.weights import model_manifest
+from core.engine.weights.weights import weight_roots
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError, NoCapacity
@@ -44,10 +44,10 @@ class Town:
 
     def __init__(self, folder: Path, model_dir: Path) -> None:
         self.folder, self.model_dir = folder, model_dir
-        self.spec, manifest = spec_of(model_dir), model_manifest(model_dir)
+        self.spec, weights = spec_of(model_dir), weight_roots(model_dir)
         self.chain = FakeChain(
             models={signing.model_id(self.spec): self.spec},
-            shard_root_of=lambda *span: commit.to_hex(manifest.shard_root(*span)),
+            shard_root_of=lambda *span: commit.to_hex(weights.shard_root(*span)),
         )
         self.machines: list[Machine] = []
         self.matches: list[Match] = []
@@ -68,10 +68,10 @@ class Town:
             for i in range(len(cuts))
         ]
         self._born += len(cuts)
-        self.machines += new
         async with asyncio.TaskGroup() as group:
             for machine, cut in zip(new, cuts, strict=True):
                 group.create_task(machine.start(t.LayerRange(*cut), **prices, **options))
+        self.machines += new  # once they listen: a plan may be made meanwhile
         return self.machines
 
     def tend(self) -> None:

@@ -106,7 +106,8 @@ async def test_lines_wait_for_a_machine_that_is_away(village: Village, model_dir
                     await asyncio.sleep(0.05)
         await village.replace(lost)
         batch = await ended(gateway, secret, name)
-        assert batch["status"] == "completed" and batch["request_counts"]["completed"] == LINES
+        assert batch["status"] == "completed", batch
+        assert batch["request_counts"]["completed"] == LINES
         assert await check_answers(gateway, secret, batch, model_dir) == LINES
         charged, taken = await accounts(village, gateway)
         assert charged == taken
