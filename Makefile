@@ -55,7 +55,7 @@ $(VENV)/.warmed: $(VENV)/.installed
 	@touch $@
 
 # Once: a devnet registers the model, which measures whether honest machines keep its tolerances.
-$(VENV)/.weighed: devnet/models/calibration.json | model
+$(VENV)/.weighed: core/dispute/registration/calibration.json | model
 	@$(BIN)/python -m devnet.models.registering
 	@touch $@
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from core.models import commands as models_commands
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ app = App("auditor", help="Re-run what you doubt, and take a liar's stake on cha
 jury = app.group("jury", help="Stake, and judge other people's disputes.")
 disputes = app.group("disputes", help="Disputes on chain.")
 audits = app.group("audits", help="What `auditor watch` has found.")
+models_commands.mount(app.group("models", models_commands.HELP, bare="ls"))
 canaries = app.group("canaries", help="Requests whose answer is known beforehand.")
 
 JobArgument = Annotated[str, Argument(help="Job or receipt: id or prefix.")]
@@ -341,6 +343,7 @@ def _results() -> Results:
     from client.disputes import game_record
 
     return {
+        **models_commands.printed(),
         "canaries mix": (canaries.CanariesMixed,),
         "canaries check": (list[canaries.Canary],),
         "audits ls": (list[watch_service.Audited],),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from client.options import KeyOptions, MaxCost, OrderOptions, PriceCap, SamplingOptions
+from core.models import commands as models_commands
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ app = App("client", help="Buy inference from your own wallet and keep a receipt 
 wallet = app.group("wallet", help="Keys, and the prepaid balance.")
 jobs = app.group("jobs", help="What you submitted and what came of it.")
 receipts = app.group("receipts", help="What stages signed for your answers.")
+models = app.group("models", models_commands.HELP, bare="offers")
+models_commands.mount(models)
 miners = app.group("miners", help="Who serves what now.")
 keys = app.group("keys", help="Who may use your gateway, and within which limits.")
 
@@ -465,14 +468,53 @@ class Sort(StrEnum):
     TRUST = "trust"
 
 
-@app.command()
-async def models(
+@models.command("offers")
+async def models_offers(
     run: Run, sort: Annotated[Sort | None, Option(help="Which come first.")] = None
 ) -> None:
     """What is served now, at which price, how fast, and by how many."""
     from client.commands.ask.offers import list_models
 
     run.emit(await list_models(run.settings, sort.value if sort else None))
+
+
+@models.command("publish")
+async def models_publish(
+    run: Run,
+    source: Annotated[str, Argument(help="A folder, or PUBLISHER/REPOSITORY of a model hub.")],
+    name: Annotated[str, Option(help="What it is called after your address; else its own.")] = "",
+    revision: Annotated[str, Option(help="Of the repository: branch, tag or commit.")] = "main",
+    licence: Annotated[str, Option(help="Else what its README states.")] = "",
+    numerics: Annotated[str, Option(help="What machines compute it in.")] = "float32",
+    at: Annotated[
+        list[str] | None, Option(help="Where its files are: hf://, https:// or file://.")
+    ] = None,
+    jury: Annotated[bool, Option("--jury", help="Without a program: juries judge alone.")] = False,
+) -> None:
+    """Publish a model: hash it, promise its tolerances, register it, give it a name."""
+    from client.commands.publish.publish import Wanted, publish
+
+    places = tuple(at or ())
+    wanted = Wanted(source, name, revision, licence, numerics, places, by_jury=jury)
+    run.emit(await publish(run, wanted))
+
+
+@models.command("share", daemon=True)
+async def models_share(
+    run: Run,
+    folder: Annotated[Path, Argument(help="A published folder, or a model pulled as a whole.")],
+    listen: Annotated[str, Option(help="HOST:PORT; port 0 takes a free one.")] = "127.0.0.1:0",
+) -> None:
+    """Serve a published model's files over HTTP until interrupted, for machines that pull them."""
+    from client.commands.publish.share import SharedModel, host_and_port, sharing
+    from core.runtime.http_server import STRANGERS, HttpServer
+
+    application, files = sharing(folder)
+    host, port = host_and_port(listen)
+    async with HttpServer(application, host, port, limits=STRANGERS) as server:
+        shared = SharedModel(str(folder), server.url + "/", files)
+        run.emit(shared, human=f"sharing {files} files at {shared.url}")
+        await server.wait()
 
 
 @miners.command("ls")
@@ -516,6 +558,7 @@ def _results() -> Results:
     from client.commands.ask import detach, job_follow, job_list, offers, receipts
     from client.commands.ask import submit as submitting
     from client.commands.judge import dispute_results
+    from client.commands.publish import publish, share
     from client.commands.wallet import allow as spender
     from client.commands.wallet import balance as holdings
     from client.commands.wallet import wallets, withdraw
@@ -552,7 +595,10 @@ def _results() -> Results:
         "keys set": (commands.ShownKey,),
         "keys usage": (list[commands.KeyUse],),
         "keys revoke": (commands.ShownKey,),
-        "models": (list[offers.ModelOffer],),
+        **models_commands.printed(),
+        "models offers": (list[offers.ModelOffer],),
+        "models publish": (publish.PublishedModel,),
+        "models share": (share.SharedModel,),
         "miners ls": (list[offers.MinerOffer],),
         "miners show": (offers.Miner,),
         "dispute": (dispute_results.PlayedDispute, dispute_results.JuryDispute),

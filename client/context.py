@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from client.orders.matcher_api import MatcherApi
 from client.records.store import ClientStore
 from core.chain.chain import Chain
 from core.chain.rpc import RpcChain
-from core.engine.weights.store import resolve_model
-from core.protocol import ids
-from core.protocol.errors import IdInvalid, ModelMissing, ModelUnknown
+from core.engine.weights.store import find_model
+from core.models.names import local_id, model_id_of, spec_of
+from core.protocol.errors import ModelMissing
 from core.protocol.types import ModelSpec
 from core.runtime.commands.debug import record_transaction
 from core.runtime.settings import Settings
@@ -44,15 +42,19 @@ class Model:
 
     def folder(self, settings: Settings) -> Path:
         """Its files here. Raises ModelMissing."""
-        return model_folder(self.name, settings)
+        return model_folder(self.name, settings, self.model_id)
 
 
-def model_folder(name: str, settings: Settings) -> Path:
-    """Where a named model's files are: the configured cache, then the user's."""
-    try:
-        return resolve_model(name, settings.folders.cache)
-    except ModelMissing:
-        return resolve_model(name)
+def model_folder(name: str, settings: Settings, model_id: str | None = None) -> Path:
+    """Where a model's files are, all or some of them. Raises ModelMissing."""
+    found = find_model(name, model_id or local_id(name, settings), settings.folders.cache)
+    if found is None:
+        raise ModelMissing(
+            f"nothing of model '{name}' is on this machine",
+            why="neither its own files nor the tokenizer are here",
+            next_step=f"fetch what is needed: `models pull {name}`",
+        )
+    return found
 
 
 def open_store(settings: Settings) -> ClientStore:
@@ -76,20 +78,9 @@ class Context:
         return open_store(self.settings)
 
     async def model(self, typed: str) -> Model:
-        """A model by name or id. Raises ModelUnknown, listing the known names."""
-        known = self.settings.network.models
-        model_id = known.get(typed) or _model_id(typed, known.values())
-        if model_id is None:
-            raise ModelUnknown(
-                f"no model '{typed}' on network {self.settings.network.name}",
-                f"known: {', '.join(sorted(known)) or 'none'}",
-                next_step="list them: `client models`",
-            )
-        if not await self.chain.read("ModelRegistry", "exists", model_id):
-            where = f"on chain {self.chain.chain_id}"
-            raise ModelUnknown(f"model {model_id} is not registered", where)
-        found = await self.chain.read("ModelRegistry", "specOf", model_id)
-        spec = msgspec.convert(found, ModelSpec)
+        """A model by a short name, PUBLISHER/NAME or id. Raises ModelUnknown."""
+        model_id = await model_id_of(self.chain, typed, self.settings)
+        spec = await spec_of(self.chain, model_id)
         return Model(model_name(model_id, self.settings) or typed, model_id, spec)
 
 
@@ -97,18 +88,6 @@ def model_name(model_id: str, settings: Settings) -> str | None:
     """A model's name in the network file."""
     names = settings.network.models.items()
     return next((name for name, known in names if known.lower() == model_id.lower()), None)
-
-
-def _model_id(typed: str, known: Iterable[str]) -> str | None:
-    """A whole 0x id, or the known one that a printed form or a prefix of it means."""
-    try:
-        if typed.startswith("0x"):
-            return "0x" + ids.raw_id(typed).hex()
-        if typed.startswith(f"{ids.Kind.MODEL.value}_"):
-            return ids.find(ids.Kind.MODEL, typed, known, lambda model_id: model_id)
-    except IdInvalid:
-        pass
-    return None
 
 
 @asynccontextmanager

@@ -8,4 +8,5 @@
 `batching/`  which waiting steps a stage computes next
 `engine/`    tokens into activations and activations into tokens
 `dispute/`   how a lie is proven: the trace, the game, the referee
+`models/`    a model's life between strangers: published, pulled, held to the chain
 """

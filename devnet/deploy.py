@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.chain.chain import CONTRACTS
 from core.chain.rpc import RpcChain, predict_address
-from core.engine.weights.shape import describe_model
-from core.engine.weights.weights import model_manifest
-from core.protocol import signing
+from core.models.publication import program_to_publish, publication_of
+from core.models.registering import give_name, register
 from core.protocol.signing import DigestSigner
-from core.protocol.types import ModelSpec
-from devnet.models.model_spec import spec_of_folder
-from devnet.models.registering import registered_program
 
 if TYPE_CHECKING:
     from core.dispute.play.program import ModelProgram
@@ -152,44 +147,22 @@ async def deploy(
     return dict(chain.addresses)
 
 
-def model_spec(model_dir: Path, program: ModelProgram | None = None) -> ModelSpec:
-    """What the chain calls this model folder, with its (or the devnet's) program as its profile.
-
-    The head is charged as many layer units as its weights take layers' worth; the embedding, a
-    look-up, counts one.
-    """
-    shape = describe_model(model_dir)
-    program = program or registered_program(model_dir)
-    return spec_of_folder(
-        model_dir,
-        head_units=max(1, round(shape.head_bytes / shape.layer_bytes)),
-        numerics_profile=program.numerics_profile if program else signing.name_hash("fp32"),
-    )
-
-
 async def register_model(
     chain: RpcChain,
     signer: DigestSigner,
     model_dir: Path,
     program: ModelProgram | None = None,
     effort: SearchEffort | None = None,
+    *,
+    name: str = "",
 ) -> str:
-    """Register the model and store its program unless they are; returns the model's id.
+    """Publish a folder as `client models publish` does, with this or its calibrated program.
 
-    Before anything is sent it is measured whether honest machines keep the program's T on these
-    weights; `effort` is that of the search for rows. Raises ModelUnsupported where they do not.
+    Returns the model's id. Raises ModelUnsupported where honest machines cannot keep the program's
+    tolerances on these weights.
     """
-    from core.dispute.registration.weigh import REGISTERING, check_weights
-
-    program = program or registered_program(model_dir)
-    spec = model_spec(model_dir, program)
-    model_id = signing.model_id(spec)
-    is_there = await chain.read("ModelRegistry", "exists", model_id)
-    if program and not is_there:
-        await asyncio.to_thread(check_weights, model_dir, program, effort or REGISTERING)
-    if program and not await chain.read("ProgramStore", "has", spec.numerics_profile):
-        await chain.transact(signer, "ProgramStore", "store", program.program.to_bytes())
-    if not is_there:
-        roots = ["0x" + root.hex() for root in model_manifest(model_dir).roots]
-        await chain.transact(signer, "ModelRegistry", "register", spec, roots)
+    found = publication_of(model_dir, program=program or program_to_publish(model_dir))
+    model_id = await register(chain, signer, found, effort)
+    if name:
+        await give_name(chain, signer, model_id, name, [model_dir.as_uri()])
     return model_id

@@ -121,7 +121,9 @@ class Devnet:
             if party in FUNDS:
                 address = self.addresses[party]
                 await chain.transact(deployer, "TestUSD", "mint", address, FUNDS[party])
-        self.model_id = await register_model(chain, deployer, self.model_folder, effort=self.effort)
+        self.model_id = await register_model(
+            chain, deployer, self.model_folder, effort=self.effort, name=self.model
+        )
         self.write_network_file()
         for party in self.parties:
             self.write_home(party, {"client": self._client_section})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from core.models import commands as models_commands
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 app = App("miner", help="Serve layers of a model and earn.")
 stake_commands = app.group("stake", help="Add, withdraw and show stake.")
 operator_commands = app.group("operator", help="The key that signs work and cannot withdraw.")
+models_commands.mount(app.group("models", models_commands.HELP, bare="ls"))
 dispute_commands = app.group("disputes", help="Accusations against this miner.")
 
 LEFT_WITHIN_S = 20.0
@@ -487,6 +489,7 @@ def _results() -> Results:
     from miner.commands import results as r
 
     return {
+        **models_commands.printed(),
         "init": (r.Initialised,),
         "bench": (r.Bench,),
         "quote": (r.Profit, list[r.PaperRow]),

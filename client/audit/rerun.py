@@ -101,10 +101,10 @@ class ShardSource:
 
     def shard_root(self, stage: Stage) -> str:
         """The commitment to our own copy of a stage's weights, 0x hex."""
-        from core.engine.weights.weights import model_manifest
+        from core.engine.weights.weights import weight_roots
         from core.protocol.commit import to_hex
 
-        return to_hex(model_manifest(self.model_dir).shard_root(stage.layer_from, stage.layer_to))
+        return to_hex(weight_roots(self.model_dir).shard_root(stage.layer_from, stage.layer_to))
 
     @property
     def numerics(self) -> str:

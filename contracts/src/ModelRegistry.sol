@@ -7,10 +7,16 @@ import {IModelRegistry} from "./interfaces/IModelRegistry.sol";
 import {ShaTree} from "./libraries/ShaTree.sol";
 import {ModelId} from "./types/Ids.sol";
 
-/// Which weights does a model id stand for? Specification and roots, checked once. No owner.
+/// Which weights does a model id stand for, and what do people call it? Specification and roots
+/// are checked once, a name means one model for ever. No owner.
 contract ModelRegistry is IModelRegistry {
     mapping(ModelId id => ModelSpec) private _specs;
     mapping(ModelId id => bytes32[]) private _roots; // [embed, layer 0 … L−1, head]
+    mapping(ModelId id => address) public registrarOf;
+    mapping(address publisher => mapping(bytes32 nameHash => ModelId id)) private _named;
+
+    uint256 private constant MOST_NAME_BYTES = 64;
+    uint256 private constant MOST_PLACES = 16;
 
     function register(ModelSpec calldata spec, bytes32[] calldata roots)
         external
@@ -31,7 +37,23 @@ contract ModelRegistry is IModelRegistry {
 
         _specs[id] = spec;
         _roots[id] = roots;
+        registrarOf[id] = msg.sender;
         emit ModelRegistered(id, msg.sender, spec.layers, spec.weightsRoot);
+    }
+
+    function publish(ModelId id, string calldata name, string[] calldata places) external {
+        _known(id);
+        if (!_isName(bytes(name))) revert NameInvalid(name);
+        if (places.length > MOST_PLACES) revert PlacesTooMany(places.length, MOST_PLACES);
+        bytes32 key = keccak256(bytes(name));
+        ModelId named = _named[msg.sender][key];
+        if (ModelId.unwrap(named) == 0) _named[msg.sender][key] = id;
+        else if (ModelId.unwrap(named) != ModelId.unwrap(id)) revert NameTaken(named);
+        emit ModelPublished(id, msg.sender, name, places);
+    }
+
+    function idOf(address publisher, string calldata name) external view returns (ModelId) {
+        return _named[publisher][keccak256(bytes(name))];
     }
 
     function exists(ModelId id) public view returns (bool) {
@@ -79,6 +101,19 @@ contract ModelRegistry is IModelRegistry {
     function _known(ModelId id) private view returns (ModelSpec storage spec) {
         spec = _specs[id];
         if (spec.layers == 0) revert ModelUnknown(id);
+    }
+
+    /// 1 to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first, no two dots on end: one that
+    /// no other can be mistaken for, and that is a safe name of a folder.
+    function _isName(bytes calldata text) private pure returns (bool) {
+        if (text.length == 0 || text.length > MOST_NAME_BYTES) return false;
+        for (uint256 i; i < text.length; ++i) {
+            bytes1 c = text[i];
+            if ((c >= "a" && c <= "z") || (c >= "0" && c <= "9")) continue;
+            if (i == 0 || (c != "." && c != "_" && c != "-")) return false;
+            if (c == "." && text[i - 1] == ".") return false;
+        }
+        return true;
     }
 
     function _isShapeValid(ModelSpec calldata spec) private pure returns (bool) {

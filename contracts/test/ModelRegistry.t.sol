@@ -173,4 +173,83 @@ contract ModelRegistryTest is Test {
         ModelId id = models.register(specOf(layers), rootsOf(layers));
         vm.assertTrue(models.exists(id));
     }
+
+    function places(uint256 count) private pure returns (string[] memory found) {
+        found = new string[](count);
+        for (uint256 i; i < count; ++i) {
+            found[i] = "https://models.example/tuned/";
+        }
+    }
+
+    function test_publish_aName_isOneModelsForEver() public {
+        ModelId id = models.register(specOf(4), rootsOf(4));
+        ModelId other = models.register(specOf(5), rootsOf(5));
+        vm.assertEq(models.registrarOf(id), address(this));
+        vm.assertEq(ModelId.unwrap(models.idOf(address(this), "tuned-2.5_b")), bytes32(0));
+        vm.expectEmit(address(models));
+        emit IModelRegistry.ModelPublished(id, address(this), "tuned-2.5_b", places(2));
+        models.publish(id, "tuned-2.5_b", places(2));
+        vm.assertEq(ModelId.unwrap(models.idOf(address(this), "tuned-2.5_b")), ModelId.unwrap(id));
+
+        vm.expectRevert(abi.encodeWithSelector(IModelRegistry.NameTaken.selector, id));
+        models.publish(other, "tuned-2.5_b", places(1));
+        models.publish(id, "tuned-2.5_b", places(0)); // other places of the same model
+        models.publish(id, "another-name", places(1));
+        vm.assertEq(ModelId.unwrap(models.idOf(address(this), "another-name")), ModelId.unwrap(id));
+    }
+
+    function test_publish_namesOfTwoPublishers_areApart() public {
+        ModelId id = models.register(specOf(4), rootsOf(4));
+        ModelId other = models.register(specOf(5), rootsOf(5));
+        models.publish(id, "tuned", places(1));
+        vm.prank(address(0xBEEF));
+        models.publish(other, "tuned", places(1));
+        vm.assertEq(ModelId.unwrap(models.idOf(address(this), "tuned")), ModelId.unwrap(id));
+        vm.assertEq(ModelId.unwrap(models.idOf(address(0xBEEF), "tuned")), ModelId.unwrap(other));
+    }
+
+    function test_publish_ofWhatIsNotRegistered_reverts() public {
+        ModelId id = ModelId.wrap(keccak256("nothing"));
+        vm.expectRevert(abi.encodeWithSelector(IModelRegistry.ModelUnknown.selector, id));
+        models.publish(id, "tuned", places(1));
+    }
+
+    function test_publish_badNames_revert() public {
+        ModelId id = models.register(specOf(4), rootsOf(4));
+        string[12] memory bad = [
+            "",
+            ".tuned",
+            "-tuned",
+            "_tuned",
+            "Tuned",
+            "tuned ",
+            "a/b",
+            "a..b",
+            unicode"tunéd",
+            "tuned\n",
+            string(new bytes(1)),
+            string(new bytes(65))
+        ];
+        for (uint256 i; i < bad.length; ++i) {
+            vm.expectRevert(abi.encodeWithSelector(IModelRegistry.NameInvalid.selector, bad[i]));
+            models.publish(id, bad[i], places(1));
+        }
+        bytes memory long = new bytes(65);
+        for (uint256 i; i < 65; ++i) {
+            long[i] = "a";
+        }
+        vm.expectRevert(abi.encodeWithSelector(IModelRegistry.NameInvalid.selector, string(long)));
+        models.publish(id, string(long), places(1));
+        assembly ("memory-safe") {
+            mstore(long, 64)
+        }
+        models.publish(id, string(long), places(1));
+    }
+
+    function test_publish_tooManyPlaces_reverts() public {
+        ModelId id = models.register(specOf(4), rootsOf(4));
+        models.publish(id, "tuned", places(16));
+        vm.expectRevert(abi.encodeWithSelector(IModelRegistry.PlacesTooMany.selector, 17, 16));
+        models.publish(id, "tuned", places(17));
+    }
 }

@@ -251,7 +251,32 @@ class ModelMissing(ModelError):
 
     code = "E-MODEL-03"
     api_code = "model_missing"
-    default_next = "unpack the model into the cache folder first"
+    default_next = "fetch it: `miner models pull NAME`"
+
+
+class ModelGated(ModelError):
+    """Its makers show the model only to those who said who they are and took their terms."""
+
+    code = "E-MODEL-05"
+    exit_code, http_status = 2, 403
+    api_code = "model_gated"
+    default_next = "accept the licence on the model's page, then `hf auth login` or set HF_TOKEN"
+
+
+class DiskFull(HeadraceError):
+    """A disk has no room for what is asked for."""
+
+    code = "E-DISK-01"
+    exit_code, http_status = 2, 507
+    api_type, api_code = "capacity_error", "disk_full"
+
+
+class NameTaken(ModelError):
+    """The publisher's name means another model."""
+
+    code = "E-MODEL-04"
+    exit_code, http_status = 2, 409
+    api_code = "model_name_taken"
 
 
 # --- exit 3: a peer is out of reach, or cannot be understood --------------------------------------

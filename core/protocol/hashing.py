@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from eth_utils.crypto import keccak as _in_python
 
+#: Hashing as much takes so long that other threads should run meanwhile.
+_LONG_BYTES = 2**18
+
 
 class InC:
     """`rows.c` and `keccak.c`, compiled for this processor."""
@@ -25,14 +28,16 @@ class InC:
         with tempfile.TemporaryDirectory(prefix="headrace-hashing-") as folder:
             file = compile_c([here / "rows.c", here / "keccak.c"], Path(folder))
             try:
-                # Calls are short: releasing the interpreter's lock would take longer.
-                library = ctypes.PyDLL(str(file))
+                # Most calls are short: releasing the interpreter's lock would take longer.
+                library, apart = ctypes.PyDLL(str(file)), ctypes.CDLL(str(file))
             except OSError as error:
                 raise NoKernels(f"{file.name} does not load: {error}") from None
         address, number = ctypes.c_void_p, ctypes.c_int64
         self._append, self._root = library.append_rows, library.root_of_rows
-        self._keccak = library.keccak256
+        self._append_apart, self._keccak = apart.append_rows, library.keccak256
         self._append.argtypes = [address, number, address, number, number]
+        self._append_apart.argtypes = self._append.argtypes
+        self._append_apart.restype = None
         self._root.argtypes = self._keccak.argtypes = [address, number, address]
         self._append.restype = self._root.restype = self._keccak.restype = None
         self._byref, self._first = ctypes.byref, ctypes.c_char.from_buffer
@@ -44,7 +49,8 @@ class InC:
         """Add `count` rows to a tree of `before` rows; `nodes` has room for the new ones."""
         is_fixed = isinstance(rows, bytes) or rows.readonly
         data = bytes(rows) if is_fixed else self._byref(self._first(rows))
-        self._append(self._byref(self._first(nodes)), before, data, row_bytes, count)
+        append = self._append if row_bytes * count < _LONG_BYTES else self._append_apart
+        append(self._byref(self._first(nodes)), before, data, row_bytes, count)
 
     def root(self, nodes: bytearray, rows: int) -> bytes:
         """Root of the first `rows` rows of a tree."""

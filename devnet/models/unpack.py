@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from core.engine.weights.contents import contents_of
 from core.engine.weights.shape import describe_model
 from core.engine.weights.store import model_path
-from core.engine.weights.weights import model_manifest
 from core.protocol.errors import HeadraceError, ModelUnknown, Unreachable
 
 Progress = Callable[[str], None]
@@ -122,8 +122,8 @@ def ensure_model(
                         f"{source.title} came out wrong",
                         why=f"it has {found.layers} layers, not {source.layers}",
                     )
-                model_manifest(work / "model")
                 _say_how_it_is_drawn(work / "model", source)
+                contents_of(work / "model")
                 (work / "model").rename(target)
             finally:
                 shutil.rmtree(work, ignore_errors=True)

@@ -200,7 +200,7 @@ async def _registered(settings: Settings, folder: Path) -> Check:
     """Whether the files are those that the registry names."""
     import msgspec
 
-    from core.engine.weights.weights import model_manifest
+    from core.engine.weights.weights import weight_roots
     from core.protocol.types import ModelSpec
     from miner.commands.registration import open_chain
 
@@ -216,12 +216,12 @@ async def _registered(settings: Settings, folder: Path) -> Check:
     try:
         async with open_chain(settings) as chain:
             spec = msgspec.convert(await chain.read("ModelRegistry", "specOf", model_id), ModelSpec)
-        manifest = await asyncio.to_thread(model_manifest, folder)
+        weights = await asyncio.to_thread(weight_roots, folder)
     except HeadraceError as error:
         return _warning(
             "model", f"cannot be compared with the registry: {error.what}", error.next_step
         )
-    if manifest.weights_root.lower() != spec.weights_root.lower():
+    if weights.weights_root.lower() != spec.weights_root.lower():
         return _broken(
             "model",
             "the files differ from the registered weights",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,10 +21,12 @@ from miner.serving.job_table import LoadedShard
 if TYPE_CHECKING:
     from core.engine.model.blocks import ModelShard
     from core.engine.weights.tokenizer import Tokenizer
+    from core.models.having import ModelHere
 
 ShardHook = Callable[["ModelShard"], None]
 _PAGE_TOKENS = 16
 _LEAST_TOKENS = 4 * _PAGE_TOKENS
+FETCH_SAID_EVERY_S = 10.0
 log = get_logger(__name__)
 
 
@@ -46,6 +50,8 @@ class LocalModel:
     roots: tuple[bytes, ...]
     eos_ids: frozenset[int]
     kv_bytes_per_token_layer: int
+    #: Where the tensors are that are not here yet; None where all are.
+    files: ModelHere | None = None
 
     def shard_root(self, layers: t.LayerRange) -> str:
         return commit.to_hex(commit.shard_root(self.roots, layers.start, layers.end))
@@ -67,22 +73,25 @@ def follow(
     return word if is_silent or not now.matcher else now
 
 
-def open_model(name: str, model_id: str, spec: t.ModelSpec, folder: Path) -> LocalModel:
+def open_model(
+    name: str, model_id: str, spec: t.ModelSpec, folder: Path, files: ModelHere | None = None
+) -> LocalModel:
     """Check the files against the registry.
 
-    Raises CheckFailed when they are another model, ModelError without them. Hashes every weight the
-    first time, which takes seconds; the result is kept beside the model.
+    Raises CheckFailed when they are another model, ModelError without them. A folder that holds the
+    whole model is hashed the first time, which takes seconds; the result is kept beside it. Of one
+    that is pulled, each tensor is hashed when it is loaded.
     """
     from core.engine.weights.shape import describe_model
     from core.engine.weights.tokenizer import Tokenizer
-    from core.engine.weights.weights import model_manifest
+    from core.engine.weights.weights import weight_roots
 
-    manifest = model_manifest(folder)
-    if manifest.weights_root.lower() != spec.weights_root.lower():
+    weights = weight_roots(folder)
+    if weights.weights_root.lower() != spec.weights_root.lower():
         raise CheckFailed(
             f"the files of {name} are not the registered model",
-            f"their weights root is {manifest.weights_root}, the registry says {spec.weights_root}",
-            next_step="unpack the model again, or choose the model that these files are",
+            f"their weights root is {weights.weights_root}, the registry says {spec.weights_root}",
+            next_step=f"move {folder} away, so that the registered files are fetched",
         )
     shape = describe_model(folder)
     return LocalModel(
@@ -90,10 +99,38 @@ def open_model(name: str, model_id: str, spec: t.ModelSpec, folder: Path) -> Loc
         model_id=model_id,
         spec=spec,
         folder=folder,
-        roots=tuple(manifest.roots),
+        roots=tuple(weights.parts),
         eos_ids=Tokenizer(folder).eos_ids,
         kv_bytes_per_token_layer=shape.kv_bytes_per_token,
+        files=files,
     )
+
+
+class FetchLog:
+    """Says every ten seconds how far the fetching of layers is."""
+
+    def __init__(self, layers: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._layers, self._monotonic = layers, monotonic
+        self._began_s = self._said_s = monotonic()
+        self._first: int | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many bytes of all are here."""
+        now = self._monotonic()
+        self._first = done if self._first is None else self._first
+        if now - self._said_s < FETCH_SAID_EVERY_S:
+            return
+        self._said_s = now
+        rate = (done - self._first) / (now - self._began_s)
+        left_s = round((total - done) / rate) if rate else None
+        log.info(
+            "fetching",
+            layers=self._layers,
+            mib=done // 2**20,
+            of=total // 2**20,
+            mib_per_s=round(rate / 2**20, 1),
+            left_s=left_s,
+        )
 
 
 async def load(
@@ -107,30 +144,26 @@ async def load(
     offload_bytes: int = 0,
     offload_folder: Path | None = None,
     prefix_share: float = PREFIX_SHARE,
-    dtype: str = "float32",
+    numerics: str = "float32",
     device: str = "cpu",
     hook: ShardHook | None = None,
 ) -> LoadedShard:
-    """Put a shard into memory and measure it.
+    """Put a shard into memory and measure it; its tensors are fetched if they are not here.
 
     Keys and values get what the weights leave of `memory_bytes`, at most `kv_bytes`, and no more
     than `max_requests` of the longest requests can fill. Beside them up to `offload_bytes` lie in
     files in `offload_folder`, or in ordinary memory, which counts. `prefix_share` of the former may
     keep prompts for their owners' next ones. `hook` gets the shard before it serves; the product
-    passes none, tests and demonstrations do. Raises ModelError, or UsageError for layers that the
-    model lacks or that do not fit into `memory_bytes`.
+    passes none, tests and demonstrations do. Raises ModelError, UsageError for layers that the
+    model lacks or that do not fit into `memory_bytes`, and what `ModelHere.fetch` does.
     """
     context = model.spec.context
 
     def in_thread() -> ModelShard:
-        import torch
-
         from core.engine.weights.load_shard import load_shard
 
         hashing.hash_in_c()
-        shard = load_shard(
-            model.folder, layers, dtype=getattr(torch, dtype), device=device, self_check=True
-        )
+        shard = load_shard(model.folder, layers, numerics=numerics, device=device, self_check=True)
         if hook is not None:
             hook(shard)
         return shard
@@ -158,6 +191,10 @@ async def load(
             wanted.append((max_requests * pages + 1) * _PAGE_TOKENS * token_bytes)
         return min(wanted)
 
+    if model.files is not None:
+        fetched = await asyncio.to_thread(model.files.fetch, layers, FetchLog(str(layers)))
+        if fetched:
+            log.info("fetched", layers=str(layers), mib=fetched // 2**20)
     second = SecondTier(offload_bytes, offload_folder, context, max_requests or 0)
     try:
         shard = await compute.load(

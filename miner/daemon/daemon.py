@@ -19,14 +19,16 @@ import msgspec
 from core.chain.follower import ChainPosition
 from core.chain.rpc import RpcChain
 from core.chain.staked import StakedOperators
+from core.engine.weights.formats import FORMATS
+from core.models.having import have_model
+from core.models.names import model_id_of, numerics_of, spec_of
 from core.protocol import signing, units, wire
 from core.protocol import types as t
 from core.protocol.errors import (
     ChainUnreachable,
     ConfigError,
-    ContractRefused,
     HeadraceError,
-    ModelUnknown,
+    ModelUnsupported,
     PeerUnreachable,
     UsageError,
 )
@@ -52,7 +54,7 @@ from miner.daemon.claims import Claims
 from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
 from miner.daemon.status import serve_status
 from miner.defence.defence import OFFER_S, Defence, TraceHook
-from miner.records.home import Home, RunningDaemon, model_folder
+from miner.records.home import Home, RunningDaemon
 from miner.records.machine import memory_limit_bytes
 from miner.records.metrics import MinerMetrics
 from miner.records.store import MinerStore
@@ -173,22 +175,36 @@ async def _start(
 
 
 async def _open_model(settings: Settings, chain: MinerChain) -> LocalModel:
+    """The configured model as it is registered, with its small files fetched unless here.
+
+    Raises ModelUnknown, UsageError for a machine that is set to compute it in other numerics than
+    the registered ones, and what `have_model` and `assignment.open_model` do.
+    """
     name = settings.miner.model
-    model_id = settings.network.models.get(name, name).lower()
-    if not (model_id.startswith("0x") and len(model_id) == 66):
-        raise ModelUnknown(
-            f"no model '{name}' on network {settings.network.name}",
-            f"known: {', '.join(sorted(settings.network.models)) or 'none'}",
-            next_step="choose one with miner.model",
+    model_id = (await model_id_of(chain.chain, name, settings)).lower()
+    spec = await spec_of(chain.chain, model_id)
+    refuse_other_numerics(settings, name, spec)
+    here = await have_model(chain.chain, settings, name, model_id)
+    return await asyncio.to_thread(
+        assignment.open_model, name, model_id, spec, here.folder, here if here.pulled else None
+    )
+
+
+def refuse_other_numerics(settings: Settings, name: str, spec: t.ModelSpec) -> None:
+    """Raise UsageError where this machine would compute something else than was registered."""
+    registered, wanted = numerics_of(spec), settings.engine.dtype
+    if registered not in FORMATS:
+        raise ModelUnsupported(
+            f"{name} is computed in numerics that this program does not know",
+            why=f"the registry names them by {registered}",
+            next_step="update this program, or serve another model",
         )
-    try:
-        spec = await chain.model(model_id)
-    except ContractRefused:
-        raise ModelUnknown(
-            f"model {model_id} is not registered", "ModelRegistry does not know it"
-        ) from None
-    folder = model_folder(settings)
-    return await asyncio.to_thread(assignment.open_model, name, model_id, spec, folder)
+    if wanted not in ("auto", registered):
+        raise UsageError(
+            f"{name} is computed in {registered}, and engine.dtype is {wanted}",
+            why="what is computed in other numerics counts as a lie and costs the stake",
+            next_step="miner config set engine.dtype auto, or serve another model",
+        )
 
 
 class MinerDaemon:
@@ -487,7 +503,7 @@ class MinerDaemon:
                         offload_folder=self._settings.engine.offload_folder,
                         prefix_share=self._settings.engine.prefix_share,
                         device=self._device(),
-                        dtype=self._dtype(),
+                        numerics=numerics_of(self._model.spec),
                         hook=self._hook,
                     )
                 )
@@ -710,9 +726,6 @@ class MinerDaemon:
         import torch
 
         return "cuda" if torch.cuda.is_available() else "cpu"
-
-    def _dtype(self) -> str:
-        return "float32" if self._settings.engine.dtype == "auto" else self._settings.engine.dtype
 
     async def close(self) -> None:
         """End streams, requests and the compute thread."""

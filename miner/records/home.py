@@ -43,13 +43,18 @@ def operator_wallet(settings: Settings) -> str:
 
 
 def model_folder(settings: Settings) -> Path:
-    """Where the configured model's files are. Raises ModelMissing."""
-    from core.engine.weights.store import resolve_model
+    """Where the configured model's files are, all or some of them. Raises ModelMissing."""
+    from core.engine.weights.store import find_model
+    from core.models.names import local_id
 
-    try:
-        return resolve_model(settings.miner.model, settings.folders.cache)
-    except ModelMissing:
-        return resolve_model(settings.miner.model)
+    name = settings.miner.model
+    found = find_model(name, local_id(name, settings), settings.folders.cache)
+    if found is None:
+        raise ModelMissing(
+            f"nothing of model '{name}' is on this machine",
+            next_step=f"miner models pull {name} --layers A:B, or `miner start` fetches its layers",
+        )
+    return found
 
 
 @dataclass(frozen=True)

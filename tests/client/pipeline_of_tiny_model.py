@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from client.orders.orders import Prompt, PromptBatch
 from core.engine.weights.tokenizer import Tokenizer
-from core.engine.weights.weights import model_manifest
+from core.engine.weights.weights import weight_roots
 from core.protocol import commit
 from core.protocol import types as t
 from tests.client.keepers import Keepers
@@ -52,8 +52,8 @@ def batch_of_prompts(samplings: Sequence[t.SamplingParams] = (GREEDY, SAMPLED)) 
 
 
 def shard_roots(model_dir: Path) -> list[str]:
-    manifest = model_manifest(model_dir)
-    return [commit.to_hex(manifest.shard_root(a, b)) for a, b in SPANS]
+    weights = weight_roots(model_dir)
+    return [commit.to_hex(weights.shard_root(a, b)) for a, b in SPANS]
 
 
 def run_pipeline(

@@ -6,7 +6,7 @@ from collections import Counter
 
 from client.jobs.batch import BatchResult
 from client.pipeline.verify import Bought, RequestAnswer, check_part
-from core.engine.weights.weights import model_manifest
+from core.engine.weights.weights import weight_roots
 from core.money import pricing
 from core.protocol import commit
 from core.protocol.units import NANO
@@ -48,7 +48,7 @@ def check_receipts(town: Town, dead: set[str] | None = None) -> None:
     """Whoever lives signed for exactly the positions it did in each order, and its rows open what
     it signed.
     """
-    manifest = model_manifest(town.model_dir)
+    weights = weight_roots(town.model_dir)
     for match in town.matches:
         by_request: dict[int, dict[int, object]] = {}
         for row, signed in town.store.receipts(match.job_id):
@@ -70,7 +70,7 @@ def check_receipts(town: Town, dead: set[str] | None = None) -> None:
                 DOMAIN,
                 match.signed.order,
                 match.plan,
-                lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
+                lambda a, b: commit.to_hex(weights.shard_root(a, b)),
             )
             answer = RequestAnswer(prompt, tokens)
             check_part(receipts, bought, stored.request_index, answer)  # type: ignore[arg-type]

@@ -87,14 +87,13 @@ class Scene:
         claim = Claim(self.leaf, *self.span, ROWS, ROWS - window, entry, bytes(32))
         model = self.tiny.ours.trace_model(self.tiny.folder)
         parts = range(-1, model.layers + 1)
-        roots = tuple(commit.unhex(root) for root in self._roots(parts))
+        roots = tuple(self._roots(parts))
         return Case(program, roots, claim)
 
-    def _roots(self, parts: range) -> list[str]:
-        from core.engine.weights.weights import model_manifest
+    def _roots(self, parts: range) -> list[bytes]:
+        from core.engine.weights.weights import weight_roots
 
-        manifest = model_manifest(self.tiny.folder)
-        roots = [manifest.embed_root, *manifest.layer_roots, manifest.head_root]
+        roots = weight_roots(self.tiny.folder).parts
         assert len(roots) == len(parts) and TABLES_PART not in parts
         return roots
 

@@ -13,10 +13,11 @@ from client.audit.evidence import AuditCase as Job
 from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
+from core.models.publication import program_to_publish, publication_of
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.receipts import receipt_over
-from devnet.deploy import USD, Parameters, deploy, model_spec, register_model
+from devnet.deploy import USD, Parameters, deploy, register_model
 from miner.records.store import BoundaryRows, MinerStore, States
 from tests.conftest import CHAIN_ID
 
@@ -33,6 +34,11 @@ Bend = Callable[[int, int, int, Any], Any]
 #: (request, step, token) → what the last stage says instead. Rows that it signs, its state rows,
 #: are `sign`'s as any stage's are.
 Swap = Callable[[int, int, int], int]
+
+
+def spec_of(folder: Path) -> t.ModelSpec:
+    """What the chain calls a folder that is published with its calibrated program."""
+    return publication_of(folder, program=program_to_publish(folder)).spec
 
 
 @dataclass
@@ -109,7 +115,7 @@ class World:
         """
         self.nonces += 1
         chain, batch = self.chain, PromptBatch.of(list(prompts))
-        spec = model_spec(self.model_dir)
+        spec = spec_of(self.model_dir)
         now = await chain.now()
         terms = OrderTerms(
             price_in=10**6,
@@ -160,7 +166,7 @@ class Work:
         return ("in", "out", "states") if is_last else ("in", "out")
 
     def width(self, stage: int, side: str) -> int:
-        last, hidden = len(self.job.plan) - 1, model_spec(self.world.model_dir).hidden
+        last, hidden = len(self.job.plan) - 1, spec_of(self.world.model_dir).hidden
         ends = (stage == 0 and side == "in") or (stage == last and side == "out")
         return 4 if ends else 4 * hidden
 

@@ -14,7 +14,7 @@ import torch
 from client.pipeline.verify import Bought, RequestAnswer, check_answers, check_pipeline
 from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.engine.weights.load_shard import load_shard
-from core.engine.weights.weights import model_manifest
+from core.engine.weights.weights import weight_roots
 from core.protocol import commit, hashing, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import PeerUnreachable
@@ -39,12 +39,12 @@ def requester_of(chain: FakeChain, machines: list) -> Requester:  # type: ignore
 
 def check_receipts(model_dir: Path, requester: Requester, indices: list[int]) -> None:
     """What a client checks before it pays."""
-    manifest = model_manifest(model_dir)
+    weights = weight_roots(model_dir)
     bought = Bought(
         DOMAIN,
         requester.signed.order,
         requester.plan,
-        lambda a, b: commit.to_hex(manifest.shard_root(a, b)),
+        lambda a, b: commit.to_hex(weights.shard_root(a, b)),
     )
     for index in indices:
         receipts = [requester.receipts[index][s] for s in range(len(requester.machines))]

@@ -26,8 +26,9 @@ from client.gateway.batches.batch_lines import BatchFile
 from client.gateway.openai.fields import CHAT, ENDPOINTS, RESPONSES, read_json, read_wanted
 from client.gateway.openai.models import ServedModel
 from core.engine.sampling.grammar import grammar_of
+from core.engine.weights.headers import INDEX_FILE, read_header
 from core.engine.weights.shape import describe_model
-from core.engine.weights.tensors import INDEX_FILE, TensorFolder, read_header
+from core.engine.weights.tensors import TensorFolder
 from core.keys import keystore
 from core.protocol import records
 from core.protocol.errors import HeadraceError

@@ -14,10 +14,11 @@ import pytest
 
 from core.engine.model.dryrun import attention_shape
 from core.engine.model.library import AutoModelForCausalLM
+from core.engine.weights.headers import INDEX_FILE, read_header
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.shape import describe_model, read_config
-from core.engine.weights.tensors import INDEX_FILE, TensorFolder, read_header
-from core.engine.weights.weights import compute_manifest
+from core.engine.weights.tensors import TensorFolder
+from core.engine.weights.weights import weight_roots
 from core.protocol.errors import ModelError, ModelUnsupported
 from core.protocol.types import LayerRange
 from tests.siege.fuzz import CONFIG, _model, _packed
@@ -73,7 +74,7 @@ def test_counts_of_no_model_are_refused_before_anything_is_built(
     for read in (
         read_config,
         describe_model,
-        compute_manifest,
+        weight_roots,
         lambda folder: load_shard(folder, LayerRange(0, 1)),
     ):
         with at_once():

@@ -11,16 +11,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from core.batching.chunks import replay_chunks
 from core.engine.sampling.sampler import Sampler
 from core.engine.weights.tokenizer import Tokenizer
 from core.keys.signer import Signer
+from core.models.publication import publication_of
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.runtime.clock import SystemClock
 from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity
 from core.runtime.network.pulse import Beat
-from devnet.models.model_spec import spec_of_folder
 from miner.chain.onchain import MinerChain
 from miner.compute.compute import KV_BYTES, Compute, Key, RequestSpec
 from miner.records.store import MinerStore
@@ -38,7 +40,8 @@ STAKE = 500_000_000
 
 def spec_of(model_dir: Path) -> t.ModelSpec:
     """The tiny model's specification, with its real weights root."""
-    return spec_of_folder(model_dir, head_units=1, numerics_profile=PROFILE)
+    spec = publication_of(model_dir).spec
+    return msgspec.structs.replace(spec, head_units=1, numerics_profile=PROFILE)
 
 
 async def all_free(compute: Compute) -> None:
@@ -73,7 +76,7 @@ class Machine:
         **terms: Any,
     ) -> None:
         from core.engine.weights.load_shard import load_shard
-        from core.engine.weights.weights import model_manifest
+        from core.engine.weights.weights import weight_roots
 
         self.layers = layers
         kv_bytes, second = terms.pop("kv_bytes", KV_BYTES), terms.pop("second", None)
@@ -109,19 +112,19 @@ class Machine:
             kv_bytes=kv_bytes,
             second=second,
         )
-        manifest = model_manifest(self.model_dir)
+        weights = weight_roots(self.model_dir)
         self.shard = shard
         self.stage.serve(
             LoadedShard(
                 layers=layers,
-                shard_root=commit.to_hex(manifest.shard_root(layers.start, layers.end)),
+                shard_root=commit.to_hex(weights.shard_root(layers.start, layers.end)),
                 hidden=shard.hidden,
                 vocab=shard.vocab,
                 context=shard.context,
                 eos_ids=frozenset(self.eos_ids),
                 tokenizer=cache(partial(Tokenizer, self.model_dir)),
                 kv_tokens=100_000,
-                root_of=lambda part: commit.to_hex(manifest.shard_root(part.start, part.end)),
+                root_of=lambda part: commit.to_hex(weights.shard_root(part.start, part.end)),
             )
         )
         self.listener = Listener(identity, self.stage.handle)

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
+from core.models.publication import publication_of
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
 from core.runtime.clock import SystemClock
-from devnet.models.model_spec import spec_of_folder
 from tests.town.chain import ChainJob, FakeChain
 from tests.town.orders import DOMAIN
 from tests.town.orders import key as signer
@@ -38,7 +40,9 @@ class RichChain(FakeChain):
 @cache
 def spec_of(folder: Path) -> t.ModelSpec:
     """A model as the registry would have it. Hashes its weights the first time."""
-    return spec_of_folder(folder, head_units=1, numerics_profile=signing.name_hash("benchmark"))
+    spec = publication_of(folder).spec
+    profile = signing.name_hash("benchmark")
+    return msgspec.structs.replace(spec, head_units=1, numerics_profile=profile)
 
 
 __all__ = ["DOMAIN", "RichChain", "signer", "spec_of"]

@@ -15,7 +15,7 @@ from benchmarks.engine.rig.fleet import Fleet, Member
 from client.orders.matcher_api import Goes
 from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import Match
-from core.engine.weights.weights import model_manifest
+from core.engine.weights.weights import weight_roots
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import NoCapacity
@@ -35,8 +35,8 @@ class Market:
         self.turn = 0
         self.matches: dict[str, Match] = {}
         self.acks: dict[str, t.Ack] = {}
-        manifest = model_manifest(fleet.model)
-        self.chain = RichChain(lambda *span: commit.to_hex(manifest.shard_root(*span)))
+        weights = weight_roots(fleet.model)
+        self.chain = RichChain(lambda *span: commit.to_hex(weights.shard_root(*span)))
         self._fleet, self._spec = fleet, spec_of(fleet.model)
         self._late: set[asyncio.Task[dict[str, Any]]] = set()
         self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))

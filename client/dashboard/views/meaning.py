@@ -49,6 +49,7 @@ WORDS = {
     "MachineRegistered": "A miner registered a machine.",
     "MachineRetired": "A miner took a machine out of service.",
     "MinerRegistered": "A miner locked a stake and named the key that signs its work.",
+    "ModelPublished": "A publisher gave a model a name, and said where its files are.",
     "ModelRegistered": "A model was registered by the hash of its weights.",
     "NodeOpened": "A side of a dispute showed the next level of its tree.",
     "NonceRevoked": "An order that was not opened yet can no longer be.",

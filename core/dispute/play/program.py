@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -35,12 +36,13 @@ from core.dispute.trace.families import (
 )
 from core.dispute.trace.layout import TraceLayout
 from core.dispute.trace.program import HEAD, Plea, Program, Tolerance
+from core.engine.weights.pulled import PulledFolder
 from core.engine.weights.shape import read_config
-from core.engine.weights.weights import Manifest, model_manifest
+from core.engine.weights.weights import WeightRoots, contents_hash, weight_roots
 from core.protocol.errors import ModelUnsupported
 
 PROGRAM_FILE = "headrace-program.npz"
-_VERSION = 2
+_VERSION = 3
 _CORPUS_TOKENS = 64  # of each text at most
 _log = logging.getLogger(__name__)
 
@@ -76,7 +78,11 @@ def model_program(
     for a smaller δ: honest tokens could be convicted by it.
     """
     model_dir = Path(model_dir)
-    traits, manifest, made = _made_of(model_dir)
+    traits, weights, made = _made_of(model_dir)
+    if math.isinf(made.head_gain):
+        raise ModelUnsupported(
+            f"{model_dir.name} is a part of a published model", why="its δ needs all of it"
+        )
     least = delta_for(traits.hidden, made.head_gain)
     if delta_micro is not None and delta_micro < least:
         raise ModelUnsupported(
@@ -85,7 +91,7 @@ def model_program(
             next_step=f"register it with a δ of {least / 10**6:g} nat or more",
         )
     promised = tuple(tolerances), least if delta_micro is None else delta_micro, plea
-    return _program(model_dir, traits, manifest, made, *promised)
+    return _program(model_dir, traits, weights, made, *promised)
 
 
 def program_like(model_dir: Path, registered: Program) -> ModelProgram:
@@ -97,7 +103,7 @@ def program_like(model_dir: Path, registered: Program) -> ModelProgram:
 def _program(
     model_dir: Path,
     traits: Traits,
-    manifest: Manifest,
+    weights: WeightRoots,
     made: _Made,
     tolerances: tuple[Tolerance, ...],
     delta_micro: int,
@@ -105,35 +111,51 @@ def _program(
 ) -> ModelProgram:
     found = tables.tables_of(made.angles, traits.context, made.sigma)
     root = TraceModel.open(model_dir, found).tables_root
-    program = compile_program(traits, manifest.tensors, root, tolerances, delta_micro, plea)
+    program = compile_program(traits, weights.tensors, root, tolerances, delta_micro, plea)
     return ModelProgram(program, found)
 
 
-def _made_of(model_dir: Path) -> tuple[Traits, Manifest, _Made]:
+def _made_of(model_dir: Path) -> tuple[Traits, WeightRoots, _Made]:
     """Read from beside the model, or made."""
-    traits, manifest = traits_of(read_config(model_dir)), model_manifest(model_dir)
-    return traits, manifest, _read(model_dir, manifest) or _make(model_dir, traits, manifest)
+    traits, weights = traits_of(read_config(model_dir)), weight_roots(model_dir)
+    made = _read(model_dir)
+    if made is None:
+        pulled = PulledFolder.find(model_dir)
+        made = _published(pulled, traits) if pulled else _make(model_dir, traits, weights)
+        _keep(model_dir, made)
+    return traits, weights, made
 
 
 @dataclass(frozen=True)
 class _Made:
     angles: dict[str, tuple[tables.Float32s, float]]
     sigma: tables.Float32s
-    head_gain: float  # largest |g·w|, see `delta_for`
+    head_gain: float  # largest |g·w|, see `delta_for`; infinite where another measured σ
 
 
-def _make(model_dir: Path, traits: Traits, manifest: Manifest) -> _Made:
+def _make(model_dir: Path, traits: Traits, weights: WeightRoots) -> _Made:
     config = json.dumps(read_config(model_dir), sort_keys=True)
     angles = tables.rotary_angles(config)
     blank = np.ones((traits.layers + 1, traits.hidden), dtype=np.float32)
     short = replace(traits, context=min(traits.context, _CORPUS_TOKENS))
     drafts = tables.tables_of(angles, short.context, blank)
     model = TraceModel.open(model_dir, drafts)
-    program = compile_program(short, manifest.tensors, model.tables_root)
+    program = compile_program(short, weights.tensors, model.tables_root)
     sigma = tables.sigma_table(_sizes(program, model, _corpus(model_dir, traits)))
-    made = _Made(angles, sigma, _head_gain(program, model))
-    _keep(model_dir, manifest, made)
-    return made
+    return _Made(angles, sigma, _head_gain(program, model))
+
+
+def _published(pulled: PulledFolder, traits: Traits) -> _Made:
+    """As the publisher measured σ: no part of the model can measure it alone."""
+    config = json.dumps(read_config(pulled.model_dir), sort_keys=True)
+    bits = np.frombuffer(pulled.manifest.sigma, dtype="<u2")
+    if bits.size != (traits.layers + 1) * traits.hidden:
+        raise ModelUnsupported(
+            "the model's manifest has no sizes of its channels",
+            why=f"it has {bits.size}, the model {traits.layers + 1} rows of {traits.hidden}",
+        )
+    sigma = np.left_shift(bits, 16, dtype="<u4").view("<f4").reshape(traits.layers + 1, -1)
+    return _Made(tables.rotary_angles(config), sigma, math.inf)
 
 
 def _head_gain(program: Program, model: TraceModel) -> float:
@@ -181,16 +203,16 @@ def _sizes(
     return sizes
 
 
-def _stamp(manifest: Manifest) -> str:
+def _stamp(model_dir: Path) -> str:
     corpus = "\n".join(tables.corpus_texts())
-    said = f"{_VERSION} {manifest.hash().hex()} {_CORPUS_TOKENS} {corpus}"
+    said = f"{_VERSION} {contents_hash(model_dir)} {_CORPUS_TOKENS} {corpus}"
     return sha256(said.encode()).hexdigest()
 
 
-def _read(model_dir: Path, manifest: Manifest) -> _Made | None:
+def _read(model_dir: Path) -> _Made | None:
     try:
         with np.load(model_dir / PROGRAM_FILE) as kept:
-            if str(kept["stamp"]) != _stamp(manifest):
+            if str(kept["stamp"]) != _stamp(model_dir):
                 return None
             factors = dict(zip(kept["names"].tolist(), kept["factors"].tolist(), strict=True))
             angles = {name: (kept[f"angles.{name}"], float(factors[name])) for name in factors}
@@ -202,10 +224,10 @@ def _read(model_dir: Path, manifest: Manifest) -> _Made | None:
         return None
 
 
-def _keep(model_dir: Path, manifest: Manifest, made: _Made) -> None:
+def _keep(model_dir: Path, made: _Made) -> None:
     names = sorted(made.angles)
     content: dict[str, Any] = {
-        "stamp": np.array(_stamp(manifest)),
+        "stamp": np.array(_stamp(model_dir)),
         "names": np.array(names),
         "factors": np.array([made.angles[name][1] for name in names]),
         SIGMA: made.sigma,

@@ -32,14 +32,14 @@ from core.dispute.trace.calibration import tolerance_for
 from core.dispute.trace.families import SIGMA
 from core.dispute.trace.program import Program
 from core.engine.weights.tokenizer import Tokenizer
-from core.engine.weights.weights import model_manifest
+from core.engine.weights.weights import contents_hash
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange
 
 #: Of each natural text: the longest window that has a T, behind a first row.
 _ROWS = 65
 WEIGHED_FILE = "headrace-weighed.txt"
-_VERSION = 1
+_VERSION = 2
 #: Before every registration.
 REGISTERING = SearchEffort(steps=40, ground=1, seconds=0.3, most_rows=16, floor=HALF)
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def check_weights(model_dir: Path, ours: ModelProgram, effort: SearchEffort) -> 
     """Raise ModelUnsupported where `weigh` refuses. That it did not is kept beside the model, and
     the same weights are not measured again for the same program and effort.
     """
-    of = (_VERSION, model_manifest(model_dir).hash().hex(), ours.numerics_profile, effort)
+    of = (_VERSION, contents_hash(model_dir), ours.numerics_profile, effort)
     stamp, kept = sha256(repr(of).encode()).hexdigest(), model_dir / WEIGHED_FILE
     if kept.is_file() and kept.read_text("utf-8") == stamp:
         return

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from core.engine.model.blocks import ModelShard
-from core.engine.weights.tensors import TensorEntry, TensorFolder
+from core.engine.weights.headers import TensorEntry
+from core.engine.weights.tensors import TensorFolder
 
 _MAPPED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _COMPARED_ROWS = 64

@@ -37,7 +37,8 @@ def load_shard(
     float32 is what neither says. `reference` gives the float64 shard that a machine of these
     numerics is audited with: its weights are the quantised values, exactly. `self_check` first
     proves on a tiny random clone of the architecture that cutting it changes nothing. Raises
-    ModelMissing, ModelUnsupported, or UsageError for layers that the model does not have.
+    ModelMissing, ModelUnsupported, CheckFailed for a pulled tensor that is not the published one,
+    or UsageError for layers that the model does not have.
     """
     form = format_of(numerics or str(dtype or torch.float32).removeprefix("torch."))
     raw = read_config(model_dir)
@@ -53,7 +54,7 @@ def load_shard(
         check_architecture(config, family)
     folder = TensorFolder(model_dir)
     needed = model_parts(model_dir, folder).of(layers.start, layers.end)
-    return build_shard(
+    shard = build_shard(
         config,
         family,
         layers,
@@ -63,3 +64,5 @@ def load_shard(
         reference=reference,
         device=torch.device(device),
     )
+    folder.prove()
+    return shard

@@ -11,7 +11,9 @@ from core.engine.model import config_facts
 from core.engine.model.families import WRITTEN_DOWN, family_of
 from core.engine.model.naming import Family, Parts, sort_parts
 from core.engine.weights.formats import ITEM_BYTES, NumberFormat, format_of
-from core.engine.weights.tensors import STORED, TensorEntry, TensorFolder
+from core.engine.weights.headers import TensorEntry
+from core.engine.weights.stored import STORED
+from core.engine.weights.tensors import TensorFolder
 from core.protocol.errors import ModelMissing, ModelUnsupported
 from core.protocol.foreign import read_json_file
 

@@ -38,6 +38,25 @@ def installed_models(cache_dir: Path | None = None) -> list[str]:
     return sorted(name for name in found if _NAME.fullmatch(name))
 
 
+def pulled_path(model_id: str, cache_dir: Path | None = None) -> Path:
+    """The folder that a published model is pulled into, by its id (0x-hex)."""
+    return models_dir(cache_dir) / model_id.lower().removeprefix("0x")
+
+
+def find_model(name: str, model_id: str | None, cache_dir: Path | None = None) -> Path | None:
+    """The folder of a model that was pulled by this id, else of one by this name, if any is here.
+
+    A name may be a folder's path. What the user's own cache holds is found from every home.
+    """
+    if len(Path(name).parts) > 1 and (Path(name) / "config.json").is_file():
+        return Path(name)
+    caches = dict.fromkeys((cache_dir, None))
+    folders = [pulled_path(model_id, cache) for cache in caches] if model_id else []
+    if _NAME.fullmatch(name) and ".." not in name:
+        folders += [model_path(name, cache) for cache in caches]
+    return next((folder for folder in folders if (folder / "config.json").is_file()), None)
+
+
 def resolve_model(name_or_path: str | Path, cache_dir: Path | None = None) -> Path:
     """The folder of an installed model, by name or folder. Raises ModelMissing or UsageError."""
     as_path = Path(name_or_path)

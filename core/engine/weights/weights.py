@@ -7,81 +7,44 @@ claimed to run.
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from core.engine.model.naming import Parts
-from core.engine.weights.shape import model_parts, read_config
+from core.engine.weights.contents import Contents, contents_of
+from core.engine.weights.pulled import PulledFolder
+from core.engine.weights.shape import model_parts
 from core.engine.weights.tensors import TensorFolder
 from core.protocol import commit
-from core.protocol.foreign import read_json_file
-
-MANIFEST_FILE = "headrace-manifest.json"
-MANIFEST_VERSION = 2
-_MAX_MANIFEST_BYTES = 64 * 2**20
-#: Fields of config.json that say how the file was made, not what the model is.
-_VOLATILE_CONFIG = (
-    "_name_or_path",
-    "_model_name_or_path",
-    "transformers_version",
-    "architectures",
-    "torch_dtype",
-    "dtype",
-    "use_cache",
-)
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-_log = logging.getLogger(__name__)
+from core.protocol.errors import ModelUnsupported
 
 
-class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """What a model is made of: 0x-hex roots, and the canonical names under each in `tensors`."""
+@dataclass(frozen=True)
+class WeightRoots:
+    """The roots of a model's parts, and the canonical names under each: `embed`, `layer 0` …"""
 
-    version: int
-    config_hash: str
-    tokenizer_hash: str
-    embed_root: str
-    layer_roots: list[str]
-    head_root: str
-    weights_root: str
-    tensors: dict[str, list[str]]
+    embed: bytes
+    layers: tuple[bytes, ...]
+    head: bytes
+    tensors: Mapping[str, list[str]]
 
     @property
-    def roots(self) -> list[bytes]:
+    def parts(self) -> list[bytes]:
         """The leaves under `weights_root`: embed, layer 0 … layer L−1, head."""
-        return [commit.unhex(r) for r in (self.embed_root, *self.layer_roots, self.head_root)]
+        return [self.embed, *self.layers, self.head]
+
+    @property
+    def weights_root(self) -> str:
+        """What a model's specification names as its weights, 0x-hex."""
+        return commit.to_hex(commit.merkle_root(self.parts))
 
     def shard_root(self, start: int, end: int) -> bytes:
         """Commitment to the weights of layers [start, end). Raises ValueError for others."""
-        return commit.shard_root(self.roots, start, end)
-
-    def to_json(self) -> bytes:
-        """Canonical bytes: the same manifest gives the same bytes on every machine."""
-        return json.dumps(
-            msgspec.to_builtins(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False
-        ).encode()
-
-    def hash(self) -> bytes:
-        """What a model's specification names as its manifest: SHA-256 of `to_json()`."""
-        return sha256(self.to_json()).digest()
-
-
-def tensor_root(rows: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
-    """Root of one tensor [...]: its rows by first index, a vector [n] being one row."""
-    matrix = np.ascontiguousarray(rows, dtype="<f4")
-    matrix = matrix.reshape(1, -1) if matrix.ndim < 2 else matrix.reshape(len(matrix), -1)
-    data, width = matrix.data.cast("B"), matrix.shape[1] * 4
-    return commit.root_of_hashes(
-        [commit.row_hash(i, data[i * width : (i + 1) * width]) for i in range(len(matrix))]
-    )
+        return commit.shard_root(self.parts, start, end)
 
 
 def part_root(tensor_roots: Mapping[str, bytes]) -> bytes:
@@ -91,88 +54,56 @@ def part_root(tensor_roots: Mapping[str, bytes]) -> bytes:
     )
 
 
-def compute_manifest(model_dir: Path) -> Manifest:
-    """Hash every weight of a model folder. Raises ModelMissing or ModelUnsupported."""
-    folder = TensorFolder(model_dir)
-    parts = model_parts(model_dir, folder)
-    known: dict[str, bytes] = {}
+def weight_roots(model_dir: Path) -> WeightRoots:
+    """The roots of a model folder. Hashes what is new since the last look at it.
+
+    Of a folder that was pulled they are its manifest's, which every tensor in it is held to. Raises
+    ModelMissing or ModelUnsupported.
+    """
+    parts = model_parts(model_dir, TensorFolder(model_dir))
+    return roots_of(parts, known_contents(model_dir))
+
+
+def known_contents(model_dir: Path) -> Contents:
+    """What the whole model is made of, of which a folder that was pulled holds a part.
+
+    Raises ModelMissing or ModelUnsupported.
+    """
+    pulled = PulledFolder.find(model_dir)
+    return pulled.manifest.contents if pulled else contents_of(model_dir)
+
+
+def contents_hash(model_dir: Path) -> str:
+    """SHA-256 of what a model is made of, hex: two folders of the same files have the same."""
+    encoded = msgspec.json.encode(known_contents(model_dir), order="sorted")
+    return sha256(encoded).hexdigest()
+
+
+def roots_of(parts: Parts, contents: Contents) -> WeightRoots:
+    """The roots of a model's parts from those of its tensors.
+
+    Raises ModelUnsupported for a tensor that is not stored as numbers.
+    """
 
     def root_of(part: Mapping[str, str]) -> bytes:
-        for name, stored in part.items():
-            if name not in known:
-                known[name] = tensor_root(folder.read_float32(stored))
-        return part_root({name: known[name] for name in part})
+        if unknown := sorted(set(part.values()) - contents.tensors.keys()):
+            raise ModelUnsupported(
+                f"{unknown[0]} has no root",
+                why="weights must be float64, float32, float16 or bfloat16, and not empty",
+            )
+        return part_root(
+            {name: bytes.fromhex(contents.tensors[stored].root) for name, stored in part.items()}
+        )
 
-    roots = [root_of(part) for part in (parts.embed, *parts.layers, parts.head)]
-    return Manifest(
-        version=MANIFEST_VERSION,
-        config_hash=commit.to_hex(config_hash(model_dir)),
-        tokenizer_hash=commit.to_hex(tokenizer_hash(model_dir)),
-        embed_root=commit.to_hex(roots[0]),
-        layer_roots=[commit.to_hex(root) for root in roots[1:-1]],
-        head_root=commit.to_hex(roots[-1]),
-        weights_root=commit.to_hex(commit.merkle_root(roots)),
-        tensors=_tensor_names(parts),
+    return WeightRoots(
+        root_of(parts.embed),
+        tuple(root_of(layer) for layer in parts.layers),
+        root_of(parts.head),
+        _tensor_names(parts),
     )
-
-
-def model_manifest(model_dir: Path) -> Manifest:
-    """The manifest of a model folder, computed once and kept beside the model.
-
-    The kept one is used only while every file of the model has the size and modification time it
-    had. In a folder that cannot be written the manifest is computed each time.
-    """
-    model_dir = Path(model_dir)
-    path, stamp = model_dir / MANIFEST_FILE, _stamp(model_dir)
-    try:
-        kept = read_json_file(path, most_bytes=_MAX_MANIFEST_BYTES)
-        if kept["files"] == stamp:
-            manifest = msgspec.convert(kept["manifest"], Manifest)
-            if manifest.version == MANIFEST_VERSION:
-                return manifest
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError) as error:  # msgspec's errors are ValueErrors
-        _log.warning("ignoring %s, it is unreadable: %s", path, error)
-    manifest = compute_manifest(model_dir)
-    content = json.dumps({"files": stamp, "manifest": msgspec.to_builtins(manifest)}, indent=1)
-    draft = model_dir / f".{MANIFEST_FILE}.{os.getpid()}.{threading.get_ident()}"
-    try:
-        draft.write_text(content, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        _log.warning("cannot keep the manifest beside the model: %s", error)
-    return manifest
-
-
-def config_hash(model_dir: Path) -> bytes:
-    """SHA-256 of what `config.json` says about the model, however it is written down."""
-    config = {k: v for k, v in read_config(model_dir).items() if k not in _VOLATILE_CONFIG}
-    return sha256(_canonical(config)).digest()
-
-
-def tokenizer_hash(model_dir: Path) -> bytes:
-    """SHA-256 of the tokenizer's files: `name ‖ 0x00 ‖ u64be length ‖ bytes` of each present."""
-    hasher = sha256()
-    for name in _TOKENIZER_FILES:
-        path = Path(model_dir) / name
-        if path.is_file():
-            data = path.read_bytes()
-            hasher.update(name.encode() + b"\x00" + len(data).to_bytes(8, "big") + data)
-    return hasher.digest()
-
-
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _tensor_names(parts: Parts) -> dict[str, list[str]]:
     named = {"embed": parts.embed, "head": parts.head}
     named |= {f"layer {i}": layer for i, layer in enumerate(parts.layers)}
     return {label: sorted(part) for label, part in named.items()}
-
-
-def _stamp(model_dir: Path) -> dict[str, list[int]]:
-    names = {"config.json", *_TOKENIZER_FILES, *(p.name for p in model_dir.glob("*.safetensors*"))}
-    present = [model_dir / name for name in sorted(names) if (model_dir / name).is_file()]
-    return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in present}

@@ -84,12 +84,13 @@ _typed: ContextVar[tuple[str, ...]] = ContextVar("command line as typed", defaul
 class CommandGroup:
     """A set of commands; ``App`` is the outermost one."""
 
-    def __init__(self, program: str, help: str, path: tuple[str, ...] = ()) -> None:
+    def __init__(self, program: str, help: str, path: tuple[str, ...] = (), bare: str = "") -> None:
         self.program = program
         self._path = path
         self.typer = typer.Typer(
+            cls=_group_with(bare) if bare else typer.core.TyperGroup,
             help=help,
-            no_args_is_help=True,
+            no_args_is_help=not bare,
             add_completion=not path,
             pretty_exceptions_enable=False,
             epilog=EXIT_CODES if not path else None,
@@ -124,15 +125,29 @@ class CommandGroup:
 
         return register
 
-    def group(self, name: str, help: str) -> CommandGroup:
-        """A sub-command that has commands of its own: ``client wallet ls``."""
-        inner = CommandGroup(self.program, help, (*self._path, name))
+    def group(self, name: str, help: str, bare: str = "") -> CommandGroup:
+        """A sub-command that has commands of its own: ``client wallet ls``.
+
+        Typed alone, it is its command ``bare``, if it has one.
+        """
+        inner = CommandGroup(self.program, help, (*self._path, name), bare)
         self.typer.add_typer(inner.typer, name=name)
         return inner
 
     @staticmethod
     def _remember(ctx: typer.Context, **values: Any) -> None:
         _merge(ctx, values)
+
+
+def _group_with(bare: str) -> type[typer.core.TyperGroup]:
+    class GroupWithBare(typer.core.TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            named = next((word for word in args if not word.startswith("-")), "")
+            if named not in self.commands and not {"-h", "--help"} & set(args):
+                args = [bare, *args]
+            return super().parse_args(ctx, args)
+
+    return GroupWithBare
 
 
 class App(CommandGroup):

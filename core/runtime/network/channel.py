@@ -425,6 +425,11 @@ def _keys(private: X25519PrivateKey, peer_public: bytes, transcript: bytes) -> t
     return keys[:32], keys[32:]
 
 
+def dials_private(chain_id: int, private_addresses: bool | None) -> bool:
+    """Whether strangers may send us to addresses of our own network; None: on a devnet's chain."""
+    return chain_id in DEVNET_CHAIN_IDS if private_addresses is None else private_addresses
+
+
 class StreamIdentity:
     """Who we are on every stream: a key and the network it is valid for.
 
@@ -439,8 +444,7 @@ class StreamIdentity:
         private_addresses: bool | None = None,
     ) -> None:
         self.signer, self.domain = signer, domain
-        is_development = domain.chain_id in DEVNET_CHAIN_IDS
-        self.dials_private = is_development if private_addresses is None else private_addresses
+        self.dials_private = dials_private(domain.chain_id, private_addresses)
         self._welcoming = asyncio.Lock()
 
     @classmethod

@@ -26,7 +26,7 @@ from core.engine.model.families import WRITTEN_DOWN, family_of
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.selfcheck import check_architecture
 from core.engine.weights.shape import describe_model
-from core.engine.weights.weights import compute_manifest
+from core.engine.weights.weights import weight_roots
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange
 from tests.core.engine.architectures import (
@@ -118,7 +118,7 @@ def test_the_description_is_what_planners_need(name: str, folder_of: Callable) -
     # A specification on chain says hidden, heads and ffn; from those nobody may plan less than is
     # loaded.
     assert 3 * shape.hidden * shape.ffn * 4 >= shape.experts * shape.expert_bytes
-    assert len(compute_manifest(folder).layer_roots) == shape.layers
+    assert len(weight_roots(folder).layers) == shape.layers
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -188,7 +188,7 @@ def test_checkpoints_without_the_decoders_prefix_load(
     shutil.copy(source / "config.json", tmp_path)
     expected = run(source, (0, 2, 4))
     assert all(map(torch.equal, run(tmp_path, (0, 2, 4)), expected))
-    assert compute_manifest(tmp_path).weights_root == compute_manifest(source).weights_root
+    assert weight_roots(tmp_path).weights_root == weight_roots(source).weights_root
 
 
 def test_a_tensor_that_no_layer_has_is_refused(folder_of: Callable, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from core.dispute.judging.numerics import FP32, judge_rows, reexecute
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.shape import describe_model
 from core.engine.weights.tokenizer import Tokenizer
-from core.engine.weights.weights import model_manifest
+from core.engine.weights.weights import weight_roots
 from core.protocol.types import LayerRange, SamplingParams
 from devnet.faults import corrupt_layer_int8
 from devnet.models.unpack import ensure_model
@@ -90,9 +90,9 @@ def test_the_other_converted_model_cut_in_two_gives_the_whole_models_bits(
 
 
 def test_the_converted_weights_are_the_known_ones(folder: Path) -> None:
-    manifest = model_manifest(folder)
-    assert manifest.weights_root == WEIGHTS_ROOT
-    assert len(manifest.layer_roots) == describe_model(folder).layers == 30
+    weights = weight_roots(folder)
+    assert weights.weights_root == WEIGHTS_ROOT
+    assert len(weights.layers) == describe_model(folder).layers == 30
 
 
 def test_honest_stages_pass_and_the_int8_liar_fails_both_by_far(

@@ -53,6 +53,9 @@ ModelError E-MODEL-00
 ModelUnknown E-MODEL-01
 ModelUnsupported E-MODEL-02
 ModelMissing E-MODEL-03
+ModelGated E-MODEL-05
+DiskFull E-DISK-01
+NameTaken E-MODEL-04
 Unreachable E-NET-00
 ChainUnreachable E-NET-01
 MatcherUnreachable E-NET-02

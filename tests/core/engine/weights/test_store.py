@@ -44,7 +44,7 @@ def test_planning_hashing_and_text_never_import_torch(tiny: Callable) -> None:
         "import sys; from pathlib import Path\n"
         "from core.engine.sampling import sampling\n"
         "from core.engine.weights import shape, tokenizer, weights\n"
-        f"d = Path({str(folder)!r}); shape.describe_model(d); weights.compute_manifest(d)\n"
+        f"d = Path({str(folder)!r}); shape.describe_model(d); weights.weight_roots(d)\n"
         "t = tokenizer.Tokenizer(d); t.encode_chat([{'role': 'user', 'content': 'x'}])\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy import'\n"
     )

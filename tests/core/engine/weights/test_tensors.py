@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from core.engine.weights.tensors import TensorFolder, read_header
+from core.engine.weights.headers import read_header
+from core.engine.weights.tensors import TensorFolder
 from core.protocol.errors import ModelError, ModelMissing, ModelUnsupported
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.engine.weights import weights
-from core.engine.weights.weights import (
-    MANIFEST_FILE,
-    compute_manifest,
-    model_manifest,
-    tensor_root,
-)
+from core.engine.weights import contents
+from core.engine.weights.contents import CONTENTS_FILE, contents_of
+from core.engine.weights.stored import TensorHasher
+from core.engine.weights.weights import contents_hash, weight_roots
 from core.protocol import commit
 from tests.core.engine.families import ARCHITECTURES
 
@@ -67,23 +65,21 @@ def test_roots_are_those_of_the_protocol_page(
         *(part([n for n in tensors if n.startswith(f"{layer}{i}.")]) for i in range(5)),
         part([*final, matrix if tied else "lm_head.weight"]),
     ]
-    manifest = compute_manifest(folder)
-    assert manifest.roots == roots
-    assert commit.unhex(manifest.weights_root) == tree(roots)
+    weights = weight_roots(folder)
+    assert weights.parts == roots
+    assert commit.unhex(weights.weights_root) == tree(roots)
     held = b"".join(roots[2:4])
-    assert manifest.shard_root(1, 3) == digest(b"\x03", b"\x00\x01", b"\x00\x03", held)
-    assert manifest.shard_root(0, 5) == digest(b"\x03", b"\x00\x00", b"\x00\x05", *roots)
-    listed = {n for names in manifest.tensors.values() for n in names}
+    assert weights.shard_root(1, 3) == digest(b"\x03", b"\x00\x01", b"\x00\x03", held)
+    assert weights.shard_root(0, 5) == digest(b"\x03", b"\x00\x00", b"\x00\x05", *roots)
+    listed = {n for names in weights.tensors.values() for n in names}
     assert listed == set(tensors)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_how_a_model_is_stored_does_not_change_its_manifest(
-    architecture: str, tiny: Callable
-) -> None:
-    one = compute_manifest(tiny(architecture, layers=5))
-    assert compute_manifest(tiny(architecture, layers=5, files=3)) == one
-    assert compute_manifest(tiny(architecture, layers=5, seed=1)).weights_root != one.weights_root
+def test_how_a_model_is_stored_does_not_change_its_roots(architecture: str, tiny: Callable) -> None:
+    one = weight_roots(tiny(architecture, layers=5))
+    assert weight_roots(tiny(architecture, layers=5, files=3)) == one
+    assert weight_roots(tiny(architecture, layers=5, seed=1)).weights_root != one.weights_root
 
 
 def test_bfloat16_files_commit_to_their_float32_values(tiny: Callable, tmp_path: Path) -> None:
@@ -92,79 +88,130 @@ def test_bfloat16_files_commit_to_their_float32_values(tiny: Callable, tmp_path:
     shutil.copytree(source, wide)
     tensors = load_file(source / "model.safetensors")
     save_file({n: t.float() for n, t in tensors.items()}, wide / "model.safetensors")
-    assert compute_manifest(wide).weights_root == compute_manifest(source).weights_root
+    assert weight_roots(wide).weights_root == weight_roots(source).weights_root
 
 
 def test_one_changed_weight_changes_one_layer_and_the_model(tiny: Callable, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(tiny("llama", layers=5), folder)
-    before = compute_manifest(folder)
+    before = weight_roots(folder)
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.3.mlp.up_proj.weight"][17, 5] += 1e-6
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    after = compute_manifest(folder)
-    changed = [i for i, (a, b) in enumerate(zip(before.roots, after.roots, strict=True)) if a != b]
+    after = weight_roots(folder)
+    changed = [i for i, (a, b) in enumerate(zip(before.parts, after.parts, strict=True)) if a != b]
     assert changed == [4]
     assert after.weights_root != before.weights_root
     assert after.shard_root(0, 3) == before.shard_root(0, 3)
     assert after.shard_root(3, 5) != before.shard_root(3, 5)
 
 
-def test_the_kept_manifest_is_used_until_a_file_changes(
+def test_a_file_is_hashed_once_until_it_changes(
     tiny: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "m"
-    shutil.copytree(tiny("qwen2", layers=5), folder)
-    computed: list[Path] = []
-    real = compute_manifest
+    shutil.copytree(tiny("qwen2", layers=5, files=3), folder)
+    (folder / CONTENTS_FILE).unlink(missing_ok=True)
+    looked: list[str] = []
+    real = contents._look
 
-    def counting(model_dir: Path) -> weights.Manifest:
-        computed.append(model_dir)
-        return real(model_dir)
+    def counting(path: Path, *args: object) -> contents._KeptFile:
+        looked.append(path.name)
+        return real(path, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(weights, "compute_manifest", counting)
-    first = model_manifest(folder)
-    assert model_manifest(folder) == first == real(folder)
-    assert len(computed) == 1
+    monkeypatch.setattr(contents, "_look", counting)
+    first = contents_of(folder)
+    assert contents_of(folder) == first
+    assert sorted(looked) == sorted(first.files)
     assert [p.name for p in folder.iterdir() if p.name.startswith(".")] == []
+    for name, fact in first.files.items():
+        data = (folder / name).read_bytes()
+        assert (fact.size_bytes, fact.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
-    tensors = load_file(folder / "model.safetensors")
+    looked.clear()
+    file = first.tensors["model.norm.weight"].file
+    tensors = load_file(folder / file)
     tensors["model.norm.weight"][0] += 1
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    changed = model_manifest(folder)
-    assert changed.head_root != first.head_root
-    assert len(computed) == 2
+    save_file(tensors, folder / file, metadata={"format": "pt"})
+    changed = contents_of(folder)
+    differ = {n for n in first.tensors if first.tensors[n] != changed.tensors[n]}
+    assert (looked, differ) == ([file], {"model.norm.weight"})
 
-    for broken in ("", "[]", "{}", '{"files": {}, "manifest": {}}'):
-        (folder / MANIFEST_FILE).write_text(broken)
-        assert model_manifest(folder) == changed
-    kept = json.loads((folder / MANIFEST_FILE).read_text())
-    del kept["manifest"]["headRoot"]
-    (folder / MANIFEST_FILE).write_text(json.dumps(kept))
-    assert model_manifest(folder) == changed
+    for broken in ("", "[]", "{}", '{"version": 1, "files": {"a": {}}}', '{"version": 0}'):
+        (folder / CONTENTS_FILE).write_text(broken)
+        assert contents_of(folder) == changed
+    kept = json.loads((folder / CONTENTS_FILE).read_text())
+    del kept["files"][file]["fact"]
+    (folder / CONTENTS_FILE).write_text(json.dumps(kept))
+    assert contents_of(folder) == changed
 
 
-def test_config_hash_ignores_how_the_config_was_written(tiny: Callable, tmp_path: Path) -> None:
+def test_an_interrupted_look_goes_on_where_it_was(
+    tiny: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(tiny("llama", layers=5, files=3), folder)
+    (folder / CONTENTS_FILE).unlink(missing_ok=True)
+    looked: list[str] = []
+    real = contents._look
+
+    def ending(path: Path, *args: object) -> contents._KeptFile:
+        if len(looked) == 4:
+            raise InterruptedError
+        looked.append(path.name)
+        return real(path, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(contents, "_look", ending)
+    with pytest.raises(InterruptedError):
+        contents_of(folder)
+    for _ in range(8):  # each time from where it was
+        before, looked[:] = list(looked), []
+        with suppress(InterruptedError):
+            found = contents_of(folder)
+            break
+        assert not set(before) & set(looked)
+    assert len(found.files) > 4
+
+
+def test_a_changed_setting_changes_what_the_model_is_but_not_its_weights(
+    tiny: Callable, tmp_path: Path
+) -> None:
     folder = tmp_path / "m"
     shutil.copytree(tiny("llama", layers=5), folder)
-    before = compute_manifest(folder)
+    seen, roots = {contents_hash(folder)}, weight_roots(folder)
     config = json.loads((folder / "config.json").read_text())
-    rewritten = dict(reversed(config.items())) | {
-        "transformers_version": "9.9",
-        "_name_or_path": "x",
-    }
-    (folder / "config.json").write_text(json.dumps(rewritten, indent=7))
-    assert compute_manifest(folder).hash() == before.hash()
     (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-5}))
-    assert compute_manifest(folder).config_hash != before.config_hash
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer_config.json").write_text("{}")
-    after = compute_manifest(folder)
-    assert after.tokenizer_hash != before.tokenizer_hash
-    assert after.hash() != before.hash()
+    seen.add(contents_hash(folder))
+    (folder / "tokenizer_config.json").write_text("{ }")
+    seen.add(contents_hash(folder))
+    assert len(seen) == 3
+    assert weight_roots(folder) == roots
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
+def test_a_tensor_has_one_root_however_its_bytes_come(dtype: str) -> None:
+    names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16}
+    values = torch.randn(7, 5, 3).to(names.get(dtype, torch.bfloat16))
+    data = values.contiguous().view(torch.uint8).numpy().tobytes()
+    for size in (1, 2, 13, 30, 31, 60, len(data)):
+        hasher = TensorHasher(dtype, values.shape)
+        for at in range(0, len(data), size):
+            hasher.update(memoryview(data[at : at + size]))
+        assert hasher.root() == tensor_tree(values)
+    hasher = TensorHasher(dtype, values.shape)
+    hasher.update(memoryview(data[:-1]))
+    with pytest.raises(ValueError, match="middle of a row"):
+        hasher.root()
+    with pytest.raises(ValueError, match="no values"):
+        TensorHasher(dtype, (3, 0))
 
 
 def test_a_tensor_root_counts_rows_and_order() -> None:
     a = np.arange(12, dtype=np.float32).reshape(4, 3)
-    roots = {tensor_root(x) for x in (a, a[::-1], a.reshape(3, 4), a.reshape(-1), a[:3])}
-    assert len(roots) == 5
+
+    def root(x: np.ndarray) -> bytes:
+        hasher = TensorHasher("F32", x.shape)
+        hasher.update(memoryview(np.ascontiguousarray(x)).cast("B"))
+        return hasher.root()
+
+    assert len({root(x) for x in (a, a[::-1], a.reshape(3, 4), a.reshape(-1), a[:3])}) == 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from core.dispute.registration import calibrated as calibration
 from core.dispute.trace.families import BF16_TOLERANCES, FAMILIES, FP32_TOLERANCES
-from devnet.models import calibration
 from devnet.models.calibrate import NUMERICS, promised
 from tests.core.dispute.trace.shadow import Measured, in_shadow_because
 

@@ -1,0 +1,78 @@
+"""Which float32 numbers do a tensor's stored bytes stand for, and which 32 bytes commit to them?
+
+Weights are committed as numbers, not as bytes: a tree over rows of little-endian float32, whatever
+dtype a file holds (`docs/protocol.md` §3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.protocol.commit import RowTree
+
+#: Container dtype → numpy dtype of the stored bytes; bfloat16 is stored as its 16 high bits.
+STORED: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+_FLOAT32_BYTES = 4
+
+
+def as_float32(data: memoryview, dtype: str) -> npt.NDArray[np.float32]:
+    """Stored bytes as float32 [values]: rounded, or widened. Float32 is a view of the bytes."""
+    stored = np.frombuffer(data, dtype=STORED[dtype])
+    if dtype == "BF16":
+        return np.left_shift(stored, 16, dtype="<u4").view("<f4")
+    return stored.astype("<f4", copy=False)
+
+
+def row_values(shape: Sequence[int]) -> int:
+    """How many values a row has: what one first index holds; a vector [n] is one row."""
+    count = 1
+    for side in shape if len(shape) < 2 else shape[1:]:
+        count *= side
+    return count
+
+
+class TensorHasher:
+    """The root of one tensor, from its stored bytes as they come."""
+
+    def __init__(self, dtype: str, shape: Sequence[int]) -> None:
+        """Raises ValueError for a tensor without values."""
+        self._dtype, self._values = dtype, row_values(shape)
+        self._row_bytes = self._values * STORED[dtype].itemsize
+        if not self._row_bytes:
+            raise ValueError(f"a tensor of shape {list(shape)} has no values")
+        self._tree = RowTree()
+        self._begun = bytearray()  # of a row
+
+    def update(self, data: memoryview) -> None:
+        """Take in the next bytes; whole rows at once take a fraction of the time."""
+        if self._begun:
+            missing = self._row_bytes - len(self._begun)
+            self._begun += data[:missing]
+            data = data[missing:]
+            if len(self._begun) < self._row_bytes:
+                return
+            self._extend(memoryview(self._begun))
+            self._begun = bytearray()
+        whole = len(data) // self._row_bytes * self._row_bytes
+        if whole:
+            self._extend(data[:whole])
+        self._begun += data[whole:]
+
+    def root(self) -> bytes:
+        """Of the rows so far. Raises ValueError in the middle of one."""
+        if self._begun:
+            raise ValueError("the bytes end in the middle of a row")
+        return self._tree.root()
+
+    def _extend(self, rows: memoryview) -> None:
+        values = as_float32(rows, self._dtype)
+        self._tree.extend(values.data.cast("B"), self._values * _FLOAT32_BYTES)

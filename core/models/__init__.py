@@ -1,0 +1,11 @@
+"""A model's life between strangers: published by one, pulled and held to the chain by others.
+
+`publication`  a model folder as a manifest and a specification, with its operator program
+`registering`  program, specification and name on the chain, each unless it is there
+`names`        the model that a person means by a name or an id
+`places`       where a model's files are, and how some bytes of one are read
+`pull`         the tensors of some layers, fetched, proven and written down
+`having`       what a program works with of a model, from this machine or its places
+`local`        what is here: listed, shown, verified, removed
+`commands`     the same as commands of every program that works with models
+"""

@@ -1,0 +1,120 @@
+"""How does a program come to have the part of a model that it works with?
+
+A folder of that name that holds the whole model is used as it is. Else the published files are
+pulled: manifest and small files first, then the tensors of the layers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from core.chain.chain import Chain
+from core.engine.weights.manifest import (
+    MANIFEST_FILE,
+    MOST_MANIFEST_BYTES,
+    ModelManifest,
+    read_manifest,
+)
+from core.engine.weights.pulled import PulledFolder
+from core.engine.weights.store import find_model, pulled_path
+from core.engine.weights.weights import weight_roots
+from core.models.names import published_places, spec_of
+from core.models.places import ModelPlace, place_of
+from core.models.pull import Progress, begin, layers_of, pull, pull_small_files
+from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, UsageError
+from core.protocol.types import LayerRange, ModelSpec
+from core.runtime.network.channel import dials_private
+from core.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class ModelHere:
+    """A model whose small files are here, all of it or in part, and where the rest is."""
+
+    folder: Path
+    pulled: PulledFolder | None  # None: the folder holds all of it
+    places: tuple[ModelPlace, ...]
+
+    def fetch(self, layers: LayerRange | None, progress: Progress | None = None) -> int:
+        """Fetch the tensors of these layers unless they are here; returns how many bytes came.
+
+        Raises DiskFull, CheckFailed, or what the last place raised.
+        """
+        if self.pulled is None:
+            return 0
+        names = layers_of(self.folder, self.pulled.manifest, layers)
+        return pull(self.pulled, names, self.places, progress=progress)
+
+
+async def have_model(
+    chain: Chain, settings: Settings, name: str, model_id: str, *, places: Sequence[str] = ()
+) -> ModelHere:
+    """The model as it is here, with its small files fetched if it is not, from these places first.
+
+    Raises ModelMissing where no place is known, CheckFailed where none has what was published, or
+    what the last place raised.
+    """
+    folder = find_model(name, model_id, settings.folders.cache)
+    pulled = PulledFolder.find(folder) if folder else None
+    if folder and pulled is None:
+        return ModelHere(folder, None, ())
+    spec = await spec_of(chain, model_id)
+    stated = await published_places(chain, model_id, settings.network.deploy_block)
+    found = await asyncio.to_thread(_places, settings, places, stated)
+    if pulled is None:
+        folder = pulled_path(model_id, settings.folders.cache)
+        pulled = await asyncio.to_thread(partial(_begin, name, folder, spec, found))
+    return ModelHere(pulled.model_dir, pulled, found)
+
+
+def _places(
+    settings: Settings, given: Sequence[str], stated: Sequence[str]
+) -> tuple[ModelPlace, ...]:
+    """Those given by the user, who may name any, then those that strangers have published."""
+    network = settings.network
+    is_own = dials_private(network.chain_id or 0, network.private_addresses)
+    own = [place_of(uri, are_private_allowed=True) for uri in given]
+    for uri in stated:
+        try:
+            own.append(place_of(uri, are_private_allowed=is_own))
+        except UsageError:
+            continue  # of a kind that this program does not know
+    return tuple(own)
+
+
+def _begin(name: str, folder: Path, spec: ModelSpec, places: Sequence[ModelPlace]) -> PulledFolder:
+    manifest = fetch_manifest(name, spec, places)
+    begin(manifest, folder)
+    pull_small_files(manifest, folder, places)
+    found = weight_roots(folder).weights_root
+    if found.lower() != spec.weights_root.lower():
+        raise CheckFailed(
+            f"the manifest of {name} is not that of its weights",
+            f"its tensors make the root {found}, the chain has {spec.weights_root}",
+            state="nothing of it is used",
+            next_step="its publisher registered it so: choose another model",
+        )
+    return PulledFolder(folder)
+
+
+def fetch_manifest(name: str, spec: ModelSpec, places: Sequence[ModelPlace]) -> ModelManifest:
+    """A model's manifest from the first place that has the registered one.
+
+    Raises ModelMissing, or what the last place raised.
+    """
+    last: HeadraceError = ModelMissing(
+        f"nobody says where the files of {name} are",
+        why="its publisher has stated no place, and none was given",
+        next_step="ask the publisher, then `models pull NAME --at URI`",
+    )
+    for place in places:
+        try:
+            data = place.whole(MANIFEST_FILE, MOST_MANIFEST_BYTES)
+            return read_manifest(data, spec.manifest_hash)
+        except HeadraceError as error:
+            last = error
+    raise last

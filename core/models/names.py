@@ -1,0 +1,125 @@
+"""Which model does a person mean: by a short name, a publisher's name, or an id?
+
+A network file pins short names. PUBLISHER/NAME, the publisher's address first, is one model's for
+ever and for everybody; what it means is asked of the chain once and kept beside the models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from core.chain.chain import Chain
+from core.engine.weights.formats import FORMATS
+from core.engine.weights.store import models_dir
+from core.protocol import ids, signing
+from core.protocol.errors import IdInvalid, ModelUnknown
+from core.protocol.foreign import read_json_file
+from core.protocol.types import ModelSpec
+from core.runtime.settings import Settings
+
+_PUBLISHED = re.compile(r"(0x[0-9a-fA-F]{40})/([a-z0-9][a-z0-9._-]{0,63})", re.ASCII)
+_NAMES_FILE = "published-names.json"
+_MOST_BYTES = 16 * 2**20
+NO_MODEL = "0x" + "00" * 32
+
+
+def local_id(typed: str, settings: Settings) -> str | None:
+    """The id, 0x-hex, that a name or an id means as far as this machine knows by itself."""
+    pinned = settings.network.models
+    return (
+        pinned.get(typed)
+        or _by_id(typed, pinned.values())
+        or _kept(settings).get(_key(typed, settings))
+    )
+
+
+async def model_id_of(chain: Chain, typed: str, settings: Settings) -> str:
+    """The id, 0x-hex, of a registered model. Raises ModelUnknown, listing what is known."""
+    found = local_id(typed, settings)
+    published = _PUBLISHED.fullmatch(typed)
+    if found is None and published:
+        publisher = ids.address(published[1].lower())
+        named = await chain.read("ModelRegistry", "idOf", publisher, published[2])
+        if named != NO_MODEL:
+            found = named
+            _keep(settings, _key(typed, settings), named)
+    if found is None:
+        known = sorted(settings.network.models)
+        raise ModelUnknown(
+            f"no model '{typed}' on network {settings.network.name}",
+            f"known: {', '.join(known) or 'none'}",
+            next_step="list them: `client models`; name others as PUBLISHER/NAME",
+            known=known,
+        )
+    return found
+
+
+async def spec_of(chain: Chain, model_id: str) -> ModelSpec:
+    """What the chain says of a model. Raises ModelUnknown."""
+    if not await chain.read("ModelRegistry", "exists", model_id):
+        raise ModelUnknown(f"model {model_id} is not registered", f"on chain {chain.chain_id}")
+    return msgspec.convert(await chain.read("ModelRegistry", "specOf", model_id), ModelSpec)
+
+
+def numerics_of(spec: ModelSpec) -> str:
+    """The name of what a model's machines compute in; its hash where no format here has it."""
+    return next((n for n in FORMATS if signing.name_hash(n) == spec.dtype), spec.dtype)
+
+
+async def published_places(chain: Chain, model_id: str, first_block: int) -> list[str]:
+    """Where its publishers say that a model's files are: URIs, the newest first, none twice."""
+    found: list[str] = []
+    head = await chain.block_number()
+    events = await chain.events(first_block, head, contract="ModelRegistry")
+    newest: dict[tuple[str, str], list[str]] = {}
+    for event in events:
+        if event.name == "ModelPublished" and event.args["id"].lower() == model_id.lower():
+            key = event.args["publisher"], event.args["name"]
+            newest.pop(key, None)
+            newest[key] = list(event.args["places"])
+    for places in reversed(newest.values()):
+        found += places
+    return list(dict.fromkeys(found))
+
+
+def _by_id(typed: str, known: Iterable[str]) -> str | None:
+    """A whole 0x id, or the known one that a printed form or a prefix of it means."""
+    try:
+        if re.fullmatch(r"0x[0-9a-fA-F]{64}", typed):
+            return "0x" + ids.raw_id(typed).hex()
+        if typed.startswith(f"{ids.Kind.MODEL.value}_"):
+            return ids.find(ids.Kind.MODEL, typed, known, lambda model_id: model_id)
+    except IdInvalid:
+        pass
+    return None
+
+
+def _key(typed: str, settings: Settings) -> str:
+    return f"{settings.network.chain_id} {typed.lower()}"
+
+
+def _file(settings: Settings) -> Path:
+    return models_dir(settings.folders.cache) / _NAMES_FILE
+
+
+def _kept(settings: Settings) -> dict[str, str]:
+    try:
+        return msgspec.convert(
+            read_json_file(_file(settings), most_bytes=_MOST_BYTES), dict[str, str]
+        )
+    except (OSError, ValueError):  # not there, or not ours: the chain is asked again
+        return {}
+
+
+def _keep(settings: Settings, key: str, model_id: str) -> None:
+    path = _file(settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(_kept(settings) | {key: model_id}, indent=1), "utf-8")
+    draft.replace(path)
