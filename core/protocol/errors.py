@@ -543,7 +543,7 @@ class NoCapacity(HeadraceError):
     api_type, api_code = "capacity_error", "no_route"
     retryable = True
     default_next = (
-        "raise the price cap, wait, or choose another model: `client models --sort price`"
+        "raise the price cap, wait, or choose another model: `client models offers --sort price`"
     )
 
     def __init__(
@@ -568,7 +568,7 @@ class PriceAboveCap(NoCapacity):
     http_status = 402
     api_type, api_code = "invalid_request_error", "price_above_cap"
     retryable = False
-    default_next = "raise the price cap, or choose another model: `client models --sort price`"
+    default_next = "raise the price cap, or choose another model: `client models offers --sort price`"
 
 
 class DeadlinePassed(HeadraceError):

@@ -90,7 +90,7 @@ class Miner(Result, frozen=True, kw_only=True, forbid_unknown_fields=False, rena
     leaving: str
 
 
-#: How `client models --sort` orders: the best first, what nobody serves last.
+#: How `client models offers --sort` orders: the best first, what nobody serves last.
 SORTS: dict[str, Callable[[ModelOffer], Any]] = {
     "price": lambda row: _unit_price(row.price_out),
     "speed": lambda row: row.ms_per_token if row.ms_per_token is not None else float("inf"),
