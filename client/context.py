@@ -13,6 +13,7 @@ from client.records.store import ClientStore
 from core.chain.chain import Chain
 from core.chain.rpc import RpcChain
 from core.engine.weights.store import find_model
+from core.models.having import ModelHere, have_model
 from core.models.names import local_id, model_id_of, spec_of
 from core.protocol.errors import ModelMissing
 from core.protocol.types import ModelSpec
@@ -39,10 +40,6 @@ class Model:
     name: str
     model_id: str
     spec: ModelSpec
-
-    def folder(self, settings: Settings) -> Path:
-        """Its files here. Raises ModelMissing."""
-        return model_folder(self.name, settings, self.model_id)
 
 
 def model_folder(name: str, settings: Settings, model_id: str | None = None) -> Path:
@@ -82,6 +79,14 @@ class Context:
         model_id = await model_id_of(self.chain, typed, self.settings)
         spec = await spec_of(self.chain, model_id)
         return Model(model_name(model_id, self.settings) or typed, model_id, spec)
+
+    async def files_of(self, model: Model) -> ModelHere:
+        """A model's small files, fetched if they are not here, and where its weights are.
+
+        Raises ModelMissing where no place is known, CheckFailed where none has what was published,
+        or what the last place raised.
+        """
+        return await have_model(self.chain, self.settings, model.name, model.model_id)
 
 
 def model_name(model_id: str, settings: Settings) -> str | None:

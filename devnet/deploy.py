@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from core.chain.chain import CONTRACTS
 from core.chain.rpc import RpcChain, predict_address
-from core.models.publication import program_to_publish, publication_of
+from core.models.publication import program_to_publish, publication_of, write_manifest
 from core.models.registering import give_name, register
 from core.protocol.signing import DigestSigner
 
@@ -164,5 +164,6 @@ async def register_model(
     found = publication_of(model_dir, program=program or program_to_publish(model_dir))
     model_id = await register(chain, signer, found, effort)
     if name:
+        write_manifest(found)
         await give_name(chain, signer, model_id, name, [model_dir.as_uri()])
     return model_id

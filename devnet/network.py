@@ -68,6 +68,7 @@ class Devnet:
     layout: DevnetFolders
     model: str = DEFAULT_MODEL
     cache: Path | None = None  # where models are; None: the user's cache
+    are_caches_apart: bool = False  # each party pulls what it needs, as on machines of strangers
     parameters: Parameters = field(default_factory=Parameters)
     effort: SearchEffort | None = None  # before the model is registered; None: as usual
     parties: Sequence[str] = tuple(PARTIES)
@@ -158,11 +159,11 @@ class Devnet:
         draft.replace(self.layout.network_file)  # programs of the devnet may be reading it
 
     def write_home(self, party: str, sections: Mapping[str, Mapping[str, object]]) -> None:
-        """A party's home; models are found in the user's cache through a link."""
+        """A party's home; models are found in one cache through a link, unless caches are apart."""
         every = {"failover": {"missed_pings": MISSED_PINGS}} | sections
         home = write_home(self.layout, party, {k: dict(v) for k, v in every.items()})
         link = home / "cache"
-        if not link.is_symlink() and not link.exists():
+        if not self.are_caches_apart and not link.is_symlink() and not link.exists():
             link.symlink_to(self.cache or Folders.find({}).cache)
 
     # --- programs ---

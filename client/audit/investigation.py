@@ -22,7 +22,7 @@ from client.audit.evidence import (
 from client.audit.precheck import scaled
 from client.audit.programs import profile_named
 from client.audit.rerun import AuditEffort, ShardSource, StageFinding, audit_job
-from client.context import Context, model_folder, model_name, open_store
+from client.context import Context, open_store
 from client.orders.shard_roots import shard_roots
 from client.pipeline.verify import Bought, check_pipeline, complete_sets, disjoint
 from client.records.store import match_of
@@ -31,7 +31,6 @@ from core.protocol.errors import (
     ConfigError,
     IdInvalid,
     MatcherUnreachable,
-    ModelUnknown,
     UsageError,
 )
 from core.protocol.types import AuditorDelegation, LayerRange, Signature, SignedReceipt
@@ -155,18 +154,14 @@ async def open_evidence(
 
 
 async def source_of(context: Context, case: AuditCase, tolerance: float = 1.0) -> ShardSource:
-    """Weights of a case's model on this machine, with `tolerance` times its profile's room.
+    """Weights of a case's model, with `tolerance` times its profile's room.
 
-    Raises ModelUnknown, ModelMissing, or ModelUnsupported for its numerics.
+    What of them is not here is fetched when a stage is looked at. Raises ModelUnknown,
+    ModelUnsupported for its numerics, and what `Context.files_of` does.
     """
-    model_id = case.order.model_id
-    name = model_name(model_id, context.settings)
-    if name is None:
-        why = "it is not in the network file"
-        raise ModelUnknown(f"no name is known for model {model_id}", why)
-    folder = model_folder(name, context.settings)
+    files = await context.files_of(await context.model(case.order.model_id))
     profile, program = await profile_named(context.chain, case.order.numerics_profile)
-    return ShardSource(folder, scaled(profile, tolerance), program)
+    return ShardSource(files.folder, scaled(profile, tolerance), program, fetch=files.fetch)
 
 
 async def investigate(

@@ -21,7 +21,7 @@ from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
 from client.audit.precheck import ends_clear, rows_clear
 from client.audit.suspicion import is_due, suspicion
 from core.protocol.errors import CheckFailed, RowsWithheld
-from core.protocol.types import RequestLeaf, SamplingParams, Stage
+from core.protocol.types import LayerRange, RequestLeaf, SamplingParams, Stage
 
 if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile, NumericsVerdict
@@ -94,10 +94,19 @@ class ShardSource:
     """Float64 shards of one model folder whose weights are proven to be the registered ones."""
 
     def __init__(
-        self, model_dir: Path, profile: NumericsProfile, program: Program | None = None
+        self,
+        model_dir: Path,
+        profile: NumericsProfile,
+        program: Program | None = None,
+        *,
+        fetch: Callable[[LayerRange], object] = lambda layers: None,
     ) -> None:
-        """`program` is the model's registered operator program, if any: it whitens deviations."""
+        """`program` is the model's registered operator program, if any: it whitens deviations.
+
+        `fetch` brings layers that are not here.
+        """
         self.model_dir, self.profile, self.program = model_dir, profile, program
+        self._fetch = fetch
 
     def shard_root(self, stage: Stage) -> str:
         """The commitment to our own copy of a stage's weights, 0x hex."""
@@ -117,18 +126,21 @@ class ShardSource:
         """The layers of a stage in float64."""
         from core.engine.weights.load_shard import load_shard
 
+        self._fetch(stage.layers)
         return load_shard(self.model_dir, stage.layers, numerics=self.numerics, reference=True)
 
     def load_rough(self, stage: Stage) -> ModelShard:
         """The same layers in float32, for `client/audit/precheck.py`."""
         from core.engine.weights.load_shard import load_shard
 
+        self._fetch(stage.layers)
         return load_shard(self.model_dir, stage.layers)
 
     def load_own(self, stage: Stage) -> ModelShard:
         """The same layers as their machines run them, for `client/audit/suspicion.py`."""
         from core.engine.weights.load_shard import load_shard
 
+        self._fetch(stage.layers)
         return load_shard(self.model_dir, stage.layers, numerics=self.numerics)
 
     @cached_property

@@ -452,7 +452,7 @@ class SessionPool:
         from core.engine.weights.tokenizer import Tokenizer
 
         if model.model_id not in self._tokenizers:
-            folder = model.folder(self._settings)
+            folder = (await self._context.files_of(model)).folder
             self._tokenizers[model.model_id] = await asyncio.to_thread(Tokenizer, folder)
         return self._tokenizers[model.model_id]
 

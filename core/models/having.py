@@ -50,6 +50,12 @@ class ModelHere:
         return pull(self.pulled, names, self.places, progress=progress)
 
 
+def whole_here(settings: Settings, name: str, model_id: str | None) -> ModelHere | None:
+    """A model of which everything is on this machine, so that no network is needed."""
+    folder = find_model(name, model_id, settings.folders.cache)
+    return ModelHere(folder, None, ()) if folder and not PulledFolder.find(folder) else None
+
+
 async def have_model(
     chain: Chain, settings: Settings, name: str, model_id: str, *, places: Sequence[str] = ()
 ) -> ModelHere:
@@ -58,10 +64,10 @@ async def have_model(
     Raises ModelMissing where no place is known, CheckFailed where none has what was published, or
     what the last place raised.
     """
+    if whole := whole_here(settings, name, model_id):
+        return whole
     folder = find_model(name, model_id, settings.folders.cache)
     pulled = PulledFolder.find(folder) if folder else None
-    if folder and pulled is None:
-        return ModelHere(folder, None, ())
     spec = await spec_of(chain, model_id)
     stated = await published_places(chain, model_id, settings.network.deploy_block)
     found = await asyncio.to_thread(_places, settings, places, stated)

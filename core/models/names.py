@@ -18,7 +18,7 @@ from core.chain.chain import Chain
 from core.engine.weights.formats import FORMATS
 from core.engine.weights.store import models_dir
 from core.protocol import ids, signing
-from core.protocol.errors import IdInvalid, ModelUnknown
+from core.protocol.errors import IdInvalid, ModelUnknown, UsageError
 from core.protocol.foreign import read_json_file
 from core.protocol.types import ModelSpec
 from core.runtime.settings import Settings
@@ -37,6 +37,27 @@ def local_id(typed: str, settings: Settings) -> str | None:
         or _by_id(typed, pinned.values())
         or _kept(settings).get(_key(typed, settings))
     )
+
+
+def refuse_no_name(typed: str, settings: Settings) -> None:
+    """Raise UsageError for what can be no model on this network, without asking anybody."""
+    is_folder = len(Path(typed).parts) > 1 and (Path(typed) / "config.json").is_file()
+    if is_folder or _PUBLISHED.fullmatch(typed) or local_id(typed, settings):
+        return
+    if "/" in typed:
+        raise UsageError(
+            f"'{typed[:100]}' is no published model",
+            why="a published one is named PUBLISHER/NAME, the publisher's address first; an id of "
+            "a model hub says nothing of what its weights compute",
+            next_step=f"publish it: `client models publish {typed[:100]}`; or choose one of "
+            "`client models ls`",
+        )
+    if pinned := sorted(settings.network.models):
+        raise UsageError(
+            f"no model '{typed[:100]}' on network {settings.network.name}",
+            why=f"known: {', '.join(pinned)}",
+            next_step="choose one of them, or PUBLISHER/NAME: `client models ls` lists both",
+        )
 
 
 async def model_id_of(chain: Chain, typed: str, settings: Settings) -> str:

@@ -568,7 +568,7 @@ class PriceAboveCap(NoCapacity):
     http_status = 402
     api_type, api_code = "invalid_request_error", "price_above_cap"
     retryable = False
-    default_next = "raise the price cap, or choose another model: `client models offers --sort price`"
+    default_next = "raise the price cap, or see `client models offers --sort price`"
 
 
 class DeadlinePassed(HeadraceError):

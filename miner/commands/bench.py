@@ -32,6 +32,7 @@ from miner.records.home import model_folder
 
 if TYPE_CHECKING:
     from core.engine.weights.shape import ModelSizes
+    from core.models.having import ModelHere
     from core.runtime.network.channel import Channel, Peers
     from miner.compute.compute import Compute
 
@@ -47,6 +48,22 @@ PING_BYTES = 2**14
 LEAST_S = 1e-6
 
 
+async def _files(settings: Settings) -> ModelHere:
+    """The configured model, with its small files fetched unless they are here."""
+    from core.models.having import ModelHere, have_model, whole_here
+    from core.models.local import open_registry
+    from core.models.names import local_id, model_id_of
+
+    name = settings.miner.model
+    if whole := whole_here(settings, name, local_id(name, settings)):
+        return whole
+    if "ModelRegistry" not in settings.network.contracts:
+        return ModelHere(model_folder(settings), None, ())
+    async with open_registry(settings) as chain:
+        model_id = await model_id_of(chain, name, settings)
+        return await have_model(chain, settings, name, model_id)
+
+
 async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) -> Bench:
     """Load the layers, else as many as fit, and time them. Raises ModelMissing, UsageError."""
     from core.engine.weights.shape import describe_model
@@ -54,7 +71,8 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
     from miner.records.machine import memory_limit_bytes
 
     settings = run.settings
-    folder = model_folder(settings)
+    files = await _files(settings)
+    folder = files.folder
     shape = await asyncio.to_thread(describe_model, folder)
     limit_bytes = memory_limit_bytes(settings)
     held = fitting_layers(shape, layers, limit_bytes)
@@ -63,6 +81,7 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
         with run.stage(1, 4, "the processor"):
             tflops, bandwidth_gb_s = await compute.benchmark()
         with run.stage(2, 4, f"loading layers {held}"):
+            await asyncio.to_thread(files.fetch, held)
             shard_bytes = await _load(compute, folder, held, limit_bytes, settings)
         with run.stage(3, 4, "decode steps and a prompt"):
             await compute.measure()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from core.models.names import refuse_no_name
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.protocol.units import format_bytes, parse_bytes
 from core.runtime.commands.config_file import set_value
@@ -162,7 +163,9 @@ async def update(run: Run, changes: Mapping[str, Any], pause: bool | None) -> Up
 
 
 def _check(run: Run, answers: Mapping[str, str]) -> None:
-    """Refuse amounts without units before anything is written."""
+    """Refuse amounts without units, and no models, before anything is written."""
+    if "miner.model" in answers:
+        refuse_no_name(answers["miner.model"], run.settings)
     for key in ("miner.price_in", "miner.price_out"):
         if key in answers:
             run.settings.price(answers[key])

@@ -30,7 +30,7 @@ async def talk(asks: int, at_once: int, max_tokens: int, prefix: str = "Tell me"
     settings = run.load()
     async with open_context(settings) as context:
         model = await context.model(settings.client.model)
-        tokenizer = Tokenizer(model.folder(settings))
+        tokenizer = Tokenizer((await context.files_of(model)).folder)
         sessions = SessionPool(context, run.unlock())
         slots = asyncio.Semaphore(at_once)
 

@@ -39,7 +39,11 @@ def tiny_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def devnet_of(
-    folder: Path, cache: Path, profiles: Mapping[str, MinerProfile]
+    folder: Path,
+    cache: Path,
+    profiles: Mapping[str, MinerProfile],
+    *,
+    are_caches_apart: bool = False,
 ) -> AsyncIterator[World]:
     """A running devnet with these miners; afterwards nothing of it runs."""
     (folder / "work").mkdir()
@@ -47,6 +51,7 @@ async def devnet_of(
         DevnetFolders(folder / "devnet"),
         model=MODEL,
         cache=cache,
+        are_caches_apart=are_caches_apart,
         effort=SearchEffort(steps=1, ground=0, most_rows=1),
         parties=tuple(dict.fromkeys([*PARTIES, *profiles])),
         min_machines=len(profiles),

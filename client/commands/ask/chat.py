@@ -63,7 +63,7 @@ async def converse(
     signer = run.unlock()
     async with open_context(run.settings) as context:
         model = await context.model(model_name or run.settings.client.model)
-        tokenizer = Tokenizer(model.folder(run.settings))
+        tokenizer = Tokenizer((await context.files_of(model)).folder)
         messages: list[dict[str, str]] = []
         if conversation.system:
             messages.append({"role": "system", "content": conversation.system})

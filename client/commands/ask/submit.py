@@ -390,7 +390,7 @@ async def _quote_file(
     """The file as prompts, and its price. Raises ModelUnknown, UsageError, NoCapacity."""
     settings = run.settings
     model = await context.model(model_name or settings.client.model)
-    tokenizer = Tokenizer(model.folder(settings))
+    tokenizer = Tokenizer((await context.files_of(model)).folder)
     prepared = prepare(good, bad, tokenizer, model.spec.context)
     _tell_rejected(run, prepared)
     wanted, prices = await _prices(context, model, prepared, choices)

@@ -222,7 +222,7 @@ class Catalogue:
         async with self._loading:
             if name not in self._served:
                 model = await self._model(name)
-                folder = model.folder(self._context.settings)
+                folder = (await self._context.files_of(model)).folder
                 self._served[name] = ServedModel(model, await asyncio.to_thread(_read, folder))
         return self._served[name]
 

@@ -1,0 +1,56 @@
+"""The walk of `docs/models.md`: served in parts by three hosts, bought by name, a lie caught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.engine.weights.pulled import PulledFolder
+from core.engine.weights.store import pulled_path
+from core.models.pull import layers_of
+from core.protocol.errors import CheckFailed
+from core.protocol.types import LayerRange
+from devnet.accounts import signer_of
+from tests.swarm.strangers.conftest import APART
+from tests.swarm.world import MARKS, MODEL, World, answers_in, prompt
+
+pytestmark = MARKS
+
+
+def pulled_by(world: World, party: str) -> PulledFolder:
+    """What a party has of the model, in a cache of its own."""
+    cache = world.net.layout.home(party) / "cache"
+    assert cache.is_dir() and not cache.is_symlink()
+    return PulledFolder(pulled_path(world.net.model_id, cache))
+
+
+async def test_each_host_has_its_own_layers_and_no_others(world: World) -> None:
+    for party, profile in APART.items():
+        assert profile.layers is not None
+        pulled = pulled_by(world, party)
+        wanted = layers_of(pulled.model_dir, pulled.manifest, LayerRange(*profile.layers))
+        assert pulled.here == set(wanted), party
+        held = sum(file.stat().st_blocks * 512 for file in Path(pulled.model_dir).iterdir())
+        assert held < sum(f.size_bytes for f in pulled.manifest.files.values())
+
+
+async def test_an_answer_is_bought_by_name_and_the_lie_in_it_is_caught(world: World) -> None:
+    name = f"{signer_of('deployer').address}/{MODEL}"
+    file = world.requests("bought", [prompt("q", "Why is the sky blue?", 8)])
+    done, out = await world.submit(file, "--model", name)
+    assert answers_in(out)["q"]
+    bought = pulled_by(world, "requester-1")
+    assert bought.here == frozenset(), "words need the tokenizer alone"
+
+    job = done.result["jobs"][0]
+    (seen,) = await world.jobs_of(done.result)
+    liar = seen.plan[1].operator
+    assert await world.party_of(liar) == "miner-2"
+    await world.run("requester-1", "auditor", "check", job, "--json", expect=CheckFailed.exit_code)
+    assert pulled_by(world, "requester-1").here, "an auditor fetches what it looks at"
+
+    played = await world.run(
+        "requester-1", "auditor", "dispute", job, "--yes", "--json", within_s=300.0
+    )
+    found = played.result
+    assert (found["stage"], found["accused"]) == (1, liar)
+    assert found["verdict"].startswith("fault: all stake"), found
