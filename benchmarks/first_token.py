@@ -18,11 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from client.context import Model
+from client.context import Context
 from client.orders.orders import Prompt, opening_of
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from devnet.models.tiny_models import write_tiny_model
+from tests.town.files import files_in
 from tests.town.orders import DOMAIN, REQUESTER
 from tests.town.town import prompts
 from tests.town.village import SMALL, Village, ask
@@ -78,7 +79,7 @@ async def measure(count: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model_dir = write_tiny_model(folder / "tiny", "llama", layers=6)
-        Model.folder = lambda model, settings: model_dir  # type: ignore[method-assign]
+        Context.files_of = files_in(model_dir)  # type: ignore[method-assign]
         village = Village(folder, model_dir)
         await village.start((0, 3), (3, 6))
         sessions = village.sessions(SIZES)

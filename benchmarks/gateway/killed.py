@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.table import Row
-from client.context import Model
+from client.context import Context
 from devnet.models.tiny_models import write_tiny_model
 from tests.client.gateway.mortal import Mortal, Point
 from tests.client.gateway.reckoning import (
@@ -35,6 +35,7 @@ from tests.client.gateway.reckoning import (
     open_up,
     some_tokens,
 )
+from tests.town.files import files_in
 from tests.town.village import Village
 
 CHAT_POINTS, BATCH_POINTS, CANCEL_POINTS = len(IN_CHAT), len(IN_BATCH), len(WHILE_CANCELLING)
@@ -122,7 +123,7 @@ async def _measure(model_dir: Path) -> tuple[list[str], int, bool]:
 def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_tiny_model(Path(folder) / "tiny", "llama", layers=6)
-        with patch.object(Model, "folder", lambda model, settings: model_dir):
+        with patch.object(Context, "files_of", files_in(model_dir)):
             wrong, done, agree = asyncio.run(_measure(model_dir))
     points = CHAT_POINTS + BATCH_POINTS + CANCEL_POINTS
     return [

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from client.context import Model
+from client.context import Context
 from devnet.models.tiny_models import write_tiny_model
+from tests.town.files import files_in
 from tests.town.village import Village
 
 
@@ -21,7 +22,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def village(
     tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Village]:
-    monkeypatch.setattr(Model, "folder", lambda model, settings: model_dir)
+    monkeypatch.setattr(Context, "files_of", files_in(model_dir))
     village = Village(tmp_path, model_dir)
     yield village
     await village.close()

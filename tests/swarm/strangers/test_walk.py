@@ -23,14 +23,19 @@ def pulled_by(world: World, party: str) -> PulledFolder:
     return PulledFolder(pulled_path(world.net.model_id, cache))
 
 
+def held_bytes(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.iterdir())
+
+
 async def test_each_host_has_its_own_layers_and_no_others(world: World) -> None:
     for party, profile in APART.items():
         assert profile.layers is not None
         pulled = pulled_by(world, party)
         wanted = layers_of(pulled.model_dir, pulled.manifest, LayerRange(*profile.layers))
         assert pulled.here == set(wanted), party
-        held = sum(file.stat().st_blocks * 512 for file in Path(pulled.model_dir).iterdir())
-        assert held < sum(f.size_bytes for f in pulled.manifest.files.values())
+        assert held_bytes(pulled.model_dir) < sum(
+            f.size_bytes for f in pulled.manifest.files.values()
+        )
 
 
 async def test_an_answer_is_bought_by_name_and_the_lie_in_it_is_caught(world: World) -> None:

@@ -44,11 +44,14 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
         return str(len(messages))
 
     async def model(name: str) -> Any:
-        return SimpleNamespace(folder=lambda settings: None)
+        return SimpleNamespace()
+
+    async def files_of(model: object) -> SimpleNamespace:
+        return SimpleNamespace(folder=None)
 
     @asynccontextmanager
     async def open_context(settings: Any) -> AsyncIterator[Any]:
-        yield SimpleNamespace(model=model)
+        yield SimpleNamespace(model=model, files_of=files_of)
 
     class NoSessions:
         async def close(self) -> None: ...
