@@ -53,6 +53,9 @@ async def up(
     model: Annotated[
         str | None, typer.Option(help="What the miners serve, such as gemma3-270m.")
     ] = None,
+    numerics: Annotated[
+        str | None, typer.Option(help="What they compute it in: float32 or bfloat16.")
+    ] = None,
     profile: Annotated[
         str | None,
         typer.Option(help="The fleet: hetero, equal, or a file with machines, speeds and regions."),
@@ -73,7 +76,7 @@ async def up(
 
     given = _conditions(latency_ms, jitter_ms, mbit_s)
     links = Conditions(**given) if given else None
-    wanted = WantedDevnet(miners, jurors, model, profile, block_time, links, pages)
+    wanted = WantedDevnet(miners, jurors, model, profile, block_time, links, pages, numerics)
     run.emit(await bring_up(run, wanted, keep=keep))
 
 

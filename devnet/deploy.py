@@ -155,13 +155,15 @@ async def register_model(
     effort: SearchEffort | None = None,
     *,
     name: str = "",
+    numerics: str = "float32",
 ) -> str:
     """Publish a folder as `client models publish` does, with this or its calibrated program.
 
     Returns the model's id. Raises ModelUnsupported where honest machines cannot keep the program's
     tolerances on these weights.
     """
-    found = publication_of(model_dir, program=program or program_to_publish(model_dir))
+    program = program or program_to_publish(model_dir, numerics)
+    found = publication_of(model_dir, numerics=numerics, program=program)
     model_id = await register(chain, signer, found, effort)
     if name:
         write_manifest(found)

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from core.engine.model.blocks import ModelShard
 
 
-def corrupt_layer_int8(shard: ModelShard, layer: int) -> None:
-    """Round every weight matrix of one owned layer to int8 per output channel and back, in place.
+def corrupt_layer(shard: ModelShard, layer: int, bits: int = 8) -> None:
+    """Round every weight matrix of one owned layer to integers of so many bits, in place.
 
-    `layer` is the model's number. This is the cheapest believable lie: a quarter of the memory, and
-    answers that read just as well. Raises ValueError for a layer that the shard lacks.
+    One scale for each output channel. `layer` is the model's number. int8 is the cheapest
+    believable lie where machines compute in float32: a quarter of the memory, and answers that read
+    just as well. Raises ValueError for a layer that the shard lacks.
     """
     import torch
 
@@ -25,15 +26,16 @@ def corrupt_layer_int8(shard: ModelShard, layer: int) -> None:
     with torch.no_grad():
         for parameter in shard.decoder_layers[layer - shard.layers.start].parameters():
             if parameter.dim() == 2:
-                parameter.copy_(_int8(parameter))
+                parameter.copy_(_rounded(parameter, bits))
 
 
-def _int8(matrix: torch.Tensor) -> torch.Tensor:
-    scale = matrix.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / 127
+def _rounded(matrix: torch.Tensor, bits: int) -> torch.Tensor:
+    most = 2 ** (bits - 1) - 1
+    scale = matrix.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / most
     return (matrix / scale).round() * scale
 
 
-def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
+def rounding_believer(layer: int, bits: int = 8) -> Callable[[TraceModel], TraceModel]:
     """A hook for a defence: it re-executes with the rounded weights, as if there were no others.
 
     So it finds the first value that its fault made, points at it, and loses by it.
@@ -49,7 +51,7 @@ def int8_believer(layer: int) -> Callable[[TraceModel], TraceModel]:
                 found = super().tensor(part, number)
                 if part != layer or len(found) == 1:
                     return found
-                return _int8(torch.from_numpy(found.copy())).numpy()
+                return _rounded(torch.from_numpy(found.copy()), bits).numpy()
 
         return Rounded(model.folder, model.parts, model.tables)
 

@@ -1,7 +1,7 @@
 """A miner with a fault, for demonstrations and tests: the product's daemon with a hook.
 
-`python -m devnet.faulty_miner start [--lie-layer N] [--defend] [--slow-ms-per-layer X]` reads the
-same settings as `miner start`.
+`python -m devnet.faulty_miner start` reads the same settings as `miner start`, and has its own
+options: [--lie-layer N [--lie-bits N]] [--defend] [--slow-ms-per-layer X].
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.runtime.commands.cli import App, Run
-from devnet.faults import corrupt_layer_int8, int8_believer, slow_down
+from devnet.faults import corrupt_layer, rounding_believer, slow_down
 
 if TYPE_CHECKING:
     from core.engine.model.blocks import ModelShard
@@ -25,7 +25,8 @@ app = App(
 @app.command(daemon=True)
 async def start(
     run: Run,
-    lie_layer: Annotated[int | None, typer.Option(help="Round this layer to int8.")] = None,
+    lie_layer: Annotated[int | None, typer.Option(help="Round this layer to integers.")] = None,
+    lie_bits: Annotated[int, typer.Option(help="Of so many bits.", min=2, max=16)] = 8,
     defend: Annotated[
         bool,
         typer.Option(help="In a dispute, stand by the rounded weights instead of staying silent."),
@@ -37,11 +38,11 @@ async def start(
 
     def spoil(shard: ModelShard) -> None:
         if lie_layer is not None and lie_layer in shard.layers:
-            corrupt_layer_int8(shard, lie_layer)
+            corrupt_layer(shard, lie_layer, lie_bits)
         if slow_ms_per_layer:
             slow_down(shard, slow_ms_per_layer)
 
-    believe = int8_believer(lie_layer) if defend and lie_layer is not None else None
+    believe = rounding_believer(lie_layer, lie_bits) if defend and lie_layer is not None else None
     await run_daemon(run, shard_hook=spoil, trace_hook=believe)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from core.chain.rpc import RpcChain
+from core.models.publication import JUDGED_NUMERICS
 from core.protocol import ids, units
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
 from core.runtime.commands.console import Run
@@ -100,6 +101,7 @@ class WantedDevnet:
     block_time_s: int = 1
     links: Conditions | None = None
     pages: bool = True
+    numerics: str | None = None
 
 
 def _new_or_kept(
@@ -112,14 +114,20 @@ def _new_or_kept(
     """
     if keep and layout.network_file.is_file() and layout.chain_state_file.is_file():
         net, fleet = load(layout), DevnetFleet.load(layout.fleet_file)
-        if wanted.profile is not None or wanted.model not in (None, net.model):
+        changes = wanted.profile is not None or wanted.numerics is not None
+        if changes or wanted.model not in (None, net.model):
             raise UsageError(
                 "a devnet goes on as it was",
                 f"this one has the model {net.model} and {len(fleet.machines)} machines",
                 next_step="begin another one: --fresh",
             )
         return net, fleet.first(wanted.miners), True
-    net = Devnet(layout, model=wanted.model or DEFAULT_MODEL)
+    numerics = wanted.numerics or "float32"
+    if numerics not in JUDGED_NUMERICS:
+        raise UsageError(
+            f"a devnet does not compute in {numerics}", "it is " + " or ".join(JUDGED_NUMERICS)
+        )
+    net = Devnet(layout, model=wanted.model or DEFAULT_MODEL, numerics=numerics)
     fleet = fleet_of(wanted.profile or "hetero", net.model_folder).first(wanted.miners)
     net.parties = tuple(dict.fromkeys([*PARTIES, *fleet.machines]))
     return net, fleet, False

@@ -49,6 +49,7 @@ class MinerProfile:
     memory: str
     slow_ms_per_layer: float = 0.0
     lie_layer: int | None = None
+    lie_bits: int = 8
     defend: bool = False  # a liar that plays on instead of staying silent when it is accused
     layers: tuple[int, int] | None = None  # fixed by its owner; None: the matcher says
 
@@ -68,6 +69,7 @@ class Devnet:
     layout: DevnetFolders
     model: str = DEFAULT_MODEL
     cache: Path | None = None  # where models are; None: the user's cache
+    numerics: str = "float32"  # what machines compute the model in
     are_caches_apart: bool = False  # each party pulls what it needs, as on machines of strangers
     parameters: Parameters = field(default_factory=Parameters)
     effort: SearchEffort | None = None  # before the model is registered; None: as usual
@@ -123,7 +125,12 @@ class Devnet:
                 address = self.addresses[party]
                 await chain.transact(deployer, "TestUSD", "mint", address, FUNDS[party])
         self.model_id = await register_model(
-            chain, deployer, self.model_folder, effort=self.effort, name=self.model
+            chain,
+            deployer,
+            self.model_folder,
+            effort=self.effort,
+            name=self.model,
+            numerics=self.numerics,
         )
         self.write_network_file()
         for party in self.parties:
@@ -232,6 +239,7 @@ class Devnet:
             argv += ["--slow-ms-per-layer", str(profile.slow_ms_per_layer)]
             if profile.lie_layer is not None:
                 argv += ["--lie-layer", str(profile.lie_layer)]
+                argv += ["--lie-bits", str(profile.lie_bits)]
                 argv += ["--defend"] if profile.defend else []
         return await self._start(party, argv)
 

@@ -54,6 +54,7 @@ PARTS = {
         "failover",
         "gpu",
     ),
+    "models": ("publishing", "pulling", "loading"),
     "siege": ("junk",),
     "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "gains", "cost"),
 }

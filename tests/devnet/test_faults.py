@@ -10,7 +10,7 @@ import torch
 
 from core.engine.weights.load_shard import load_shard
 from core.protocol.types import LayerRange
-from devnet.faults import corrupt_layer_int8, slow_down
+from devnet.faults import corrupt_layer, slow_down
 from devnet.models.tiny_models import write_tiny_model
 
 
@@ -36,6 +36,6 @@ def test_a_slowed_stage_takes_longer_and_answers_the_same(
 
 def test_a_liar_answers_differently(folder: Path) -> None:
     honest, liar = (load_shard(folder, LayerRange(2, 4)) for _ in range(2))
-    corrupt_layer_int8(liar, 3)
+    corrupt_layer(liar, 3)
     x = torch.randn(4, honest.hidden, generator=torch.Generator().manual_seed(0))
     assert not torch.equal(honest.forward(x, honest.new_cache()), liar.forward(x, liar.new_cache()))

@@ -33,7 +33,7 @@ from core.protocol.types import SamplingParams
 from core.runtime.commands.console import GlobalOptions, Run
 from core.runtime.folders import Folders
 from core.runtime.settings import load
-from devnet.faults import corrupt_layer_int8
+from devnet.faults import corrupt_layer
 from miner.defence.defence import Defence
 from miner.records.store import MinerStore
 from tests.clocks import Hasty
@@ -193,7 +193,7 @@ async def test_int8_weights_in_one_layer_cost_the_stake(
 
     def spoil(stage: int, shard: Any) -> None:
         if stage == liar:
-            corrupt_layer_int8(shard, layer)
+            corrupt_layer(shard, layer)
 
     work = await world.work(SPANS, prompts(GREEDY), spoil=spoil)
     before = await honest_stake(work)
@@ -215,7 +215,7 @@ async def test_a_silent_stage_is_convicted_and_its_stake_claimed_by_hand(
 ) -> None:
     def spoil(stage: int, shard: Any) -> None:
         if stage == 1:
-            corrupt_layer_int8(shard, 2)
+            corrupt_layer(shard, 2)
 
     work = await world.work(SPANS, prompts(GREEDY), spoil=spoil)
     accusation, opened = await accuse_deviation(work, 1)

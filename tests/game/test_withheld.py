@@ -23,7 +23,7 @@ from core.dispute.trace.layout import Place
 from core.protocol import commit, wire
 from core.protocol.errors import RowsWithheld
 from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
-from devnet.faults import corrupt_layer_int8
+from devnet.faults import corrupt_layer
 from miner.defence.defence import Defence
 from miner.records.store import BoundaryRows as KeptRows
 from miner.records.store import MinerStore
@@ -171,7 +171,7 @@ async def test_an_audit_of_the_last_stage_ends_in_a_charge_that_convicts(
 
     def spoil(stage: int, shard: Any) -> None:
         if stage == LAST and lies_about == "rows":
-            corrupt_layer_int8(shard, 3)
+            corrupt_layer(shard, 3)
 
     def swap(request: int, step: int, token: int) -> int:
         return (token + 7) % 250 if lies_about == "a token" and step == 3 else token

@@ -7,6 +7,7 @@ made of a good one by a few changes, and depends on the seed and its number alon
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
 import resource
@@ -27,13 +28,20 @@ from client.gateway.openai.fields import CHAT, ENDPOINTS, RESPONSES, read_json, 
 from client.gateway.openai.models import ServedModel
 from core.engine.sampling.grammar import grammar_of
 from core.engine.weights.headers import INDEX_FILE, read_header
+from core.engine.weights.manifest import MANIFEST_FILE
+from core.engine.weights.pulled import PULLED_FILE, PulledFolder
 from core.engine.weights.shape import describe_model
 from core.engine.weights.tensors import TensorFolder
+from core.engine.weights.weights import weight_roots
 from core.keys import keystore
+from core.models.publication import publication_of
+from core.models.pull import layers_of, plan_pull
 from core.protocol import records
 from core.protocol.errors import HeadraceError
+from core.protocol.types import LayerRange
 from core.runtime.folders import Folders
 from core.runtime.settings import load
+from devnet.models.tiny_models import write_tiny_model
 from tests.client.gateway import toy
 from tests.town.fleet import machine_key
 from tests.town.orders import DOMAIN
@@ -229,6 +237,26 @@ NETWORK = {
 }
 
 
+def _manifests(folder: Path) -> Subject:
+    """A publisher's manifest, until a machine knows what it would fetch and hold."""
+    source, target = write_tiny_model(folder / "source", "llama", layers=2), folder / "target"
+    good = json.loads(publication_of(source).manifest.to_json())
+    good |= {"sigma": base64.b64encode(bytes(2 * 3 * 64)).decode()}
+    target.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (target / name).write_bytes((source / name).read_bytes())
+
+    def read() -> None:
+        pulled = PulledFolder(target)
+        layers = layers_of(target, pulled.manifest, LayerRange(0, 1))
+        plan_pull(pulled, layers)
+        describe_model(target)
+        weight_roots(target)
+
+    (target / PULLED_FILE).touch()
+    return Subject.of_json(_writing(target / MANIFEST_FILE, read), good)
+
+
 def _networks(folder: Path) -> Subject:
     file, folders = folder / "net.json", Folders.at(folder / "home")
     flags = {"network.name": str(file)}
@@ -405,6 +433,7 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "configs": _configs,
     "headers": _headers,
     "indexes": _indexes,
+    "manifests": _manifests,
     "networks": _networks,
     "records": _records,
     "bodies": _bodies,

@@ -44,6 +44,7 @@ async def devnet_of(
     profiles: Mapping[str, MinerProfile],
     *,
     are_caches_apart: bool = False,
+    numerics: str = "float32",
 ) -> AsyncIterator[World]:
     """A running devnet with these miners; afterwards nothing of it runs."""
     (folder / "work").mkdir()
@@ -52,6 +53,7 @@ async def devnet_of(
         model=MODEL,
         cache=cache,
         are_caches_apart=are_caches_apart,
+        numerics=numerics,
         effort=SearchEffort(steps=1, ground=0, most_rows=1),
         parties=tuple(dict.fromkeys([*PARTIES, *profiles])),
         min_machines=len(profiles),

@@ -1,8 +1,10 @@
-"""Are these bytes the published tensor? Hashed by a thread of its own, while others are read."""
+"""Are these bytes the published tensors? Hashed by threads of their own, while others are read."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from core.engine.weights.contents import TensorFact
@@ -10,41 +12,61 @@ from core.engine.weights.stored import TensorHasher
 from core.protocol import hashing
 from core.protocol.errors import CheckFailed
 
+#: A core hashes about as fast as two disks read, and slower than memory is copied.
+_MOST_THREADS = 4
 #: Blocks that wait to be hashed; more are not read before one was.
-_MOST_WAITING = 8
+_MOST_WAITING = 16
 
 
 class RootProof:
-    """Holds tensors to their published roots. What is handed in must not change before `wait`."""
+    """Holds tensors to their published roots, each in one thread.
+
+    What is handed in must not change before `wait`.
+    """
 
     def __init__(self) -> None:
         hashing.hash_in_c()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="roots")
+        count = min(_MOST_THREADS, os.cpu_count() or 1)
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix="roots") for _ in range(count)]
+        self._turn = 0
         self._waiting = deque[Future[None]]()
 
-    def add(self, name: str, fact: TensorFact, data: memoryview) -> None:
-        """All bytes of a tensor."""
-        hasher = TensorHasher(fact.dtype, fact.shape)
-        self.block(hasher, data)
-        self.end(name, fact, hasher)
-
-    def block(self, hasher: TensorHasher, data: memoryview) -> None:
-        """The next bytes of a tensor."""
-        self._submit(lambda: hasher.update(data))
-
-    def end(self, name: str, fact: TensorFact, hasher: TensorHasher) -> None:
-        """A tensor is complete."""
-        self._submit(lambda: check_root(name, fact, hasher.root()))
+    def begin(self, name: str, fact: TensorFact) -> TensorProof:
+        """What takes in a tensor's bytes, block after block."""
+        self._turn = (self._turn + 1) % len(self._threads)
+        thread, hasher = self._threads[self._turn], TensorHasher(fact.dtype, fact.shape)
+        return TensorProof(name, fact, hasher, lambda work: self._submit(thread, work))
 
     def wait(self) -> None:
         """Raises CheckFailed if any tensor so far is another than the published one."""
         while self._waiting:
             self._waiting.popleft().result()
 
-    def _submit(self, work: object) -> None:
+    def _submit(self, thread: ThreadPoolExecutor, work: Callable[[], None]) -> None:
         while len(self._waiting) >= _MOST_WAITING:
             self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(work))  # type: ignore[arg-type]
+        self._waiting.append(thread.submit(work))
+
+
+class TensorProof:
+    """One tensor on its way to its root."""
+
+    def __init__(
+        self,
+        name: str,
+        fact: TensorFact,
+        hasher: TensorHasher,
+        submit: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._name, self._fact, self._hasher, self._submit = name, fact, hasher, submit
+
+    def take(self, data: memoryview) -> None:
+        """The next bytes."""
+        self._submit(lambda: self._hasher.update(data))
+
+    def end(self) -> None:
+        """These were all."""
+        self._submit(lambda: check_root(self._name, self._fact, self._hasher.root()))
 
 
 def check_root(name: str, fact: TensorFact, found: bytes) -> None:
@@ -54,5 +76,5 @@ def check_root(name: str, fact: TensorFact, found: bytes) -> None:
             f"{name} is not the published tensor",
             f"its root is 0x{found.hex()}, the model's manifest says 0x{fact.root}",
             state="nothing of it is used",
-            next_step="delete it and pull it again: `miner models verify NAME` finds all such",
+            next_step="`models verify NAME` finds all such; `models pull NAME` fetches them again",
         )

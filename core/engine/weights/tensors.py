@@ -16,7 +16,7 @@ import numpy as np
 from core.engine.weights.headers import TensorEntry, locate, read_header
 from core.engine.weights.proof import RootProof
 from core.engine.weights.pulled import PulledFolder
-from core.engine.weights.stored import TensorHasher, as_float32
+from core.engine.weights.stored import as_float32
 from core.protocol.errors import ModelUnsupported
 
 
@@ -83,7 +83,9 @@ class TensorFolder:
             stream.seek(entry.offset_bytes)
             self._fill(target.cast("B"), stream, entry)
         if self.pulled:
-            self._proving().add(name, self.pulled.fact(name), target.cast("B"))
+            proof = self._proving().begin(name, self.pulled.fact(name))
+            proof.take(target.cast("B"))
+            proof.end()
         self._note(entry)
 
     def read_blocks(self, name: str, buffer: memoryview) -> Iterator[int]:
@@ -92,19 +94,19 @@ class TensorFolder:
         Every part but the last fills the buffer, whose length is a multiple of the stored item's.
         """
         entry = self._readable(name)
-        hasher = TensorHasher(entry.dtype, entry.shape) if self.pulled else None
+        proof = self._proving().begin(name, self.pulled.fact(name)) if self.pulled else None
         with entry.file.open("rb", buffering=0) as stream:
             stream.seek(entry.offset_bytes)
             left = entry.size_bytes
             while left:
                 part = buffer[: min(left, len(buffer))]
                 self._fill(part, stream, entry)
-                if hasher:  # the buffer is filled again meanwhile
-                    self._proving().block(hasher, memoryview(bytes(part)))
+                if proof:  # the buffer is filled again meanwhile
+                    proof.take(memoryview(bytearray(part)))
                 left -= len(part)
                 yield len(part)
-        if self.pulled and hasher:
-            self._proving().end(name, self.pulled.fact(name), hasher)
+        if proof:
+            proof.end()
         self._note(entry)
 
     def read_float32(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:

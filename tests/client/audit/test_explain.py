@@ -19,7 +19,7 @@ from core.dispute.play.program import model_program
 from core.dispute.trace.families import FP32_TOLERANCES
 from core.protocol.errors import CheckFailed
 from core.runtime.commands.results import plain
-from devnet.faults import corrupt_layer_int8
+from devnet.faults import corrupt_layer
 from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import run_pipeline
@@ -55,7 +55,7 @@ async def work(model_dir: Path) -> AsyncIterator[Work]:
 async def test_a_lie_stands_out_of_the_line_of_noise(work: Work, source: ShardSource) -> None:
     def spoil(stage: int, shard: Any) -> None:
         if stage == 1:
-            corrupt_layer_int8(shard, 3)
+            corrupt_layer(shard, 3)
 
     keepers = await work(spoil=spoil)
     for stage, is_guilty in ((0, False), (1, True), (2, False)):

@@ -24,7 +24,7 @@ from client.audit.rerun import (
 )
 from core.protocol import commit
 from core.protocol.errors import CheckFailed
-from devnet.faults import corrupt_layer_int8
+from devnet.faults import corrupt_layer
 from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import (
@@ -117,7 +117,7 @@ async def test_other_weights_are_found_at_exactly_the_stage_that_has_them(
 
     def spoil(at: int, shard: Any) -> None:
         if at == stage:
-            corrupt_layer_int8(shard, layer)
+            corrupt_layer(shard, layer)
 
     honest, keepers = await work(), await work(spoil=spoil)
     if stage == 2:
@@ -303,7 +303,7 @@ async def test_in_bfloat16_other_weights_hide_in_the_tolerance_and_not_in_the_no
 
     def spoil(stage: int, shard: Any) -> None:
         for layer in range(shard.layers.start, shard.layers.end) if stage == liar else ():
-            (corrupt_layer_int8 if liar == 1 else blur)(shard, layer)
+            (corrupt_layer if liar == 1 else blur)(shard, layer)
 
     source = ShardSource(model_dir, BF16)
     honest = await audit(await work(numerics="bfloat16"), source, precheck=precheck)

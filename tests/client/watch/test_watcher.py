@@ -40,7 +40,7 @@ from core.protocol.errors import (
 )
 from core.runtime.folders import Folders
 from core.runtime.settings import load
-from devnet.faults import corrupt_layer_int8
+from devnet.faults import corrupt_layer
 from devnet.models.tiny_models import write_tiny_model
 from tests.client.keepers import Keepers
 from tests.client.pipeline_of_tiny_model import run_pipeline, shard_roots
@@ -601,7 +601,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def liars(model_dir: Path) -> AsyncIterator[Keepers]:
     def spoil(stage: int, shard: Any) -> None:
         if stage == 1:
-            corrupt_layer_int8(shard, 3)
+            corrupt_layer(shard, 3)
 
     keepers = await asyncio.to_thread(run_pipeline, model_dir, spoil=spoil)
     await keepers.start()

@@ -15,7 +15,7 @@ from core.engine.weights.shape import describe_model
 from core.engine.weights.tokenizer import Tokenizer
 from core.engine.weights.weights import weight_roots
 from core.protocol.types import LayerRange, SamplingParams
-from devnet.faults import corrupt_layer_int8
+from devnet.faults import corrupt_layer
 from devnet.models.unpack import ensure_model
 from tests.core.engine.draws import judge_tokens, sample
 
@@ -115,7 +115,7 @@ def test_honest_stages_pass_and_the_int8_liar_fails_both_by_far(
     assert judge_tokens(FP32, logits, tokens, params, 0).ratio < FP32.token_margin / 5
 
     liar = load_shard(folder, LayerRange(6, 18))
-    corrupt_layer_int8(liar, 11)
+    corrupt_layer(liar, 11)
     inputs, outputs, tokens = serve([stages[0], liar, stages[2]], ids, 32, params)
     assert not judge_rows(FP32, 6, outputs[0], reexecute(audit[0], inputs[0])).at_fault
     caught = judge_rows(FP32, 12, outputs[1], reexecute(audit[1], inputs[1]))

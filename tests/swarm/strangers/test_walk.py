@@ -57,5 +57,5 @@ async def test_an_answer_is_bought_by_name_and_the_lie_in_it_is_caught(world: Wo
         "requester-1", "auditor", "dispute", job, "--yes", "--json", within_s=300.0
     )
     found = played.result
-    assert (found["stage"], found["accused"]) == (1, liar)
+    assert (found["stage"], found["accused"]) == (1, world.net.addresses["miner-2"])
     assert found["verdict"].startswith("fault: all stake"), found

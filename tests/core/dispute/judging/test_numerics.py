@@ -17,7 +17,7 @@ from core.engine.weights.shape import describe_model
 from core.engine.weights.tensors import TensorFolder
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange, SamplingParams
-from devnet.faults import corrupt_layer_int8
+from devnet.faults import corrupt_layer
 from tests.core.engine.draws import judge_tokens, sample
 from tests.core.engine.families import ARCHITECTURES
 
@@ -64,7 +64,7 @@ def test_honest_float32_passes_and_one_int8_layer_fails(architecture: str, tiny:
     assert not judge_tokens(FP32, logits, tokens, SAMPLED, 0).at_fault
 
     liars = load(folder, cut)
-    corrupt_layer_int8(liars[1], 2)
+    corrupt_layer(liars[1], 2)
     inputs, outputs, _ = serve(liars, prompt, 30)
     caught = judge_rows(FP32, 1, outputs[1], reexecute(audit[1], inputs[1]))
     assert caught.at_fault
@@ -186,12 +186,12 @@ def test_an_audit_needs_a_float64_shard(tiny: Callable) -> None:
 def test_a_corrupted_layer_must_be_owned_and_others_stay(tiny: Callable) -> None:
     folder = tiny("gpt2", layers=5)
     (liar,), (honest,) = load(folder, (1, 4)), load(folder, (1, 4))
-    corrupt_layer_int8(liar, 2)
+    corrupt_layer(liar, 2)
     for i, (a, b) in enumerate(zip(liar.decoder_layers, honest.decoder_layers, strict=True)):
         same = all(map(torch.equal, a.parameters(), b.parameters()))
         assert same == (i != 1)
     with pytest.raises(ValueError, match="layer 4"):
-        corrupt_layer_int8(liar, 4)
+        corrupt_layer(liar, 4)
 
 
 # --- is the float64 answer really float64? -----------------------------------------------------
