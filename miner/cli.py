@@ -149,6 +149,7 @@ async def register(
 @app.command(daemon=True)
 async def start(
     run: Run,
+    model: ModelName = None,
     layers: Layers = None,
     memory_limit: MemoryLimit = None,
     max_batch: Annotated[int | None, typer.Option(help="Requests at once.")] = None,
@@ -165,6 +166,7 @@ async def start(
 ) -> None:
     """Serve until stopped. The first Ctrl-C finishes accepted work, the second leaves at once."""
     flags = {
+        "miner.model": model,
         "miner.layers": layers,
         "miner.memory_limit": memory_limit,
         "miner.max_batch": max_batch,

@@ -7,11 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from core.engine.weights.pulled import PulledFolder
+from core.models.having import ModelHere
+from core.models.local import here
+from core.models.places import FolderPlace
+from core.models.publication import publication_of
+from core.models.pull import begin, pull_small_files
 from core.protocol import commit, hashing, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, UsageError
 from miner.compute.compute import Compute
-from miner.daemon.assignment import Assignment, follow, load, open_model
+from miner.daemon.assignment import Assignment, FetchLog, follow, load, open_model
 from tests.town.machines import spec_of
 from tests.town.orders import key
 
@@ -82,6 +88,35 @@ async def test_a_shard_is_measured_and_the_hook_sees_it_first(model_dir: Path) -
     beside = 1 + 0.25 * 64 * 4 / (2 * model.kv_bytes_per_token_layer)
     assert plain.kv_tokens == pytest.approx(serving.kv_tokens * beside, rel=0.01), "room for rows"
     compute.close()
+
+
+async def test_a_shard_whose_tensors_are_elsewhere_is_fetched_before_it_is_loaded(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    manifest, place = publication_of(model_dir).manifest, FolderPlace(model_dir)
+    begin(manifest, tmp_path / "m")
+    pull_small_files(manifest, tmp_path / "m", [place])
+    files = ModelHere(tmp_path / "m", PulledFolder(tmp_path / "m"), (place,))
+    spec = spec_of(model_dir)
+    model = open_model("tiny", signing.model_id(spec), spec, files.folder, files)
+    compute = Compute()
+    serving = await load(compute, model, t.LayerRange(1, 3), memory_bytes=2**24)
+    assert serving.shard_root == model.shard_root(t.LayerRange(1, 3))
+    assert here(files.folder) == "1:3"
+    compute.close()
+
+
+def test_how_far_fetching_is_is_said_every_ten_seconds(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture
+) -> None:
+    now = [0.0]
+    log = FetchLog("1-2", lambda: now[0])
+    for second in range(25):
+        now[0] = float(second)
+        log(second * 2**20, 100 * 2**20)
+    said = capsys.readouterr().out + capsys.readouterr().err + caplog.text
+    assert said.count("fetching") == 2
+    assert "left_s=90" in said and "mib_per_s=1.0" in said
 
 
 async def test_who_loads_a_shard_hashes_rows_in_c_where_it_can(
