@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +27,7 @@ from devnet.deploy import Parameters
 from devnet.models.tiny_models import write_tiny_model
 from miner import cli as miner
 from tests.conftest import Anvil
+from tests.core.models.hub_server import COMMIT, TOKEN, running_hub
 from tests.miner.programs import Town
 
 pytestmark = pytest.mark.chain
@@ -142,6 +147,33 @@ def test_a_place_with_other_files_is_never_believed(
     assert gone["code"] == "E-NET-00"
     nowhere = run(miner.main, capsys, "models", "pull", f"{town.owner.address}/other")
     assert nowhere["code"] == "E-MODEL-03" and "nobody says where" in nowhere["what"]
+
+
+def test_a_hubs_repository_is_published_and_pulled_through_its_own_client(
+    town: Town, folder: Path, tmp_path: Path
+) -> None:
+    def run(program: str, *typed: str, **settings: str) -> Any:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+        env |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")} | settings
+        argv = [sys.executable, "-m", program, "models", *typed, "--json", "--yes"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=150)
+        said = json.loads(done.stdout.splitlines()[-1])
+        return said["result"] if said["ok"] else said["error"]
+
+    with running_hub(maker__tiny=folder) as hub:
+        hub.gated.add("maker/tiny")
+        gated = run("client.cli", "publish", "maker/tiny")
+        assert gated["code"] == "E-MODEL-05", gated
+        made = run("client.cli", "publish", "maker/tiny", "--name", "from-hub", HF_TOKEN=TOKEN)
+        assert made["places"] == [f"hf://maker/tiny@{COMMIT}"], made
+        assert made["licence"] == "apache-2.0"
+        shutil.copy(made["manifest"], folder / MANIFEST_FILE)  # its publisher uploads it
+        hub.gated.clear()
+        missing = run("client.cli", "publish", "maker/nothing", "--dry-run")
+        assert missing["code"] == "E-MODEL-03", missing
+        shutil.rmtree(tmp_path / "hub")
+        pulled = run("miner.cli", "pull", made["model"], "--layers", "1:3")
+        assert (pulled["here"], pulled["id"]) == ("1:3", made["id"])
 
 
 CANNOT_BE = [
