@@ -80,13 +80,15 @@ class Context:
         spec = await spec_of(self.chain, model_id)
         return Model(model_name(model_id, self.settings) or typed, model_id, spec)
 
-    async def files_of(self, model: Model) -> ModelHere:
-        """A model's small files, fetched if they are not here, and where its weights are.
+    async def files_of(self, model: Model, *, with_weights: bool = False) -> ModelHere:
+        """A model's small files, fetched if they are not here, and if asked where its weights are.
 
         Raises ModelMissing where no place is known, CheckFailed where none has what was published,
         or what the last place raised.
         """
-        return await have_model(self.chain, self.settings, model.name, model.model_id)
+        return await have_model(
+            self.chain, self.settings, model.name, model.model_id, with_weights=with_weights
+        )
 
 
 def model_name(model_id: str, settings: Settings) -> str | None:

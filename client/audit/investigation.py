@@ -159,7 +159,8 @@ async def source_of(context: Context, case: AuditCase, tolerance: float = 1.0) -
     What of them is not here is fetched when a stage is looked at. Raises ModelUnknown,
     ModelUnsupported for its numerics, and what `Context.files_of` does.
     """
-    files = await context.files_of(await context.model(case.order.model_id))
+    model = await context.model(case.order.model_id)
+    files = await context.files_of(model, with_weights=True)
     profile, program = await profile_named(context.chain, case.order.numerics_profile)
     return ShardSource(files.folder, scaled(profile, tolerance), program, fetch=files.fetch)
 

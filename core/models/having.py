@@ -24,7 +24,14 @@ from core.engine.weights.store import find_model, pulled_path
 from core.engine.weights.weights import weight_roots
 from core.models.names import published_places, spec_of
 from core.models.places import ModelPlace, place_of
-from core.models.pull import Progress, begin, layers_of, pull, pull_small_files
+from core.models.pull import (
+    Progress,
+    begin,
+    layers_of,
+    missing_small_files,
+    pull,
+    pull_small_files,
+)
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, UsageError
 from core.protocol.types import LayerRange, ModelSpec
 from core.runtime.network.channel import dials_private
@@ -57,30 +64,50 @@ def whole_here(settings: Settings, name: str, model_id: str | None) -> ModelHere
 
 
 async def have_model(
-    chain: Chain, settings: Settings, name: str, model_id: str, *, places: Sequence[str] = ()
+    chain: Chain,
+    settings: Settings,
+    name: str,
+    model_id: str,
+    *,
+    places: Sequence[str] = (),
+    with_weights: bool = True,
 ) -> ModelHere:
     """The model as it is here, with its small files fetched if it is not, from these places first.
 
-    Raises ModelMissing where no place is known, CheckFailed where none has what was published, or
-    what the last place raised.
+    Without weights the chain is not asked where they are, unless small files are missing. Raises
+    ModelMissing where no place is known, CheckFailed where none has what was published, or what
+    the last place raised.
     """
     if whole := whole_here(settings, name, model_id):
         return whole
     folder = find_model(name, model_id, settings.folders.cache)
     pulled = PulledFolder.find(folder) if folder else None
+    missing = await asyncio.to_thread(_missing, pulled) if pulled else []
+    if pulled and not missing and not with_weights:
+        return ModelHere(pulled.model_dir, pulled, ())
     spec = await spec_of(chain, model_id)
     stated = await published_places(chain, model_id, settings.network.deploy_block)
-    found = await asyncio.to_thread(_places, settings, places, stated)
+    found = await asyncio.to_thread(places_of, settings, places, stated)
     if pulled is None:
         folder = pulled_path(model_id, settings.folders.cache)
         pulled = await asyncio.to_thread(partial(_begin, name, folder, spec, found))
+    elif missing:
+        fetching = partial(pull_small_files, pulled.manifest, pulled.model_dir, found, missing)
+        await asyncio.to_thread(fetching)
     return ModelHere(pulled.model_dir, pulled, found)
 
 
-def _places(
+def _missing(pulled: PulledFolder) -> list[str]:
+    return missing_small_files(pulled.manifest, pulled.model_dir)
+
+
+def places_of(
     settings: Settings, given: Sequence[str], stated: Sequence[str]
 ) -> tuple[ModelPlace, ...]:
-    """Those given by the user, who may name any, then those that strangers have published."""
+    """Places given by the user, who may name any, then those that strangers have stated.
+
+    Raises UsageError for what the user gave and is none.
+    """
     network = settings.network
     is_own = dials_private(network.chain_id or 0, network.private_addresses)
     own = [place_of(uri, are_private_allowed=True) for uri in given]

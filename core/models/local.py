@@ -17,9 +17,16 @@ from core.engine.weights.shape import model_parts
 from core.engine.weights.store import find_model
 from core.engine.weights.tensors import TensorFolder
 from core.engine.weights.weights import known_contents, weight_roots
-from core.models.having import fetch_manifest, have_model
-from core.models.names import local_id, model_id_of, numerics_of, published_places, spec_of
-from core.models.places import place_of
+from core.models.having import fetch_manifest, have_model, places_of
+from core.models.names import (
+    local_id,
+    model_id_of,
+    numerics_of,
+    published_places,
+    registry_events,
+    spec_of,
+)
+from core.models.places import ModelPlace
 from core.models.pull import file_sha256, unproven
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing
@@ -112,8 +119,7 @@ async def open_registry(settings: Settings) -> AsyncIterator[RpcChain]:
 async def list_models(settings: Settings) -> list[KnownModel]:
     """Every registered model, the newest first, and what of it is here."""
     async with open_registry(settings) as chain:
-        head = await chain.block_number()
-        events = await chain.events(settings.network.deploy_block, head, contract="ModelRegistry")
+        events = await registry_events(chain, settings.network.deploy_block)
         registered = [e.args["id"] for e in events if e.name == "ModelRegistered"]
         names: dict[str, list[str]] = {}
         for event in events:
@@ -148,7 +154,7 @@ async def show_model(settings: Settings, typed: str) -> ShownModel:
         model_id = await model_id_of(chain, typed, settings)
         spec = await spec_of(chain, model_id)
         first = settings.network.deploy_block
-        events = await chain.events(first, await chain.block_number(), contract="ModelRegistry")
+        events = await registry_events(chain, first)
         names = [
             f"{e.args['publisher']}/{e.args['name']}"
             for e in events
@@ -157,7 +163,8 @@ async def show_model(settings: Settings, typed: str) -> ShownModel:
         places = await published_places(chain, model_id, first)
         name = _short_name(model_id, names, settings)
         folder = find_model(name, model_id, settings.folders.cache)
-        manifest, said = await asyncio.to_thread(_manifest_of, name, spec, folder, places)
+        known = places_of(settings, (), places)
+        manifest, said = await asyncio.to_thread(_manifest_of, name, spec, folder, known)
         return ShownModel(
             model=name,
             id=model_id,
@@ -273,15 +280,14 @@ def here(folder: Path | None) -> str:
 
 
 def _manifest_of(
-    name: str, spec: ModelSpec, folder: Path | None, places: Sequence[str]
+    name: str, spec: ModelSpec, folder: Path | None, places: Sequence[ModelPlace]
 ) -> tuple[ModelManifest | None, str]:
     """A model's manifest, and where it is from or why there is none."""
     try:
         if folder and (folder / MANIFEST_FILE).is_file():
             data = (folder / MANIFEST_FILE).read_bytes()
             return read_manifest(data, spec.manifest_hash), "here, as the chain has it"
-        manifest = fetch_manifest(name, spec, [place_of(uri) for uri in places])
-        return manifest, "as the chain has it"
+        return fetch_manifest(name, spec, places), "as the chain has it"
     except HeadraceError as error:
         return None, f"not found: {error.what}"
 

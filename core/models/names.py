@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from core.chain.chain import Chain
+from core.chain.chain import BLOCKS_PER_CALL, Chain, ChainEvent
 from core.engine.weights.formats import FORMATS
 from core.engine.weights.store import models_dir
 from core.protocol import ids, signing
@@ -93,13 +93,20 @@ def numerics_of(spec: ModelSpec) -> str:
     return next((n for n in FORMATS if signing.name_hash(n) == spec.dtype), spec.dtype)
 
 
+async def registry_events(chain: Chain, first_block: int) -> list[ChainEvent]:
+    """Every event of the registry from a block on, in chain order."""
+    head, found = await chain.block_number(), list[ChainEvent]()
+    for start in range(first_block, head + 1, BLOCKS_PER_CALL):
+        end = min(head, start + BLOCKS_PER_CALL - 1)
+        found += await chain.events(start, end, contract="ModelRegistry")
+    return found
+
+
 async def published_places(chain: Chain, model_id: str, first_block: int) -> list[str]:
     """Where its publishers say that a model's files are: URIs, the newest first, none twice."""
     found: list[str] = []
-    head = await chain.block_number()
-    events = await chain.events(first_block, head, contract="ModelRegistry")
     newest: dict[tuple[str, str], list[str]] = {}
-    for event in events:
+    for event in await registry_events(chain, first_block):
         if event.name == "ModelPublished" and event.args["id"].lower() == model_id.lower():
             key = event.args["publisher"], event.args["name"]
             newest.pop(key, None)

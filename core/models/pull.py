@@ -86,13 +86,21 @@ def pull_small_files(
 
     Raises CheckFailed where every place has others, or what the last place raised.
     """
+    for name in missing_small_files(manifest, folder) if names is None else names:
+        data = _small_file(name, manifest.files[name], places, manifest)
+        _write_whole(folder / name, data)
+
+
+def missing_small_files(manifest: ModelManifest, folder: Path) -> list[str]:
+    """Files without weights that a folder lacks, or has other bytes of."""
     weights = {tensor.file for tensor in manifest.tensors.values()} | {INDEX_FILE}
-    for name in sorted(manifest.files.keys() - weights if names is None else names):
+    found = []
+    for name in sorted(manifest.files.keys() - weights):
         fact, path = manifest.files[name], folder / name
         is_long = path.is_file() and path.stat().st_size == fact.size_bytes
-        if is_long and file_sha256(path) == fact.sha256:
-            continue
-        _write_whole(path, _small_file(name, fact, places, manifest))
+        if not is_long or file_sha256(path) != fact.sha256:
+            found.append(name)
+    return found
 
 
 def _small_file(
@@ -239,10 +247,13 @@ class _Pieces:
         with self._path.open("a", encoding="utf-8") as out:
             out.write(f"{start} {end} {file}\n")
 
-    def drop(self, fact: TensorFact) -> None:
-        """Forget what there is of a tensor."""
-        end = fact.start_byte + fact.size_bytes
-        self._done = {p for p in self._done if not _is_within(p, fact.file, fact.start_byte, end)}
+    def drop(self, *facts: TensorFact) -> None:
+        """Forget what there is of tensors: they are complete, or are fetched anew."""
+        for fact in facts:
+            end = fact.start_byte + fact.size_bytes
+            self._done = {
+                p for p in self._done if not _is_within(p, fact.file, fact.start_byte, end)
+            }
         lines = "".join(f"{start} {end} {file}\n" for file, start, end in sorted(self._done))
         _write_whole(self._path, lines.encode())
 
@@ -278,6 +289,7 @@ class _Pull:
                 done, _ = wait(futures, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
+                self._pieces.drop(*(facts[name] for name in self.plan.tensors))
             finally:
                 self._stopped = True
                 for future in futures:

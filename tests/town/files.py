@@ -12,7 +12,7 @@ from core.models.having import ModelHere
 def files_in(model_dir: Path) -> Callable[[Any, Any], Awaitable[ModelHere]]:
     """`Context.files_of`, without a look at the chain."""
 
-    async def files_of(context: Any, model: Any) -> ModelHere:
+    async def files_of(context: Any, model: Any, **wanted: Any) -> ModelHere:
         return ModelHere(model_dir, None, ())
 
     return files_of

@@ -44,7 +44,7 @@ SMALL_FILES = (
     "LICENSE.txt",
     "NOTICE",
 )
-_MOST_SMALL_BYTES = 128 * 2**20
+MOST_SMALL_BYTES = 128 * 2**20
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 _FileName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\\x00]{1,255}\Z")]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
@@ -123,7 +123,7 @@ def contents_of(model_dir: Path, progress: Progress | None = None) -> Contents:
 
 def _look(path: Path, has_tensors: bool, note: Callable[[int], None]) -> _KeptFile:
     size, modified = _stamp(path)
-    if not has_tensors and size > _MOST_SMALL_BYTES:
+    if not has_tensors and size > MOST_SMALL_BYTES:
         raise ModelUnsupported(f"{path.name} is too large", why=f"it has {size} bytes")
     entries = read_header(path) if has_tensors else {}
     found = sorted(

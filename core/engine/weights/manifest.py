@@ -5,13 +5,21 @@ Canonical JSON: keys in order, nothing between them, numbers whole. Its SHA-256 
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from hashlib import sha256
 from typing import Annotated, Literal
 
 import msgspec
 
-from core.engine.weights.contents import Contents, FileFact, TensorFact
+from core.engine.weights.contents import (
+    MOST_SMALL_BYTES,
+    SMALL_FILES,
+    Contents,
+    FileFact,
+    TensorFact,
+)
+from core.engine.weights.headers import INDEX_FILE
 from core.engine.weights.stored import STORED
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, ModelUnsupported
@@ -20,6 +28,7 @@ from core.protocol.foreign import refuse_deep
 MANIFEST_FILE = "headrace-manifest.json"
 MOST_MANIFEST_BYTES = 64 * 2**20
 FORMAT = "model/1"
+_WEIGHTS_FILE = re.compile(r"[A-Za-z0-9][\w.-]{0,200}\.safetensors", re.ASCII)
 _Text = Annotated[str, msgspec.Meta(max_length=200)]
 _Hash32 = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
 
@@ -91,8 +100,20 @@ def read_manifest(data: bytes, registered_hash: str = "") -> ModelManifest:
 
 
 def _check(manifest: ModelManifest) -> None:
-    """Raises ValueError for tensors that do not lie in the files that it names."""
+    """Raises ValueError for files that no model has, and for tensors that do not lie in files.
+
+    A publisher whom nobody knows wrote the names, and they become names on our disk.
+    """
+    weights = {tensor.file for tensor in manifest.tensors.values()}
+    for name, file in manifest.files.items():
+        if name in weights:
+            if not _WEIGHTS_FILE.fullmatch(name):
+                raise ValueError(f"{name[:80]!r} is no name of a file of weights")
+        elif name not in (*SMALL_FILES, INDEX_FILE) or file.size_bytes > MOST_SMALL_BYTES:
+            raise ValueError(f"{name[:80]!r} is no file of a model")
     for name, tensor in manifest.tensors.items():
+        if not name.isprintable():
+            raise ValueError(f"{name[:80]!r} is no name of a tensor")
         file = manifest.files.get(tensor.file)
         if file is None or tensor.start_byte + tensor.size_bytes > file.size_bytes:
             raise ValueError(f"{name[:80]} lies in no file of it")
