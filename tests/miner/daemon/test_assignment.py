@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from core.protocol import commit, hashing, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, UsageError
 from miner.compute.compute import Compute
+from miner.daemon import assignment
 from miner.daemon.assignment import Assignment, FetchLog, follow, load, open_model
 from tests.town.machines import spec_of
 from tests.town.orders import key
@@ -106,17 +108,16 @@ async def test_a_shard_whose_tensors_are_elsewhere_is_fetched_before_it_is_loade
     compute.close()
 
 
-def test_how_far_fetching_is_is_said_every_ten_seconds(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture
-) -> None:
-    now = [0.0]
+def test_how_far_fetching_is_is_said_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [0.0], list[dict[str, object]]()
+    kept = SimpleNamespace(info=lambda event, **values: said.append({"event": event, **values}))
+    monkeypatch.setattr(assignment, "log", kept)
     log = FetchLog("1-2", lambda: now[0])
     for second in range(25):
         now[0] = float(second)
         log(second * 2**20, 100 * 2**20)
-    said = capsys.readouterr().out + capsys.readouterr().err + caplog.text
-    assert said.count("fetching") == 2
-    assert "left_s=90" in said and "mib_per_s=1.0" in said
+    assert [line["event"] for line in said] == ["fetching"] * 2
+    assert [(line["mib_per_s"], line["left_s"]) for line in said] == [(1.0, 90), (1.0, 80)]
 
 
 async def test_who_loads_a_shard_hashes_rows_in_c_where_it_can(
