@@ -10,9 +10,10 @@ from core.protocol.types import JobState
 from tests.swarm.world import MARKS, WITHIN_S, Done, World, answers_in, prompt, until
 
 pytestmark = MARKS
-#: Tokens of an answer that has not ended when its first line is shown, and of one that would not
-#: end while another program starts on a busy machine.
-LONG, ENDLESS = 400, 3_000
+#: Tokens of an answer that has not ended when its first line is shown.
+LONG = 400
+#: Such answers, most of which wait for the others' slots while another program starts.
+MANY = 64
 
 
 async def test_a_detached_submission_is_followed_and_fetched_by_its_job(world: World) -> None:
@@ -35,11 +36,11 @@ async def test_a_detached_submission_is_followed_and_fetched_by_its_job(world: W
 async def test_a_detached_submission_is_ended_by_cancelling_its_job_and_pays_for_what_came(
     world: World,
 ) -> None:
-    done, job, _ = await _begun(world, "endless", "e", ENDLESS)
+    done, job, _ = await _begun(world, "endless", "e", MANY)
     await world.run("requester-1", "client", "jobs", "cancel", job, "--yes", "--json")
     (seen,) = await world.jobs_of(done.result)
     seen = await world.ended(seen.job_id, JobState.SETTLED)
-    assert 0 < seen.tokens_out < ENDLESS
+    assert 0 < seen.tokens_out < MANY * LONG
     said = (await world.run("requester-1", "client", "jobs", "show", job, "--json")).result
     assert (said["running"], said["tokens"]) == (False, seen.tokens_out)
 
@@ -47,12 +48,12 @@ async def test_a_detached_submission_is_ended_by_cancelling_its_job_and_pays_for
 async def test_what_a_killed_submission_left_is_paid_by_cancelling_its_job(
     world: World,
 ) -> None:
-    done, job, _ = await _begun(world, "killed", "k", ENDLESS)
+    done, job, _ = await _begun(world, "killed", "k")
     os.killpg(os.getpgid(done.result["pid"]), signal.SIGKILL)
     await world.run("requester-1", "client", "jobs", "cancel", job, "--yes", "--json")
     (seen,) = await world.jobs_of(done.result)
     seen = await world.ended(seen.job_id, JobState.SETTLED)
-    assert 0 < seen.tokens_out < ENDLESS
+    assert 0 < seen.tokens_out < LONG
     shown = await world.run("requester-1", "client", "jobs", "show", job, "--json")
     assert (shown.result["running"], shown.result["tokens"]) == (False, seen.tokens_out)
 
@@ -70,11 +71,13 @@ async def test_a_killed_submissions_lines_are_paid_for_before_they_are_asked_aga
     await world.ended(seen.job_id, JobState.SETTLED)
 
 
-async def _begun(
-    world: World, folder: str, name: str, tokens: int = LONG
-) -> tuple[Done, str, Path]:
-    """A detached submission whose only answer has begun, its job and its file."""
-    file = world.requests(folder, [prompt(name, "Tell me everything.", tokens)])
+async def _begun(world: World, folder: str, name: str, answers: int = 1) -> tuple[Done, str, Path]:
+    """A detached submission of whose answers one is shown, its job and its file.
+
+    One answer alone is shown as it comes, of several the first that is complete.
+    """
+    names = [name, *(f"{name}{number}" for number in range(1, answers))]
+    file = world.requests(folder, [prompt(n, "Tell me everything.", LONG) for n in names])
     done, _ = await world.submit(file, "--detach")
     (job,) = done.result["jobs"]
     log = Path(done.result["log"])
@@ -83,7 +86,7 @@ async def _begun(
         return log.read_text().splitlines()
 
     async def has_text() -> bool:
-        return any(line.startswith(f"  {name} ") for line in said_so_far())
+        return any(line.startswith(f"  {name}") for line in said_so_far())
 
     await until(has_text, within_s=WITHIN_S, what="an answer has begun")
     return done, job, file
