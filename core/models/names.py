@@ -7,7 +7,6 @@ ever and for everybody; what it means is asked of the chain once and kept beside
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 
 from core.chain.chain import BLOCKS_PER_CALL, Chain, ChainEvent
 from core.engine.weights.formats import FORMATS
-from core.engine.weights.store import models_dir
+from core.engine.weights.store import models_dir, write_whole
 from core.protocol import ids, signing
 from core.protocol.errors import IdInvalid, ModelUnknown, UsageError
 from core.protocol.foreign import read_json_file
@@ -148,6 +147,4 @@ def _kept(settings: Settings) -> dict[str, str]:
 def _keep(settings: Settings, key: str, model_id: str) -> None:
     path = _file(settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(_kept(settings) | {key: model_id}, indent=1), "utf-8")
-    draft.replace(path)
+    write_whole(path, json.dumps(_kept(settings) | {key: model_id}, indent=1).encode())

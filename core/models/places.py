@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -142,43 +142,41 @@ class HubPlace:
 
     def read(self, file: str, start: int, end: int, size: int, sink: Sink) -> None:
         """As `ModelPlace.read`; from the hub's cache where the file is there."""
-        from huggingface_hub import hf_hub_url, try_to_load_from_cache
-        from huggingface_hub.utils import build_hf_headers, http_stream_backoff
-
         with _told(self.uri, file):
-            cached = try_to_load_from_cache(self.repository, file, revision=self.revision)
-            if isinstance(cached, str) and Path(cached).stat().st_size == size:
-                FolderPlace(Path(cached).parent).read(file, start, end, size, sink)
+            cached = self._cached(file)
+            if cached is not None and cached.stat().st_size == size:
+                FolderPlace(cached.parent).read(file, start, end, size, sink)
                 return
-            url = hf_hub_url(self.repository, file, revision=self.revision)
-            with http_stream_backoff(
-                "GET",
-                url,
-                max_retries=_RETRIES,
-                headers=build_hf_headers() | _range_headers(start, end),
-                timeout=_TIMEOUT_S,
-                follow_redirects=True,
-            ) as answer:
+            with self._asked(file, _range_headers(start, end)) as answer:
                 _pass_on(answer, self.uri, file, start, end, size, sink)
 
     def whole(self, file: str, most_bytes: int) -> bytes:
         """As `ModelPlace.whole`; from the hub's cache where the file is there."""
-        from huggingface_hub import hf_hub_url, try_to_load_from_cache
+        with _told(self.uri, file):
+            cached = self._cached(file)
+            if cached is not None:
+                return FolderPlace(cached.parent).whole(file, most_bytes)
+            with self._asked(file, _PLAIN) as answer:
+                return _all_of(answer, self.uri, file, most_bytes)
+
+    def _cached(self, file: str) -> Path | None:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(self.repository, file, revision=self.revision)
+        return Path(found) if isinstance(found, str) else None
+
+    def _asked(self, file: str, headers: dict[str, str]) -> AbstractContextManager[httpx2.Response]:
+        from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers, http_stream_backoff
 
-        with _told(self.uri, file):
-            cached = try_to_load_from_cache(self.repository, file, revision=self.revision)
-            if isinstance(cached, str):
-                return FolderPlace(Path(cached).parent).whole(file, most_bytes)
-            with http_stream_backoff(
-                "GET",
-                hf_hub_url(self.repository, file, revision=self.revision),
-                max_retries=_RETRIES,
-                headers=build_hf_headers() | _PLAIN,
-                timeout=_TIMEOUT_S,
-                follow_redirects=True,
-            ) as answer:
-                return _all_of(answer, self.uri, file, most_bytes)
+        return http_stream_backoff(
+            "GET",
+            hf_hub_url(self.repository, file, revision=self.revision),
+            max_retries=_RETRIES,
+            headers=build_hf_headers() | headers,
+            timeout=_TIMEOUT_S,
+            follow_redirects=True,
+        )
 
 
 def _range_headers(start: int, end: int) -> dict[str, str]:

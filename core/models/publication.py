@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.engine.weights.manifest import FORMAT, MANIFEST_FILE, ModelManifest, ToleranceBasis
 from core.engine.weights.shape import describe_model, read_config
+from core.engine.weights.store import write_whole
 from core.engine.weights.weights import known_contents, weight_roots
 from core.protocol import signing
 from core.protocol.errors import ModelUnsupported
@@ -133,9 +134,7 @@ def stated_licence(folder: Path) -> str:
 def write_manifest(publication: Publication, into: Path | None = None) -> Path:
     """Write the manifest beside the model, or into another folder; returns its path."""
     path = (into or publication.folder) / MANIFEST_FILE
-    draft = path.with_suffix(".draft")
-    draft.write_bytes(publication.manifest.to_json())
-    draft.replace(path)
+    write_whole(path, publication.manifest.to_json())
     return path
 
 

@@ -26,6 +26,7 @@ from core.engine.weights.manifest import MANIFEST_FILE, ModelManifest
 from core.engine.weights.proof import check_root
 from core.engine.weights.pulled import PULLED_FILE, PulledFolder
 from core.engine.weights.shape import is_tied, layer_count, read_config
+from core.engine.weights.store import write_whole
 from core.engine.weights.stored import TensorHasher
 from core.models.places import ModelPlace
 from core.protocol import hashing
@@ -72,7 +73,7 @@ def begin(manifest: ModelManifest, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / MANIFEST_FILE).is_file() and (folder / PULLED_FILE).is_file():
         return
-    _write_whole(folder / MANIFEST_FILE, manifest.to_json())
+    write_whole(folder / MANIFEST_FILE, manifest.to_json())
     (folder / PULLED_FILE).touch()
 
 
@@ -88,7 +89,7 @@ def pull_small_files(
     """
     for name in missing_small_files(manifest, folder) if names is None else names:
         data = _small_file(name, manifest.files[name], places, manifest)
-        _write_whole(folder / name, data)
+        write_whole(folder / name, data)
 
 
 def missing_small_files(manifest: ModelManifest, folder: Path) -> list[str]:
@@ -255,7 +256,7 @@ class _Pieces:
                 p for p in self._done if not _is_within(p, fact.file, fact.start_byte, end)
             }
         lines = "".join(f"{start} {end} {file}\n" for file, start, end in sorted(self._done))
-        _write_whole(self._path, lines.encode())
+        write_whole(self._path, lines.encode())
 
 
 @dataclass
@@ -422,12 +423,6 @@ def _prove(pulled: PulledFolder, name: str) -> None:
 
 def _is_within(piece: tuple[str, int, int], file: str, start: int, end: int) -> bool:
     return piece[0] == file and start <= piece[1] and piece[2] <= end
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    draft.write_bytes(data)
-    draft.replace(path)
 
 
 def file_sha256(path: Path) -> str:

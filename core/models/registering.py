@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.chain.rpc import RpcChain
+from core.models.names import NO_MODEL
 from core.models.publication import Publication
 from core.protocol.errors import NameTaken
 from core.protocol.signing import DigestSigner
 
 if TYPE_CHECKING:
     from core.dispute.registration.search import SearchEffort
-
-NO_MODEL = "0x" + "00" * 32
 
 
 async def register(

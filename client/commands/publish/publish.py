@@ -14,6 +14,7 @@ from core.chain.rpc import RpcChain
 from core.engine.weights.contents import contents_of
 from core.engine.weights.formats import FORMATS
 from core.engine.weights.shape import describe_model
+from core.engine.weights.store import is_name
 from core.models.places import place_of
 from core.models.publication import (
     JUDGED_NUMERICS,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from core.dispute.play.program import ModelProgram
 
 _HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
-_NAME = re.compile(r"[a-z0-9](?!.*\.\.)[a-z0-9._-]{0,63}", re.ASCII)
 _MIB = 2**20
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _SMALL = ("*.json", "*.jinja", "*.model", "merges.txt", "LICENSE*", "NOTICE", "README.md")
@@ -154,7 +154,7 @@ async def publish(run: Run, wanted: Wanted) -> PublishedModel:
 
 def _refuse_early(wanted: Wanted) -> None:
     """Raise UsageError before anything is fetched or hashed."""
-    if wanted.name and not _NAME.fullmatch(wanted.name):
+    if wanted.name and not is_name(wanted.name):
         raise UsageError(
             f"'{wanted.name[:80]}' is no name of a model",
             why="names are up to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first",

@@ -7,8 +7,6 @@ was and only a changed file is read again.
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
@@ -17,7 +15,16 @@ from typing import Annotated
 
 import msgspec
 
-from core.engine.weights.headers import INDEX_FILE, TensorEntry, locate, read_header
+from core.engine.weights.headers import (
+    INDEX_FILE,
+    Count,
+    FileName,
+    TensorEntry,
+    TensorName,
+    locate,
+    read_header,
+)
+from core.engine.weights.store import write_whole
 from core.engine.weights.stored import STORED, TensorHasher
 from core.protocol import hashing
 from core.protocol.errors import ModelUnsupported
@@ -45,9 +52,6 @@ SMALL_FILES = (
     "NOTICE",
 )
 MOST_SMALL_BYTES = 128 * 2**20
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-_FileName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\\x00]{1,255}\Z")]
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 #: Called with how many of all bytes were read.
 Progress = Callable[[int, int], None]
@@ -57,26 +61,26 @@ _log = logging.getLogger(__name__)
 class FileFact(msgspec.Struct, frozen=True, rename="camel"):
     """A file of a model: its length and the SHA-256 of its bytes."""
 
-    size_bytes: _Count
+    size_bytes: Count
     sha256: _Sha256
 
 
 class TensorFact(msgspec.Struct, frozen=True, rename="camel"):
     """A tensor of a model: where its bytes lie, and the root over its float32 rows."""
 
-    file: _FileName
-    start_byte: _Count
-    size_bytes: _Count
+    file: FileName
+    start_byte: Count
+    size_bytes: Count
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
-    shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=8)]
+    shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=8)]
     root: _Sha256
 
 
 class Contents(msgspec.Struct, frozen=True):
     """A model's files by name, and its tensors by the name that they are stored under."""
 
-    files: dict[_FileName, FileFact]
-    tensors: dict[_Name, TensorFact]
+    files: dict[FileName, FileFact]
+    tensors: dict[TensorName, TensorFact]
 
 
 class _KeptFile(msgspec.Struct, rename="camel"):
@@ -85,12 +89,12 @@ class _KeptFile(msgspec.Struct, rename="camel"):
     size_bytes: int
     modified_ns: int
     fact: FileFact
-    tensors: dict[_Name, TensorFact]
+    tensors: dict[TensorName, TensorFact]
 
 
 class _Kept(msgspec.Struct):
     version: int
-    files: dict[_FileName, _KeptFile]
+    files: dict[FileName, _KeptFile]
 
 
 def contents_of(model_dir: Path, progress: Progress | None = None) -> Contents:
@@ -229,9 +233,8 @@ def _read_kept(model_dir: Path) -> dict[str, _KeptFile]:
 
 
 def _keep(model_dir: Path, files: dict[str, _KeptFile]) -> None:
-    draft = model_dir / f".{CONTENTS_FILE}.{os.getpid()}.{threading.get_ident()}"
+    content = msgspec.json.encode(_Kept(_VERSION, files), order="sorted")
     try:
-        draft.write_bytes(msgspec.json.encode(_Kept(_VERSION, files), order="sorted"))
-        draft.replace(model_dir / CONTENTS_FILE)
+        write_whole(model_dir / CONTENTS_FILE, content)
     except OSError as error:
         _log.warning("cannot keep the hashes beside the model: %s", error)

@@ -6,6 +6,7 @@ without importing torch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,17 +22,17 @@ INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 _MAX_HEADER_BYTES = 16 * 2**20
 _MAX_INDEX_BYTES = 32 * 2**20
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-_FileName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\\x00]{1,255}\Z")]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+TensorName = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\\x00]{1,255}\Z")]
 
 
 class _HeaderEntry(msgspec.Struct):
     """What a header says of a tensor."""
 
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
-    shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=8)]
-    data_offsets: tuple[_Count, _Count]
+    shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=8)]
+    data_offsets: tuple[Count, Count]
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,11 @@ class TensorEntry:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for side in self.shape:
-            count *= side
-        return count
+        return math.prod(self.shape)
 
 
 class _Index(msgspec.Struct):
-    weight_map: dict[_Name, _FileName]
+    weight_map: dict[TensorName, FileName]
 
 
 def read_header(file: Path) -> dict[str, TensorEntry]:
@@ -73,7 +71,7 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
         raw = stream.read(header_bytes)
     try:
         refuse_deep(raw)
-        header = msgspec.json.decode(raw, type=dict[_Name, msgspec.Raw])
+        header = msgspec.json.decode(raw, type=dict[TensorName, msgspec.Raw])
         header.pop("__metadata__", None)
         described = {n: msgspec.json.decode(item, type=_HeaderEntry) for n, item in header.items()}
     except ValueError as error:  # msgspec's and Unicode's are ValueErrors

@@ -5,6 +5,7 @@ Canonical JSON: keys in order, nothing between them, numbers whole. Its SHA-256 
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cached_property
 from hashlib import sha256
@@ -19,7 +20,7 @@ from core.engine.weights.contents import (
     FileFact,
     TensorFact,
 )
-from core.engine.weights.headers import INDEX_FILE
+from core.engine.weights.headers import INDEX_FILE, FileName, TensorName
 from core.engine.weights.stored import STORED
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, ModelUnsupported
@@ -55,8 +56,8 @@ class ModelManifest(msgspec.Struct, frozen=True, rename="camel", dict=True):
     program: bytes
     sigma: bytes
     calibration: list[ToleranceBasis]
-    files: dict[str, FileFact]
-    tensors: dict[str, TensorFact]
+    files: dict[FileName, FileFact]
+    tensors: dict[TensorName, TensorFact]
 
     @cached_property
     def contents(self) -> Contents:
@@ -90,7 +91,6 @@ def read_manifest(data: bytes, registered_hash: str = "") -> ModelManifest:
             raise ValueError(f"it has {len(data)} bytes, more than {MOST_MANIFEST_BYTES}")
         refuse_deep(data)
         manifest = msgspec.json.decode(data, type=ModelManifest)
-        msgspec.convert(msgspec.to_builtins(manifest.contents), Contents)  # names of its files
         _check(manifest)
     except ValueError as error:  # msgspec's and Unicode's are ValueErrors
         raise ModelUnsupported(
@@ -119,8 +119,6 @@ def _check(manifest: ModelManifest) -> None:
             raise ValueError(f"{name[:80]} lies in no file of it")
         if tensor.dtype not in STORED:
             raise ValueError(f"{name[:80]} is stored as {tensor.dtype}")
-        count = STORED[tensor.dtype].itemsize
-        for side in tensor.shape:
-            count *= side
+        count = STORED[tensor.dtype].itemsize * math.prod(tensor.shape)
         if not count or count != tensor.size_bytes:
             raise ValueError(f"{name[:80]} has {tensor.size_bytes} bytes for {tensor.shape}")

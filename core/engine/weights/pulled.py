@@ -13,6 +13,7 @@ from pathlib import Path
 
 from core.engine.weights.contents import TensorFact
 from core.engine.weights.manifest import MANIFEST_FILE, ModelManifest, read_manifest
+from core.engine.weights.store import write_whole
 from core.protocol.errors import ModelMissing
 
 PULLED_FILE = "headrace-pulled.txt"
@@ -73,9 +74,8 @@ class PulledFolder:
     def forget(self, names: Iterable[str]) -> None:
         """These tensors are not what they should be: they count as not here."""
         self._here -= set(names)
-        draft = self.model_dir / f".{PULLED_FILE}.{os.getpid()}"
-        draft.write_text("".join(f"{name}\n" for name in sorted(self._here)), encoding="utf-8")
-        draft.replace(self.model_dir / PULLED_FILE)
+        lines = "".join(f"{name}\n" for name in sorted(self._here))
+        write_whole(self.model_dir / PULLED_FILE, lines.encode())
 
     def _read(self) -> set[str]:
         text = (self.model_dir / PULLED_FILE).read_text("utf-8", errors="replace")

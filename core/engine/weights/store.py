@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from pathlib import Path
 
 from core.protocol.errors import ModelMissing, UsageError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def is_name(text: str) -> bool:
+    """Whether a model may be called so: it is a safe name of a folder, too."""
+    return _NAME.fullmatch(text) is not None and ".." not in text
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that whoever reads it finds all of it, or what was there before."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    draft.write_bytes(data)
+    draft.replace(path)
 
 
 def models_dir(cache_dir: Path | None = None) -> Path:
@@ -21,7 +35,7 @@ def models_dir(cache_dir: Path | None = None) -> Path:
 
 def model_path(name: str, cache_dir: Path | None = None) -> Path:
     """The folder that a model of this name has or would have. Raises UsageError for a bad name."""
-    if not _NAME.fullmatch(name) or ".." in name:
+    if not is_name(name):
         raise UsageError(
             f"'{name}' is no model name",
             why="names are up to 64 of a-z, 0-9, '.', '_' and '-', starting with a letter or digit",
@@ -52,7 +66,7 @@ def find_model(name: str, model_id: str | None, cache_dir: Path | None = None) -
         return Path(name)
     caches = dict.fromkeys((cache_dir, None))
     folders = [pulled_path(model_id, cache) for cache in caches] if model_id else []
-    if _NAME.fullmatch(name) and ".." not in name:
+    if is_name(name):
         folders += [model_path(name, cache) for cache in caches]
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 

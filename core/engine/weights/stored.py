@@ -6,6 +6,7 @@ dtype a file holds (`docs/protocol.md` §3).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,10 +35,7 @@ def as_float32(data: memoryview, dtype: str) -> npt.NDArray[np.float32]:
 
 def row_values(shape: Sequence[int]) -> int:
     """How many values a row has: what one first index holds; a vector [n] is one row."""
-    count = 1
-    for side in shape if len(shape) < 2 else shape[1:]:
-        count *= side
-    return count
+    return math.prod(shape if len(shape) < 2 else shape[1:])
 
 
 class TensorHasher:
