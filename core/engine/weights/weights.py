@@ -60,8 +60,9 @@ def weight_roots(model_dir: Path) -> WeightRoots:
     Of a folder that was pulled they are its manifest's, which every tensor in it is held to. Raises
     ModelMissing or ModelUnsupported.
     """
-    parts = model_parts(model_dir, TensorFolder(model_dir))
-    return roots_of(parts, known_contents(model_dir))
+    folder = TensorFolder(model_dir)
+    parts = model_parts(model_dir, folder)
+    return roots_of(parts, _contents(model_dir, folder.pulled))
 
 
 def known_contents(model_dir: Path) -> Contents:
@@ -69,7 +70,10 @@ def known_contents(model_dir: Path) -> Contents:
 
     Raises ModelMissing or ModelUnsupported.
     """
-    pulled = PulledFolder.find(model_dir)
+    return _contents(model_dir, PulledFolder.find(model_dir))
+
+
+def _contents(model_dir: Path, pulled: PulledFolder | None) -> Contents:
     return pulled.manifest.contents if pulled else contents_of(model_dir)
 
 
