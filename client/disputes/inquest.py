@@ -10,7 +10,7 @@ from typing import Any
 from core.dispute.game.game_log import Opened, Seen
 from core.dispute.play.loop import Move
 from core.dispute.play.players import Accuser
-from core.dispute.trace.calls import leaf_tuple, row_tuple
+from core.dispute.trace.calls import row_tuple, rows_tuple, signed_tuple
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import RowOpening
 from core.dispute.trace.program import Program
@@ -135,8 +135,8 @@ class Inquest:
     async def opening(self, opened: Opened, seen: Seen) -> Move | None:
         """The move of a game without an accusation; None when no move is left: the bond is lost."""
         doubted, accused = self.doubted, self.doubted.accused
-        rows = (opened.model, leaf_tuple(doubted.leaf), *doubted.rows[2:])
-        args = accused.receipt, rows, *proven_leaf(accused, doubted.leaf)
+        signed = signed_tuple(doubted.leaf, *proven_leaf(accused, doubted.leaf))
+        args = accused.receipt, rows_tuple(opened.model, doubted.rows), signed
         if self.malformed is not None:
             spot, found = self.malformed.spot, self.malformed.opening
             return Move("proveMalformed", (*args, _spot(spot), row_tuple(found)))

@@ -16,7 +16,7 @@ from core.dispute.game.dispute import ACCUSER_TURNS, Phase
 from core.dispute.game.game_log import GAME, Opened, Seen, games
 from core.dispute.play.loop import Move, Party, Played
 from core.dispute.play.players import Accuser
-from core.dispute.trace.calls import claim_tuple, row_tuple
+from core.dispute.trace.calls import claim_tuple, row_tuple, signed_tuple
 from core.dispute.trace.evidence import RowOpening
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.signing import DigestSigner
@@ -58,8 +58,8 @@ class Accusation:
         """The accusation as a call. Raises CheckFailed for a receipt over other requests."""
         player, receipt = self.player, self.accused.receipt
         claim = player.case.claim
-        proven = proven_leaf(self.accused, claim.leaf)
-        args = opened.model, receipt, claim_tuple(claim), *proven, player.below_root
+        signed = signed_tuple(claim.leaf, *proven_leaf(self.accused, claim.leaf))
+        args = opened.model, receipt, claim_tuple(claim), signed, player.below_root
         if self.drawn is None:
             return Move("accuse", args)
         return Move("accuseToken", (*args, self.drawn.to_tuple()))

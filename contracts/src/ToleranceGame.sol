@@ -10,7 +10,7 @@ import {
 
 import {IArbitrator} from "./interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "./interfaces/IMinerRegistry.sol";
-import {Drawn, IRowJudge, RowSpot, SignedRows} from "./interfaces/IRowJudge.sol";
+import {Drawn, IRowJudge, RowSpot, SignedRequest, SignedRows} from "./interfaces/IRowJudge.sol";
 import {ITaskRegistry} from "./interfaces/ITaskRegistry.sol";
 import {Claim, Evidence, ITraceJudge, Opening, RowOpening} from "./interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "./interfaces/IToleranceGame.sol";
@@ -24,7 +24,7 @@ import {Chunks} from "./trace/Chunks.sol";
 import {Derive} from "./trace/Derive.sol";
 import {Layouts, Place, Places} from "./trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "./types/Ids.sol";
-import {Order, RequestLeaf, RequestOpening, StageReceipt} from "./types/Signed.sol";
+import {Order, RequestLeaf, RequestOpening, RequestRows, StageReceipt} from "./types/Signed.sol";
 
 /// Who lied about one layer? See IToleranceGame. Money and clocks; judges rule on evidence.
 ///
@@ -151,13 +151,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         ModelId model,
         StageReceipt calldata receipt,
         Claim calldata claim,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         bytes32[] calldata below
     ) external byKey {
         // A served token is accused together with the order that says how it was to be drawn.
         if (claim.how != 0) revert ITraceJudge.ClaimInvalid();
-        _accuse(id, model, receipt, claim, position, proof, below);
+        _accuse(id, model, receipt, claim, signed, below);
     }
 
     function accuseToken(
@@ -165,14 +164,13 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         ModelId model,
         StageReceipt calldata receipt,
         Claim calldata claim,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         bytes32[] calldata below,
         Drawn calldata drawn
     ) external byKey {
         // INVARIANT: nobody but the accused names a seed.
         if (claim.how == 0 || claim.how == Derive.PLEADED) revert ITraceJudge.ClaimInvalid();
-        _accuse(id, model, receipt, claim, position, proof, below);
+        _accuse(id, model, receipt, claim, signed, below);
         rowJudge.checkDrawn(claim, receipt.orderHash, drawn);
         if (drawn.order.samplingRoot == 0) {
             _games[id].opening = keccak256(abi.encode(drawn.opening));
@@ -183,13 +181,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         DisputeId id,
         StageReceipt calldata receipt,
         SignedRows calldata rows,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         RowSpot[] calldata spots
     ) external byKey {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
         if (g.asks == MAX_ASKS) revert AskedEnough();
-        _requireRows(g, receipt, rows, position, proof);
+        _requireRows(g, receipt, rows, signed);
         rowJudge.checkAsked(rows, spots);
         g.asks += 1;
         g.node = keccak256(abi.encode(rows, spots));
@@ -200,13 +197,12 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         DisputeId id,
         StageReceipt calldata receipt,
         SignedRows calldata rows,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         RowSpot calldata spot,
         RowOpening calldata opening
     ) external {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
-        _requireRows(g, receipt, rows, position, proof);
+        _requireRows(g, receipt, rows, signed);
         if (!rowJudge.isMalformed(rows, spot, opening)) revert RowSound();
         _rule(id, g, turn, Status.Fault);
     }
@@ -555,13 +551,16 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         ModelId model,
         StageReceipt calldata receipt,
         Claim calldata claim,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         bytes32[] calldata below
     ) private {
         (Dispute storage g, uint256 turn) = _accuserTurn(id, Phase.Opened);
-        _requireReceipt(g, model, receipt, claim.layerFrom, claim.layerTo);
-        _requireRequest(receipt, claim.leaf, position, proof);
+        _requireReceipt(g, model, receipt);
+        // A claim has no place for what is inside: that is signed, whatever it is.
+        bytes32 innerRoot = signed.inner.length == 0 ? signed.leaf.innerRoot : bytes32(0);
+        SignedRows memory rows =
+            SignedRows(model, claim.leaf, claim.layerFrom, claim.layerTo, innerRoot);
+        _requireRequest(receipt, rows, signed);
         (uint256 chunks, uint256 endsAt) = _state(g, turn, model, claim, below);
         emit Accused(id, chunks, endsAt);
     }
@@ -598,18 +597,11 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
 
     // --- internals: what is on trial ---
 
-    /// INVARIANT: layers, requests and rows are those that the accused signed.
-    function _requireReceipt(
-        Dispute storage g,
-        ModelId model,
-        StageReceipt calldata receipt,
-        uint16 layerFrom,
-        uint16 layerTo
-    ) private view {
-        bool same = _receiptHash(model, receipt) == g.binding;
-        if (!same || layerFrom != receipt.layerFrom || layerTo != receipt.layerTo) {
-            revert ReceiptMismatch();
-        }
+    function _requireReceipt(Dispute storage g, ModelId model, StageReceipt calldata receipt)
+        private
+        view
+    {
+        if (_receiptHash(model, receipt) != g.binding) revert ReceiptMismatch();
     }
 
     /// keccak256(abi.encode(model, receipt's hash)). Words are hashed as they stand in the call:
@@ -630,26 +622,39 @@ contract ToleranceGame is IToleranceGame, ReentrancyGuardTransient {
         }
     }
 
+    /// INVARIANT: layers, request and rows are those that the accused signed: all of the stage, or
+    /// one of its spans.
     function _requireRequest(
         StageReceipt calldata receipt,
-        RequestLeaf calldata leaf,
-        uint256 position,
-        bytes32[] calldata proof
+        SignedRows memory rows,
+        SignedRequest calldata signed
     ) private view {
-        if (!Receipts.isUnder(receipt, leaf, position, proof)) {
+        RequestLeaf calldata leaf = signed.leaf;
+        if (!Receipts.isUnder(receipt, leaf, signed.position, signed.proof)) {
             revert RequestUnproven();
         }
+        if (signed.inner.length != 0) {
+            rowJudge.checkSpan(rows, receipt.layerFrom, receipt.layerTo, leaf, signed.inner);
+            return;
+        }
+        if (rows.layerFrom != receipt.layerFrom || rows.layerTo != receipt.layerTo) {
+            revert ReceiptMismatch();
+        }
+        RequestRows memory found = rows.leaf;
+        bool same = found.requestIndex == leaf.requestIndex && found.inRoot == leaf.inRoot
+            && found.outRoot == leaf.outRoot && found.tokensIn == leaf.tokensIn
+            && found.tokensOut == leaf.tokensOut && rows.innerRoot == leaf.innerRoot;
+        if (!same) revert RequestUnproven();
     }
 
     function _requireRows(
         Dispute storage g,
         StageReceipt calldata receipt,
         SignedRows calldata rows,
-        uint256 position,
-        bytes32[] calldata proof
+        SignedRequest calldata signed
     ) private view {
-        _requireReceipt(g, rows.model, receipt, rows.layerFrom, rows.layerTo);
-        _requireRequest(receipt, rows.leaf, position, proof);
+        _requireReceipt(g, rows.model, receipt);
+        _requireRequest(receipt, rows, signed);
     }
 
     /// 17 bytes of a list's hash, 0 for none: enough that nobody finds another list for it.

@@ -82,7 +82,8 @@ contract EvidenceTest is Suite {
                 stage == 0 ? Trees.root(ids(i, 0, ROWS)) : sealedRoot(ROWS),
                 stage == LAST ? answerRoot(Trees.root(ids(i, IN, OUT))) : sealedRoot(ROWS),
                 IN,
-                OUT
+                OUT,
+                keccak256("inner")
             );
         }
     }

@@ -2,7 +2,7 @@
 pragma solidity ^0.8.30;
 
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
-import {Drawn} from "../src/interfaces/IRowJudge.sol";
+import {Drawn, SignedRequest} from "../src/interfaces/IRowJudge.sol";
 import {Claim, ITraceJudge} from "../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../src/interfaces/IToleranceGame.sol";
 import {Place} from "../src/trace/Layout.sol";
@@ -159,20 +159,18 @@ contract PleaTest is GameFixture {
     function test_aPleadedClaim_isNoAccusation() public {
         DisputeId id = openGame();
         bytes memory invalid = abi.encodeWithSelector(ITraceJudge.ClaimInvalid.selector);
-        bytes32[] memory siblings = proof();
+        SignedRequest memory signed = signedRequest();
         Claim memory c = pleadedClaim();
         bytes32[] memory below = same(LEVELS - 4, 32);
         Drawn memory drawn;
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), c, 0, siblings, below)),
+            abi.encodeCall(game.accuse, (id, model(), receipt(), c, signed, below)),
             invalid
         );
         expectRefused(
             challenger,
-            abi.encodeCall(
-                game.accuseToken, (id, model(), receipt(), c, 0, siblings, below, drawn)
-            ),
+            abi.encodeCall(game.accuseToken, (id, model(), receipt(), c, signed, below, drawn)),
             invalid
         );
     }
@@ -229,11 +227,11 @@ contract PleaTest is GameFixture {
         }
         Claim memory c = claim();
         c.traceRoot = nodes[40];
-        bytes32[] memory siblings = proof();
+        SignedRequest memory signed = signedRequest();
         late(
             id,
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), c, 0, siblings, same(35, 32)))
+            abi.encodeCall(game.accuse, (id, model(), receipt(), c, signed, same(35, 32)))
         );
         late(id, operator, pleadCall(id));
         (c.how, c.key0, c.traceRoot) = (4, SEED, nodes[41]);

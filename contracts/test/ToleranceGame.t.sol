@@ -4,7 +4,13 @@ pragma solidity ^0.8.30;
 import {ToleranceGame} from "../src/ToleranceGame.sol";
 import {IArbitrator} from "../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../src/interfaces/IMinerRegistry.sol";
-import {Drawn, RowSpot} from "../src/interfaces/IRowJudge.sol";
+import {
+    Drawn,
+    IRowJudge,
+    RowSpot,
+    SignedRequest,
+    SignedRows
+} from "../src/interfaces/IRowJudge.sol";
 import {
     Claim,
     Evidence,
@@ -297,11 +303,11 @@ contract ToleranceGameTest is GameFixture {
     function test_accuse_withoutWhatIsBelowItsRoot_isRefused() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory wrong = abi.encodeWithSelector(IToleranceGame.OpeningWrong.selector);
-        bytes32[] memory siblings = proof();
+        SignedRequest memory signed = signedRequest();
         expectRefused(
             challenger,
             abi.encodeCall(
-                game.accuse, (id, model(), receipt(), claim(), 0, siblings, new bytes32[](0))
+                game.accuse, (id, model(), receipt(), claim(), signed, new bytes32[](0))
             ),
             wrong
         );
@@ -309,7 +315,7 @@ contract ToleranceGameTest is GameFixture {
         below[31] = keccak256("other");
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 0, siblings, below)),
+            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), signed, below)),
             wrong
         );
         act(challenger, accuseCall(id));
@@ -370,20 +376,18 @@ contract ToleranceGameTest is GameFixture {
     function test_aTokenIsAccusedWithItsOrder_aDeviationWithout() public {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory invalid = abi.encodeWithSelector(ITraceJudge.ClaimInvalid.selector);
-        bytes32[] memory siblings = proof();
+        SignedRequest memory signed = signedRequest();
         bytes32[] memory below = same(LEVELS - 5, 32);
         Drawn memory drawn;
         expectRefused(
             challenger,
-            abi.encodeCall(
-                game.accuse, (id, model(), receipt(), tokenClaim(), 0, siblings, below)
-            ),
+            abi.encodeCall(game.accuse, (id, model(), receipt(), tokenClaim(), signed, below)),
             invalid
         );
         expectRefused(
             challenger,
             abi.encodeCall(
-                game.accuseToken, (id, model(), receipt(), claim(), 0, siblings, below, drawn)
+                game.accuseToken, (id, model(), receipt(), claim(), signed, below, drawn)
             ),
             invalid
         );
@@ -459,19 +463,77 @@ contract ToleranceGameTest is GameFixture {
         (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
         bytes memory mismatch = abi.encodeWithSelector(IToleranceGame.ReceiptMismatch.selector);
         bytes32[] memory below = same(LEVELS - 5, 32);
-        bytes32[] memory siblings = proof();
+        SignedRequest memory signed = signedRequest();
         expectRefused(
             challenger,
             abi.encodeCall(
-                game.accuse, (id, ModelId.wrap("other"), receipt(), claim(), 0, siblings, below)
+                game.accuse, (id, ModelId.wrap("other"), receipt(), claim(), signed, below)
             ),
             mismatch
         );
+        Claim memory other = claim();
+        other.layerTo = 11;
         expectRefused(
             challenger,
-            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), 1, siblings, below)),
+            abi.encodeCall(game.accuse, (id, model(), receipt(), other, signed, below)),
+            mismatch
+        );
+        for (uint256 i; i < 5; ++i) {
+            other = claim();
+            if (i == 0) other.leaf.requestIndex += 1;
+            if (i == 1) other.leaf.inRoot = keccak256("other");
+            if (i == 2) other.leaf.outRoot = keccak256("other");
+            if (i == 3) other.leaf.tokensIn += 1;
+            if (i == 4) other.leaf.tokensOut += 1;
+            expectRefused(
+                challenger,
+                abi.encodeCall(game.accuse, (id, model(), receipt(), other, signed, below)),
+                abi.encodeWithSelector(IToleranceGame.RequestUnproven.selector)
+            );
+        }
+        signed.position = 1;
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.accuse, (id, model(), receipt(), claim(), signed, below)),
             abi.encodeWithSelector(IToleranceGame.RequestUnproven.selector)
         );
+    }
+
+    /// Rows inside the stage are on trial where the judge says that they are one of its spans.
+    function test_accuse_ofASpan_isForTheJudge() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        SignedRequest memory signed = signedRequest();
+        signed.inner = new bytes32[](2);
+        Claim memory part = claim();
+        (part.layerFrom, part.layerTo, part.leaf.inRoot) = (9, 10, keccak256("inside"));
+        bytes32[] memory below = same(LEVELS - 5, 32);
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.accuse, (id, model(), receipt(), part, signed, below)),
+            abi.encodeWithSelector(IRowJudge.SpanUnproven.selector)
+        );
+        part.layerFrom = 8;
+        signed.position = 1;
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.accuse, (id, model(), receipt(), part, signed, below)),
+            abi.encodeWithSelector(IToleranceGame.RequestUnproven.selector)
+        );
+        signed.position = 0;
+        act(challenger, abi.encodeCall(game.accuse, (id, model(), receipt(), part, signed, below)));
+        vm.assertEq(game.gameOf(id).binding, keccak256(abi.encode(model(), part)));
+    }
+
+    function test_ask_forWhatIsInsideTheStage_saysWhatWasSigned() public {
+        (, DisputeId id) = gameIn(IToleranceGame.Phase.Opened);
+        SignedRows memory other = rows();
+        other.innerRoot = keccak256("other");
+        expectRefused(
+            challenger,
+            abi.encodeCall(game.ask, (id, receipt(), other, signedRequest(), spots())),
+            abi.encodeWithSelector(IToleranceGame.RequestUnproven.selector)
+        );
+        act(challenger, askCall(id));
     }
 
     /// A claim is bound by its words as they stand in the call, so each must be of its type.

@@ -13,7 +13,7 @@ from hashlib import sha256
 from core.protocol import hashing
 from core.protocol.types import RequestLeaf, SamplingParams
 
-_LEAF, _NODE, _ROOT, _SHARD, _ANSWER = b"\x00", b"\x01", b"\x02", b"\x03", b"\x04"
+_LEAF, _NODE, _ROOT, _SHARD, _ANSWER, _INNER = (bytes((tag,)) for tag in range(6))
 _EMPTY_TOP = bytes(32)
 PART_BYTES = 1024
 _FIRST_NODES = 128
@@ -234,6 +234,16 @@ def answer_root(tokens_root: bytes, states_root: bytes) -> bytes:
     return sha256(_ANSWER + tokens_root + states_root).digest()
 
 
+def inner_root(roots: Sequence[bytes]) -> bytes:
+    """What a stage signs of the rows at the boundaries inside it; 32 zero bytes without any.
+
+    Raises ValueError unless each root is 32 bytes.
+    """
+    if any(len(root) != 32 for root in roots):
+        raise ValueError("a root is not 32 bytes")
+    return sha256(_INNER + b"".join(roots)).digest() if roots else bytes(32)
+
+
 def whole_root(half: Half, root: bytes, beside: bytes) -> bytes:
     """What is signed of rows with this root: itself, or an `answer_root` with the other half."""
     match half:
@@ -259,7 +269,8 @@ def _u32(n: int) -> bytes:
 def request_leaf_bytes(leaf: RequestLeaf) -> bytes:
     """Bytes of a leaf under `requestsRoot`."""
     roots = unhex(leaf.in_root) + unhex(leaf.out_root)
-    return _u32(leaf.request_index) + roots + _u32(leaf.tokens_in) + _u32(leaf.tokens_out)
+    counts = _u32(leaf.tokens_in) + _u32(leaf.tokens_out)
+    return _u32(leaf.request_index) + roots + counts + unhex(leaf.inner_root)
 
 
 def request_hashes(leaves: Sequence[RequestLeaf]) -> list[bytes]:

@@ -22,8 +22,8 @@ from core.protocol.types import (
     StageReceipt,
 )
 
-#: Of a word in the place of a signature: leaf 76, answer 32, signature 65.
-WORD_BYTES = 173
+#: Of a word in the place of a signature: leaf 108, answer 32, signature 65.
+WORD_BYTES = 205
 
 
 def check_receipt(
@@ -80,6 +80,7 @@ def word_of(
         tokens_in=leaf.tokens_in,
         tokens_out=leaf.tokens_out,
         answer_root=answer_root,
+        inner_root=leaf.inner_root,
     )
 
 
@@ -164,10 +165,11 @@ def words_in(signed: SignedReceipt) -> list[SignedWord]:
     words = list[SignedWord]()
     for at in range(0, len(data) - len(data) % WORD_BYTES, WORD_BYTES):
         index, *counts = (int.from_bytes(data[at + i : at + i + 4], "big") for i in (0, 68, 72))
-        came, went, answer = (commit.to_hex(data[at + i : at + i + 32]) for i in (4, 36, 76))
-        leaf = RequestLeaf(index, came, went, *counts)
+        roots = (commit.to_hex(data[at + i : at + i + 32]) for i in (4, 36, 76, 108))
+        came, went, inner, answer = roots
+        leaf = RequestLeaf(index, came, went, *counts, inner)
         word = word_of(receipt.order_hash, receipt.plan_hash, receipt.stage, leaf, answer)
-        words.append(SignedWord(word, commit.to_hex(data[at + 108 : at + WORD_BYTES])))
+        words.append(SignedWord(word, commit.to_hex(data[at + 140 : at + WORD_BYTES])))
     return words
 
 

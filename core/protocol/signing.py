@@ -35,7 +35,7 @@ Terms(uint16 inFlight, address[] trusted, address[] avoided, uint16 auditBps)
 RequestOpening(bytes32 orderHash, uint32 requestIndex, bytes32 promptLeaf, bytes32 samplingLeaf)
 Acceptance(bytes32 orderHash, bytes32 planHash, uint16 stage, uint64 expiry)
 RequestWord(bytes32 orderHash, bytes32 planHash, uint16 stage, uint32 requestIndex, bytes32 inRoot,
-    bytes32 outRoot, uint32 tokensIn, uint32 tokensOut, bytes32 answerRoot)
+    bytes32 outRoot, uint32 tokensIn, uint32 tokensOut, bytes32 answerRoot, bytes32 innerRoot)
 StageReceipt(bytes32 orderHash, bytes32 planHash, uint16 stage, uint16 layerFrom, uint16 layerTo,
     bytes32 shardRoot, bytes32 inputRoot, bytes32 outputRoot, bytes32 requestsRoot, uint32 requests,
     uint32 tokensIn, uint32 tokensOut, uint64 startedAt, uint64 signedAt)

@@ -9,7 +9,7 @@ pattern and bound, so a decoded value is well-formed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import pairwise
 from typing import Annotated
@@ -19,9 +19,9 @@ import msgspec
 Hash32 = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 Signature = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{130}\Z")]
-#: A signature, or words of each request, 173 bytes each (`receipts.receipt_by_words`).
+#: A signature, or words of each request, 205 bytes each (`receipts.receipt_by_words`).
 ReceiptSignature = Annotated[
-    str, msgspec.Meta(pattern=r"^0x(?:[0-9a-f]{130}|(?:[0-9a-f]{346})+)\Z")
+    str, msgspec.Meta(pattern=r"^0x(?:[0-9a-f]{130}|(?:[0-9a-f]{410})+)\Z")
 ]
 U8 = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
@@ -103,6 +103,14 @@ class LayerRange(
 
     def __str__(self) -> str:
         return f"{self.start}-{self.end - 1}"
+
+    def spans(self, every: int) -> list[LayerRange]:
+        """Its parts of `every` layers, the last one maybe of fewer; itself for 0.
+
+        A stage signs the boundaries between them (`docs/protocol.md` §3).
+        """
+        starts = range(self.start, self.end, every or len(self))
+        return [LayerRange(start, min(start + (every or len(self)), self.end)) for start in starts]
 
 
 class Order(Value, frozen=True):
@@ -215,13 +223,23 @@ class StageReceipt(Value, frozen=True):
 
 
 class RequestLeaf(Value, frozen=True):
-    """A leaf under `StageReceipt.requests_root`: one request as one stage saw it."""
+    """A leaf under `StageReceipt.requests_root`: one request as one stage saw it.
+
+    `inner_root` is over the boundaries inside the stage (`commit.inner_root`); zero without any.
+    """
 
     request_index: U32
     in_root: Hash32
     out_root: Hash32
     tokens_in: U32
     tokens_out: U32
+    inner_root: Hash32 = ZERO_HASH
+
+    def span(self, inner: Sequence[str], number: int) -> RequestLeaf:
+        """The same request as span `number` saw it, of a stage with these roots inside it."""
+        roots = [self.in_root, *inner, self.out_root]
+        in_root, out_root = roots[number], roots[number + 1]
+        return RequestLeaf(self.request_index, in_root, out_root, self.tokens_in, self.tokens_out)
 
 
 class RequestWord(Value, frozen=True):
@@ -240,11 +258,17 @@ class RequestWord(Value, frozen=True):
     tokens_in: U32
     tokens_out: U32
     answer_root: Hash32 = ZERO_HASH
+    inner_root: Hash32 = ZERO_HASH
 
     @property
     def leaf(self) -> RequestLeaf:
         return RequestLeaf(
-            self.request_index, self.in_root, self.out_root, self.tokens_in, self.tokens_out
+            self.request_index,
+            self.in_root,
+            self.out_root,
+            self.tokens_in,
+            self.tokens_out,
+            self.inner_root,
         )
 
 

@@ -20,18 +20,19 @@ from core.dispute.game.dispute import Phase
 from core.dispute.trace.calls import (
     claim_tuple,
     evidence_tuple,
-    leaf_tuple,
     opening_tuple,
     row_tuple,
+    rows_tuple,
+    signed_tuple,
 )
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, show_stated
 from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.layout import Place
-from core.dispute.trace.rows import SignedRows, Spot
+from core.dispute.trace.rows import SignedRows, SignedSpan, Spot
 from core.keys.signer import Signer
 from core.protocol import commit, signing
-from core.protocol.types import ZERO_HASH, Order, RequestOpening, StageReceipt
+from core.protocol.types import ZERO_HASH, Order, RequestLeaf, RequestOpening, StageReceipt
 from devnet.deploy import Parameters, deploy
 from tests.conftest import CHAIN_ID
 from tests.twins.game.draw import Drawn
@@ -70,6 +71,15 @@ def drawn_tuple(drawn: Drawn, order: Order, signature: bytes) -> tuple[Any, ...]
         row_tuple(drawn.served),
         drawn.tokens,
     )
+
+
+def request_tuple(
+    leaf: RequestLeaf, position: int, proof: Sequence[bytes], span: SignedSpan | None = None
+) -> tuple[Any, ...]:
+    """A request as it was signed: this one, or the one that it is a span of."""
+    if span is None:
+        return signed_tuple(leaf, position, proof)
+    return signed_tuple(span.leaf, position, proof, span.inner)
 
 
 def blank_rows(case: Case) -> SignedRows:
@@ -456,13 +466,15 @@ class TwinGame:
         below: list[bytes],
         caller: str = "",
         at_s: int | None = None,
+        span: SignedSpan | None = None,
     ) -> None:
         caller = caller or self.bench.accuser
+        signed = request_tuple(case.claim.leaf, position, proof, span)
         self.move(
             caller,
             "accuse",
-            [self.model, self.receipt_tuple, claim_tuple(case.claim), position, proof, below],
-            lambda g, now: g.accuse(now, caller, case, position, proof, below),
+            [self.model, self.receipt_tuple, claim_tuple(case.claim), signed, below],
+            lambda g, now: g.accuse(now, caller, case, position, proof, below, span),
             at_s,
         )
 
@@ -518,13 +530,15 @@ class TwinGame:
         spots: Sequence[Spot],
         caller: str = "",
         at_s: int | None = None,
+        span: SignedSpan | None = None,
     ) -> None:
         caller = caller or self.bench.accuser
+        signed = request_tuple(rows.leaf, position, proof, span)
         self.move(
             caller,
             "ask",
-            [self.receipt_tuple, self.rows(rows), position, proof, spot_tuples(spots)],
-            lambda g, now: g.ask(now, caller, rows, position, proof, spots),
+            [self.receipt_tuple, rows_tuple(self.model, rows), signed, spot_tuples(spots)],
+            lambda g, now: g.ask(now, caller, rows, position, proof, spots, span),
             at_s,
         )
 
@@ -541,7 +555,11 @@ class TwinGame:
         self.move(
             caller,
             "reveal",
-            [self.rows(asked[0]), spot_tuples(asked[1]), [row_tuple(o) for o in openings]],
+            [
+                rows_tuple(self.model, asked[0]),
+                spot_tuples(asked[1]),
+                [row_tuple(o) for o in openings],
+            ],
             lambda g, now: g.reveal(now, caller, openings),
             at_s,
         )
@@ -555,6 +573,7 @@ class TwinGame:
         opening: RowOpening,
         caller: str = "",
         at_s: int | None = None,
+        span: SignedSpan | None = None,
     ) -> None:
         caller = caller or self.bench.accuser
         self.move(
@@ -562,13 +581,14 @@ class TwinGame:
             "proveMalformed",
             [
                 self.receipt_tuple,
-                self.rows(rows),
-                position,
-                proof,
+                rows_tuple(self.model, rows),
+                request_tuple(rows.leaf, position, proof, span),
                 spot_tuples([spot])[0],
                 row_tuple(opening),
             ],
-            lambda g, now: g.prove_malformed(now, caller, rows, position, proof, spot, opening),
+            lambda g, now: g.prove_malformed(
+                now, caller, rows, position, proof, spot, opening, span
+            ),
             at_s,
         )
 
@@ -590,8 +610,7 @@ class TwinGame:
                 self.model,
                 self.receipt_tuple,
                 claim_tuple(case.claim),
-                position,
-                proof,
+                request_tuple(case.claim.leaf, position, proof),
                 below,
                 drawn_tuple(drawn, order, signature),
             ],
@@ -613,9 +632,6 @@ class TwinGame:
             [plain_tuple(order), plain_tuple(shown), plain_tuple(opening), signature],
             lambda g, now: g.show_opening(now, caller, opening, is_signed),
         )
-
-    def rows(self, rows: SignedRows) -> tuple[Any, ...]:
-        return (self.model, leaf_tuple(rows.leaf), rows.layer_from, rows.layer_to)
 
     def point(
         self, place: Place, caller: str = "", at_s: int | None = None, tokens: bytes = b""

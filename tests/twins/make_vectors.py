@@ -81,7 +81,7 @@ def _messages(rng: random.Random, signer: VectorSigner) -> list[t.Value]:
     return [
         _order(rng, signer.address),
         t.Acceptance(h(), h(), 3, 1_800_000_000),
-        t.RequestWord(h(), h(), 0, 7, h(), h(), 64, 2**32 - 1, h()),
+        t.RequestWord(h(), h(), 0, 7, h(), h(), 64, 2**32 - 1, h(), h()),
         t.StageReceipt(h(), h(), 2, 9, 14, h(), h(), h(), h(), 8, 310, 512, 1, 2**40),
         t.Ack(h(), h(), h(), 310, 512),
         t.Terms.of(4, [_address(rng), _address(rng)], [_address(rng)], 250),
@@ -138,7 +138,14 @@ def _shard_vector(rng: random.Random, layers: int) -> dict[str, Any]:
 
 def _receipt_roots_vector(rng: random.Random, count: int) -> dict[str, Any]:
     leaves = [
-        t.RequestLeaf(i * 2, _hash(rng), _hash(rng), rng.randrange(2**28), rng.randrange(2**28))
+        t.RequestLeaf(
+            i * 2,
+            _hash(rng),
+            _hash(rng),
+            rng.randrange(2**28),
+            rng.randrange(2**28),
+            _hash(rng),
+        )
         for i in range(count)
     ]
     inputs, outputs, requests = commit.receipt_roots(leaves)

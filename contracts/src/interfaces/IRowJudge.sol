@@ -2,22 +2,33 @@
 pragma solidity ^0.8.30;
 
 import {ModelId} from "../types/Ids.sol";
-import {Order, RequestLeaf, RequestOpening} from "../types/Signed.sol";
+import {Order, RequestLeaf, RequestOpening, RequestRows} from "../types/Signed.sol";
 import {Claim, RowOpening} from "./ITraceJudge.sol";
 
 /// The rows of one request that a stage signed for, and what they are rows of.
 struct SignedRows {
     ModelId model;
-    RequestLeaf leaf;
+    RequestRows leaf;
     uint16 layerFrom;
     uint16 layerTo;
+    bytes32 innerRoot; // of all layers of the stage; of a span zero
 }
 
-/// Rows that entered a stage or left it (token ids of a last stage), or a last stage's state rows.
+/// A request as a stage signed it under its receipt.
+struct SignedRequest {
+    RequestLeaf leaf;
+    uint256 position; //  among the receipt's requests
+    bytes32[] proof;
+    bytes32[] inner; //   what `innerRoot` is over, where one of the stage's spans is on trial
+}
+
+/// Rows that entered layers or left them (token ids of a last stage), a last stage's state rows, or
+/// the roots of the boundaries inside a stage: one row and part.
 enum Side {
     In,
     Out,
-    States
+    States,
+    Inner
 }
 
 /// One part of 1 KiB of one row; a shorter row is its own only part.
@@ -42,6 +53,7 @@ struct Drawn {
 /// asks. Twins: tests/twins/game/rows.py and draw.py.
 interface IRowJudge {
     error SpotUnknown();
+    error SpanUnproven();
     error OrderMismatch();
     error SamplingUnproven();
     /// Parameters that change logits or candidates in a way that only audits and juries judge.
@@ -52,6 +64,16 @@ interface IRowJudge {
 
     /// Chunks of the claim's trace. Reverts ClaimInvalid unless rows, layers and tolerance exist.
     function checkClaim(ModelId model, Claim calldata claim) external view returns (uint256 chunks);
+
+    /// Reverts unless rows and layers are those of one span of a stage with layers [from, to), by
+    /// what it signed.
+    function checkSpan(
+        SignedRows calldata rows,
+        uint256 from,
+        uint256 to,
+        RequestLeaf calldata leaf,
+        bytes32[] calldata inner
+    ) external view;
 
     /// Reverts unless one to six places are named that there are.
     function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view;

@@ -5,7 +5,7 @@ import {Place} from "../trace/Layout.sol";
 import {DisputeId, JobId, ModelId} from "../types/Ids.sol";
 import {Order, RequestOpening, StageReceipt} from "../types/Signed.sol";
 import {IArbitrator} from "./IArbitrator.sol";
-import {Drawn, RowSpot, SignedRows} from "./IRowJudge.sol";
+import {Drawn, RowSpot, SignedRequest, SignedRows} from "./IRowJudge.sol";
 import {Claim, Evidence, Opening, RowOpening} from "./ITraceJudge.sol";
 
 /// A dispute that ends at one number: the accuser asserts a float64 trace, the accused points at a
@@ -129,8 +129,7 @@ interface IToleranceGame is IArbitrator {
         ModelId model,
         StageReceipt calldata receipt,
         Claim calldata claim,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         bytes32[] calldata below
     ) external;
 
@@ -140,8 +139,7 @@ interface IToleranceGame is IArbitrator {
         ModelId model,
         StageReceipt calldata receipt,
         Claim calldata claim,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         bytes32[] calldata below,
         Drawn calldata drawn
     ) external;
@@ -151,8 +149,7 @@ interface IToleranceGame is IArbitrator {
         DisputeId id,
         StageReceipt calldata receipt,
         SignedRows calldata rows,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         RowSpot[] calldata spots
     ) external;
 
@@ -161,8 +158,7 @@ interface IToleranceGame is IArbitrator {
         DisputeId id,
         StageReceipt calldata receipt,
         SignedRows calldata rows,
-        uint256 position,
-        bytes32[] calldata proof,
+        SignedRequest calldata signed,
         RowSpot calldata spot,
         RowOpening calldata opening
     ) external;

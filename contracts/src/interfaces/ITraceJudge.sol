@@ -4,12 +4,12 @@ pragma solidity ^0.8.30;
 import {IReferee} from "./IReferee.sol";
 import {Place} from "../trace/Layout.sol";
 import {ModelId} from "../types/Ids.sol";
-import {RequestLeaf} from "../types/Signed.sol";
+import {RequestRows} from "../types/Signed.sol";
 
 /// What an accuser says: over these rows of this request, by this trace, the stage was too far off.
 /// Twin: core/dispute/trace/judge.py. ToleranceGame hashes its words where they stand in a call.
 struct Claim {
-    RequestLeaf leaf;
+    RequestRows leaf;
     uint16 layerFrom;
     uint16 layerTo;
     uint32 positions; //   rows that the trace covers, from the first; up to an accused token's

@@ -44,7 +44,8 @@ library Eip712Types {
     );
     bytes32 internal constant REQUEST_WORD_TYPEHASH = keccak256(
         "RequestWord(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
-        "bytes32 inRoot,bytes32 outRoot,uint32 tokensIn,uint32 tokensOut,bytes32 answerRoot)"
+        "bytes32 inRoot,bytes32 outRoot,uint32 tokensIn,uint32 tokensOut,bytes32 answerRoot,"
+        "bytes32 innerRoot)"
     );
     bytes32 internal constant REQUEST_OPENING_TYPEHASH = keccak256(
         "RequestOpening(bytes32 orderHash,uint32 requestIndex,bytes32 promptLeaf,"
@@ -131,10 +132,15 @@ library Eip712Types {
         return keccak256(abi.encode(OPERATOR_PROOF_TYPEHASH, owner, operator));
     }
 
-    /// The 76 bytes of a leaf under `StageReceipt.requestsRoot` (docs/protocol.md §3).
+    /// The 108 bytes of a leaf under `StageReceipt.requestsRoot` (docs/protocol.md §3).
     function requestLeafBytes(RequestLeaf calldata leaf) internal pure returns (bytes memory) {
         return abi.encodePacked(
-            leaf.requestIndex, leaf.inRoot, leaf.outRoot, leaf.tokensIn, leaf.tokensOut
+            leaf.requestIndex,
+            leaf.inRoot,
+            leaf.outRoot,
+            leaf.tokensIn,
+            leaf.tokensOut,
+            leaf.innerRoot
         );
     }
 

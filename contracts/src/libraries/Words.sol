@@ -11,10 +11,10 @@ import {ShaTree} from "./ShaTree.sol";
 ///
 /// A stage gives each word to the next one, which signs nothing without it. So a stage that keeps
 /// its receipt back can be delivered, paid and disputed all the same. In the place of a signature
-/// of 65 bytes stand for each request its leaf, 76 bytes, the answer that a first stage received,
+/// of 65 bytes stand for each request its leaf, 108 bytes, the answer that a first stage received,
 /// 32 bytes, and the signature of its RequestWord.
 library Words {
-    uint256 private constant LEAF = 76;
+    uint256 private constant LEAF = 108;
     uint256 private constant SAID = LEAF + 32;
     uint256 private constant WORD = SAID + 65;
 
@@ -72,7 +72,8 @@ library Words {
             word.inRoot = bytes32(said[4:36]);
             word.outRoot = bytes32(said[36:68]);
             word.tokensIn = uint32(bytes4(said[68:72]));
-            word.tokensOut = uint32(bytes4(said[72:LEAF]));
+            word.tokensOut = uint32(bytes4(said[72:76]));
+            word.innerRoot = bytes32(said[76:LEAF]);
             word.answerRoot = bytes32(said[LEAF:SAID]);
             bytes32 digest = Eip712Types.toDigest(binding.separator, Eip712Types.wordHash(word));
             if (!Eip712Types.isSignedBy(operator, digest, said[SAID:])) {

@@ -57,11 +57,12 @@ library Programs {
     uint256 internal constant PLEADED = 4;
     uint256 internal constant FIRST_LAYER_TYPE = 5;
 
-    uint256 private constant VERSION = 3;
+    uint256 private constant VERSION = 4;
     uint256 private constant PLEA_AT = 74;
     uint256 private constant OWN_BITS_AT = 82;
-    uint256 private constant HEADER_BYTES = 83;
-    uint256 private constant TOLERANCES_AT = 84;
+    uint256 private constant SPAN_AT = 83;
+    uint256 private constant HEADER_BYTES = 84;
+    uint256 private constant TOLERANCES_AT = 85;
     uint256 private constant TOLERANCE_BYTES = 11;
     uint256 private constant OP_BYTES = 8;
 
@@ -146,6 +147,11 @@ library Programs {
     /// A value's own sign counts 2^-ownBits.
     function ownBitsOf(Program memory p) internal pure returns (uint256) {
         return _read(p.raw, OWN_BITS_AT, 1);
+    }
+
+    /// How many layers lie between two boundaries that a stage signs; 0: all of its layers.
+    function spanOf(Program memory p) internal pure returns (uint256) {
+        return _read(p.raw, SPAN_AT, 1);
     }
 
     function constantOf(Program memory p, uint256 number) internal pure returns (uint256) {

@@ -9,7 +9,7 @@ import {Eip712Types} from "../libraries/Eip712Types.sol";
 import {ShaTree} from "../libraries/ShaTree.sol";
 import {Decode} from "../referee/Decode.sol";
 import {JobId, ModelId} from "../types/Ids.sol";
-import {Order, RequestOpening} from "../types/Signed.sol";
+import {Order, RequestLeaf, RequestOpening} from "../types/Signed.sol";
 import {Derive} from "./Derive.sol";
 import {Layouts} from "./Layout.sol";
 import {Openings} from "./Openings.sol";
@@ -115,11 +115,35 @@ contract RowJudge is IRowJudge {
 
     // --- rows ---
 
+    function checkSpan(
+        SignedRows calldata rows,
+        uint256 from,
+        uint256 to,
+        RequestLeaf calldata leaf,
+        bytes32[] calldata inner
+    ) external view {
+        uint256 span = _program(rows).spanOf();
+        uint256 start = rows.layerFrom;
+        if (span == 0 || start < from || start >= to) revert SpanUnproven();
+        uint256 number = (start - from) / span;
+        uint256 end = start + span < to ? start + span : to;
+        bool same = (start - from) % span == 0 && rows.layerTo == end && rows.innerRoot == 0
+            && inner.length + 1 == _spans(from, to, span)
+            && _innerRoot(abi.encodePacked(inner)) == leaf.innerRoot;
+        if (!same) revert SpanUnproven();
+        same = rows.leaf.inRoot == (number == 0 ? leaf.inRoot : inner[number - 1])
+            && rows.leaf.outRoot == (end == to ? leaf.outRoot : inner[number])
+            && rows.leaf.requestIndex == leaf.requestIndex && rows.leaf.tokensIn == leaf.tokensIn
+            && rows.leaf.tokensOut == leaf.tokensOut;
+        if (!same) revert SpanUnproven();
+    }
+
     function checkAsked(SignedRows calldata rows, RowSpot[] calldata spots) external view {
         if (spots.length == 0 || spots.length > MAX_SPOTS) revert SpotUnknown();
         Programs.Program memory p = _program(rows);
         for (uint256 i; i < spots.length; ++i) {
-            _partBytes(_boundary(p, rows, spots[i].side), spots[i]);
+            if (spots[i].side == Side.Inner) _innerBytes(p, rows, spots[i]);
+            else _partBytes(_boundary(p, rows, spots[i].side), spots[i]);
         }
     }
 
@@ -133,6 +157,12 @@ contract RowJudge is IRowJudge {
         }
         Programs.Program memory p = _program(rows);
         for (uint256 i; i < spots.length; ++i) {
+            if (spots[i].side == Side.Inner) {
+                bool same = openings[i].part.length == _innerBytes(p, rows, spots[i])
+                    && _innerRoot(openings[i].part) == rows.innerRoot;
+                if (!same) revert ITraceJudge.EvidenceInvalid();
+                continue;
+            }
             Boundary memory b = _boundary(p, rows, spots[i].side);
             if (openings[i].part.length != _partBytes(b, spots[i])) {
                 revert ITraceJudge.EvidenceInvalid();
@@ -146,7 +176,9 @@ contract RowJudge is IRowJudge {
         RowSpot calldata spot,
         RowOpening calldata opening
     ) external view returns (bool) {
-        if (spot.side == Side.In) revert SpotUnknown();
+        if (spot.side != Side.Out && spot.side != Side.States) {
+            revert SpotUnknown();
+        }
         Boundary memory b = _boundary(_program(rows), rows, spot.side);
         uint256 size = _partBytes(b, spot);
         _requirePart(b, spot, opening);
@@ -183,6 +215,29 @@ contract RowJudge is IRowJudge {
             b.count = rows.leaf.tokensOut;
             b.half = side == Side.Out ? Openings.Half.Tokens : Openings.Half.States;
         }
+    }
+
+    /// How many spans a stage has.
+    function _spans(uint256 from, uint256 to, uint256 span) private pure returns (uint256) {
+        return (to - from + span - 1) / span;
+    }
+
+    /// Length of the roots inside the stage that `rows` are of. Reverts if it has none.
+    function _innerBytes(
+        Programs.Program memory p,
+        SignedRows calldata rows,
+        RowSpot calldata spot
+    ) private pure returns (uint256) {
+        uint256 span = p.spanOf();
+        bool has = span != 0 && spot.row == 0 && spot.part == 0 && rows.leaf.tokensOut != 0
+            && uint256(rows.layerTo) > uint256(rows.layerFrom) + span;
+        if (!has) revert SpotUnknown();
+        return 32 * (_spans(rows.layerFrom, rows.layerTo, span) - 1);
+    }
+
+    /// What a stage signs of the roots inside it.
+    function _innerRoot(bytes memory inner) private pure returns (bytes32) {
+        return sha256(abi.encodePacked(bytes1(0x05), inner));
     }
 
     /// Length of the part. Reverts if there is none.

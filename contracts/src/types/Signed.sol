@@ -69,10 +69,22 @@ struct RequestWord {
     uint32 tokensIn;
     uint32 tokensOut;
     bytes32 answerRoot; //     the last stage's outRoot, of a first stage; else zero
+    bytes32 innerRoot;
 }
 
 /// A leaf under `StageReceipt.requestsRoot`; the leaf after it holds the sums up to it.
 struct RequestLeaf {
+    uint32 requestIndex;
+    bytes32 inRoot;
+    bytes32 outRoot;
+    uint32 tokensIn;
+    uint32 tokensOut;
+    bytes32 innerRoot; //      over the boundaries inside the stage; zero where it has none
+}
+
+/// A request's rows where they entered layers of a stage and where they left them: all layers of
+/// the stage, as its RequestLeaf says, or one span of them (docs/protocol.md §3).
+struct RequestRows {
     uint32 requestIndex;
     bytes32 inRoot;
     bytes32 outRoot;

@@ -65,11 +65,14 @@ contract Eip712TypesTest is Test {
         );
     }
 
-    function testFuzz_requestLeaf_is76Bytes(RequestLeaf memory x) public view {
+    function testFuzz_requestLeaf_is108Bytes(RequestLeaf memory x) public view {
         bytes memory leaf = types.requestLeaf(x);
-        vm.assertEq(leaf.length, 76);
+        vm.assertEq(leaf.length, 108);
         vm.assertEq(
-            leaf, abi.encodePacked(x.requestIndex, x.inRoot, x.outRoot, x.tokensIn, x.tokensOut)
+            leaf,
+            abi.encodePacked(
+                x.requestIndex, x.inRoot, x.outRoot, x.tokensIn, x.tokensOut, x.innerRoot
+            )
         );
     }
 

@@ -4,11 +4,12 @@ pragma solidity ^0.8.30;
 import {ToleranceGame} from "../../src/ToleranceGame.sol";
 import {IArbitrator} from "../../src/interfaces/IArbitrator.sol";
 import {IMinerRegistry} from "../../src/interfaces/IMinerRegistry.sol";
+import {SignedRequest} from "../../src/interfaces/IRowJudge.sol";
 import {Claim} from "../../src/interfaces/ITraceJudge.sol";
 import {IToleranceGame} from "../../src/interfaces/IToleranceGame.sol";
 import {ITaskRegistry} from "../../src/interfaces/ITaskRegistry.sol";
 import {DisputeId} from "../../src/types/Ids.sol";
-import {AuditorDelegation, Order, RequestLeaf} from "../../src/types/Signed.sol";
+import {AuditorDelegation, Order, RequestLeaf, RequestRows} from "../../src/types/Signed.sol";
 import {ScriptedJudge, ScriptedRowJudge} from "../fixtures/GameFixture.sol";
 import {Messages} from "../fixtures/Messages.sol";
 import {Suite} from "../fixtures/Suite.sol";
@@ -48,7 +49,7 @@ contract ToleranceGameSystemTest is Suite {
     }
 
     function leaf() private pure returns (RequestLeaf memory) {
-        return RequestLeaf(0, keccak256("in"), keccak256("out"), IN, OUT);
+        return RequestLeaf(0, keccak256("in"), keccak256("out"), IN, OUT, 0);
     }
 
     function delivered() private returns (Deal memory deal, Delivery memory delivery) {
@@ -82,17 +83,17 @@ contract ToleranceGameSystemTest is Suite {
         private
     {
         Claim memory claim;
-        claim.leaf = leaf();
+        claim.leaf = RequestRows(0, leaf().inRoot, leaf().outRoot, IN, OUT);
         claim.layerFrom = deal.plan[ACCUSED_STAGE].layerFrom;
         claim.layerTo = deal.plan[ACCUSED_STAGE].layerTo;
         claim.traceRoot = keccak256("root");
         bytes32[] memory below = new bytes32[](1);
         below[0] = claim.traceRoot;
-        bytes32[] memory proof = Trees.proof(Trees.requests(leaf()), 0);
+        SignedRequest memory signed;
+        signed.leaf = leaf();
+        signed.proof = Trees.proof(Trees.requests(leaf()), 0);
         vm.prank(accuser, accuser);
-        game.accuse(
-            id, deal.order.modelId, delivery.receipts[ACCUSED_STAGE], claim, 0, proof, below
-        );
+        game.accuse(id, deal.order.modelId, delivery.receipts[ACCUSED_STAGE], claim, signed, below);
     }
 
     function execute(Deal memory deal, Delivery memory delivery, IArbitrator.Right right) private {

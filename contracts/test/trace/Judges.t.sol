@@ -11,7 +11,7 @@ import {RowJudge} from "../../src/trace/RowJudge.sol";
 import {Shake} from "../../src/trace/Shake.sol";
 import {TraceJudge} from "../../src/trace/TraceJudge.sol";
 import {ModelId} from "../../src/types/Ids.sol";
-import {RequestLeaf} from "../../src/types/Signed.sol";
+import {RequestRows} from "../../src/types/Signed.sol";
 import {Test} from "../Vm.sol";
 import {ToyProgram} from "../fixtures/ToyProgram.sol";
 import {Trees} from "../fixtures/Trees.sol";
@@ -58,7 +58,7 @@ contract JudgesTest is Test {
     }
 
     function claim(uint8 how) private pure returns (Claim memory c) {
-        c.leaf = RequestLeaf(0, keccak256("in"), keccak256("out"), 8, 30);
+        c.leaf = RequestRows(0, keccak256("in"), keccak256("out"), 8, 30);
         c.layerFrom = 1;
         c.layerTo = 3;
         c.positions = 10;

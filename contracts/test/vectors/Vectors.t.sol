@@ -168,6 +168,7 @@ contract VectorsTest is Test {
         w.tokensIn = uint32(num(string.concat(v, ".tokensIn")));
         w.tokensOut = uint32(num(string.concat(v, ".tokensOut")));
         w.answerRoot = word(string.concat(v, ".answerRoot"));
+        w.innerRoot = word(string.concat(v, ".innerRoot"));
     }
 
     function receipt(string memory v) private view returns (StageReceipt memory r) {
@@ -274,7 +275,8 @@ contract VectorsTest is Test {
                     inRoot: word(at(list, j, ".inRoot")),
                     outRoot: word(at(list, j, ".outRoot")),
                     tokensIn: uint32(num(at(list, j, ".tokensIn"))),
-                    tokensOut: uint32(num(at(list, j, ".tokensOut")))
+                    tokensOut: uint32(num(at(list, j, ".tokensOut"))),
+                    innerRoot: word(at(list, j, ".innerRoot"))
                 });
                 requests[j] = leaf;
                 hashes[j][0] = ShaTree.leafHash(types.requestLeaf(leaf));

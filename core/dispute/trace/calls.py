@@ -5,7 +5,7 @@ The field order of `ITraceJudge.sol`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,11 +14,26 @@ from core.dispute.trace.derive import PLEADED_CLAIM, Choice, How
 from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, WeightOpening
 from core.dispute.trace.judge import Claim
 from core.dispute.trace.layout import Place
+from core.dispute.trace.rows import SignedRows
 from core.protocol import commit
 from core.protocol.types import RequestLeaf
 
 
+def signed_tuple(
+    leaf: RequestLeaf, position: int, proof: Sequence[bytes], inner: Sequence[bytes] = ()
+) -> tuple[Any, ...]:
+    """A request as a stage signed it (`SignedRequest`); with `inner` one of its spans is meant."""
+    return (*leaf_tuple(leaf), commit.unhex(leaf.inner_root)), position, list(proof), list(inner)
+
+
+def rows_tuple(model_id: str, rows: SignedRows) -> tuple[Any, ...]:
+    """`SignedRows`, which name no model themselves."""
+    inner_root = commit.unhex(rows.leaf.inner_root)
+    return model_id, leaf_tuple(rows.leaf), rows.layer_from, rows.layer_to, inner_root
+
+
 def leaf_tuple(leaf: RequestLeaf) -> tuple[Any, ...]:
+    """`RequestRows`: a leaf without what is inside the stage."""
     return (
         leaf.request_index,
         commit.unhex(leaf.in_root),

@@ -17,11 +17,15 @@ from core.dispute.trace.shake import shake_at
 
 
 class Boundary(IntEnum):
-    """Which signed rows: those that entered, that left (ids of a last stage), or state rows."""
+    """Which signed rows: those that entered, that left (ids of a last stage), or state rows.
+
+    INNER: the roots of the boundaries inside a stage, one row.
+    """
 
     IN = 0
     OUT = 1
     STATES = 2
+    INNER = 3
 
 
 @dataclass(frozen=True)

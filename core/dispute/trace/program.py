@@ -12,14 +12,14 @@ from typing import Any
 
 from core.dispute.referee import Format, LeafKind
 
-VERSION = 3
+VERSION = 4
 #: Operands that are what the last layer made in the first pass, and the section's input; no
 #: operand, tensor or constant.
 EXACT, INPUT, NONE = 253, 254, 255
 #: Sections before those of the layer types.
 FROM_ROWS, FROM_TOKENS, LEAVE, HEAD, PLEADED, FIRST_LAYER_TYPE = range(6)
 
-_HEADER = struct.Struct(">BBBBIIIIIIHHHHIBB32sQB")
+_HEADER = struct.Struct(">BBBBIIIIIIHHHHIBB32sQBB")
 #: Fields of a program in the order of the header, behind version and formats.
 _NUMBERS = [
     "hidden",
@@ -134,6 +134,8 @@ class Program:
     constants: tuple[int, ...]  # bits of float64, or whole numbers
     sections: tuple[Section, ...]
     layer_types: bytes
+    #: Layers between two boundaries that a stage signs; 0: all that it has.
+    span_layers: int = 0
     row_format: Format = Format.FP32
     weight_format: Format = Format.FP32
     table_format: Format = Format.FP32
@@ -147,7 +149,14 @@ class Program:
         formats = self.row_format, self.weight_format, self.table_format
         numbers = (getattr(self, name) for name in _NUMBERS)
         out = [
-            _HEADER.pack(VERSION, *formats, *numbers, self.tables_root, *astuple(self.plea)),
+            _HEADER.pack(
+                VERSION,
+                *formats,
+                *numbers,
+                self.tables_root,
+                *astuple(self.plea),
+                self.span_layers,
+            ),
             bytes((len(self.tolerances),)),
             *(
                 _TOLERANCE.pack(t.max_depth, t.min_rows, t.parts_per_trillion)
@@ -168,7 +177,7 @@ class Program:
         """Raises ValueError unless `data` is exactly one program."""
         reader = _Reader(data)
         version, row, weight, table, *numbers = _HEADER.unpack(reader.take(_HEADER.size))
-        *numbers, root, parts, own_bits = numbers
+        *numbers, root, parts, own_bits, span_layers = numbers
         if version != VERSION:
             raise ValueError(f"operator program of version {version}")
         tolerances = tuple(
@@ -191,6 +200,7 @@ class Program:
             constants=constants,
             sections=tuple(sections),
             layer_types=layer_types,
+            span_layers=span_layers,
             row_format=Format(row),
             weight_format=Format(weight),
             table_format=Format(table),

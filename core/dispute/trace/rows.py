@@ -12,7 +12,8 @@ from typing import NamedTuple
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import TOKEN_BYTES
 from core.dispute.trace.program import Program
-from core.protocol.types import RequestLeaf
+from core.protocol import commit
+from core.protocol.types import LayerRange, RequestLeaf
 
 #: Parts of rows that one question may name: with their siblings they fit a transaction of 500,000
 #: gas.
@@ -25,6 +26,24 @@ class Spot(NamedTuple):
     boundary: Boundary
     row: int
     part: int = 0
+
+
+class SignedSpan(NamedTuple):
+    """Of rows of one span, what the stage signed of all its layers."""
+
+    leaf: RequestLeaf
+    layers: LayerRange
+    inner: tuple[bytes, ...]  # roots at the boundaries inside the stage
+
+    def holds(self, rows: SignedRows) -> bool:
+        """Whether these rows and layers are one of its spans."""
+        spans = self.layers.spans(rows.program.span_layers)
+        of = LayerRange(rows.layer_from, rows.layer_to)
+        is_signed = commit.to_hex(commit.inner_root(self.inner)) == self.leaf.inner_root
+        if of not in spans or len(self.inner) != len(spans) - 1 or not is_signed:
+            return False
+        roots = [commit.to_hex(root) for root in self.inner]
+        return rows.leaf == self.leaf.span(roots, spans.index(of))
 
 
 class SignedRows(NamedTuple):
@@ -50,7 +69,14 @@ class SignedRows(NamedTuple):
             return self.layer_from == 0
         return boundary == Boundary.OUT and self.is_last
 
+    @property
+    def spans(self) -> int:
+        """How many spans these layers have, between whose boundaries rows are signed."""
+        return len(LayerRange(self.layer_from, self.layer_to).spans(self.program.span_layers))
+
     def count(self, boundary: Boundary) -> int:
+        if boundary == Boundary.INNER:
+            return int(self.spans > 1)
         if boundary == Boundary.STATES and not self.is_last:
             return 0
         if boundary != Boundary.IN and self.is_last:
@@ -60,4 +86,6 @@ class SignedRows(NamedTuple):
     def row_bytes(self, boundary: Boundary) -> int:
         if self.tokens(boundary):
             return TOKEN_BYTES
+        if boundary == Boundary.INNER:
+            return 32 * (self.spans - 1)
         return self.program.hidden * self.program.row_format.width_bytes

@@ -81,7 +81,7 @@ def test_words_are_worth_the_receipt_over_their_requests() -> None:
     assert signed.leaves == RECEIPTS[1].leaves
     unsaid = {"shard_root": t.ZERO_HASH, "started_at": 0, "signed_at": 0}
     assert signed.receipt == msgspec.structs.replace(receipt, **unsaid)
-    assert len(commit.unhex(signed.signature)) == 2 * 173
+    assert len(commit.unhex(signed.signature)) == 2 * 205
     assert disagreements((RECEIPTS[0], signed)) == {}
     (one,) = (by_words(WORDS, (1,)) or RECEIPTS[0]).leaves
     assert one == RECEIPTS[1].leaves[1]

@@ -31,7 +31,8 @@ TYPES = {
     "Acceptance": "Acceptance(bytes32 orderHash,bytes32 planHash,uint16 stage,uint64 expiry)",
     "RequestWord": (
         "RequestWord(bytes32 orderHash,bytes32 planHash,uint16 stage,uint32 requestIndex,"
-        "bytes32 inRoot,bytes32 outRoot,uint32 tokensIn,uint32 tokensOut,bytes32 answerRoot)"
+        "bytes32 inRoot,bytes32 outRoot,uint32 tokensIn,uint32 tokensOut,bytes32 answerRoot,"
+        "bytes32 innerRoot)"
     ),
     "StageReceipt": (
         "StageReceipt(bytes32 orderHash,bytes32 planHash,uint16 stage,uint16 layerFrom,"

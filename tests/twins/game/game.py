@@ -18,9 +18,9 @@ from core.dispute.trace.draw import DrawError
 from core.dispute.trace.evidence import Evidence, EvidenceError, RowOpening, RunOpening
 from core.dispute.trace.judge import Case, ClaimError
 from core.dispute.trace.layout import VALUE_BYTES, Place
-from core.dispute.trace.rows import SignedRows, Spot
+from core.dispute.trace.rows import SignedRows, SignedSpan, Spot
 from core.protocol import commit
-from core.protocol.types import RequestLeaf, RequestOpening
+from core.protocol.types import RequestOpening
 from tests.twins.game import judge, rows
 from tests.twins.game.draw import Drawn, check_drawn
 from tests.twins.game.packing import packed_place, shown_statement, statement
@@ -114,12 +114,14 @@ class Game:
         position: int,
         proof: Sequence[bytes],
         below: Sequence[bytes],
+        span: SignedSpan | None = None,
     ) -> Game:
         """Post the claim, its request's place in the receipt, and the hashes below the root."""
         self._accuser_turn(now, caller, Phase.OPENED)
         if case.claim.choice is not None or case.claim.plea is not None:
             raise GameError("ClaimInvalid")  # a token is accused with its order
-        return replace(self._accuse(now, case, position, proof, below), may_plead=True)
+        accused = self._accuse(now, case, position, proof, below, span)
+        return replace(accused, may_plead=True)
 
     def accuse_token(
         self,
@@ -152,12 +154,13 @@ class Game:
         position: int,
         proof: Sequence[bytes],
         spots: Sequence[Spot],
+        span: SignedSpan | None = None,
     ) -> Game:
         """Have the accused show parts of rows of a request: at most six at a time, three times."""
         self._accuser_turn(now, caller, Phase.OPENED)
         if self.asks == MAX_ASKS:
             raise GameError("AskedEnough")
-        self._check_request(signed.leaf, position, proof)
+        self._check_request(signed, position, proof, span)
         try:
             rows.check_asked(signed, spots)
         except EvidenceError:
@@ -175,10 +178,11 @@ class Game:
         proof: Sequence[bytes],
         spot: Spot,
         opening: RowOpening,
+        span: SignedSpan | None = None,
     ) -> Game:
         """Show that what the accused signed there is no row. That is the ruling."""
         self._accuser_turn(now, caller, Phase.OPENED)
-        self._check_request(signed.leaf, position, proof)
+        self._check_request(signed, position, proof, span)
         try:
             if not rows.is_malformed(signed, spot, opening):
                 raise GameError("RowSound")
@@ -383,12 +387,15 @@ class Game:
         position: int,
         proof: Sequence[bytes],
         below: Sequence[bytes],
+        span: SignedSpan | None = None,
     ) -> Game:
+        claim = case.claim
+        signed = SignedRows(case.program, claim.leaf, claim.layer_from, claim.layer_to)
         try:
             case.check_claim()
         except ClaimError:
             raise GameError("ClaimInvalid") from None
-        self._check_request(case.claim.leaf, position, proof)
+        self._check_request(signed, position, proof, span)
         return self._state(now, case, below)
 
     def _state(self, now: int, case: Case, below: Sequence[bytes]) -> Game:
@@ -398,11 +405,21 @@ class Game:
             raise GameError("OpeningWrong")
         return replace(self._turn(now, Phase.PICKING), case=case, node=root)
 
-    def _check_request(self, leaf: RequestLeaf, position: int, proof: Sequence[bytes]) -> None:
+    def _check_request(
+        self,
+        signed: SignedRows,
+        position: int,
+        proof: Sequence[bytes],
+        span: SignedSpan | None = None,
+    ) -> None:
+        """The rows are those of a request that was signed, or of a span of it."""
+        leaf = signed.leaf if span is None else span.leaf
         hashed = commit.leaf_hash(commit.request_leaf_bytes(leaf))
         count, index = 2 * self.requests, 2 * position  # beside each request stand its sums
         if not commit.verify_proof(self.requests_root, count, index, hashed, proof):
             raise GameError("RequestUnproven")
+        if span is not None and not span.holds(signed):
+            raise GameError("SpanUnproven")
 
     def _accuser_turn(self, now: int, caller: str, phase: Phase) -> None:
         self._in_time(now, phase)

@@ -20,7 +20,9 @@ def exists(rows: SignedRows, spot: Spot) -> bool:
 
 
 def part_bytes(rows: SignedRows, spot: Spot) -> int:
-    """Length of the part, 0 if there is none."""
+    """Length of the part, 0 if there is none. Roots inside a stage are one part, however long."""
+    if spot.boundary == Boundary.INNER:
+        return 0 if spot.part else rows.row_bytes(spot.boundary)
     left = rows.row_bytes(spot.boundary) - spot.part * commit.PART_BYTES
     return max(min(left, commit.PART_BYTES), 0)
 
@@ -38,11 +40,22 @@ def check_asked(rows: SignedRows, spots: Sequence[Spot]) -> None:
         raise EvidenceError("rows that there are not")
 
 
+def is_inner_root(rows: SignedRows, part: bytes) -> bool:
+    """Whether these are the roots inside the stage that it signed."""
+    inner = [part[at : at + 32] for at in range(0, len(part), 32)]
+    right = len(part) == rows.row_bytes(Boundary.INNER)
+    return right and commit.to_hex(commit.inner_root(inner)) == rows.leaf.inner_root
+
+
 def check_shown(rows: SignedRows, spots: Sequence[Spot], openings: Sequence[RowOpening]) -> None:
     """Raises EvidenceError unless these are what the stage signed at these places, whole."""
     if len(openings) != len(spots):
         raise EvidenceError(f"{len(openings)} openings of {len(spots)} places")
     for spot, opening in zip(spots, openings, strict=True):
+        if spot.boundary == Boundary.INNER:
+            if not is_inner_root(rows, opening.part):
+                raise EvidenceError("other roots than were signed")
+            continue
         _check_under(rows, spot, opening)
         if len(opening.part) != part_bytes(rows, spot):
             raise EvidenceError("a part of another length")
@@ -53,7 +66,7 @@ def is_malformed(rows: SignedRows, spot: Spot, opening: RowOpening) -> bool:
 
     Raises EvidenceError unless that is what it signed.
     """
-    if spot.boundary == Boundary.IN or not exists(rows, spot):
+    if spot.boundary not in rows.made or not exists(rows, spot):
         raise EvidenceError("a row that the stage did not make")
     _check_under(rows, spot, opening)
     if len(opening.part) != part_bytes(rows, spot):
