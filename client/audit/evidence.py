@@ -20,9 +20,10 @@ from core.chain.chain import Chain, ChainCall, ChainEvent, history
 from core.money.spending import payers
 from core.protocol import commit, signing, wire
 from core.protocol.errors import CheckFailed, HeadraceError, IdInvalid, RowsWithheld
-from core.protocol.receipts import receipt_by_words, words_in
+from core.protocol.receipts import is_inner_root, receipt_by_words, words_in
 from core.protocol.types import (
     AuditorDelegation,
+    LayerRange,
     Order,
     RequestLeaf,
     SamplingParams,
@@ -307,6 +308,9 @@ class EvidenceCollector:
         for signed in await self._receipts_or_none(stage):
             if leaves_match(receipt, signed.leaves, signed.answers):
                 return signed.leaves
+        for signed in await self._by_words(stage):
+            if leaves_match(receipt, signed.leaves, signed.answers):
+                return signed.leaves
         leaves = await self._pieced_together(receipt)
         if leaves is not None:
             return leaves
@@ -332,20 +336,35 @@ class EvidenceCollector:
                 return leaves
         return None
 
-    async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
+    async def inner(self, stage: int, leaf: RequestLeaf, spans: Sequence[LayerRange]) -> list[str]:
+        """The roots inside a stage of these spans that it signed of a request.
+
+        From the stage, or with its words from the next one. Raises RowsWithheld.
+        """
+        for find in (self._receipts_or_none, self._by_words):
+            for signed in await find(stage):
+                for own, roots in zip(signed.leaves, signed.inner, strict=False):
+                    if own == leaf and is_inner_root(roots, leaf.inner_root, spans):
+                        return roots
+        what = f"the roots inside stage {stage} of request {leaf.request_index} are missing"
+        raise RowsWithheld(what, f"none that it shows make what it signed, {leaf.inner_root}")
+
+    async def rows(
+        self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int, *, root: str = ""
+    ) -> bytes:
         """Rows [positions, row_bytes] of one request at a boundary of a stage, as it signed them.
 
-        Raises RowsWithheld.
+        Those of a boundary inside have this `root`. Raises RowsWithheld.
         """
-        return (await self.shown_rows(stage, side, leaf, row_bytes)).data
+        return (await self.shown_rows(stage, side, leaf, row_bytes, root=root)).data
 
     async def shown_rows(
-        self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int
+        self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int, *, root: str = ""
     ) -> ShownRows:
         """As `rows`, with the other root that a last stage signed."""
         holders: list[tuple[int, wire.Side]] = [(stage, side)]
         neighbour = stage - 1 if side == "in" else stage + 1
-        if 0 <= neighbour < len(self.case.plan):
+        if side in ("in", "out", "states") and 0 <= neighbour < len(self.case.plan):
             holders.append((neighbour, "out" if side == "in" else "in"))
         reasons = []
         for holder, at in holders:
@@ -358,7 +377,7 @@ class EvidenceCollector:
             except TimeoutError:
                 reasons.append(f"stage {holder}: not all rows in {self._patience_s:g} s")
                 continue
-            if self._is_signed(stage, side, leaf, found):
+            if self._is_signed(stage, side, leaf, found, root):
                 return found
             reasons.append(f"stage {holder}: rows do not match the signed root")
         raise RowsWithheld(
@@ -367,9 +386,13 @@ class EvidenceCollector:
             stage=stage,
         )
 
-    def _is_signed(self, stage: int, side: wire.Side, leaf: RequestLeaf, found: ShownRows) -> bool:
+    def _is_signed(
+        self, stage: int, side: wire.Side, leaf: RequestLeaf, found: ShownRows, inner: str
+    ) -> bool:
         """Whether the stage has signed for these rows as those of this request."""
         root = commit.rows_root(found.data, found.row_bytes)
+        if side not in ("in", "out", "states"):
+            return commit.to_hex(root) == inner
         if side == "in":
             return commit.to_hex(root) == leaf.in_root
         if stage == len(self.case.plan) - 1:

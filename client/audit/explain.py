@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from client.audit.evidence import EvidenceCollector
 from client.audit.rerun import ShardSource, inputs_of, served_rows
+from client.audit.spans import inner_roots, spans_of
 from core.protocol.types import RequestLeaf
-from core.protocol.wire import Side
 from core.runtime.commands.results import Result
 
 if TYPE_CHECKING:
@@ -49,25 +49,33 @@ async def explain_stage(
     evidence: EvidenceCollector, source: ShardSource, stage: int, leaf: RequestLeaf
 ) -> ExplainedStage:
     """Layer by layer, for one request, over the rows that the stage signed. Raises RowsWithheld."""
-    place = evidence.case.plan[stage]
-    shard = await asyncio.to_thread(source.load, place)
-    inputs = await evidence.rows(stage, "in", leaf, 4 if shard.is_first else 4 * shard.hidden)
-    side: Side = "states" if shard.is_last else "out"
-    outputs = await evidence.rows(stage, side, leaf, 4 * shard.hidden)
-    own = await asyncio.to_thread(source.load_own, place)
-    return await asyncio.to_thread(_explain, source, shard, own, stage, leaf, inputs, outputs)
+    spans = spans_of(evidence.case.plan, stage, source.span_layers)
+    inner = await inner_roots(evidence, spans, leaf)
+    lines, q = list[LayerLine](), 0.0
+    for span in spans:
+        shard = await asyncio.to_thread(source.load, span.place)
+        part, width = span.leaf(leaf, inner), 4 * shard.hidden
+        inputs = await span.entered(evidence, part, 4 if shard.is_first else width)
+        if shard.is_last:
+            outputs = await evidence.rows(stage, "states", part, width)
+        else:
+            outputs = await span.left(evidence, part, width)
+        own = await asyncio.to_thread(source.load_own, span.place)
+        found, most = await asyncio.to_thread(_explain, source, shard, own, inputs, outputs)
+        lines, q = lines + found, max(q, most)
+    standing = await asyncio.to_thread(_standing, source, q)
+    return ExplainedStage(stage, leaf.request_index, tuple(lines), q, standing)
 
 
 def _explain(
     source: ShardSource,
     exact: ModelShard,
     own: ModelShard,
-    stage: int,
-    leaf: RequestLeaf,
     inputs: bytes,
     outputs: bytes,
-) -> ExplainedStage:
-    from core.dispute.judging.numerics import standing_of, studentised, whitened_relative_l2
+) -> tuple[list[LayerLine], float]:
+    """A line for each layer, and how the rows that left stand out of our own noise."""
+    from core.dispute.judging.numerics import studentised, whitened_relative_l2
 
     x = inputs_of(exact, inputs)
     served = served_rows(exact, outputs)
@@ -90,10 +98,13 @@ def _explain(
         )
     sigma = source.sigma(exact.layers.end)
     noise = whitened_relative_l2(own_rows[-1], true_rows[-1], sigma).rows
-    q = studentised(whitened_relative_l2(served, true_rows[-1], sigma).rows, noise)
-    return ExplainedStage(
-        stage, leaf.request_index, tuple(lines), q, standing_of(source.profile, q).value
-    )
+    return lines, studentised(whitened_relative_l2(served, true_rows[-1], sigma).rows, noise)
+
+
+def _standing(source: ShardSource, q: float) -> str:
+    from core.dispute.judging.numerics import standing_of
+
+    return standing_of(source.profile, q).value
 
 
 def _by_layer(shard: ModelShard, x: Any) -> list[Any]:

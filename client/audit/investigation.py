@@ -24,8 +24,9 @@ from client.audit.programs import profile_named
 from client.audit.rerun import AuditEffort, ShardSource, StageFinding, audit_job
 from client.context import Context, open_store
 from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import Bought, check_pipeline, complete_sets, disjoint
+from client.pipeline.verify import Bought, RegisteredShards, check_pipeline, complete_sets, disjoint
 from client.records.store import match_of
+from core.models.programs import span_layers_of
 from core.protocol import ids, signing
 from core.protocol.errors import (
     ConfigError,
@@ -187,7 +188,9 @@ async def investigate(
     async with open_evidence(context, signer, case, delegation) as evidence:
         pipelines = _held(context, case) or await evidence.pipelines()
         domain = context.chain.domain
-        bought = Bought(domain, case.order, case.plan, lambda a, b: roots[a, b])
+        span_layers = await span_layers_of(context.chain, case.order.numerics_profile)
+        shards = RegisteredShards(lambda a, b: roots[a, b], span_layers)
+        bought = Bought(domain, case.order, case.plan, shards)
         for receipts in pipelines:
             check_pipeline(receipts, bought, are_shown=False)
         findings: list[StageFinding] = []

@@ -5,33 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eth_utils.crypto import keccak
-
 from core.chain.chain import Chain
 from core.dispute.trace.program import Program
+from core.models.programs import registered_program
 from core.protocol import signing
-from core.protocol.errors import CheckFailed, ContractRefused, ModelUnsupported
+from core.protocol.errors import CheckFailed
 
 if TYPE_CHECKING:
     from core.dispute.judging.numerics import NumericsProfile
     from core.dispute.play.program import ModelProgram
-
-
-async def registered_program(chain: Chain, profile: str) -> Program:
-    """The program whose hash the profile is. Raises ModelUnsupported where the chain has none."""
-    data = b""
-    if "ProgramStore" in chain.addresses:
-        try:
-            data = bytes.fromhex((await chain.read("ProgramStore", "load", profile))[2:])
-        except ContractRefused:
-            data = b""
-    if "0x" + keccak(data).hex() != profile.lower():
-        raise ModelUnsupported(
-            "the job's numerics profile is unknown here",
-            f"{profile} is neither a stored operator program nor a profile that this program knows",
-            next_step="update this program",
-        )
-    return Program.from_bytes(data)
 
 
 async def profile_named(chain: Chain, profile: str) -> tuple[NumericsProfile, Program | None]:

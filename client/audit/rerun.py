@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +19,7 @@ import msgspec
 
 from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
 from client.audit.precheck import ends_clear, rows_clear
+from client.audit.spans import StageSpan, inner_roots, spans_of
 from client.audit.suspicion import is_due, suspicion
 from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import LayerRange, RequestLeaf, SamplingParams, Stage
@@ -43,6 +44,7 @@ class RequestFinding:
     limit: float  # T, or δ
     first_divergent_step: int | None
     suspicion: str = ""  # why work within the limits stands out (`client/audit/suspicion.py`)
+    layers: tuple[int, int] | None = None  # of the stage's span that it says this of
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,11 @@ class StageFinding:
 class AuditEffort:
     """What looking at a stage took."""
 
-    in_float64: int  # requests
+    in_float64: int  # requests, of each span of the stage
     spent_s: float  # of computing, not of loading and fetching
+
+    def __add__(self, other: AuditEffort) -> AuditEffort:
+        return AuditEffort(self.in_float64 + other.in_float64, self.spent_s + other.spent_s)
 
 
 class ShardSource:
@@ -142,6 +147,11 @@ class ShardSource:
 
         self._fetch(stage.layers)
         return load_shard(self.model_dir, stage.layers, numerics=self.numerics)
+
+    @property
+    def span_layers(self) -> int:
+        """Layers between two boundaries that stages of the model sign; 0: all of a stage's."""
+        return self.program.span_layers if self.program else 0
 
     @cached_property
     def operators(self) -> ModelProgram | None:
@@ -206,6 +216,10 @@ class _StageJudge:
 
         is_short = self._rows < PREPARED_FROM_ROWS
         return shard if is_short else prepare(shard, self._source.model_dir)
+
+    def ready(self) -> None:
+        """Have a shard in memory. Raises as `ShardSource.load` does."""
+        assert self.shard
 
     @property
     def shard(self) -> ModelShard:
@@ -357,39 +371,82 @@ async def audit_stage(
     place = evidence.case.plan[stage]
     await asyncio.to_thread(check_weights, source, place, registered_shard_root)
     rows = sum(leaf.tokens_in + leaf.tokens_out for leaf in leaves)
-    judge = _StageJudge(source, place, precheck=precheck, rows=rows)
-    await asyncio.to_thread(lambda: judge.shard)
-    findings, withheld = [], ""
-    try:
-        for done, leaf in enumerate(leaves):
-            progress(done, len(leaves))
-            findings.append(await _audit_request(evidence, judge, stage, leaf))
-        progress(len(leaves), len(leaves))
-    except RowsWithheld as error:
-        withheld = f"{error.what}: {error.why}"
-    finally:
-        effort(judge.effort)
+    spans = spans_of(evidence.case.plan, stage, source.span_layers)
+    total, found = len(spans) * len(leaves), dict[int, RequestFinding]()
+    done, withheld, spent = 0, "", AuditEffort(0, 0.0)
+    # The shard of one span is in memory at a time.
+    for span in spans:
+        judge = _StageJudge(source, span.place, precheck=precheck, rows=rows)
+        await asyncio.to_thread(judge.ready)
+        before = spent
+        try:
+            for position, leaf in enumerate(leaves):
+                progress(done, total)
+                seen = await _audit_request(evidence, judge, spans, span, leaf)
+                found[position] = _worse(found.get(position), seen)
+                done += 1
+        except RowsWithheld as error:
+            withheld = f"{error.what}: {error.why}"
+            break
+        finally:
+            spent = before + judge.effort
+            effort(spent)
+    else:
+        progress(total, total)
+    findings = tuple(found.values())
+    if withheld:
+        position = done % len(leaves)
+        if any(one.at_fault for one in findings[position:]):
+            withheld = ""  # that suffices
+        else:
+            findings = findings[:position]  # the next one's rows are those withheld
     layers = place.layer_from, place.layer_to
-    return StageFinding(stage, place.operator, layers, tuple(findings), withheld)
+    return StageFinding(stage, place.operator, layers, findings, withheld)
+
+
+def _worse(one: RequestFinding | None, other: RequestFinding) -> RequestFinding:
+    """What speaks more against the stage, of what two of its spans did of one request."""
+    if one is None:
+        return other
+    by_weight = (one, other) if _weight(one) >= _weight(other) else (other, one)
+    worse, rest = by_weight
+    return replace(worse, suspicion=worse.suspicion or rest.suspicion)
+
+
+def _weight(finding: RequestFinding) -> tuple[bool, float]:
+    return finding.at_fault, finding.ratio / finding.limit
 
 
 async def _audit_request(
-    evidence: EvidenceCollector, judge: _StageJudge, stage: int, leaf: RequestLeaf
+    evidence: EvidenceCollector,
+    judge: _StageJudge,
+    spans: Sequence[StageSpan],
+    span: StageSpan,
+    signed: RequestLeaf,
+) -> RequestFinding:
+    shard = judge.shard
+    if impossible := _impossible_counts(signed, shard.context):
+        return _plain_fault(signed, impossible)
+    leaf = span.leaf(signed, await inner_roots(evidence, spans, signed))
+    found = await _audit_rows(evidence, judge, span, leaf)
+    return found if span.is_whole else replace(found, layers=(span.layers.start, span.layers.end))
+
+
+async def _audit_rows(
+    evidence: EvidenceCollector, judge: _StageJudge, span: StageSpan, leaf: RequestLeaf
 ) -> RequestFinding:
     shard = judge.shard
     first, last, hidden = shard.is_first, shard.is_last, 4 * shard.hidden
-    if impossible := _impossible_counts(leaf, shard.context):
-        return _plain_fault(leaf, impossible)
     in_bytes, out_bytes = 4 if first else hidden, 4 if last else hidden
-    inputs = await evidence.rows(stage, "in", leaf, in_bytes)
-    outputs = await evidence.rows(stage, "out", leaf, out_bytes)
+    inputs = await span.entered(evidence, leaf, in_bytes)
+    outputs = await span.left(evidence, leaf, out_bytes)
     rows = leaf.tokens_in + leaf.tokens_out - 1
     if len(inputs) != rows * in_bytes:
         return _plain_fault(leaf, f"{len(inputs) // in_bytes} input rows for {rows} positions")
     expected = leaf.tokens_out if last else rows
     if len(outputs) != expected * out_bytes:
         return _plain_fault(leaf, f"{len(outputs) // out_bytes} output rows for {expected} due")
-    states = await evidence.rows(stage, "states", leaf, hidden) if last else b""
+    states = await evidence.rows(span.stage, "states", leaf, hidden) if last else b""
     if last and len(states) != expected * hidden:
         return _plain_fault(leaf, f"{len(states) // hidden} state rows for {expected} due")
     if not first and not last:

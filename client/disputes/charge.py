@@ -16,6 +16,7 @@ from client.audit.rerun import (
     inputs_of,
     served_rows,
 )
+from client.audit.spans import StageSpan, inner_roots, spans_of
 from client.disputes.inquest import Doubted, Inquest
 from client.disputes.prosecution import Accusation, OrderedDraw
 from core.dispute.game.game_log import Opened, case_of
@@ -26,7 +27,6 @@ from core.dispute.trace.sources import answer_rows, cut_rows
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, RowsWithheld
 from core.protocol.types import Order, RequestLeaf, SignedReceipt, Stage
-from core.protocol.wire import Side
 
 if TYPE_CHECKING:
     from core.chain.chain import Chain
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageWork:
-    """The rows of one request that a stage signed."""
+    """The rows of one request that a stage signed, at both ends of a span of its layers."""
 
     place: Stage
     leaf: RequestLeaf
@@ -57,6 +57,7 @@ class Charge:
     claim: Claim
     work: StageWork
     drawn: OrderedDraw | None = None
+    inner: tuple[bytes, ...] = ()  # roots inside the stage, where the claim is about one span
 
 
 async def charge_of(
@@ -70,24 +71,29 @@ async def charge_of(
     ours, worst = source.operators, finding.worst
     if ours is None or worst is None or not worst.at_fault:
         raise _unjudged("there is no deviation and no token to accuse")
-    leaf = next(leaf for leaf in accused.leaves if leaf.request_index == worst.request_index)
-    stage, place = finding.stage, evidence.case.plan[finding.stage]
+    signed = next(leaf for leaf in accused.leaves if leaf.request_index == worst.request_index)
+    spans = spans_of(evidence.case.plan, finding.stage, ours.program.span_layers)
+    blamed = (one for one in spans if (one.layers.start, one.layers.end) == worst.layers)
+    span = next(blamed, spans[0])
+    roots = await inner_roots(evidence, spans, signed)
+    leaf, inner = span.leaf(signed, roots), tuple(map(commit.unhex, roots))
     hidden, layers = 4 * ours.program.hidden, len(ours.program.layer_types)
-    first, last = place.layer_from == 0, place.layer_to == layers
-    inputs = await evidence.rows(stage, "in", leaf, 4 if first else hidden)
-    outputs = await evidence.rows(stage, "out", leaf, 4 if last else hidden)
-    states = await evidence.rows(stage, "states", leaf, hidden) if last else b""
-    work = StageWork(place, leaf, inputs, outputs, states)
+    first, last = span.layers.start == 0, span.layers.end == layers
+    inputs = await span.entered(evidence, leaf, 4 if first else hidden)
+    outputs = await span.left(evidence, leaf, 4 if last else hidden)
+    states = await evidence.rows(finding.stage, "states", leaf, hidden) if last else b""
+    work = StageWork(span.place, leaf, inputs, outputs, states)
     deviation = await asyncio.to_thread(_deviation, source, ours, work)
     if deviation is not None:
-        return Charge(accused, deviation, work)
+        return Charge(accused, deviation, work, inner=inner)
     if not last:
         raise _unjudged("no window of these rows lies above the registered tolerance")
     opening = await evidence.opening(worst.request_index)
     claim, tokens = await asyncio.to_thread(_token, source, ours, work, worst, opening)
     rows = answer_rows(cut_rows(outputs, 4), cut_rows(states, hidden))[0]
     served = rows.open(claim.positions - leaf.tokens_in, 0)
-    return Charge(accused, claim, work, _drawn(evidence.case.order, opening, served, tokens))
+    drawn = _drawn(evidence.case.order, opening, served, tokens)
+    return Charge(accused, claim, work, drawn, inner)
 
 
 async def accusation(
@@ -100,7 +106,7 @@ async def accusation(
     """
     case = await case_of(chain, opened, charge.claim)
     player = await asyncio.to_thread(_accuser, source, case, charge, folder)
-    return Accusation(charge.accused, player, charge.drawn)
+    return Accusation(charge.accused, player, charge.drawn, charge.inner)
 
 
 def _accuser(source: ShardSource, case: Case, charge: Charge, folder: Path | None) -> Accuser:
@@ -225,31 +231,43 @@ async def inquest_of(
     suspects = [accused.leaves[len(finding.requests)]] if finding.withheld else []
     at_fault = {found.request_index for found in finding.requests if found.at_fault}
     suspects += [leaf for leaf in accused.leaves if leaf.request_index in at_fault]
-    for leaf in suspects:
-        doubted = Doubted(accused, ours.program, leaf)
-        held, missing = await _held(evidence, doubted)
-        malformed = doubted.malformed(held)
-        if malformed is not None or missing:
-            return Inquest(doubted, random.SystemRandom(), missing=missing, malformed=malformed)
+    spans = spans_of(evidence.case.plan, finding.stage, ours.program.span_layers)
+    for signed in suspects:
+        try:
+            roots = await inner_roots(evidence, spans, signed)
+        except RowsWithheld:
+            whole = evidence.case.plan[finding.stage].layers
+            doubted = Doubted(accused, ours.program, signed, whole)
+            return Inquest(doubted, random.SystemRandom(), missing=[Boundary.INNER])
+        inner = tuple(map(commit.unhex, roots))
+        for span in spans:
+            leaf = span.leaf(signed, roots)
+            doubted = Doubted(accused, ours.program, leaf, span.layers, inner)
+            held, missing = await _held(evidence, span, doubted)
+            malformed = doubted.malformed(held)
+            if malformed is not None or missing:
+                return Inquest(doubted, random.SystemRandom(), missing=missing, malformed=malformed)
     return None
 
 
 async def _held(
-    evidence: EvidenceCollector, doubted: Doubted
+    evidence: EvidenceCollector, span: StageSpan, doubted: Doubted
 ) -> tuple[dict[Boundary, bytes], list[Boundary]]:
     """A request's rows as far as they are handed over, and the boundaries whose rows are not."""
-    stage, held, missing = doubted.accused.receipt.stage, {}, []
+    held, missing, leaf = {}, [], doubted.leaf
     for boundary in (Boundary.IN, *doubted.rows.made):
-        side: Side = _SIDES[boundary]
         row_bytes = doubted.rows.row_bytes(boundary)
         try:
-            held[boundary] = await evidence.rows(stage, side, doubted.leaf, row_bytes)
+            match boundary:
+                case Boundary.IN:
+                    held[boundary] = await span.entered(evidence, leaf, row_bytes)
+                case Boundary.OUT:
+                    held[boundary] = await span.left(evidence, leaf, row_bytes)
+                case _:
+                    held[boundary] = await evidence.rows(span.stage, "states", leaf, row_bytes)
         except RowsWithheld:
             missing.append(boundary)
     return held, missing
-
-
-_SIDES: dict[Boundary, Side] = {Boundary.IN: "in", Boundary.OUT: "out", Boundary.STATES: "states"}
 
 
 def _unjudged(why: str) -> CheckFailed:

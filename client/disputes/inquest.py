@@ -18,7 +18,7 @@ from core.dispute.trace.rows import MAX_SPOTS, SignedRows, Spot
 from core.dispute.trace.sources import CommittedRows, answer_rows, cut_rows
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, HeadraceError
-from core.protocol.types import RequestLeaf, SignedReceipt
+from core.protocol.types import LayerRange, RequestLeaf, SignedReceipt
 
 MAX_ASKS = 3  # that a game takes
 
@@ -33,16 +33,21 @@ class MalformedRow:
 
 @dataclass(frozen=True)
 class Doubted:
-    """The rows of one request that a stage signed for, and the receipt that it did it in."""
+    """The rows of one request that a stage signed for, and the receipt that it did it in.
+
+    `leaf` is the request as its `layers` saw it: all of the stage's, or one of its spans. Of a span
+    `inner` are the roots inside the stage.
+    """
 
     accused: SignedReceipt
     program: Program
     leaf: RequestLeaf
+    layers: LayerRange
+    inner: tuple[bytes, ...] = ()
 
     @property
     def rows(self) -> SignedRows:
-        receipt = self.accused.receipt
-        return SignedRows(self.program, self.leaf, receipt.layer_from, receipt.layer_to)
+        return SignedRows(self.program, self.leaf, self.layers.start, self.layers.end)
 
     def malformed(self, held: Mapping[Boundary, bytes]) -> MalformedRow | None:
         """The first part of what the stage made that is no number or no token.
@@ -64,6 +69,8 @@ class Doubted:
     def spots(self, boundaries: Sequence[Boundary], rng: random.Random) -> list[Spot]:
         """As many random parts of these boundaries' rows as one question takes, no part twice."""
         rows = self.rows
+        if Boundary.INNER in boundaries:
+            return [Spot(Boundary.INNER, 0)]
         each = {b: -(-rows.row_bytes(b) // commit.PART_BYTES) for b in boundaries}
         total = sum(rows.count(b) * parts for b, parts in each.items())
         found = []
@@ -77,14 +84,20 @@ class Doubted:
         return found
 
 
-def proven_leaf(accused: SignedReceipt, leaf: RequestLeaf) -> tuple[int, list[bytes]]:
-    """Where a request is under its receipt's root, and the proof. Raises CheckFailed for none."""
-    leaves = accused.leaves
-    if leaf not in leaves:
+def proven_leaf(
+    accused: SignedReceipt, leaf: RequestLeaf, inner: Sequence[bytes] = ()
+) -> tuple[Any, ...]:
+    """A request under its receipt's root, as the game takes it (`SignedRequest`).
+
+    Of a span of the stage `inner` are the roots inside it. Raises CheckFailed where there is none.
+    """
+    indices = [one.request_index for one in accused.leaves]
+    if leaf.request_index not in indices or not (inner or leaf in accused.leaves):
         why = f"request {leaf.request_index}"
         raise CheckFailed("the accused receipt is not over this request", why)
-    position = leaves.index(leaf)
-    return position, commit.request_proof(leaves, position)
+    position = indices.index(leaf.request_index)
+    proof = commit.request_proof(accused.leaves, position)
+    return signed_tuple(accused.leaves[position], position, proof, inner)
 
 
 def _committed(made: Mapping[Boundary, Sequence[bytes]]) -> dict[Boundary, CommittedRows]:
@@ -135,7 +148,7 @@ class Inquest:
     async def opening(self, opened: Opened, seen: Seen) -> Move | None:
         """The move of a game without an accusation; None when no move is left: the bond is lost."""
         doubted, accused = self.doubted, self.doubted.accused
-        signed = signed_tuple(doubted.leaf, *proven_leaf(accused, doubted.leaf))
+        signed = proven_leaf(accused, doubted.leaf, doubted.inner)
         args = accused.receipt, rows_tuple(opened.model, doubted.rows), signed
         if self.malformed is not None:
             spot, found = self.malformed.spot, self.malformed.opening

@@ -16,7 +16,7 @@ from core.dispute.game.dispute import ACCUSER_TURNS, Phase
 from core.dispute.game.game_log import GAME, Opened, Seen, games
 from core.dispute.play.loop import Move, Party, Played
 from core.dispute.play.players import Accuser
-from core.dispute.trace.calls import claim_tuple, row_tuple, signed_tuple
+from core.dispute.trace.calls import claim_tuple, row_tuple
 from core.dispute.trace.evidence import RowOpening
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.signing import DigestSigner
@@ -48,17 +48,21 @@ class OrderedDraw:
 
 @dataclass(frozen=True)
 class Accusation:
-    """A receipt, the claim against it with its trace, and for a token how it was ordered."""
+    """A receipt, the claim against it with its trace, and for a token how it was ordered.
+
+    Where the claim is about a span of the stage, `inner` are the roots inside it.
+    """
 
     accused: SignedReceipt
     player: Accuser
     drawn: OrderedDraw | None = None
+    inner: tuple[bytes, ...] = ()
 
     async def opening(self, opened: Opened, seen: Seen) -> Move:
         """The accusation as a call. Raises CheckFailed for a receipt over other requests."""
         player, receipt = self.player, self.accused.receipt
         claim = player.case.claim
-        signed = signed_tuple(claim.leaf, *proven_leaf(self.accused, claim.leaf))
+        signed = proven_leaf(self.accused, claim.leaf, self.inner)
         args = opened.model, receipt, claim_tuple(claim), signed, player.below_root
         if self.drawn is None:
             return Move("accuse", args)

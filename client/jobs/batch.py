@@ -23,10 +23,11 @@ from client.orders.shard_roots import shard_roots
 from client.pipeline.on_chain import is_nonce_used, job_with_plan
 from client.pipeline.pipeline import Match, PipelineOutcome, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
-from client.pipeline.verify import RequestAnswer, ack_of_answers, at_least
+from client.pipeline.verify import RegisteredShards, RequestAnswer, ack_of_answers, at_least
 from client.records.store import ClientStore, SentOrderRow, signed_of
 from client.wallet import ensure_deposit
 from core.chain.chain import Chain
+from core.models.programs import span_layers_of
 from core.money import pricing
 from core.protocol import signing, wire
 from core.protocol.errors import (
@@ -232,6 +233,7 @@ class _Submission:
         self._behind: list[tuple[Match, JobRun]] = []  # broken, kept until others went on from them
         self._settling: set[asyncio.Task[None]] = set()
         self._shard_roots: dict[tuple[int, int], str] = {}
+        self._span_layers: int | None = None
         self._chain_ahead_s: float | None = None  # of our own clock
 
     async def run(self, answers: list[Ongoing]) -> BatchResult:
@@ -432,6 +434,9 @@ class _Submission:
         unknown = [p for p in match.plan if (p.layer_from, p.layer_to) not in self._shard_roots]
         requester = self._requester
         self._shard_roots |= await shard_roots(requester.chain, requester.model_id, unknown)
+        if self._span_layers is None:
+            profile = match.signed.order.numerics_profile
+            self._span_layers = await span_layers_of(requester.chain, profile)
 
     def _job_run(
         self,
@@ -442,6 +447,7 @@ class _Submission:
     ) -> JobRun:
         """A run whose answers are stored as they finish."""
         requester, watcher, roots = self._requester, self._watcher, self._shard_roots
+        shards = RegisteredShards(lambda start, end: roots[start, end], self._span_layers or 0)
 
         def token(index: int, step: int, token: int) -> None:
             answer = answers[index]
@@ -461,7 +467,7 @@ class _Submission:
             match,
             batch,
             self._streams.identity,
-            lambda start, end: roots[start, end],
+            shards,
             on_token=token,
             on_finish=finish,
             limits=self._policy.limits,

@@ -21,7 +21,7 @@ from client.pipeline.pipeline import (
     TokenSink,
 )
 from client.pipeline.streams import Streams
-from client.pipeline.verify import ShardRootOf, check_answers, check_pipeline
+from client.pipeline.verify import RegisteredShards, check_answers, check_pipeline
 from core.protocol import commit, wire
 from core.protocol.errors import CheckFailed, HeadraceError
 from core.protocol.types import Ack, SignedReceipt
@@ -39,7 +39,7 @@ class JobRun(Pipeline):
         match: Match,
         batch: PromptBatch,
         identity: StreamIdentity,
-        shard_root_of: ShardRootOf,
+        shards: RegisteredShards,
         *,
         on_token: TokenSink,
         on_finish: FinishSink,
@@ -59,7 +59,7 @@ class JobRun(Pipeline):
         super().__init__(
             match,
             identity,
-            shard_root_of,
+            shards,
             on_token=on_token,
             on_finish=on_finish,
             limits=limits,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from client.pipeline.streams import Streams
 from client.pipeline.verify import (
     Bought,
+    RegisteredShards,
     RequestAnswer,
-    ShardRootOf,
     check_answers,
     check_part,
     check_pipeline,
@@ -148,7 +148,7 @@ class Pipeline:
         self,
         match: Match,
         identity: StreamIdentity,
-        shard_root_of: ShardRootOf,
+        shards: RegisteredShards,
         *,
         on_token: TokenSink,
         on_finish: FinishSink,
@@ -162,7 +162,7 @@ class Pipeline:
         of another order these go on with.
         """
         self._match, self._identity, self._limits = match, identity, limits
-        self._bought = Bought(identity.domain, match.signed.order, match.plan, shard_root_of)
+        self._bought = Bought(identity.domain, match.signed.order, match.plan, shards)
         self._on_token, self._on_finish = on_token, on_finish
         self._shares_streams = streams is not None
         self._streams = streams or Streams(identity, connect_s=limits.connect_s, beat=limits.beat)

@@ -13,10 +13,20 @@ import msgspec
 
 from core.protocol import commit, signing
 from core.protocol.errors import CheckFailed
-from core.protocol.receipts import receipt_by_words, words_in
+from core.protocol.receipts import is_inner_root, receipt_by_words, words_in
 from core.protocol.types import ZERO_HASH, Ack, Order, RequestLeaf, SignedReceipt, Stage
 
 ShardRootOf = Callable[[int, int], str]
+
+
+@dataclass(frozen=True)
+class RegisteredShards:
+    """The commitment to each shard's weights, and after how many layers of a stage it signs a
+    boundary inside it (0: nowhere).
+    """
+
+    root_of: ShardRootOf
+    span_layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Bought:
     domain: signing.Domain
     order: Order
     plan: Sequence[Stage]
-    shard_root_of: ShardRootOf
+    shards: RegisteredShards
 
 
 def check_receipt(
@@ -75,7 +85,7 @@ def check_receipt(
         "layer_from": place.layer_from,
         "layer_to": place.layer_to,
         "shard_root": (
-            ZERO_HASH if by_words else bought.shard_root_of(place.layer_from, place.layer_to)
+            ZERO_HASH if by_words else bought.shards.root_of(place.layer_from, place.layer_to)
         ),
         "requests": len(signed.leaves),
         "tokens_in": sum(leaf.tokens_in for leaf in signed.leaves),
@@ -96,6 +106,14 @@ def check_receipt(
     if len(signed.states) != states and (is_shown or signed.states):
         why = f"{len(signed.states)} roots of state rows, expected {states}"
         raise _failed(stage, "states", why)
+    spans = place.layers.spans(bought.shards.span_layers)
+    inner = signed.inner or [[] for _ in signed.leaves]
+    if len(inner) != len(signed.leaves):
+        raise _failed(stage, "inner", f"roots inside it of {len(inner)} requests")
+    for leaf, roots in zip(signed.leaves, inner, strict=True):
+        if not is_inner_root(roots, leaf.inner_root, spans):
+            why = f"request {leaf.request_index}: {len(roots)} roots inside it, and not what it "
+            raise _failed(stage, "inner", f"{why}signed, of {len(spans) - 1} boundaries")
     if by_words:
         job, requests = (bought.order, bought.plan), [leaf.request_index for leaf in signed.leaves]
         worth = receipt_by_words(*job, stage, by_words, requests, bought.domain)

@@ -42,6 +42,7 @@ from client.orders.orders import Allowance, Prompt, make_open_order
 from client.orders.shard_roots import shard_roots
 from client.pipeline.pipeline import Logprobs
 from client.pipeline.streams import Streams
+from client.pipeline.verify import RegisteredShards
 from client.records.keeper import Keeper, keepers_of
 from client.sessions import budget as budgets
 from client.sessions.answering import (
@@ -57,6 +58,7 @@ from client.sessions.budget import Life, SessionBudget
 from client.sessions.recovery import Recovery
 from client.sessions.session import LiveSession, Turn
 from client.wallet import ensure_deposit
+from core.models.programs import span_layers_of
 from core.protocol import ids, signing, units, wire
 from core.protocol.errors import (
     CheckFailed,
@@ -149,6 +151,7 @@ class SessionPool:
         self._pools: dict[tuple[Any, ...], _Pool] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
         self._roots: dict[tuple[str, int, int], str] = {}
+        self._span_layers: dict[str, int] = {}
         self._deposit_lock = asyncio.Lock()
         self._closed_idle_at = float("-inf")
         self._locking_units = 0  # of orders that the chain does not show yet
@@ -348,7 +351,7 @@ class SessionPool:
                 "no further session is opened",
                 f"{len(alive)} of this model are open, the limit is sessions.pipelines",
             )
-        requester = await self._requester(model)
+        requester, span_layers = await self._requester(model), await self._spans_of(model)
         wishes = await within_limits(self._context, model, need.wishes, Choices())
         first = self._size(model, need)
         tokens = first.tokens_in, first.tokens_out
@@ -390,7 +393,10 @@ class SessionPool:
                 deadline_s=order.deadline,
             ),
             requester,
-            lambda start, end: self._roots[model.model_id, start, end],
+            RegisteredShards(
+                lambda start, end: self._roots[model.model_id, start, end],
+                span_layers,
+            ),
             limits=self._limits,
             streams=self._streams,
             disk=self._disk,
@@ -460,6 +466,13 @@ class SessionPool:
         unknown = [p for p in plan if (model.model_id, p.layer_from, p.layer_to) not in self._roots]
         found = await shard_roots(self._context.chain, model.model_id, unknown)
         self._roots |= {(model.model_id, *span): root for span, root in found.items()}
+
+    async def _spans_of(self, model: Model) -> int:
+        """Layers between two boundaries that stages of a model sign; 0: all of a stage's."""
+        if model.model_id not in self._span_layers:
+            profile = model.spec.numerics_profile
+            self._span_layers[model.model_id] = await span_layers_of(self._context.chain, profile)
+        return self._span_layers[model.model_id]
 
     def _chain_now(self) -> float:
         assert self._chain_ahead_s is not None, "asked before the first session is opened"

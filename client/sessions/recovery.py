@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from client.orders.shard_roots import shard_roots
+from client.orders.shard_roots import registered_shards
 from client.pipeline.on_chain import is_nonce_used, job_with_plan
 from client.pipeline.pipeline import (
     Match,
@@ -24,7 +24,13 @@ from client.pipeline.pipeline import (
     RequestState,
 )
 from client.pipeline.streams import Streams
-from client.pipeline.verify import RequestAnswer, ShardRootOf, ack_of_answers, at_least, states_of
+from client.pipeline.verify import (
+    RegisteredShards,
+    RequestAnswer,
+    ack_of_answers,
+    at_least,
+    states_of,
+)
 from client.records.store import (
     ClientStore,
     JobRow,
@@ -144,10 +150,8 @@ class Recovery:
         """Write down what came of requests that ran when their program died."""
         states = {row.request_index: _state_of(row) for row in rows}
         try:
-            roots = await shard_roots(self.chain, match.signed.order.model_id, match.plan)
-            left = _LeftSession(
-                match, self.streams, lambda start, end: roots[start, end], self.limits, states
-            )
+            shards = await registered_shards(self.chain, match.signed.order, match.plan)
+            left = _LeftSession(match, self.streams, shards, self.limits, states)
             outcome = await left.ended()
         except HeadraceError as error:
             log.info("not all stages of a session are there", job=match.job_id[:10], why=str(error))
@@ -164,14 +168,14 @@ class _LeftSession(Pipeline):
         self,
         match: Match,
         streams: Streams,
-        shard_root_of: ShardRootOf,
+        shards: RegisteredShards,
         limits: PipelinePatience,
         requests: dict[int, RequestState],
     ) -> None:
         super().__init__(
             match,
             streams.identity,
-            shard_root_of,
+            shards,
             on_token=lambda index, step, token: None,
             on_finish=lambda index, state: None,
             limits=limits,

@@ -23,7 +23,7 @@ from client.pipeline.pipeline import (
     refusal,
 )
 from client.pipeline.streams import Streams
-from client.pipeline.verify import ShardRootOf, ack_of_leaves, at_least
+from client.pipeline.verify import RegisteredShards, ack_of_leaves, at_least
 from client.sessions import budget as budgets
 from client.sessions.budget import Life, SessionBudget, Use
 from core.money import pricing
@@ -88,7 +88,7 @@ class LiveSession(Pipeline):
         match: Match,
         budget: SessionBudget,
         requester: Requester,
-        shard_root_of: ShardRootOf,
+        shards: RegisteredShards,
         *,
         limits: PipelinePatience,
         streams: Streams,
@@ -100,7 +100,7 @@ class LiveSession(Pipeline):
         super().__init__(
             match,
             StreamIdentity(requester.signer, requester.chain.domain),
-            shard_root_of,
+            shards,
             on_token=self._tell_turn,
             on_finish=lambda index, state: None,
             limits=limits,

@@ -5,6 +5,7 @@
 `names`        the model that a person means by a name or an id
 `places`       where a model's files are, and how some bytes of one are read
 `pull`         the tensors of some layers, fetched, proven and written down
+`programs`     the operator program that a model's profile names, and its spans
 `having`       what a program works with of a model, from this machine or its places
 `local`        what is here: listed, shown, verified, removed
 `commands`     the same as commands of every program that works with models

@@ -13,6 +13,7 @@ from typing import Any
 from core.protocol import commit, signing
 from core.protocol.types import (
     ZERO_HASH,
+    LayerRange,
     Order,
     RequestLeaf,
     RequestWord,
@@ -60,6 +61,12 @@ def check_receipt(
     if not signing.is_signed_by(domain, receipt, signed.signature, stage.operator):
         return f"it is not signed by {stage.operator}"
     return None
+
+
+def is_inner_root(inner: Sequence[str], inner_root: str, spans: Sequence[LayerRange]) -> bool:
+    """Whether these are the roots inside a stage of these spans, by what it signed."""
+    own = commit.to_hex(commit.inner_root([commit.unhex(root) for root in inner]))
+    return len(inner) == len(spans) - 1 and own == inner_root
 
 
 def word_of(
@@ -156,7 +163,8 @@ def receipt_by_words(
         + commit.unhex(word.signature)
         for word in chosen
     )
-    return SignedReceipt(receipt, commit.to_hex(packed), leaves, answers=answers)
+    inner = [word.inner for word in chosen] if any(word.inner for word in chosen) else []
+    return SignedReceipt(receipt, commit.to_hex(packed), leaves, answers=answers, inner=inner)
 
 
 def words_in(signed: SignedReceipt) -> list[SignedWord]:
@@ -164,10 +172,12 @@ def words_in(signed: SignedReceipt) -> list[SignedWord]:
     data, receipt = commit.unhex(signed.signature), signed.receipt
     words = list[SignedWord]()
     for at in range(0, len(data) - len(data) % WORD_BYTES, WORD_BYTES):
-        index, *counts = (int.from_bytes(data[at + i : at + i + 4], "big") for i in (0, 68, 72))
+        index, tokens_in, tokens_out = (
+            int.from_bytes(data[at + i : at + i + 4], "big") for i in (0, 68, 72)
+        )
         roots = (commit.to_hex(data[at + i : at + i + 32]) for i in (4, 36, 76, 108))
         came, went, inner, answer = roots
-        leaf = RequestLeaf(index, came, went, *counts, inner)
+        leaf = RequestLeaf(index, came, went, tokens_in, tokens_out, inner)
         word = word_of(receipt.order_hash, receipt.plan_hash, receipt.stage, leaf, answer)
         words.append(SignedWord(word, commit.to_hex(data[at + 140 : at + WORD_BYTES])))
     return words

@@ -429,6 +429,7 @@ class SignedWord(Value, frozen=True):
 
     word: RequestWord
     signature: Signature
+    inner: list[Hash32] = []  # what its inner root is over
 
 
 class SignedReceipt(Value, frozen=True):
@@ -437,7 +438,8 @@ class SignedReceipt(Value, frozen=True):
     Of a last stage, `states` are the roots of each request's state rows: with the tokens they make
     its `out_root` (`commit.answer_root`). Of a first stage, `answers` are the last stage's
     `out_root` of each request, as the last stage told it: what its `input_root` is over. Zero: the
-    last stage was lost before it said so.
+    last stage was lost before it said so. `inner` are each request's roots at the boundaries inside
+    the stage, which its leaf's `inner_root` is over.
     """
 
     receipt: StageReceipt
@@ -445,6 +447,7 @@ class SignedReceipt(Value, frozen=True):
     leaves: list[RequestLeaf]
     states: list[Hash32] = []
     answers: list[Hash32] = []
+    inner: list[list[Hash32]] = []
 
 
 class ModelSpec(Value, frozen=True):

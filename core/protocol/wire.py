@@ -25,9 +25,15 @@ MAX_STAGES = 64
 MAX_PARTS = 1024
 PREFIX_BYTES = 13
 
-Side = Literal["in", "out", "states"]
-"""Rows that entered a stage, that left it (of a last stage: token ids), and a last stage's state
-rows, from which its tokens were drawn."""
+Side = Annotated[str, msgspec.Meta(pattern=r"^(?:in|out|states|inner-[0-9]{1,5})\Z")]
+"""Rows that entered a stage, that left it (of a last stage: token ids), a last stage's state rows,
+from which its tokens were drawn, and rows at a boundary inside a stage (`inner_side`)."""
+
+
+def inner_side(number: int) -> Side:
+    """Rows at boundary `number` inside a stage, the first one 0."""
+    return f"inner-{number}"
+
 
 Finish = Literal["", "stop", "length", "cancelled"]
 Proof = Annotated[list[t.Hash32], msgspec.Meta(max_length=32)]

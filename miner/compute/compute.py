@@ -282,6 +282,7 @@ class Compute:
         model_dir: Path | None = None,
         second: SecondTier | Offload | None = None,
         prefix_share: float = PREFIX_SHARE,
+        span_layers: int = 0,
     ) -> ModelShard:
         """Replace the shard, with `kv_bytes` for keys and values.
 
@@ -290,12 +291,13 @@ class Compute:
         keys and values may lie than that, of requests whose turn is not near; it is measured how
         much may, unless an `Offload` says it. Up to `prefix_share` of `kv_bytes` keep prompts for
         their owner's next ones (0: none) until requests need it, and rows beside them take at most
-        as much again. `model_dir` is where an embedding that the head shares may be read from
-        instead of being held twice.
+        as much again. Every `span_layers` of a request's layers there is a boundary inside (0:
+        none). `model_dir` is where an embedding that the head shares may be read from instead of
+        being held twice.
         """
         self._lose_all()
         return await self._run(
-            lambda: self._load(loader, kv_bytes, model_dir, second, prefix_share)
+            lambda: self._load(loader, kv_bytes, model_dir, second, prefix_share, span_layers)
         )
 
     async def unload(self) -> None:
@@ -323,16 +325,24 @@ class Compute:
         trace: list[int] | None = None,
         as_decodes: bool = False,
         guessed: int = 0,
+        inside: list[bytes] | None = None,
     ) -> bytes:
         """Feed ids [T] (first stage) or float32 rows [T, D]; returns this stage's rows [T, D].
 
         They stand at position `first`, by default after those fed so far. A `trace` is lengthened
-        by what this step took. `as_decodes` gives the bits of as many steps of one row; the last
-        `guessed` are guesses. The request opens with its first rows.
+        by what this step took, `inside` by the rows at each boundary inside. `as_decodes` gives the
+        bits of as many steps of one row; the last `guessed` are guesses. The request opens with its
+        first rows.
         Raises CheckFailed for rows that hold NaN or infinity, ContextTooLong past the context.
         """
         work = self._new_work(
-            request, x, first, trace=trace, as_decodes=as_decodes, guessed=guessed
+            request,
+            x,
+            first,
+            trace=trace,
+            as_decodes=as_decodes,
+            guessed=guessed,
+            inside=inside,
         )
         result: bytes = await work.future
         return result
@@ -346,9 +356,11 @@ class Compute:
         first: int | None = None,
         trace: list[int] | None = None,
         as_decodes: bool = False,
+        inside: list[bytes] | None = None,
     ) -> DrawnToken:
         """Feed a last stage rows [T, D] and draw the next token; `sampler` is not moved on."""
-        work = self._new_work(request, x, first, draw=sampler, trace=trace, as_decodes=as_decodes)
+        how = {"trace": trace, "as_decodes": as_decodes, "inside": inside}
+        work = self._new_work(request, x, first, draw=sampler, **how)
         result: DrawnToken = await work.future
         return result
 
@@ -362,6 +374,7 @@ class Compute:
         first: int,
         trace: list[int] | None = None,
         as_decodes: bool = True,
+        inside: list[bytes] | None = None,
     ) -> list[DrawnToken]:
         """Feed a row and those of `guesses` [1 + guesses, D]: draws that fit, and one more."""
         work = self._new_work(
@@ -373,15 +386,22 @@ class Compute:
             guessed=len(guesses),
             trace=trace,
             as_decodes=as_decodes,
+            inside=inside,
         )
         result: list[DrawnToken] = await work.future
         return result
 
     async def feed(
-        self, request: RequestSpec, x: Rows, *, first: int | None = None, as_decodes: bool = False
+        self,
+        request: RequestSpec,
+        x: Rows,
+        *,
+        first: int | None = None,
+        as_decodes: bool = False,
+        inside: list[bytes] | None = None,
     ) -> None:
         """Feed a last stage rows [T, D] that no token follows yet."""
-        await self._new_work(request, x, first, as_decodes=as_decodes).future
+        await self._new_work(request, x, first, as_decodes=as_decodes, inside=inside).future
 
     async def drop(self, key: Key) -> None:
         """Forget a request; its pages are free when the running step ends."""
@@ -725,6 +745,7 @@ class Compute:
         model_dir: Path | None,
         second: SecondTier | Offload | None,
         prefix_share: float,
+        span_layers: int,
     ) -> ModelShard:
         import torch
 
@@ -737,7 +758,13 @@ class Compute:
         shard = loader()
         size = kv_bytes if isinstance(kv_bytes, int) else kv_bytes(shard)
         packed = prepack(shard, model_dir=model_dir)
-        make = partial(make_engine, shard, prefix_share=prefix_share, least_rows=packed.least_rows)
+        make = partial(
+            make_engine,
+            shard,
+            prefix_share=prefix_share,
+            least_rows=packed.least_rows,
+            span_layers=span_layers,
+        )
         offload = choose_offload(make, size, second) if isinstance(second, SecondTier) else second
         engine = make(kv_bytes=size, offload=offload)
         same_bits = _keeps_bits(engine)

@@ -83,7 +83,12 @@ def sort_out(engine: Engine, works: Sequence[StepWork]) -> Sorted:
         twin = links[-1], request.layers
         if rows is not None:
             request.chain.grow(links)
-            known.append((work, as_rows(rows)))
+            *inner, left = rows.split(engine.shard.hidden, -1)
+            if request.ends and len(rows):  # nothing leaves, and all of it is inside
+                inner, left = [*inner, left], left[:0]
+            if work.inside is not None:
+                work.inside += map(as_rows, inner)
+            known.append((work, as_rows(left)))
         elif twin in running and not work.has_waited and work.draw is None:
             work.has_waited = True
             held_back.add(request)

@@ -40,6 +40,7 @@ class StepWork(RequestStep):
         "future",
         "guesses",
         "has_waited",
+        "inside",
         "links",
         "queued_s",
         "trace",
@@ -60,16 +61,18 @@ class StepWork(RequestStep):
         guesses: Sequence[int] | None = None,
         guessed: int = 0,
         layers: LayerRange | None = None,
+        inside: list[bytes] | None = None,
     ) -> None:
         """`data` is token ids or the bytes of float32 rows.
 
-        `trace` is lengthened in place once the step has run. What is drawn comes out as a
+        `trace` is lengthened in place once the step has run, and `inside` by the float32 rows at
+        each boundary inside the request's layers. What is drawn comes out as a
         `DrawnToken`. With `guesses` each row but the first stands for one, and a list of draws
         comes out: one, and one more for each guess that fits the draw before.
         """
         super().__init__(request, first, end, job, layers, guessed, leads=bool(trace))
         self.data, self.future, self.draw, self.trace = data, future, draw, trace
-        self.as_decodes, self.guesses = as_decodes, guesses
+        self.as_decodes, self.guesses, self.inside = as_decodes, guesses, inside
         self.has_waited, self.links = False, tuple[bytes, ...]()  # of `miner.compute.prefixes`
         self.queued_s = time.perf_counter()
 
@@ -108,6 +111,7 @@ def run_batch(
     works, deferred = _once_each(works)
     ready = _checked(engine, works, outcomes)
     while ready:
+        inner: list[list[Any]] = []
         try:
             outs = engine.step(
                 [piece for _, piece in ready],
@@ -116,7 +120,11 @@ def run_batch(
                 checked=True,
                 states=True,
                 draw=_drawing([work for work, _ in ready]),
+                inside=inner,
             )
+            for (work, _), parts in zip(ready, inner, strict=True):
+                if work.inside is not None:
+                    work.inside += map(as_rows, parts)
             outcomes += zip([work for work, _ in ready], _results(ready, outs), strict=True)
             break
         except KvShort:

@@ -52,6 +52,8 @@ class LocalModel:
     kv_bytes_per_token_layer: int
     #: Where the tensors are that are not here yet; None where all are.
     files: ModelHere | None = None
+    #: Layers between two boundaries that a stage signs; 0: all of its layers.
+    span_layers: int = 0
 
     def shard_root(self, layers: t.LayerRange) -> str:
         return commit.to_hex(commit.shard_root(self.roots, layers.start, layers.end))
@@ -74,7 +76,12 @@ def follow(
 
 
 def open_model(
-    name: str, model_id: str, spec: t.ModelSpec, folder: Path, files: ModelHere | None = None
+    name: str,
+    model_id: str,
+    spec: t.ModelSpec,
+    folder: Path,
+    files: ModelHere | None = None,
+    span_layers: int = 0,
 ) -> LocalModel:
     """Check the files against the registry.
 
@@ -103,6 +110,7 @@ def open_model(
         eos_ids=Tokenizer(folder).eos_ids,
         kv_bytes_per_token_layer=shape.kv_bytes_per_token,
         files=files,
+        span_layers=span_layers,
     )
 
 
@@ -173,8 +181,8 @@ async def load(
         left = memory_bytes - shard.bytes
         if offload_folder is None and device == "cpu":
             left -= offload_bytes
-        # Beside the pages of kept prompts lie the rows that left with them.
-        row_bytes = shard.hidden * shard.dtype.itemsize
+        # Beside the pages of kept prompts lie the rows that left with them, and those inside.
+        row_bytes = shard.hidden * shard.dtype.itemsize * len(layers.spans(model.span_layers))
         left = int(left / (1 + prefix_share * min(1.0, row_bytes / token_bytes)))
         if left < _LEAST_TOKENS * token_bytes:
             raise UsageError(
@@ -203,6 +211,7 @@ async def load(
             model_dir=model.folder,
             second=second if offload_bytes else None,
             prefix_share=prefix_share,
+            span_layers=model.span_layers,
         )
         tau_ms = await compute.measure()
     except (ModelError, UsageError):
@@ -226,6 +235,7 @@ async def load(
         kv_tokens=kv_tokens,
         tokenizer=cache(partial(tokenizer_of, model.folder)),
         root_of=model.shard_root,
+        span_layers=model.span_layers,
     )
 
 

@@ -22,6 +22,7 @@ from core.chain.staked import StakedOperators
 from core.engine.weights.formats import FORMATS
 from core.models.having import have_model
 from core.models.names import model_id_of, numerics_of, spec_of
+from core.models.programs import span_layers_of
 from core.protocol import signing, units, wire
 from core.protocol import types as t
 from core.protocol.errors import (
@@ -184,9 +185,11 @@ async def _open_model(settings: Settings, chain: MinerChain) -> LocalModel:
     model_id = (await model_id_of(chain.chain, name, settings)).lower()
     spec = await spec_of(chain.chain, model_id)
     refuse_other_numerics(settings, name, spec)
+    span_layers = await span_layers_of(chain.chain, spec.numerics_profile)
     here = await have_model(chain.chain, settings, name, model_id)
+    files = here if here.pulled else None
     return await asyncio.to_thread(
-        assignment.open_model, name, model_id, spec, here.folder, here if here.pulled else None
+        assignment.open_model, name, model_id, spec, here.folder, files, span_layers
     )
 
 

@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.chain.chain import Chain
 from core.dispute.game.dispute import ACCUSED_TURNS, Phase, Verdict
-from core.dispute.game.game_log import GAME, Opened, Seen, case_of, games, read_game
+from core.dispute.game.game_log import (
+    GAME,
+    Opened,
+    Seen,
+    case_of,
+    games,
+    program_of,
+    read_game,
+)
 from core.dispute.play.loop import Move, Party, Played
 from core.dispute.trace.layout import Place
-from core.protocol import wire
+from core.dispute.trace.program import Program
+from core.protocol import commit, wire
 from core.protocol.errors import HeadraceError
 from core.protocol.signing import DigestSigner
+from core.protocol.types import LayerRange
 from core.runtime.clock import Clock
 from core.runtime.logs import get_logger
 from core.runtime.sharing import SharedLook
@@ -42,13 +52,14 @@ OFFER_S = 10.0
 STATE_EVERY_S = 0.25
 UNAUTHORISED, NOT_NOW, NOT_SHOWN = "E-PEER-AUTH", "E-GAME-NOT-NOW", "E-GAME-HASHES"
 TraceHook = Callable[["TraceModel"], "TraceModel"]
-_SIDES: tuple[wire.Side, ...] = ("in", "out", "states")
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class KeptRows:
-    """All rows of one request that this stage signed for, and the bytes of one row each."""
+    """Rows of one request that this stage signed for, at both ends of some of its layers: all of
+    them, or one span. And the bytes of one row each.
+    """
 
     inputs: bytes
     outputs: bytes
@@ -260,8 +271,9 @@ class _AccusedGame(Party):
         assert seen.claim is not None and seen.receipt is not None
         folder, hook = self._defence.model_dir, self._defence.trace_hook
         case = await case_of(self._chain, self._opened, seen.claim)
-        order, plan = seen.receipt["orderHash"], seen.receipt["planHash"]
-        kept = self._rows(order, plan, seen.claim.leaf.request_index)
+        layers = LayerRange(seen.claim.layer_from, seen.claim.layer_to)
+        sides = _sides(seen.receipt, layers, case.program)
+        kept = self._rows(seen.receipt, seen.claim.leaf.request_index, sides)
 
         def build() -> Accused:
             ours = program_like(folder, case.program)
@@ -283,21 +295,30 @@ class _AccusedGame(Party):
         from core.dispute.trace.sources import cut_rows
 
         assert seen.asked is not None
-        receipt, leaf = seen.asked["receipt"], seen.asked["rows"]["leaf"]
-        kept = self._rows(receipt["orderHash"], receipt["planHash"], leaf["requestIndex"])
-        return ShardSources.over(
+        receipt, asked = seen.asked["receipt"], seen.asked["rows"]
+        request = asked["leaf"]["requestIndex"]
+        layers = LayerRange(asked["layerFrom"], asked["layerTo"])
+        program = await program_of(self._chain, self._opened)
+        kept = self._rows(receipt, request, _sides(receipt, layers, program))
+        job = receipt["orderHash"], receipt["planHash"]
+        leaf = self._defence.store.leaves(*job, request)[request]
+        sources = ShardSources.over(
             TraceModel.open(self._defence.model_dir),
             cut_rows(kept.inputs, kept.in_bytes),
             cut_rows(kept.outputs, kept.out_bytes),
             cut_rows(kept.states, kept.state_bytes) if kept.states else (),
         )
+        return replace(sources, inner=b"".join(map(commit.unhex, leaf.inner)))
 
-    def _rows(self, order: str, plan: str, request: int) -> KeptRows:
+    def _rows(
+        self, receipt: Mapping[str, Any], request: int, sides: Sequence[wire.Side]
+    ) -> KeptRows:
+        order, plan = receipt["orderHash"], receipt["planHash"]
         found, widths = [], []
-        for side in _SIDES:
-            first = self._defence.store.rows(order, plan, request, side, 0, 1)
-            if first is None and side == "states":
-                first = b"", 0, 0  # this stage was not the last one
+        for side in sides:
+            first = self._defence.store.rows(order, plan, request, side, 0, 1) if side else None
+            if first is None and side in ("", "states"):
+                first = b"", 0, 0  # these layers are not the last ones
             if first is None:
                 raise HeadraceError(
                     f"the rows of request {request} are not here",
@@ -307,3 +328,23 @@ class _AccusedGame(Party):
             found.append(rows[0] if rows else b"")
             widths.append(first[1])
         return KeptRows(*found, *widths)
+
+
+def _sides(
+    receipt: Mapping[str, Any], layers: LayerRange, program: Program
+) -> tuple[wire.Side, wire.Side, wire.Side]:
+    """Where the rows of these layers of an accused receipt are kept: entered, left, and states.
+
+    Raises HeadraceError for layers that are neither all of the stage's nor one of its spans.
+    """
+    own = LayerRange(receipt["layerFrom"], receipt["layerTo"])
+    spans = own.spans(program.span_layers)
+    if layers == own:
+        return "in", "out", "states"
+    if layers not in spans:
+        raise HeadraceError(f"layers {layers} are no span of ours", why=f"we signed for {own}")
+    number, last = spans.index(layers), len(spans) - 1
+    entered = wire.inner_side(number - 1) if number else "in"
+    if number < last:
+        return entered, wire.inner_side(number), ""
+    return entered, "out", "states"

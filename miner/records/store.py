@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from core.protocol import commit, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 #: Columns of a job that are kept as they are.
 _PLAIN_COLUMNS = (
     "stage",
@@ -79,6 +79,8 @@ CREATE TABLE acks (
 _STATES = "ALTER TABLE leaves ADD COLUMN states_root TEXT NOT NULL DEFAULT ''"
 #: Since version 4: what a last stage said of the whole answer, at a first stage.
 _ANSWERS = f"ALTER TABLE leaves ADD COLUMN answer_root TEXT NOT NULL DEFAULT '{t.ZERO_HASH}'"
+#: Since version 6: the roots at the boundaries inside the stage, with a blank between two.
+_INNER = "ALTER TABLE leaves ADD COLUMN inner_roots TEXT NOT NULL DEFAULT ''"
 
 #: Since version 5: words of the stage before, in place of its checkpoints.
 _WORDS = """
@@ -133,8 +135,8 @@ class BoundaryRows:
 
 
 @dataclass(frozen=True)
-class States:
-    """A last stage's state rows of one request, and their root."""
+class Rooted:
+    """Rows of one request that one holder has, with their root: state rows, or rows inside."""
 
     root: bytes
     rows: BoundaryRows
@@ -144,12 +146,14 @@ class States:
 class FinishedLeaf:
     """One finished request; `states_root` is "" but at a last stage.
 
-    `answer_root` is what a first stage holds of the last one's word, else zero.
+    `answer_root` is what a first stage holds of the last one's word, else zero. `inner` are the
+    roots at the boundaries inside the stage.
     """
 
     leaf: t.RequestLeaf
     states_root: str
     answer_root: str
+    inner: list[str] = field(default_factory=list)
 
 
 class MinerStore:
@@ -192,8 +196,10 @@ class MinerStore:
                     db.execute(_STATES)
                 if version < 4:
                     db.execute(_ANSWERS)
-                db.execute("DROP TABLE IF EXISTS checkpoints")
-                db.execute(_WORDS)
+                if version < 5:
+                    db.execute("DROP TABLE IF EXISTS checkpoints")
+                    db.execute(_WORDS)
+                db.execute(_INNER)
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -360,12 +366,14 @@ class MinerStore:
         leaf: t.RequestLeaf,
         rows_in: BoundaryRows,
         rows_out: BoundaryRows,
-        states: States | None = None,
+        states: Rooted | None = None,
         answer_root: str = t.ZERO_HASH,
+        inner: Sequence[Rooted] = (),
     ) -> None:
         """Write down one finished request, before anything is signed over it.
 
-        A last stage's with its `states`, a first stage's with the `answer_root` it was told.
+        A last stage's with its `states`, a first stage's with the `answer_root` it was told, one
+        with boundaries inside it with these.
         Writing the same leaf again changes nothing. Raises CheckFailed, and changes nothing, when
         another leaf of this request is on record: signing both would be equivocation.
         """
@@ -384,10 +392,12 @@ class MinerStore:
                 return
             key = (order_hash, plan_hash, leaf.request_index)
             root = commit.to_hex(states.root) if states else ""
-            row = (*key, _pack(leaf), root, answer_root)
-            db.execute("INSERT INTO leaves VALUES (?, ?, ?, ?, ?, ?)", row)
+            roots = " ".join(commit.to_hex(one.root) for one in inner)
+            row = (*key, _pack(leaf), root, answer_root, roots)
+            db.execute("INSERT INTO leaves VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             sides = [("in", rows_in), ("out", rows_out)]
             sides += [("states", states.rows)] if states else []
+            sides += [(wire.inner_side(i), one.rows) for i, one in enumerate(inner)]
             for side, rows in sides:
                 db.execute(
                     "INSERT OR REPLACE INTO boundary_rows VALUES (?, ?, ?, ?, ?, ?)",
@@ -400,10 +410,13 @@ class MinerStore:
         """Finished requests of a job by index, ascending; only this one, if it is finished."""
         return {
             int(index): FinishedLeaf(
-                msgspec.msgpack.decode(leaf, type=t.RequestLeaf), str(root), str(answer)
+                msgspec.msgpack.decode(leaf, type=t.RequestLeaf),
+                str(root),
+                str(answer),
+                inner.split(),
             )
-            for index, leaf, root, answer in self._rows(
-                "SELECT request, leaf, states_root, answer_root FROM leaves"
+            for index, leaf, root, answer, inner in self._rows(
+                "SELECT request, leaf, states_root, answer_root, inner_roots FROM leaves"
                 " WHERE order_hash = ? AND plan_hash = ?"
                 + (" ORDER BY request" if request is None else " AND request = ?"),
                 order_hash,

@@ -93,7 +93,7 @@ def answer(store: MinerStore, job: StoredJob, ask: Fetch) -> Answer:
 def _beside(ask: wire.FetchRows, store: MinerStore, job: StoredJob) -> str | None:
     """What a last stage signed beside these rows: the root of its state rows, or of its tokens."""
     place = job.order_hash, job.plan_hash
-    if ask.side == "in" or not job.is_last:
+    if ask.side not in ("out", "states") or not job.is_last:
         return None
     if ask.side == "out":
         return store.leaves(*place, ask.request)[ask.request].states_root

@@ -92,6 +92,7 @@ class LoadedShard:
     kv_tokens: int  # positions of all requests that fit beside the weights
     tokenizer: Callable[[], Tokenizer] | None = None  # slow at the first call; stop strings need it
     root_of: Callable[[t.LayerRange], str] | None = None  # of a part; None: it serves no parts
+    span_layers: int = 0  # between two boundaries that a stage signs; 0: all of its layers
 
     def can_run(self, layers: t.LayerRange) -> bool:
         """Whether requests may run these layers here, all or a part of the shard's."""

@@ -15,7 +15,7 @@ from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed
 from core.protocol.receipts import receipt_over, word_of
-from miner.records.store import BoundaryRows, MinerStore, States, StoredJob
+from miner.records.store import BoundaryRows, MinerStore, Rooted, StoredJob
 
 T = TypeVar("T")
 #: Different sets of one job's requests that are signed for; an honest job needs one or two.
@@ -55,14 +55,16 @@ class ReceiptBook:
         signature = signing.sign(self.signer, self.domain, acceptance)
         return t.SignedAcceptance(acceptance=acceptance, signature=signature)
 
-    def word(self, job: StoredJob, leaf: t.RequestLeaf, answer_root: str) -> t.SignedWord:
-        """Our word of a request that is written down with this leaf and answer.
+    def word(
+        self, job: StoredJob, leaf: t.RequestLeaf, answer_root: str, inner: Sequence[str] = ()
+    ) -> t.SignedWord:
+        """Our word of a request that is written down with this leaf, answer and roots inside.
 
         Raises CheckFailed unless the chain had the job with this plan.
         """
         _require_match(job)
         word = word_of(job.order_hash, job.plan_hash, job.stage, leaf, answer_root)
-        return t.SignedWord(word, signing.sign(self.signer, self.domain, word))
+        return t.SignedWord(word, signing.sign(self.signer, self.domain, word), list(inner))
 
     async def finish(
         self,
@@ -70,16 +72,18 @@ class ReceiptBook:
         leaf: t.RequestLeaf,
         rows_in: BoundaryRows,
         rows_out: BoundaryRows,
-        states: States | None = None,
+        states: Rooted | None = None,
         answer_root: str = t.ZERO_HASH,
+        inner: Sequence[Rooted] = (),
     ) -> None:
         """Write down a finished request, at a last stage with its `states`, at a first stage with
-        the last one's word, before anything is signed over it.
+        the last one's word, with what is inside the stage, before anything is signed over it.
 
         Raises CheckFailed if a different result of it was written down before.
         """
         place = job.order_hash, job.plan_hash
-        await self.disk(self.store.put_leaf, *place, leaf, rows_in, rows_out, states, answer_root)
+        beside = states, answer_root, inner
+        await self.disk(self.store.put_leaf, *place, leaf, rows_in, rows_out, *beside)
 
     async def sign_over(self, job: StoredJob, requests: Sequence[int]) -> t.SignedReceipt:
         """One receipt over these requests.
@@ -135,6 +139,7 @@ class ReceiptBook:
             leaves=leaves,
             states=[known[index].states_root for index in wanted] if job.is_last else [],
             answers=answers,
+            inner=[known[index].inner for index in wanted] if known[wanted[0]].inner else [],
         )
         self.store.put_receipt(signed)
         return signed

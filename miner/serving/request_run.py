@@ -24,13 +24,13 @@ from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, HeadraceError, MalformedMessage, PeerUnreachable
 from core.protocol.ids import Kind, short
-from core.protocol.receipts import word_of
+from core.protocol.receipts import is_inner_root, word_of
 from core.runtime import tracing
 from core.runtime.logs import get_logger
 from miner.compute.compute import Compute, Key, RequestSpec
 from miner.compute.pace import TRACE_NUMBERS
 from miner.compute.stepper import DrawnToken
-from miner.records.store import BoundaryRows, States, StoredJob
+from miner.records.store import BoundaryRows, Rooted, StoredJob
 from miner.serving import bf16_rows, request_state
 from miner.serving.committed_rows import RootedRows
 from miner.serving.outbox import Outbox
@@ -66,6 +66,8 @@ class RunContext:
     tokenizer: Callable[[], Tokenizer] | None = None
     #: Whether a first stage guesses ahead.
     guesses: bool = True
+    #: Layers between two boundaries that a stage signs; 0: all of its layers.
+    span_layers: int = 0
 
     def ending(self, sampling: t.SamplingParams, prompt: Sequence[int]) -> AnswerEnding:
         """Where an answer ends. CheckFailed for stop strings where there is no tokenizer."""
@@ -138,6 +140,9 @@ class RequestRun:
         self._out = RootedRows(4 if request.is_last else self._row_bytes)
         #: Of a last stage: what its last layer gave where it drew, a row for each token of `_out`.
         self._states = RootedRows(self._row_bytes)
+        #: What every position gave at each boundary inside this stage.
+        spans = job.place.layers.spans(context.span_layers)
+        self._inner = [RootedRows(self._row_bytes) for _ in spans[1:]]
         #: Rows at most and the group before are known with the first message that says them.
         self._spec = RequestSpec(
             self.key, ring=job.plan_hash, layers=job.place.layers, owner=job.order.requester
@@ -443,14 +448,20 @@ class RequestRun:
         # What came to that stage is its own affair.
         in_root = t.ZERO_HASH if word is None else word.word.in_root
         answer_root = t.ZERO_HASH if word is None or stage else word.word.answer_root
-        leaf = t.RequestLeaf(self.index, in_root, came, *tokens)
+        inner_root = t.ZERO_HASH if word is None else word.word.inner_root
+        leaf = t.RequestLeaf(self.index, in_root, came, *tokens, inner_root)
+        spans = self.job.plan[stage].layers.spans(self._context.span_layers)
         said = word_of(self.job.order_hash, self.job.plan_hash, stage, leaf, answer_root)
         if (
             word is None
             or word.word != said
+            or not is_inner_root(word.inner, said.inner_root, spans)
             or not signing.is_signed_by(self._context.book.domain, said, word.signature, by)
         ):
-            given = "none came" if word is None else f"it is of rows with root {word.word.out_root}"
+            given = "none came"
+            if word is not None:
+                given = f"it is of rows with root {word.word.out_root}"
+                given += f" and {len(word.inner)} of {len(spans) - 1} roots inside it"
             what = f"the word of stage {stage} does not fit"
             why = f"{given}, those that arrived have {came}"
             raise _BrokenWord(PeerUnreachable(what, why), by)
@@ -578,6 +589,7 @@ class RequestRun:
     async def _step(self, item: _Feed) -> None:
         assert self._wires.to_next is not None, "only the last stage has no next one"
         await self._wires.to_next.wait_for_room()
+        inside: list[bytes] = []
         out = await self._context.compute.rows(
             self._spec,
             item.data,
@@ -585,9 +597,11 @@ class RequestRun:
             trace=item.trace,
             as_decodes=self._as_decodes(item.first_row, item.rows, item.guessed),
             guessed=item.guessed,
+            inside=inside,
         )
         if self.request.is_late:
             return
+        self._keep_inner(item.first_row, inside)
         self._trace = item.trace
         if item.first_row < len(self._out):  # guesses that are void
             self._out.cut(item.first_row)
@@ -648,13 +662,16 @@ class RequestRun:
         prompt_tokens = self.request.prompt_tokens
         if item.first_row < prompt_tokens < end or (item.rows > 1 and end > prompt_tokens):
             raise CheckFailed("activations are refused", "a frame reaches past the prompt's end")
+        inside: list[bytes] = []
         if end < prompt_tokens:
             await self._context.compute.feed(
                 self._spec,
                 item.data,
                 first=item.first_row,
                 as_decodes=self._as_decodes(item.first_row, item.rows),
+                inside=inside,
             )
+            self._keep_inner(item.first_row, inside)
             self._done_rows = end
             return
         assert self._sampler is not None, "a submitted request has a sampler at the last stage"
@@ -665,9 +682,11 @@ class RequestRun:
             first=item.first_row,
             trace=item.trace,
             as_decodes=self._as_decodes(item.first_row, item.rows),
+            inside=inside,
         )
         if self.request.is_late:
             return
+        self._keep_inner(item.first_row, inside)
         self._done_rows = end
         if self._span is not None and self._sampling_span is None:
             self._sampling_span = tracing.begin("sampling", self._span)
@@ -679,6 +698,7 @@ class RequestRun:
         guesses = self._guesser.guess(item.guessed)
         if item.rows != item.guessed + 1 or len(guesses) != item.guessed:
             raise CheckFailed("activations are refused", "nothing can have been guessed here")
+        inside: list[bytes] = []
         draws = await self._context.compute.tokens(
             self._spec,
             item.data,
@@ -687,9 +707,11 @@ class RequestRun:
             first=item.first_row,
             trace=item.trace,
             as_decodes=self._as_decodes(item.first_row, item.rows, item.guessed),
+            inside=inside,
         )
         if self.request.is_late:
             return
+        self._keep_inner(item.first_row, inside)
         self._done_rows = item.first_row + item.rows
         for number, drawn in enumerate(draws):
             if number and not self.request.is_first:
@@ -698,6 +720,13 @@ class RequestRun:
             if self.request.finish:
                 break
         self.request = request_state.guesses_end(self.request)
+
+    def _keep_inner(self, first_row: int, inside: Sequence[bytes]) -> None:
+        """Rows from this one on, at each boundary inside; what was there before is void."""
+        for kept, rows in zip(self._inner, inside, strict=True):
+            if first_row < len(kept):
+                kept.cut(first_row)
+            kept.append(rows)
 
     async def _take_drawn(self, drawn: DrawnToken, trace: list[int]) -> None:
         """The next token is drawn."""
@@ -761,10 +790,12 @@ class RequestRun:
         self._wires.to_client(wire.Receipt(signed=signed))
         self._leave(request_state.end(self.request, item.tokens_in, item.tokens_out))
 
-    async def _write_down(self, tokens_in: int, tokens_out: int) -> tuple[t.RequestLeaf, str]:
+    async def _write_down(
+        self, tokens_in: int, tokens_out: int
+    ) -> tuple[t.RequestLeaf, str, list[str]]:
         """What is signed of this request with these tokens; rows beyond them are left out.
 
-        Returns the leaf, and of a first stage the root of the answer; else that is zero.
+        Returns the leaf, of a first stage the root of the answer, else zero, and the roots inside.
 
         Raises CheckFailed where it was written down otherwise before.
 
@@ -775,7 +806,7 @@ class RequestRun:
         rows_out = tokens_out if last else rows_in
         out_root, states = self._out.root(rows_out), None
         if last:
-            states = States(self._states.root(tokens_out), _boundary(self._states, tokens_out))
+            states = Rooted(self._states.root(tokens_out), _boundary(self._states, tokens_out))
             out_root = commit.answer_root(out_root, states.root)
         answer_root, answered = self._answer
         if not self.request.is_first:
@@ -790,6 +821,7 @@ class RequestRun:
             out_root=commit.to_hex(out_root),
             tokens_in=tokens_in,
             tokens_out=tokens_out,
+            inner_root=commit.to_hex(commit.inner_root([r.root(rows_in) for r in self._inner])),
         )
         book = self._context.book
         if self._word is not None:
@@ -801,9 +833,10 @@ class RequestRun:
             _boundary(self._out, rows_out),
             states,
             answer_root,
+            [Rooted(r.root(rows_in), _boundary(r, rows_in)) for r in self._inner],
         )
         self.counts = (tokens_in, tokens_out)
-        return leaf, answer_root
+        return leaf, answer_root, [commit.to_hex(r.root(rows_in)) for r in self._inner]
 
     # --- going on with what another order began ---
 
@@ -834,6 +867,7 @@ class RequestRun:
             self._in = old._in.prefix(rows)
             if not self.request.is_last:
                 self._out = old._out.prefix(rows)
+            self._inner = [inner.prefix(rows) for inner in old._inner]
             self._done_rows, old._is_taken = rows, True
             self._context.count("requests_carried_over")
         self._inbox.put_nowait(_TakeOver(old.key if old is not None and rows else None, rows))
@@ -864,6 +898,8 @@ class RequestRun:
             self.key, self.key, first_row, ring=self.job.plan_hash
         )
         self._done_rows = first_row
+        for inner in self._inner:
+            inner.cut(first_row)
         if not self.request.is_last:
             self._out.cut(first_row)
             if self._sent_rows > first_row:

@@ -158,6 +158,7 @@ class StageService:
                 monotonic=self._monotonic,
                 tokenizer=serving.tokenizer,
                 guesses=self._guesses,
+                span_layers=serving.span_layers,
             )
 
     async def handle(self, channel: Channel, frame: wire.Frame) -> Answer:

@@ -10,6 +10,7 @@ from client.jobs.failover import Ongoing, go_on
 from client.jobs.job_run import JobRun
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Logprobs, PipelineOutcome, PipelinePatience, RequestState
+from client.pipeline.verify import RegisteredShards
 from core.engine.sampling.stops import AnswerEnding
 from core.protocol import wire
 from core.protocol.errors import CheckFailed, PeerUnreachable
@@ -24,7 +25,7 @@ async def run(stages: Stages, eos_ids: set[int]) -> PipelineOutcome:
         stages.match(batch),
         batch,
         StreamIdentity(REQUESTER, DOMAIN),
-        shard_root_of,
+        RegisteredShards(shard_root_of),
         on_token=lambda index, step, token: None,
         on_finish=lambda index, state: None,
         limits=PipelinePatience(silence_s=10.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from client.jobs.batch import BatchResult
-from client.pipeline.verify import Bought, RequestAnswer, check_part
+from client.pipeline.verify import Bought, RegisteredShards, RequestAnswer, check_part
 from core.engine.weights.weights import weight_roots
 from core.money import pricing
 from core.protocol import commit
@@ -70,7 +70,7 @@ def check_receipts(town: Town, dead: set[str] | None = None) -> None:
                 DOMAIN,
                 match.signed.order,
                 match.plan,
-                lambda a, b: commit.to_hex(weights.shard_root(a, b)),
+                RegisteredShards(lambda a, b: commit.to_hex(weights.shard_root(a, b))),
             )
             answer = RequestAnswer(prompt, tokens)
             check_part(receipts, bought, stored.request_index, answer)  # type: ignore[arg-type]

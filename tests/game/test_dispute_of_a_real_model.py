@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.audit.programs import local_program, registered_program
+from client.audit.programs import local_program
 from client.commands.judge import move_dispute
 from client.commands.wallet import credit
 from client.context import Context
@@ -27,6 +27,7 @@ from core.dispute.play.program import ModelProgram
 from core.dispute.trace.families import SIGMA
 from core.dispute.trace.layout import Place
 from core.dispute.trace.sources import CommittedRows
+from core.models.programs import registered_program
 from core.protocol import commit, ids
 from core.protocol.errors import UsageError
 from core.protocol.types import SamplingParams

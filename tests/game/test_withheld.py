@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from core.dispute.trace.judge import Case
 from core.dispute.trace.layout import Place
 from core.protocol import commit, wire
 from core.protocol.errors import RowsWithheld
-from core.protocol.types import RequestLeaf, SignedReceipt, StageReceipt
+from core.protocol.types import LayerRange, RequestLeaf, SignedReceipt, StageReceipt
 from devnet.faults import corrupt_layer
 from miner.defence.defence import Defence
 from miner.records.store import BoundaryRows as KeptRows
@@ -49,7 +50,14 @@ class Holders(EvidenceCollector):
     def __init__(self, work: Work, *withheld: wire.Side) -> None:
         self.case, self._work, self._withheld = work.job, work, withheld
 
-    async def rows(self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int) -> bytes:
+    async def inner(self, stage: int, leaf: RequestLeaf, spans: Sequence[LayerRange]) -> list[str]:
+        if "inner" in self._withheld:
+            raise RowsWithheld("roots are missing", "nobody shows them", stage=stage)
+        return self._work.receipts[stage].inner[leaf.request_index]
+
+    async def rows(
+        self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int, *, root: str = ""
+    ) -> bytes:
         if side in self._withheld:
             raise RowsWithheld("rows are missing", "both holders are silent", stage=stage)
         return self._work.rows[stage, side, leaf.request_index]
@@ -280,7 +288,7 @@ def test_questions_name_different_parts_of_the_missing_side_alone() -> None:
         started_at=0,
         signed_at=1,
     )
-    doubted = Doubted(SignedReceipt(receipt, "0x", [leaf]), program, leaf)
+    doubted = Doubted(SignedReceipt(receipt, "0x", [leaf]), program, leaf, LayerRange(0, 1))
     for seed in range(50):
         spots = doubted.spots([Boundary.OUT], random.Random(seed))
         assert len(set(spots)) == len(spots) <= 6

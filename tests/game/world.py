@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,14 @@ import httpx2
 from client.audit.evidence import AuditCase as Job
 from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from core.chain.rpc import RpcChain
+from core.dispute.trace import families
 from core.keys.signer import Signer
 from core.models.publication import program_to_publish, publication_of
-from core.protocol import commit, signing
+from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.receipts import receipt_over
 from devnet.deploy import USD, Parameters, deploy, register_model
-from miner.records.store import BoundaryRows, MinerStore, States
+from miner.records.store import BoundaryRows, MinerStore, Rooted
 from tests.conftest import CHAIN_ID
 
 if TYPE_CHECKING:
@@ -106,12 +108,13 @@ class World:
         bend: Bend = lambda stage, request, row, x: x,
         swap: Swap = lambda request, step, token: token,
         sign: Bend = lambda stage, request, row, x: x,
+        inside: Bend = lambda stage, request, row, x: x,
         served: Sequence[Prompt] = (),
     ) -> Work:
         """A job matched on chain, done by three stages and delivered.
 
-        `sign` makes what a stage signs of what it sends; `served` prompts are computed instead of
-        those ordered.
+        `sign` makes what a stage signs of what it sends, `inside` of what is at the boundaries
+        inside it; `served` prompts are computed instead of those ordered.
         """
         self.nonces += 1
         chain, batch = self.chain, PromptBatch.of(list(prompts))
@@ -144,7 +147,7 @@ class World:
             list(plan),
         )
         work = Work(self, job, batch, served or batch.prompts)
-        work.run(spoil, bend, swap, sign)
+        work.run(spoil, bend, swap, sign, inside)
         await work.deliver(now)
         return work
 
@@ -159,6 +162,15 @@ class Work:
     served: Sequence[Prompt]
     rows: dict[tuple[int, str, int], bytes] = field(default_factory=dict)
     receipts: list[t.SignedReceipt] = field(default_factory=list)
+
+    def inside(self, stage: int) -> list[t.LayerRange]:
+        """The spans of a stage before each of which it signs a boundary inside it."""
+        return self.job.plan[stage].layers.spans(families.SPAN_LAYERS)[1:]
+
+    def inner_roots(self, stage: int, request: int) -> list[bytes]:
+        names = [wire.inner_side(number) for number in range(len(self.inside(stage)))]
+        hidden = 4 * spec_of(self.world.model_dir).hidden
+        return [commit.rows_root(self.rows[stage, name, request], hidden) for name in names]
 
     def sides(self, stage: int) -> tuple[str, ...]:
         """Which rows a stage keeps."""
@@ -178,19 +190,21 @@ class Work:
         out_root = roots[1] if len(roots) == 2 else commit.answer_root(*roots[1:])
         last = len(self.job.plan) - 1
         counts = len(self.served[request].ids), len(self.rows[last, "out", request]) // 4
-        return t.RequestLeaf(request, commit.to_hex(roots[0]), commit.to_hex(out_root), *counts)
+        inner = commit.to_hex(commit.inner_root(self.inner_roots(stage, request)))
+        ends = commit.to_hex(roots[0]), commit.to_hex(out_root)
+        return t.RequestLeaf(request, *ends, *counts, inner)
 
     def states_root(self, stage: int, request: int) -> bytes:
         return commit.rows_root(self.rows[stage, "states", request], self.width(stage, "states"))
 
-    def run(self, spoil: Spoil, bend: Bend, swap: Swap, sign: Bend) -> None:
+    def run(self, spoil: Spoil, bend: Bend, swap: Swap, sign: Bend, inside: Bend) -> None:
         from core.engine.weights.load_shard import load_shard
 
         shards = [load_shard(self.world.model_dir, stage.layers) for stage in self.job.plan]
         for stage, shard in enumerate(shards):
             spoil(stage, shard)
         for request, prompt in enumerate(self.served):
-            self._run_request(shards, request, prompt, bend, swap, sign)
+            self._run_request(shards, request, prompt, bend, swap, sign, inside)
 
     def _run_request(
         self,
@@ -200,6 +214,7 @@ class Work:
         bend: Bend,
         swap: Swap,
         sign: Bend,
+        inside: Bend,
     ) -> None:
         import torch
 
@@ -215,8 +230,18 @@ class Work:
             rows[0] += commit.token_bytes(fed)
             x = torch.tensor(fed)
             for stage, shard in enumerate(shards):
-                with output_of(shard.decoder_layers[-1]) as left:
+                starts = [span.start - shard.layers.start for span in self.inside(stage)]
+                with ExitStack() as stack:
+                    inner = [
+                        stack.enter_context(output_of(shard.decoder_layers[start - 1]))
+                        for start in starts
+                    ]
+                    left = stack.enter_context(output_of(shard.decoder_layers[-1]))
                     x = shard.forward(x, caches[stage])
+                for number, (rows_inside,) in enumerate(inner):
+                    place = stage, wire.inner_side(number), request
+                    made = as_rows(inside(stage, request, first, rows_inside.reshape(len(fed), -1)))
+                    self.rows[place] = self.rows.get(place, b"") + made
                 if shard.is_last:
                     state = left[0].reshape(len(fed), -1)[-1:]
                     states += as_rows(sign(stage, request, first + len(fed) - 1, state))
@@ -259,7 +284,13 @@ class Work:
             signature = signing.sign(self.world.operators[stage], chain.domain, receipt)
             requests = range(len(leaves)) if len(self.sides(stage)) == 3 else ()
             states = [commit.to_hex(self.states_root(stage, request)) for request in requests]
-            self.receipts.append(t.SignedReceipt(receipt, signature, leaves, states, answers))
+            inner = [
+                list(map(commit.to_hex, self.inner_roots(stage, leaf.request_index)))
+                for leaf in leaves
+            ]
+            inner = inner if self.inside(stage) else []
+            made = t.SignedReceipt(receipt, signature, leaves, states, answers, inner)
+            self.receipts.append(made)
         await chain.transact(
             self.world.requester,
             "TaskRegistry",
@@ -277,8 +308,13 @@ class Work:
                 BoundaryRows(self.width(stage, side), self.rows[stage, side, request])
                 for side in self.sides(stage)
             ]
-            states = States(self.states_root(stage, request), sides[2]) if sides[2:] else None
+            states = Rooted(self.states_root(stage, request), sides[2]) if sides[2:] else None
             leaf = self.leaf(stage, request)
             place = self.job.order_hash, self.job.plan_hash
-            store.put_leaf(*place, leaf, sides[0], sides[1], states)
+            inner = [
+                Rooted(root, BoundaryRows(4 * spec_of(self.world.model_dir).hidden, rows))
+                for number, root in enumerate(self.inner_roots(stage, request))
+                for rows in (self.rows[stage, wire.inner_side(number), request],)
+            ]
+            store.put_leaf(*place, leaf, sides[0], sides[1], states, inner=inner)
         return store

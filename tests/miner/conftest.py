@@ -25,6 +25,8 @@ def chain() -> FakeChain:
 
 
 Start = Callable[..., Awaitable[list[Machine]]]
+#: A stage of two layers signs the boundary between them.
+SPAN_LAYERS = 1
 
 
 @pytest.fixture
@@ -35,6 +37,7 @@ async def start(tmp_path: Path, model_dir: Path, chain: FakeChain) -> AsyncItera
     async def run(*cuts: tuple[int, int], **options: object) -> list[Machine]:
         for number, (a, b) in enumerate(cuts):
             machine = Machine(key(100 + number), tmp_path, model_dir, chain)
+            machine.span_layers = SPAN_LAYERS
             await machine.start(LayerRange(a, b), **options)
             running.append(machine)
         return running

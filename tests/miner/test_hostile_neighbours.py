@@ -81,9 +81,14 @@ class Puppet:
         return msgspec.structs.replace(message, **changes)
 
     def end(self, requester: Requester, **changes: Any) -> wire.FinishRequest:
-        """The end of request 0, with the word of it; `changes` are to that word."""
+        """The end of request 0, with the word of it; `changes` are to that word.
+
+        There is one boundary inside, of which nobody sees more than the root.
+        """
         root = commit.to_hex(commit.rows_root(self.rows, 4 * self.shard.hidden))
-        leaf = t.RequestLeaf(0, "0x" + "11" * 32, root, len(PROMPT), len(self.tokens))
+        inner_root = commit.to_hex(commit.inner_root([commit.unhex(INSIDE)]))
+        counts = len(PROMPT), len(self.tokens)
+        leaf = t.RequestLeaf(0, "0x" + "11" * 32, root, *counts, inner_root)
         word = word_of(requester.order_hash, requester.plan_hash, 0, leaf)
         word = msgspec.structs.replace(word, **changes)
         return wire.FinishRequest(
@@ -91,11 +96,12 @@ class Puppet:
             request=0,
             tokens_in=len(PROMPT),
             tokens_out=len(self.tokens),
-            word=t.SignedWord(word, signing.sign(self.signer, DOMAIN, word)),
+            word=t.SignedWord(word, signing.sign(self.signer, DOMAIN, word), [INSIDE]),
         )
 
 
 Scene = tuple[Puppet, Requester]
+INSIDE = "0x" + "55" * 32
 
 
 @pytest.fixture
@@ -281,10 +287,17 @@ SPOILT_WORDS: dict[str, dict[str, Any]] = {
     "another order": {"order_hash": "0x" + "77" * 32},
     "another plan": {"plan_hash": "0x" + "77" * 32},
     "other counts": {"tokens_out": 3},
+    "nothing inside": {"inner_root": t.ZERO_HASH},
+    "something else inside": {"inner_root": "0x" + "77" * 32},
+}
+SPOILT_INSIDES: dict[str, list[str]] = {
+    "no roots inside": [],
+    "other roots inside": ["0x" + "77" * 32],
+    "more roots inside": [INSIDE, INSIDE],
 }
 
 
-@pytest.mark.parametrize("how", ["withheld", "another's", *SPOILT_WORDS])
+@pytest.mark.parametrize("how", ["withheld", "another's", *SPOILT_WORDS, *SPOILT_INSIDES])
 async def test_a_word_that_does_not_fit_leaves_what_was_done_to_be_paid(
     scene: Scene, how: str
 ) -> None:
@@ -298,7 +311,10 @@ async def test_a_word_that_does_not_fit_leaves_what_was_done_to_be_paid(
     if how == "another's":
         assert end.word is not None
         forged = signing.sign(key(91), DOMAIN, end.word.word)
-        end = msgspec.structs.replace(end, word=t.SignedWord(end.word.word, forged))
+        end = msgspec.structs.replace(end, word=t.SignedWord(end.word.word, forged, [INSIDE]))
+    if how in SPOILT_INSIDES:
+        word = msgspec.structs.replace(end.word, inner=SPOILT_INSIDES[how])
+        end = msgspec.structs.replace(end, word=word)
     await puppet.channel.send(end)
     await requester.until(lambda: bool(requester.failures))
     assert [failed.lost for failed in requester.failures] == [puppet.signer.address]

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from client.pipeline.verify import Bought, RequestAnswer, check_answers, check_pipeline
+from client.pipeline.verify import (
+    Bought,
+    RegisteredShards,
+    RequestAnswer,
+    check_answers,
+    check_pipeline,
+)
 from core.dispute.judging.numerics import reexecute, whitened_relative_l2
 from core.engine.weights.load_shard import load_shard
 from core.engine.weights.weights import weight_roots
@@ -23,7 +29,7 @@ from core.runtime.network.channel import Peers, StreamIdentity, connect
 from devnet.models.tiny_models import write_tiny_model
 from miner.chain.onchain import JobNews
 from miner.serving.request_state import RequestPhase
-from tests.miner.conftest import Start
+from tests.miner.conftest import SPAN_LAYERS, Start
 from tests.town.chain import FakeChain
 from tests.town.machines import Machine, greedy, reference
 from tests.town.orders import DOMAIN, NOW_S, key
@@ -44,7 +50,7 @@ def check_receipts(model_dir: Path, requester: Requester, indices: list[int]) ->
         DOMAIN,
         requester.signed.order,
         requester.plan,
-        lambda a, b: commit.to_hex(weights.shard_root(a, b)),
+        RegisteredShards(lambda a, b: commit.to_hex(weights.shard_root(a, b)), SPAN_LAYERS),
     )
     for index in indices:
         receipts = [requester.receipts[index][s] for s in range(len(requester.machines))]
@@ -163,6 +169,40 @@ async def test_rows_behind_a_receipt_are_kept_and_open_its_roots(
     )
     assert isinstance(opened.message, wire.Opening)
     assert bytes(opened.payload) == commit.token_bytes(PROMPTS[0])
+    await requester.close()
+
+
+async def test_rows_inside_a_stage_are_kept_and_are_what_a_shallower_one_sends(
+    start: Start, chain: FakeChain, model_dir: Path
+) -> None:
+    """Of a stage of four layers with three boundaries inside, which draws, and shares prompts."""
+    (machine,) = await start((0, 4))
+    requester = requester_of(chain, [machine])
+    long = list(range(60, 200))
+    requester.order([(long, greedy(6)), (long, greedy(6)), (PROMPTS[0], greedy(20))])
+    await requester.run_all(MATCHER)
+    check_receipts(model_dir, requester, [0, 1, 2])
+    hidden = machine.shard.hidden
+    for index, prompt in enumerate(requester.batch.prompts):
+        (signed,) = requester.receipts[index].values()
+        fed = torch.tensor([*prompt.ids, *requester.tokens[index][:-1]])
+        for number, root in enumerate(signed.inner[0]):
+            frame = await requester.channels[0].call(
+                wire.FetchRows(
+                    order_hash=requester.order_hash,
+                    request=index,
+                    side=wire.inner_side(number),
+                    start=0,
+                    count=1000,
+                )
+            )
+            assert commit.to_hex(commit.rows_root(frame.payload, 4 * hidden)) == root
+            assert frame.message.beside is None
+            exact = load_shard(model_dir, t.LayerRange(0, number + 1), reference=True)
+            kept = np.frombuffer(frame.payload, "<f4").reshape(len(fed), hidden)
+            off = whitened_relative_l2(kept, reexecute(exact, fed).numpy())
+            assert off.rows.max() < 1e-5
+        assert len(signed.inner[0]) == 3
     await requester.close()
 
 

@@ -111,6 +111,7 @@ class Machine:
             lambda: load_shard(self.model_dir, layers, numerics=numerics),
             kv_bytes=kv_bytes,
             second=second,
+            span_layers=self.span_layers,
         )
         weights = weight_roots(self.model_dir)
         self.shard = shard
@@ -125,6 +126,7 @@ class Machine:
                 tokenizer=cache(partial(Tokenizer, self.model_dir)),
                 kv_tokens=100_000,
                 root_of=lambda part: commit.to_hex(weights.shard_root(part.start, part.end)),
+                span_layers=self.span_layers,
             )
         )
         self.listener = Listener(identity, self.stage.handle)
@@ -132,6 +134,7 @@ class Machine:
         self.port = self.listener.port
 
     eos_ids: Iterable[int] = (258,)
+    span_layers = 0  # between two boundaries that it signs
 
     @property
     def endpoint(self) -> str:

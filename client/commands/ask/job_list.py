@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from client.context import open_context, open_store
-from client.orders.shard_roots import shard_roots
+from client.orders.shard_roots import registered_shards
 from client.pipeline.on_chain import FoundJob, find_job, job_with_plan
 from client.pipeline.verify import (
     Bought,
@@ -162,8 +162,8 @@ async def verify_job(settings: Settings, typed: str) -> JobVerified:
     check_coverage(held, answers, len(match.plan))  # of our own records, before the chain is asked
     async with open_context(settings) as context:
         chain = context.chain
-        roots = await shard_roots(chain, order.model_id, match.plan)
-        bought = Bought(chain.domain, order, match.plan, lambda a, b: roots[a, b])
+        shards = await registered_shards(chain, order, match.plan)
+        bought = Bought(chain.domain, order, match.plan, shards)
         count, *tokens = check_delivery(held, answers, bought)
         job = await job_with_plan(chain, match)
         spec = msgspec.convert(

@@ -10,8 +10,8 @@ import msgspec
 
 from client.audit.evidence import AuditCase, case_matched, events_named
 from client.context import Context, open_context, open_store
-from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import Bought, check_receipt
+from client.orders.shard_roots import registered_shards
+from client.pipeline.verify import Bought, RegisteredShards, check_receipt
 from client.records.store import match_of, receipt_hash
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, UsageError
@@ -19,7 +19,7 @@ from core.protocol.types import SignedReceipt
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings
 
-Cases = dict[tuple[str, str], tuple[AuditCase, dict[tuple[int, int], str]]]
+Cases = dict[tuple[str, str], tuple[AuditCase, RegisteredShards]]
 
 
 class ShownReceipt(Result, frozen=True):
@@ -100,22 +100,22 @@ async def _cases(context: Context, plan_hashes: set[str]) -> Cases:
     for event in await events_named(context.chain, "JobMatched", first):
         if event.args["planHash"] in plan_hashes:
             case = await case_matched(context.chain, event.args["job"], event.tx_hash)
-            roots = await shard_roots(context.chain, case.order.model_id, case.plan)
-            found[case.order_hash, case.plan_hash] = case, roots
+            shards = await registered_shards(context.chain, case.order, case.plan)
+            found[case.order_hash, case.plan_hash] = case, shards
     return found
 
 
 def _check_line(context: Context, number: int, signed: SignedReceipt, cases: Cases) -> None:
     receipt = signed.receipt
-    case, roots = cases.get((receipt.order_hash, receipt.plan_hash), (None, {}))
-    if case is None or receipt.stage >= len(case.plan):
+    case, shards = cases.get((receipt.order_hash, receipt.plan_hash), (None, None))
+    if case is None or shards is None or receipt.stage >= len(case.plan):
         raise CheckFailed(
             f"line {number} is about no job of this chain",
             f"order {receipt.order_hash}, plan {receipt.plan_hash}, stage {receipt.stage}",
         )
     try:
         domain = context.chain.domain
-        bought = Bought(domain, case.order, case.plan, lambda a, b: roots[a, b])
+        bought = Bought(domain, case.order, case.plan, shards)
         check_receipt(signed, bought, receipt.stage)
     except CheckFailed as error:
         raise CheckFailed(f"line {number} does not hold: {error.what}", error.why) from None

@@ -17,8 +17,8 @@ import msgspec
 
 from client.commands.ask.job_list import check_delivery
 from client.context import open_context, open_store
-from client.orders.shard_roots import shard_roots
-from client.pipeline.verify import Bought, RequestAnswer
+from client.orders.shard_roots import registered_shards
+from client.pipeline.verify import Bought, RegisteredShards, RequestAnswer
 from client.records.store import match_of
 from core.money import pricing
 from core.protocol import ids, signing, units
@@ -56,6 +56,7 @@ class EvidenceBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shard_roots: list[t.Hash32]
     receipts: list[t.SignedReceipt]
     answers: list[BundledAnswer]
+    span_layers: t.U8 = 0
 
 
 class BundleWritten(Result, frozen=True):
@@ -104,7 +105,7 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
     order = match.signed.order
     async with open_context(settings) as context:
         chain = context.chain
-        roots = await shard_roots(chain, order.model_id, match.plan)
+        shards = await registered_shards(chain, order, match.plan)
         spec = msgspec.convert(
             await chain.read("ModelRegistry", "specOf", order.model_id), t.ModelSpec
         )
@@ -117,9 +118,10 @@ async def write_bundle(settings: Settings, typed: str, out: Path) -> BundleWritt
             signed=match.signed,
             plan=list(match.plan),
             spec=spec,
-            shard_roots=[roots[stage.layer_from, stage.layer_to] for stage in match.plan],
+            shard_roots=[shards.root_of(place.layer_from, place.layer_to) for place in match.plan],
             receipts=receipts,
             answers=answers,
+            span_layers=shards.span_layers,
         )
     content = msgspec.json.encode(bundle)
     try:
@@ -180,7 +182,8 @@ def check_bundle(bundle: EvidenceBundle) -> BundleVerified:
     answers = {
         a.request: RequestAnswer(tuple(a.prompt_ids), tuple(a.tokens)) for a in bundle.answers
     }
-    bought = Bought(domain, order, plan, lambda a, b: roots[a, b])
+    shards = RegisteredShards(lambda a, b: roots[a, b], bundle.span_layers)
+    bought = Bought(domain, order, plan, shards)
     count, tokens_in, tokens_out = check_delivery(bundle.receipts, answers, bought)
     due = pricing.split(order, plan, bundle.spec, tokens_in, tokens_out)
     by = "the requester" if signer == order.requester else f"its spender {signer}"

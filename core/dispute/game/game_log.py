@@ -116,11 +116,16 @@ async def _shown(chain: Chain, opened: Opened, game: dict[str, Any], head: int) 
     return seen
 
 
-async def case_of(chain: Chain, opened: Opened, claim: Claim) -> Case:
-    """The claim with the program and the registered roots that it is judged by."""
+async def program_of(chain: Chain, opened: Opened) -> Program:
+    """The operator program of the model that a game is about."""
     profile = await chain.read("ModelRegistry", "numericsProfileOf", opened.model)
     data = bytes.fromhex((await chain.read("ProgramStore", "load", profile))[2:])
-    program = Program.from_bytes(data)
+    return Program.from_bytes(data)
+
+
+async def case_of(chain: Chain, opened: Opened, claim: Claim) -> Case:
+    """The claim with the program and the registered roots that it is judged by."""
+    program = await program_of(chain, opened)
     parts = range(len(program.layer_types) + 2)
     roots = [await chain.read("ModelRegistry", "partRootOf", opened.model, part) for part in parts]
     return Case(program, tuple(commit.unhex(root) for root in roots), claim)

@@ -57,6 +57,7 @@ class ShardSources:
     inputs: CommittedRows
     outputs: CommittedRows
     states: CommittedRows | None = None  # of a last stage
+    inner: bytes = b""  # roots at the boundaries inside the stage
 
     @classmethod
     def over(
@@ -85,6 +86,8 @@ class ShardSources:
         return self.model.open_weights(want)
 
     def open_row(self, boundary: Boundary, row: int, start: int) -> RowOpening:
+        if boundary == Boundary.INNER:
+            return RowOpening(self.inner)
         return self._of(boundary).open(row, start)
 
     def _of(self, boundary: Boundary) -> CommittedRows:

@@ -95,9 +95,12 @@ def model_program(
 
 
 def program_like(model_dir: Path, registered: Program) -> ModelProgram:
-    """What the folder's own program is with the tolerances, δ and noise of a registered one."""
+    """What the folder's own program is with what a registered one promises: tolerances, δ, noise,
+    and the spans of its stages.
+    """
     promised = registered.tolerances, registered.delta_micro, registered.plea
-    return _program(model_dir, *_made_of(model_dir), *promised)
+    found = _program(model_dir, *_made_of(model_dir), *promised)
+    return replace(found, program=replace(found.program, span_layers=registered.span_layers))
 
 
 def _program(

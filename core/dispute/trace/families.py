@@ -36,6 +36,9 @@ FP32_TOLERANCES = (
     Tolerance(10, 1, 100 * 10**6),
     Tolerance(30, 16, 200 * 10**6),
 )
+#: Layers between two boundaries that a stage signs. A lie in one layer stands out of the noise of
+#: six as it does of one; of more layers it is within what is tolerated.
+SPAN_LAYERS = 6
 #: δ in 10^-6 nat, at least: no norm and head in float32 is further off on natural rows.
 LEAST_DELTA_MICRO = 10_000
 FP32_PLEA = Plea(16 * 10**12, 24)
@@ -180,6 +183,7 @@ def compile_program(
         ),
         constants=tuple(book.words),
         layer_types=bytes(kinds.index((bool(w), w)) for w in traits.sliding),
+        span_layers=SPAN_LAYERS,
     )
 
 

@@ -45,6 +45,7 @@ class BatchEngine:
         prefix_share: float = 0.25,
         least_rows: int = 2,
         capture: Capture | None = None,
+        span_layers: int = 0,
     ) -> None:
         """`kv_bytes` bounds the hot pages.
 
@@ -52,11 +53,13 @@ class BatchEngine:
         left with these take at most as many bytes more. A pass of fewer than `least_rows` is
         padded: some kernels sum a single row in another order (`Packed.least_rows` tells; 1
         promises no bits). Steps of single rows are captured by `capture`, by default as CUDA graphs
-        where the shard lies on such a device. Raises ModelUnsupported where the layers cannot share
-        pages (see `core.engine.batch.compat`), UsageError where `kv_bytes` is too few.
+        where the shard lies on such a device. Every `span_layers` of a request's layers there is a
+        boundary inside, whose rows are given too (0: there is none). Raises ModelUnsupported where
+        the layers cannot share pages (see `core.engine.batch.compat`), UsageError where `kv_bytes`
+        is too few.
         """
         self.shard = shard
-        self._least_rows = least_rows
+        self._least_rows, self._span_layers = least_rows, span_layers
         self._plain = plain_layers(shard)
         self._gates = LayerGates(shard.decoder_layers)
         try:
@@ -76,13 +79,14 @@ class BatchEngine:
             if kept
             else None
         )
+        layers = len(shard.layers)
         if capture is None and shard.device.type == "cuda":
             capture = cuda_capture()
         #: None also where pages are swapped: they lie elsewhere at every turn.
         self.graphs = (
             None
             if capture is None or isinstance(self.store, SwapStore)
-            else DecodeGraphs(shard, self._gates, self.kv, capture)
+            else DecodeGraphs(shard, self._gates, self.kv, capture, self._inside(0, layers))
         )
 
     def close(self) -> None:
@@ -108,7 +112,8 @@ class BatchEngine:
     def adopt(self, request: Hashable, links: Sequence[bytes], tokens: int) -> Tensor | None:
         """What a step over a request's next chunk would give, where the same has been run and kept;
         None where not. The request then has `tokens` positions. `links` are those of its chunks
-        since its beginning, this one included.
+        since its beginning, this one included. What would be inside stands before what leaves, and
+        in its place where nothing leaves: [n, (boundaries + 1)·D].
         """
         if self.prefixes is None:
             return None
@@ -199,6 +204,7 @@ class BatchEngine:
         checked: bool = False,
         states: bool = False,
         draw: Draw | None = None,
+        inside: list[list[Tensor]] | None = None,
     ) -> list[Any]:
         """Run one batch, each request at most once; one output per piece, in order.
 
@@ -207,7 +213,8 @@ class BatchEngine:
         with `states` a `Final`, the rows that they were made of beside them. With `draw` what it
         makes of them instead: it is given all logits in the order of the pieces, but never more of
         them at once than memory is at hand for. All of a batch's requests are of one microbatch;
-        `following` names the one that is likely next, whose pages are fetched meanwhile. Raises as
+        `following` names the one that is likely next, whose pages are fetched meanwhile. `inside`
+        is lengthened by the rows [n, D] at each boundary inside, for each piece. Raises as
         `check`, or KvShort; no request has then moved, but positions that a piece repeats are
         forgotten.
         """
@@ -230,13 +237,19 @@ class BatchEngine:
             self.store.turn(microbatch, self._swapped_pages, following)
         self.kv.prepare_pages()
         with torch.inference_mode():
-            outs = self._run(pieces, held, microbatch, draw)
-        for (h, tokens), piece, out in zip(growth, pieces, outs, strict=True):
+            outs, inner = self._run(pieces, held, microbatch, draw)
+        for (h, tokens), piece, out, parts in zip(growth, pieces, outs, inner, strict=True):
             if piece.links and self.prefixes is not None:
                 # The caller computes logits: they are as wide as the vocabulary.
-                left = out.rows[:0] if isinstance(out, Final) else out
-                self.prefixes.keep(h, piece.links, tokens, left)
+                left = [] if isinstance(out, Final) else [out]
+                if parts or left:
+                    kept = torch.cat([*parts, *left], -1) if parts else out
+                else:
+                    kept = out.rows[:0]
+                self.prefixes.keep(h, piece.links, tokens, kept)
             self.kv.grown(h, tokens)
+        if inside is not None:
+            inside += inner
         return outs if states else without_states(outs)
 
     def _swapped_pages(self, microbatch: int) -> list[Pages]:
@@ -256,13 +269,17 @@ class BatchEngine:
         held: Sequence[Held],
         microbatch: int,
         draw: Draw | None,
-    ) -> list[Tensor | Final]:
+    ) -> tuple[list[Tensor | Final], list[list[Tensor]]]:
+        """What leaves of each piece, and what is at the boundaries inside."""
         rows: list[Any] = [piece.x for piece in pieces]
+        inner: list[list[Tensor]] = [[] for _ in pieces]
+        bounds = [self._inside(h.start, h.end) for h in held]
         cuts = sorted({h.start for h in held} | {h.end for h in held})
         for start, end in pairwise(cuts):
             inside = [i for i, h in enumerate(held) if h.start <= start and end <= h.end]
             if inside:
-                outs = self._segment(
+                taps = sorted({b for i in inside for b in bounds[i] if start < b < end})
+                outs, tapped = self._segment(
                     start,
                     end,
                     [pieces[i] for i in inside],
@@ -270,10 +287,19 @@ class BatchEngine:
                     [rows[i] for i in inside],
                     microbatch,
                     draw,
+                    taps,
                 )
-                for i, out in zip(inside, outs, strict=True):
+                for number, (i, out) in enumerate(zip(inside, outs, strict=True)):
                     rows[i] = out
-        return rows
+                    inner[i] += [part[number] for b, part in tapped.items() if b in bounds[i]]
+                    if end in bounds[i]:
+                        inner[i].append(out)
+        return rows, inner
+
+    def _inside(self, start: int, end: int) -> range:
+        """The boundaries inside layers [start, end) of the shard."""
+        span = self._span_layers or end - start
+        return range(start + span, end, span)
 
     def _segment(
         self,
@@ -284,8 +310,12 @@ class BatchEngine:
         inputs: Sequence[Tensor],
         microbatch: int,
         draw: Draw | None,
-    ) -> list[Tensor] | list[Final]:
-        """Layers [start, end) for pieces that all run them; logits or draws at the model's end."""
+        taps: Sequence[int],
+    ) -> tuple[list[Any], dict[int, list[Tensor]]]:
+        """Layers [start, end) for pieces that all run them; logits or draws at the model's end.
+
+        And what entered each layer of `taps`.
+        """
         shard, planned, first = self.shard, [], 0
         for piece, h in zip(pieces, held, strict=True):
             count = len(piece.x)
@@ -297,18 +327,24 @@ class BatchEngine:
         x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
         at_end = shard.is_last and end == len(self._gates.layers)
         wanted = _wanted(pieces, planned) if at_end else []
-        made = self._rows(planned, x, positions, (start, end), microbatch, wanted or None, draw)
+        made, tapped = self._rows(
+            planned, x, positions, (start, end), microbatch, wanted or None, draw, taps
+        )
+        inner = {
+            b: [part[r.first : r.first + r.count] for r in planned]
+            for b, part in zip(taps, tapped, strict=True)
+        }
         if not at_end:
-            return [made[r.first : r.first + r.count] for r in planned]
+            return [made[r.first : r.first + r.count] for r in planned], inner
         if not wanted:
             nothing = Final(torch.empty(0, shard.hidden), torch.empty(0, shard.vocab))
-            return [nothing for _ in planned]
+            return [nothing for _ in planned], inner
         counts = [_wanted_count(piece) for piece in pieces]
         ends = np.cumsum(counts)
         return [
             Final(made.rows[end - count : end], made.logits[end - count : end])
             for count, end in zip(counts, ends, strict=True)
-        ]
+        ], inner
 
     def _rows(
         self,
@@ -319,25 +355,37 @@ class BatchEngine:
         microbatch: int,
         wanted: list[int] | None,
         draw: Draw | None,
-    ) -> Any:
-        """Rows x [T] or [T, D] after these layers: [T, D], or a `Final` of the `wanted` ones."""
+        taps: Sequence[int],
+    ) -> tuple[Any, list[Tensor]]:
+        """Rows x [T] or [T, D] after these layers: [T, D], or a `Final` of the `wanted` ones.
+
+        And what entered each layer of `taps` [T, D].
+        """
         shard, count, (start, end) = self.shard, len(positions), layers
+        tapped: list[Tensor] = []
         from_ids = start == 0 and shard.is_first
         x = x.to(shard.device, None if from_ids else shard.dtype)
         if self.graphs is not None and all(r.as_decodes for r in planned):
             whole = (start, end) == (0, len(self._gates.layers))
             found = self.graphs.try_step(planned, x, positions) if whole else None
             if found is not None:
-                return found[0] if wanted is None else final(*(p[wanted] for p in found), draw)
+                own = len(found) - len(taps)
+                left, tapped = found[:own], list(found[own:])
+                made = left[0] if wanted is None else final(*(p[wanted] for p in left), draw)
+                return made, tapped
         plan = PassPlan(self.kv, self._gates, planned, start, end, microbatch, shard.dtype)
         if self._plain is not None:
             rows = shard.model.get_input_embeddings()(x) if from_ids else x
-            hidden = self._plain.run(plan, rows, positions, start, end)
+            hidden = rows
+            for first, last in pairwise((start, *taps, end)):
+                hidden = self._plain.run(plan, hidden, positions, first, last)
+                tapped.append(hidden)
+            tapped.pop()
             return (
                 hidden
                 if wanted is None
                 else ended(shard.model, hidden[wanted], draw, least_rows=self._least_rows)
-            )
+            ), tapped
         spare = max(0, self._least_rows - count)
         if spare:
             x = torch.cat([x, *[x[-1:]] * spare])
@@ -345,11 +393,20 @@ class BatchEngine:
         keep = None if wanted is None else wanted + wanted[-1:] * (self._least_rows - len(wanted))
         kept = None if keep is None else torch.tensor(keep, device=shard.device)
         out = run_library(
-            shard, self._gates, plan, x, positions.to(shard.device), (start, end), kept
+            shard,
+            self._gates,
+            plan,
+            x,
+            positions.to(shard.device),
+            (start, end),
+            kept,
+            taps,
+            tapped,
         )
+        tapped = [part[:count] for part in tapped]
         if wanted is None:
-            return out[:count]
-        return final(out.rows[: len(wanted)], out.logits[: len(wanted)], draw)
+            return out[:count], tapped
+        return final(out.rows[: len(wanted)], out.logits[: len(wanted)], draw), tapped
 
 
 def _wanted_count(piece: RequestPiece) -> int:

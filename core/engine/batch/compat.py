@@ -32,6 +32,7 @@ def make_engine(
     offload: Offload | None = None,
     prefix_share: float = 0.25,
     least_rows: int = 2,
+    span_layers: int = 0,
 ) -> BatchEngine | CompatEngine:
     """The batching engine where the shard's layers allow it, else `CompatEngine`, unswapped."""
     try:
@@ -41,9 +42,10 @@ def make_engine(
             offload=offload,
             prefix_share=prefix_share,
             least_rows=least_rows,
+            span_layers=span_layers,
         )
     except ModelUnsupported:
-        return CompatEngine(shard, kv_bytes=kv_bytes)
+        return CompatEngine(shard, kv_bytes=kv_bytes, span_layers=span_layers)
 
 
 @dataclass
@@ -66,8 +68,8 @@ class CompatEngine:
     shares_prefixes = False  # a request's cache is its own
     swapped = 0, 0.0
 
-    def __init__(self, shard: ModelShard, *, kv_bytes: int) -> None:
-        self.shard = shard
+    def __init__(self, shard: ModelShard, *, kv_bytes: int, span_layers: int = 0) -> None:
+        self.shard, self._span_layers = shard, span_layers
         self._gates = LayerGates(shard.decoder_layers)
         self._kv_bytes = kv_bytes
         self._requests: dict[Hashable, _Request] = {}
@@ -145,6 +147,7 @@ class CompatEngine:
         checked: bool = False,
         states: bool = False,
         draw: Draw | None = None,
+        inside: list[list[Tensor]] | None = None,
     ) -> list[Any]:
         """As `BatchEngine.step`, one request after the other. Raises KvShort."""
         if not checked:
@@ -154,39 +157,45 @@ class CompatEngine:
             raise KvShort("too little memory for the step")
         outs: list[Any] = []
         for piece in pieces:
-            out = self._run(self._requests[piece.request], piece)
+            inner: list[Tensor] = []
+            out = self._run(self._requests[piece.request], piece, inner)
+            if inside is not None:
+                inside.append(inner)
             if draw is not None and isinstance(out, Final):
                 out = Final(out.rows, draw(out.logits) if len(out.logits) else [])
             outs.append(out)
         return outs if states else without_states(outs)
 
-    def _run(self, request: _Request, piece: RequestPiece) -> Tensor | Final:
+    def _run(self, request: _Request, piece: RequestPiece, inner: list[Tensor]) -> Tensor | Final:
+        """What leaves; `inner` is lengthened by the rows at the boundaries inside."""
         cache = request.cache
         if piece.position < cache.length:
             cache.truncate(piece.position)
         count = len(piece.x)
         if piece.as_decodes and count > 1:
-            return _joined(
-                [
-                    self._run(
-                        request,
-                        RequestPiece(
-                            piece.request,
-                            piece.x[i : i + 1],
-                            piece.position + i,
-                            piece.logits if piece.logits != "last" or i == count - 1 else NONE,
-                        ),
-                    )
-                    for i in range(count)
-                ]
-            )
-        out = self._pass(request, piece)
+            parts: list[list[Tensor]] = [[] for _ in range(count)]
+            outs = [
+                self._run(
+                    request,
+                    RequestPiece(
+                        piece.request,
+                        piece.x[i : i + 1],
+                        piece.position + i,
+                        piece.logits if piece.logits != "last" or i == count - 1 else NONE,
+                    ),
+                    parts[i],
+                )
+                for i in range(count)
+            ]
+            inner += [torch.cat(rows) for rows in zip(*parts, strict=True)]
+            return _joined(outs)
+        out = self._pass(request, piece, inner)
         for number, layer in enumerate(cache.library.layers):
             if not request.start <= number < request.end:  # skipped: nothing kept, but as far along
                 layer.length = piece.position + count
         return out
 
-    def _pass(self, request: _Request, piece: RequestPiece) -> Tensor | Final:
+    def _pass(self, request: _Request, piece: RequestPiece, inner: list[Tensor]) -> Tensor | Final:
         shard, x = self.shard, piece.x
         count, keep = len(x), {ALL: len(x), NONE: 0}.get(piece.logits, 1)
         at_end = shard.is_last and request.end == len(self._gates.layers)
@@ -195,10 +204,13 @@ class CompatEngine:
             received = x.to(shard.device, shard.dtype)[None]
             if shard.is_first:  # the model wants ids; what becomes of them is replaced
                 x = torch.zeros(count, dtype=torch.int64)
-        with self._gates.only(request.start, request.end, received):
+        span = self._span_layers or request.end - request.start
+        taps = range(request.start + span, request.end, span)
+        with self._gates.only(request.start, request.end, received, taps):
             rows = torch.arange(count - max(keep, 1), count)
             logits = shard.forward_rows(x, request.cache, rows)
             out = self._gates.out[0]
+            inner += [part[0] for part in self._gates.tapped]
             return Final(out[rows[:keep]], logits[:keep]) if at_end else out
 
     def _measure(self) -> int:

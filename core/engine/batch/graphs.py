@@ -38,7 +38,9 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 Replay = Callable[[], None]
 Made = tuple[Tensor, ...]
-"""Activations [rows, D], and at the model's end their logits [rows, V] beside them."""
+"""Activations [rows, D], at the model's end their logits [rows, V] beside them; and what entered
+tapped layers [rows, D].
+"""
 Capture = Callable[[Callable[[], Made]], tuple[Made, Replay]]
 """Runs a function once, and can run it again on the same memory: where its results lie, and how."""
 
@@ -69,8 +71,16 @@ class _Shape:
 class _Step:
     """The memory of what changes between steps of a shape, and the step captured over it."""
 
-    def __init__(self, shard: ModelShard, gates: LayerGates, kv: PagedKv, shape: _Shape) -> None:
+    def __init__(
+        self,
+        shard: ModelShard,
+        gates: LayerGates,
+        kv: PagedKv,
+        shape: _Shape,
+        taps: Sequence[int] = (),
+    ) -> None:
         device, rows = shard.device, shape.rows
+        self._taps = taps
         self._shard, self._gates, self._kv, self._shape = shard, gates, kv, shape
         self._pools = [kv.store.pools[kind.pool] for kind in kv.classes]
         self._class_of = {
@@ -118,7 +128,7 @@ class _Step:
     def run(self) -> Made:
         """The step over what lies here. Looks at no number."""
         self._masks = [self._mask(number) for number in range(len(self.pages))]
-        shard = self._shard
+        shard, tapped = self._shard, list[Tensor]()
         made = run_library(
             shard,
             self._gates,
@@ -127,8 +137,10 @@ class _Step:
             self.positions,
             (0, len(self._gates.layers)),
             0 if shard.is_last else None,
+            self._taps,
+            tapped,
         )
-        return (made,) if isinstance(made, Tensor) else tuple(made)
+        return *((made,) if isinstance(made, Tensor) else tuple(made)), *tapped
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
         """The library's call for the layer now running."""
@@ -160,8 +172,17 @@ class _Step:
 class DecodeGraphs:
     """The captured steps of one shard. Called from the compute thread alone."""
 
-    def __init__(self, shard: ModelShard, gates: LayerGates, kv: PagedKv, capture: Capture) -> None:
+    def __init__(
+        self,
+        shard: ModelShard,
+        gates: LayerGates,
+        kv: PagedKv,
+        capture: Capture,
+        taps: Sequence[int] = (),
+    ) -> None:
+        """What enters the layers `taps` is given beside what leaves."""
         self._shard, self._gates, self._kv, self._capture = shard, gates, kv, capture
+        self._taps = taps
         self._asked: Counter[_Shape] = Counter()
         self._steps: OrderedDict[_Shape, tuple[_Step, Made, Replay]] = OrderedDict()
         #: Why no step is captured any more; "" while some may be.
@@ -208,7 +229,7 @@ class DecodeGraphs:
         self, shape: _Shape, planned: Sequence[PlannedRows], x: Tensor, positions: Tensor
     ) -> tuple[_Step, Made, Replay] | None:
         """Capture a shape on this step, and compare it with the step as it is launched."""
-        step = _Step(self._shard, self._gates, self._kv, shape)
+        step = _Step(self._shard, self._gates, self._kv, shape, self._taps)
         step.fill(x, positions, planned)
         try:
             launched = [part.clone() for part in step.run()]

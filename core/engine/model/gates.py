@@ -2,12 +2,13 @@
 
 Every owned layer's `forward` is wrapped. Outside of a pass the wrapper changes nothing. During one
 it skips the layers that the rows do not run, hands the received rows to the first that they do run,
-whatever the model made of its inputs on the way there, and keeps the output of the last.
+whatever the model made of its inputs on the way there, and keeps the output of the last, and of
+others that are named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +24,8 @@ class LayerGates:
         self._start, self._end = 0, -1  # nothing is gated
         self._rows: Tensor | None = None
         self._out: Tensor | None = None
+        self._taps: Collection[int] = ()
+        self._tapped: list[Tensor] = []
         self._gives_tuple = [False] * len(layers)
         for number, layer in enumerate(layers):
             layer.forward = self._gate(number, layer.forward)
@@ -36,19 +39,31 @@ class LayerGates:
                 layer.forward = inner
 
     @contextmanager
-    def only(self, start: int, end: int, rows: Tensor | None) -> Iterator[LayerGates]:
-        """Within, the model runs layers [start, end) on `rows` [1, T, D], or its own inputs."""
+    def only(
+        self, start: int, end: int, rows: Tensor | None, taps: Collection[int] = ()
+    ) -> Iterator[LayerGates]:
+        """Within, the model runs layers [start, end) on `rows` [1, T, D], or its own inputs.
+
+        What enters the layers `taps` is kept, beside what the last one gives.
+        """
         self._start, self._end, self._rows, self._out = start, end, rows, None
+        self._taps, self._tapped = taps, []
         try:
             yield self
         finally:
             self._start, self._end, self._rows, self._out, self.layer = 0, -1, None, None, -1
+            self._taps, self._tapped = (), []
 
     @property
     def out(self) -> Tensor:
         """What the last layer of the pass gave, [1, T, D]."""
         assert self._out is not None, "no layer has run"
         return self._out
+
+    @property
+    def tapped(self) -> list[Tensor]:
+        """What entered the tapped layers, in their order, [1, T, D] each."""
+        return self._tapped
 
     def _gate(self, number: int, inner: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -66,8 +81,11 @@ class LayerGates:
                     args = (self._rows, *args[1:])
             out = inner(*args, **kwargs)
             self._gives_tuple[number] = isinstance(out, tuple)
+            left = out[0] if isinstance(out, tuple) else out
+            if number + 1 in self._taps:
+                self._tapped.append(left)
             if number == self._end - 1:
-                self._out = out[0] if isinstance(out, tuple) else out
+                self._out = left
             return out
 
         forward.__wrapped__ = inner  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor
@@ -19,10 +20,13 @@ def run_library(
     positions: Tensor,
     layers: tuple[int, int],
     keep: Tensor | int | None,
+    taps: Collection[int] = (),
+    tapped: list[Tensor] | None = None,
 ) -> Tensor | Final:
     """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], all on
     its device. → activations [T, D] where `keep` is None, else these rows with their logits, 0
-    meaning all of them. `present` answers the layers' attention.
+    meaning all of them. `present` answers the layers' attention. `tapped` is lengthened by what
+    entered the layers `taps` [T, D].
     """
     start, end = layers
     from_ids = start == 0 and shard.is_first
@@ -33,12 +37,17 @@ def run_library(
         "use_cache": True,
     }
     with (
-        gates.only(start, end, None if from_ids else x[None]),
+        gates.only(start, end, None if from_ids else x[None], taps),
         attending(shard.model.config, present),
     ):
         if keep is None:
             shard.model.base_model(**arguments)
-            return gates.out[0]
-        logits: Tensor = shard.model(**arguments, logits_to_keep=keep).logits[0]
+            logits = None
+        else:
+            logits = shard.model(**arguments, logits_to_keep=keep).logits[0]
         rows = gates.out[0]
+        if tapped is not None:
+            tapped += [part[0] for part in gates.tapped]
+        if logits is None:
+            return rows
         return Final(rows[keep] if isinstance(keep, Tensor) else rows[-keep:], logits)

@@ -18,7 +18,7 @@ from client.audit.evidence import (
     tokens_in,
 )
 from client.orders.orders import PromptBatch
-from client.pipeline.verify import Bought, check_pipeline
+from client.pipeline.verify import Bought, RegisteredShards, check_pipeline
 from core.chain.chain import ChainCall
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
@@ -33,6 +33,12 @@ WIDTH = 16
 
 @pytest.fixture
 async def keepers() -> AsyncIterator[Keepers]:
+    keepers = await made_keepers()
+    yield keepers
+    await keepers.close()
+
+
+async def made_keepers() -> Keepers:
     """Three stages with made-up rows of three requests, and one receipt each over all of them."""
     batch = PromptBatch.of(prompts(3))
     keepers = Keepers(batch, SPANS)
@@ -48,8 +54,7 @@ async def keepers() -> AsyncIterator[Keepers]:
         keepers.rows[2, "states", index] = (bytes([index]) * WIDTH * len(answer.tokens), WIDTH)
     keepers.sign_all()
     await keepers.start()
-    yield keepers
-    await keepers.close()
+    return keepers
 
 
 def fetches(keepers: Keepers) -> list[int]:
@@ -248,7 +253,7 @@ async def test_a_stage_that_shows_no_receipt_is_audited_by_its_words(
     keepers.refuse(stage)
     (pipeline,) = await keepers.evidence().pipelines()
     assert pipeline[stage].leaves == keepers.receipts[stage][0].leaves
-    bought = Bought(DOMAIN, keepers.order, keepers.plan, shard_root_of)
+    bought = Bought(DOMAIN, keepers.order, keepers.plan, RegisteredShards(shard_root_of))
     check_pipeline(pipeline, bought, are_shown=False)
     with pytest.raises(CheckFailed):
         check_pipeline(pipeline, bought)
@@ -273,7 +278,7 @@ async def test_a_stage_that_shows_no_receipt_is_audited_by_what_was_delivered(
     keepers.refuse(stage)
     (pipeline,) = await keepers.evidence(delivered=delivered).pipelines()
     assert pipeline[stage].leaves == keepers.receipts[stage][0].leaves
-    bought = Bought(DOMAIN, keepers.order, keepers.plan, shard_root_of)
+    bought = Bought(DOMAIN, keepers.order, keepers.plan, RegisteredShards(shard_root_of))
     check_pipeline(pipeline, bought, are_shown=False)
 
 

@@ -11,6 +11,7 @@ import pytest
 from client.jobs.job_run import JobRun
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import PipelineOutcome, PipelinePatience, RequestState
+from client.pipeline.verify import RegisteredShards
 from core.protocol import wire
 from core.protocol.errors import (
     AuthenticationFailed,
@@ -45,7 +46,7 @@ def job_run_of(stages: Stages, batch: PromptBatch, seen: Seen, **limits: Any) ->
         stages.match(batch),
         batch,
         StreamIdentity(REQUESTER, DOMAIN),
-        shard_root_of,
+        RegisteredShards(shard_root_of),
         on_token=seen.token,
         on_finish=seen.finish,
         limits=PipelinePatience(**({"silence_s": 10.0} | limits)),
@@ -276,7 +277,7 @@ async def test_stage_that_proves_another_key_is_refused(make_stages: MakeStages)
         wrong,
         batch,
         StreamIdentity(REQUESTER, DOMAIN),
-        shard_root_of,
+        RegisteredShards(shard_root_of),
         on_token=Seen().token,
         on_finish=Seen().finish,
         limits=PipelinePatience(),

@@ -10,6 +10,7 @@ import pytest
 from client.orders.orders import PromptBatch
 from client.pipeline.verify import (
     Bought,
+    RegisteredShards,
     RequestAnswer,
     ack_of_leaves,
     check_answers,
@@ -53,7 +54,9 @@ def receipts_of(work: Stages, answers: dict[int, RequestAnswer]) -> list[t.Signe
 
 
 def check(work: Stages, receipts: list[t.SignedReceipt]) -> None:
-    check_pipeline(receipts, Bought(DOMAIN, work.signed.order, work.plan, shard_root_of))
+    check_pipeline(
+        receipts, Bought(DOMAIN, work.signed.order, work.plan, RegisteredShards(shard_root_of))
+    )
 
 
 def refused_field(work: Stages, receipts: list[t.SignedReceipt]) -> tuple[int, str]:
@@ -165,7 +168,7 @@ def test_signature_for_another_chain_is_refused(
     work: Stages, answers: dict[int, RequestAnswer]
 ) -> None:
     elsewhere = signing.Domain(1, DOMAIN.verifying_contract)
-    bought = Bought(elsewhere, work.signed.order, work.plan, shard_root_of)
+    bought = Bought(elsewhere, work.signed.order, work.plan, RegisteredShards(shard_root_of))
     with pytest.raises(CheckFailed) as caught:
         check_receipt(work.receipt(0, answers), bought, 0)
     assert caught.value.details["field"] == "signature"

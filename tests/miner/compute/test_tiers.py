@@ -19,6 +19,7 @@ from core.protocol.types import LayerRange, SamplingParams
 from miner.compute.compute import Compute, Key, RequestSpec
 from miner.compute.memory import Promises
 from miner.compute.tiers import SecondTier
+from tests.miner.conftest import SPAN_LAYERS
 from tests.miner.test_pipeline import MATCHER, REQUESTER, check_receipts
 from tests.town.chain import FakeChain
 from tests.town.machines import Machine, all_free, greedy, reference
@@ -288,6 +289,7 @@ async def test_receipts_of_stages_that_swap_are_those_of_stages_that_do_not(
         machines: list[Machine] = []
         for at, (a, b) in enumerate(cuts):
             machines.append(Machine(key(200 + 10 * number + at), tmp_path, model_dir, chain))
+            machines[-1].span_layers = SPAN_LAYERS
             if options:  # one request in a group, so that others wait as well
                 options = options | {"kv_bytes": (EACH * (b - a) // 4 + 1) * PAGE_BYTES}
             await machines[-1].start(LayerRange(a, b), **options)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
-from miner.records.store import BoundaryRows, FinishedLeaf, MinerStore, States, keep_until
+from miner.records.store import BoundaryRows, FinishedLeaf, MinerStore, Rooted, keep_until
 from miner.serving.receipts import MAX_SETS, ReceiptBook
 from tests.miner.chain.test_admission import ME, ORDER, PLAN
 from tests.town.orders import DOMAIN, NOW_S, key
@@ -24,7 +24,7 @@ from tests.town.orders import DOMAIN, NOW_S, key
 ORDER_HASH, PLAN_HASH = signing.order_hash(ORDER), signing.plan_hash(PLAN)
 JOB_ID = signing.job_id(DOMAIN, ORDER)
 ROWS_IN, ROWS_OUT = BoundaryRows(8, bytes(range(40))), BoundaryRows(4, bytes(range(20)))
-STATES = States(b"\x5a" * 32, BoundaryRows(8, bytes(range(40, 64))))
+STATES = Rooted(b"\x5a" * 32, BoundaryRows(8, bytes(range(40, 64))))
 
 
 def put_job(store: MinerStore, expiry: int = NOW_S + 300, keep: int = NOW_S + 1000) -> None:
@@ -135,6 +135,7 @@ def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None
     db = sqlite3.connect(path)
     db.execute("ALTER TABLE leaves DROP COLUMN states_root")
     db.execute("ALTER TABLE leaves DROP COLUMN answer_root")
+    db.execute("ALTER TABLE leaves DROP COLUMN inner_roots")
     db.execute("DROP TABLE words")
     db.execute("CREATE TABLE checkpoints (request INTEGER)")
     db.execute("PRAGMA user_version = 2")
@@ -144,6 +145,12 @@ def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None
     store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(1), ROWS_IN, ROWS_OUT, STATES)
     roots = {i: kept.states_root for i, kept in store.leaves(ORDER_HASH, PLAN_HASH).items()}
     assert roots == {0: "", 1: "0x" + "5a" * 32}
+    inner = [Rooted(bytes([n]) * 32, ROWS_OUT) for n in (1, 2)]
+    store.put_leaf(ORDER_HASH, PLAN_HASH, leaf(2), ROWS_IN, ROWS_OUT, inner=inner)
+    kept = store.leaves(ORDER_HASH, PLAN_HASH)
+    assert [kept[i].inner for i in range(3)] == [[], [], ["0x" + "01" * 32, "0x" + "02" * 32]]
+    assert store.rows(ORDER_HASH, PLAN_HASH, 2, "inner-1", 0, 9) == (ROWS_OUT.data, 4, 5)
+    assert store.rows(ORDER_HASH, PLAN_HASH, 2, "inner-2", 0, 9) is None
     store.close()
 
 
