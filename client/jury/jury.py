@@ -295,7 +295,11 @@ class JurorDaemon:
         except ModelUnsupported as error:
             log.warning("not measurable", dispute=dispute, reason=error.why)
             return VoteKind.UNMEASURED, None
-        return (VoteKind.FAULT if finding.at_fault else VoteKind.NO_FAULT), finding
+        if finding.at_fault:
+            return VoteKind.FAULT, finding
+        # Without tolerances nothing was measured of its rows.
+        in_shadow = source.profile.is_shadow
+        return VoteKind.UNMEASURED if in_shadow else VoteKind.NO_FAULT, finding
 
     async def _view(self, dispute: str) -> View:
         found: dict[str, Any] = await self._chain.read(JURY, "disputeOf", dispute)

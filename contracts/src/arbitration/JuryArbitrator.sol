@@ -466,6 +466,7 @@ contract JuryArbitrator is JurorPool {
                 ++paid;
                 continue;
             }
+            if (seat.vote == Vote.Unmeasured) continue; // who cannot measure abstains, at no cost
             bool silent = seat.vote == Vote.None;
             uint256 fined = _fine(seat.juror, silent ? _silentFine() : _minorityFine());
             pot += fined;

@@ -23,7 +23,7 @@ interface IJuryArbitrator is IArbitrator {
         None,
         Fault,
         NoFault,
-        Unmeasured // for neither side
+        Unmeasured // for neither side: neither paid nor fined where there is a ruling
     }
 
     /// Fixed at deployment.

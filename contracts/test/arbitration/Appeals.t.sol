@@ -230,6 +230,25 @@ contract AppealsTest is StakeFixture {
         }
     }
 
+    /// Beside a ruling of the others, who cannot measure is neither paid nor fined.
+    function test_execute_whoCannotMeasure_losesNothing() public {
+        DisputeId id = openDispute();
+        address[] memory panel = drawPanel(id);
+        IJuryArbitrator.Vote[] memory votes = new IJuryArbitrator.Vote[](panel.length);
+        for (uint256 i; i < panel.length; ++i) {
+            votes[i] = i == 0 ? IJuryArbitrator.Vote.Unmeasured : FAULT;
+        }
+        voteAll(id, panel, votes);
+        assertEqStatus(statusOf(id), IArbitrator.Status.Fault);
+        execute(id);
+        vm.assertEq(uint256(jury.jurorOf(panel[0]).stake), MIN_JUROR_STAKE);
+        vm.assertEq(jury.creditOf(panel[0]), 0);
+        for (uint256 i = 1; i < panel.length; ++i) {
+            vm.assertEq(uint256(jury.jurorOf(panel[i]).stake), MIN_JUROR_STAKE);
+            vm.assertEq(jury.creditOf(panel[i]), FEE / (panel.length - 1));
+        }
+    }
+
     function split(DisputeId id, uint256 fault, uint256 noFault) private {
         address[] memory panel = drawPanel(id);
         IJuryArbitrator.Vote[] memory votes = new IJuryArbitrator.Vote[](panel.length);

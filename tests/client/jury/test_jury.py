@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -201,12 +202,10 @@ class FakeJury(FakeChain):
             self._apply(other, "commitVote", (DISPUTE, "0x" + "cc" * 32))
 
 
-async def no_source(case: AuditCase) -> None:
-    """The court's audit looks at no weights."""
-
-
 class Court:
     """A juror daemon over the fake jury; `restart` makes a new one over the same book."""
+
+    in_shadow = False
 
     def __init__(self, folder: Path) -> None:
         self.chain, self.clock = FakeJury(), InstantClock()
@@ -230,7 +229,7 @@ class Court:
             self.clock,
             EventFollower(self.chain, start_block=90),
             self._evidence_of,  # type: ignore[arg-type]
-            no_source,  # type: ignore[arg-type]
+            self._source_of,  # type: ignore[arg-type]
             on_vote=lambda dispute, vote, finding: self.votes.append((vote, finding)),
         )
 
@@ -238,6 +237,10 @@ class Court:
         assert case.order == self.chain.work.signed.order
         assert case.plan == self.chain.work.plan
         return self
+
+    async def _source_of(self, case: AuditCase) -> SimpleNamespace:
+        """The audit looks at no weights, and the vote at what the model promises."""
+        return SimpleNamespace(profile=SimpleNamespace(is_shadow=self.in_shadow))
 
     async def leaves_of(self, receipt: t.StageReceipt) -> list[t.RequestLeaf]:
         if self.leaves_error:
@@ -482,6 +485,11 @@ async def test_shard_that_is_not_the_registered_one_is_at_fault(court: Court) ->
 
 async def test_what_cannot_be_measured_is_not_at_fault(court: Court) -> None:
     court.error = ModelUnsupported("no tolerance for a shard of 40 layers", "…")
+    assert await vote_of(court) is VoteKind.UNMEASURED
+
+
+async def test_a_model_without_tolerances_is_held_against_nobody(court: Court) -> None:
+    court.in_shadow = True
     assert await vote_of(court) is VoteKind.UNMEASURED
 
 
