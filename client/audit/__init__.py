@@ -4,6 +4,7 @@
 `evidence`       the order, plan and receipts from the chain, the rows from the stages
 `contradictions` which of a stage's signed words convict it, by which call of Evidence
 `programs`       the operator program behind a model's numerics profile, compared with ours
+`spans`          the layers between two boundaries that a stage signed, and their rows
 `rerun`          the stage's layers in float64 from the committed inputs, compared once
 `precheck`       whether a float32 re-run clears a stage, so that none in float64 is needed
 `suspicion`      whether a stage stands out of the noise of an honest machine on the same rows

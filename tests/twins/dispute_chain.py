@@ -29,7 +29,7 @@ from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import Evidence, RowOpening, RunOpening, show_stated
 from core.dispute.trace.judge import Case, Claim
 from core.dispute.trace.layout import Place
-from core.dispute.trace.rows import SignedRows, SignedSpan, Spot
+from core.dispute.trace.rows import SignedRows, Spot
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol.types import ZERO_HASH, Order, RequestLeaf, RequestOpening, StageReceipt
@@ -38,6 +38,7 @@ from tests.conftest import CHAIN_ID
 from tests.twins.game.draw import Drawn
 from tests.twins.game.game import Game, GameError, GameParameters, opened
 from tests.twins.game.packing import binding, packed_place, statement
+from tests.twins.game.rows import SignedSpan
 
 USD = 10**6
 GAS = 12_000_000

@@ -29,6 +29,8 @@ from client.jobs.job_run import JobRun
 from client.orders.orders import Prompt, PromptBatch, make_order
 from client.pipeline.pipeline import Match, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
+from client.pipeline.verify import RegisteredShards
+from core.dispute.trace.families import SPAN_LAYERS
 from core.engine.weights.shape import describe_model, layer_count, read_config
 from core.keys.signer import Signer
 from core.protocol import signing, wire
@@ -253,7 +255,7 @@ class Rig:
             Match(job_id, signed, tuple(plan), tuple(direct), t.ZERO_HASH),
             batch,
             StreamIdentity(key, DOMAIN) if streams is None else streams.identity,
-            lambda start, end: roots[start, end],
+            RegisteredShards(lambda start, end: roots[start, end], SPAN_LAYERS),
             on_token=note,
             on_finish=lambda index, request: None,
             limits=PipelinePatience(in_flight=min(load.requests, PER_JOB), silence_s=120.0),
@@ -292,6 +294,7 @@ class Rig:
                 "kv_bytes": self._kv_bytes,
                 "groups": self._groups,
                 "max_requests": self._max_requests,
+                "span_layers": SPAN_LAYERS,
                 "guesses": self._guesses,
                 "emulate": self._emulate[index] if self._emulate else None,
             },

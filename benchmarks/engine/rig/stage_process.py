@@ -64,6 +64,7 @@ class Spec(msgspec.Struct):
     guesses: bool = False  # of tokens, ahead
     #: Milliseconds that a pass lasts at least: in all, by prompt token, decode step, position read.
     emulate: tuple[float, float, float, float] | None = None
+    span_layers: int = 0  # between two boundaries that it signs
     control: str = ""  # a named pipe with what is asked, instead of the input
 
 
@@ -85,7 +86,9 @@ class StageProcess:
         spec, folder = self._spec, Path(self._spec.model)
         model_spec = spec_of(folder)
         model_id = signing.model_id(model_spec)
-        model = assignment.open_model(folder.name, model_id, model_spec, folder)
+        model = assignment.open_model(
+            folder.name, model_id, model_spec, folder, span_layers=spec.span_layers
+        )
         store = MinerStore(Path(spec.folder) / f"stage-{spec.key}.sqlite")
         self._book = ReceiptBook(store, self._signer, DOMAIN, self._chain.now_s)
         terms = MinerTerms(

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import TOKEN_BYTES
 from core.dispute.trace.program import Program
-from core.protocol import commit
 from core.protocol.types import LayerRange, RequestLeaf
 
 #: Parts of rows that one question may name: with their siblings they fit a transaction of 500,000
@@ -26,24 +25,6 @@ class Spot(NamedTuple):
     boundary: Boundary
     row: int
     part: int = 0
-
-
-class SignedSpan(NamedTuple):
-    """Of rows of one span, what the stage signed of all its layers."""
-
-    leaf: RequestLeaf
-    layers: LayerRange
-    inner: tuple[bytes, ...]  # roots at the boundaries inside the stage
-
-    def holds(self, rows: SignedRows) -> bool:
-        """Whether these rows and layers are one of its spans."""
-        spans = self.layers.spans(rows.program.span_layers)
-        of = LayerRange(rows.layer_from, rows.layer_to)
-        is_signed = commit.to_hex(commit.inner_root(self.inner)) == self.leaf.inner_root
-        if of not in spans or len(self.inner) != len(spans) - 1 or not is_signed:
-            return False
-        roots = [commit.to_hex(root) for root in self.inner]
-        return rows.leaf == self.leaf.span(roots, spans.index(of))
 
 
 class SignedRows(NamedTuple):

@@ -490,6 +490,7 @@ async def test_what_cannot_be_measured_is_not_at_fault(court: Court) -> None:
 
 async def test_a_model_without_tolerances_is_held_against_nobody(court: Court) -> None:
     court.in_shadow = True
+    court.finding = StageFinding(1, "0x", (2, 5), (RequestFinding(0, False, (), 0, 1, None),))
     assert await vote_of(court) is VoteKind.UNMEASURED
 
 

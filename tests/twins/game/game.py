@@ -18,12 +18,13 @@ from core.dispute.trace.draw import DrawError
 from core.dispute.trace.evidence import Evidence, EvidenceError, RowOpening, RunOpening
 from core.dispute.trace.judge import Case, ClaimError
 from core.dispute.trace.layout import VALUE_BYTES, Place
-from core.dispute.trace.rows import SignedRows, SignedSpan, Spot
+from core.dispute.trace.rows import SignedRows, Spot
 from core.protocol import commit
 from core.protocol.types import RequestOpening
 from tests.twins.game import judge, rows
 from tests.twins.game.draw import Drawn, check_drawn
 from tests.twins.game.packing import packed_place, shown_statement, statement
+from tests.twins.game.rows import SignedSpan
 
 #: How often an accuser may have rows shown on chain in one dispute.
 MAX_ASKS = 3

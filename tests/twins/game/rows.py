@@ -6,6 +6,7 @@ Twin: contracts/src/trace/RowJudge.sol.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from core.dispute.referee.formats import decode
 from core.dispute.trace import chunks
@@ -13,6 +14,25 @@ from core.dispute.trace.derive import Boundary
 from core.dispute.trace.evidence import EvidenceError, RowOpening
 from core.dispute.trace.rows import MAX_SPOTS, SignedRows, Spot
 from core.protocol import commit
+from core.protocol.types import LayerRange, RequestLeaf
+
+
+class SignedSpan(NamedTuple):
+    """Of rows of one span, what the stage signed of all its layers."""
+
+    leaf: RequestLeaf
+    layers: LayerRange
+    inner: tuple[bytes, ...]  # roots at the boundaries inside the stage
+
+    def holds(self, rows: SignedRows) -> bool:
+        """Whether these rows and layers are one of its spans."""
+        spans = self.layers.spans(rows.program.span_layers)
+        of = LayerRange(rows.layer_from, rows.layer_to)
+        is_signed = commit.to_hex(commit.inner_root(self.inner)) == self.leaf.inner_root
+        if of not in spans or len(self.inner) != len(spans) - 1 or not is_signed:
+            return False
+        roots = [commit.to_hex(root) for root in self.inner]
+        return rows.leaf == self.leaf.span(roots, spans.index(of))
 
 
 def exists(rows: SignedRows, spot: Spot) -> bool:
