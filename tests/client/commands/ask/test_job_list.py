@@ -16,7 +16,7 @@ from client.commands.ask import job_list
 from client.context import Context, open_store
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
-from client.pipeline.verify import RequestAnswer
+from client.pipeline.verify import RegisteredShards, RequestAnswer
 from core.money import pricing
 from core.protocol import ids, signing
 from core.protocol import types as t
@@ -234,10 +234,10 @@ async def test_shard_that_the_registry_does_not_know_is_refused(
 ) -> None:
     desk.keep()
 
-    async def other(*_: Any) -> dict[tuple[int, int], str]:
-        return {(s.layer_from, s.layer_to): "0x" + "ee" * 32 for s in desk.job.plan}
+    async def other(*_: Any) -> RegisteredShards:
+        return RegisteredShards(lambda start, end: "0x" + "ee" * 32)
 
-    monkeypatch.setattr(job_list, "shard_roots", other)
+    monkeypatch.setattr(job_list, "registered_shards", other)
     assert (await refused(desk)).details["field"] == "shard_root"
 
 
