@@ -151,7 +151,7 @@ class ShardSource:
     @property
     def span_layers(self) -> int:
         """Layers between two boundaries that stages of the model sign; 0: all of a stage's."""
-        return self.program.span_layers if self.program else 0
+        return self.profile.span_layers
 
     @cached_property
     def operators(self) -> ModelProgram | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +31,9 @@ _HUB = re.compile(r"hf://([\w.-]{1,96}/[\w.-]{1,96}|[\w.-]{1,96})(?:@([\w./-]{1,
 _TIMEOUT_S = 30.0
 _CHUNK_BYTES = 2**20
 _RETRIES = 3  # of the hub's client, each after a longer wait
+#: A place that sends less than this, a minute long, is left for another: one that sends a byte now
+#: and then would hold a machine for ever.
+LEAST_BYTES_PER_S, RATE_OVER_S = 2**15, 60.0
 _GATED = (401, 403)
 _PLAIN = {"Accept-Encoding": "identity"}
 _GONE = (404, 410)
@@ -188,7 +192,7 @@ def _all_of(answer: httpx2.Response, uri: str, file: str, most_bytes: int) -> by
     if answer.status_code != 200:
         raise Unreachable(f"cannot read {file} from {uri}", why=f"it said {answer.status_code}")
     data = bytearray()
-    for part in answer.iter_raw(_CHUNK_BYTES):
+    for part in paced(answer.iter_raw(), uri, file):
         data += part
         _within(data, uri, file, most_bytes)
     return bytes(data)
@@ -227,13 +231,31 @@ def _pass_on(
             f"{uri} has another {file}",
             why=f"it answers with {stated[:60]}, asked for were {start}-{end - 1} of {size}",
         )
-    for data in answer.iter_raw(_CHUNK_BYTES):
+    for data in paced(answer.iter_raw(), uri, file):
         data = data[: end - start]
         sink(start, data)
         start += len(data)
         if start == end:
             return
     raise Unreachable(f"{uri} stopped in the middle of {file}", why=f"{end - start} bytes are left")
+
+
+def paced(
+    parts: Iterable[bytes], uri: str, file: str, monotonic: Callable[[], float] = time.monotonic
+) -> Iterator[bytes]:
+    """Parts of a file as they come. Raises Unreachable where they come too slowly."""
+    since_s, came = monotonic(), 0
+    for part in parts:
+        came += len(part)
+        passed_s = monotonic() - since_s
+        if passed_s >= RATE_OVER_S:
+            if came < LEAST_BYTES_PER_S * passed_s:
+                raise Unreachable(
+                    f"{uri} sends {file} too slowly",
+                    why=f"{came} bytes in {passed_s:.0f} s, less than {LEAST_BYTES_PER_S} a second",
+                )
+            since_s, came = monotonic(), 0
+        yield part
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 from eth_utils.crypto import keccak
 
 from core.chain.chain import Chain
+from core.dispute.trace.families import FP32_PROFILE, SPAN_LAYERS
 from core.dispute.trace.program import Program
 from core.protocol.errors import ContractRefused, ModelUnsupported
+from core.protocol.signing import name_hash
 
 
 async def registered_program(chain: Chain, profile: str) -> Program:
@@ -31,7 +33,9 @@ async def span_layers_of(chain: Chain, profile: str) -> int:
 
     Raises ChainUnreachable.
     """
+    if profile.lower() == name_hash(FP32_PROFILE):
+        return SPAN_LAYERS
     try:
         return (await registered_program(chain, profile)).span_layers
-    except ModelUnsupported:  # of a profile by name
+    except ModelUnsupported:  # it is judged by nobody
         return 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.dispute.trace.families import FP32_PROFILE
 from core.engine.weights.manifest import FORMAT, MANIFEST_FILE, ModelManifest, ToleranceBasis
 from core.engine.weights.shape import describe_model, read_config
 from core.engine.weights.store import write_whole
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from core.dispute.play.program import ModelProgram
     from core.dispute.trace.program import Tolerance
 
-#: What machines compute in that a dispute can be about, and the profile of a model without an
-#: operator program, which a jury judges alone.
+#: What machines compute in that a dispute can be about.
 JUDGED_NUMERICS = ("float32", "bfloat16")
-_JURYS_PROFILE = "fp32"
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def publication_of(
     """
     shape, weights = describe_model(folder, numerics), weight_roots(folder)
     contents = known_contents(folder)
-    profile = program.numerics_profile if program else signing.name_hash(_JURYS_PROFILE)
+    profile = program.numerics_profile if program else signing.name_hash(FP32_PROFILE)
     manifest = ModelManifest(
         format=FORMAT,
         licence=licence or stated_licence(folder),

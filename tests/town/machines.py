@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from core.batching.chunks import replay_chunks
+from core.dispute.trace.families import SPAN_LAYERS
 from core.engine.sampling.sampler import Sampler
 from core.engine.weights.tokenizer import Tokenizer
 from core.keys.signer import Signer
@@ -134,7 +135,7 @@ class Machine:
         self.port = self.listener.port
 
     eos_ids: Iterable[int] = (258,)
-    span_layers = 0  # between two boundaries that it signs
+    span_layers = SPAN_LAYERS  # between two boundaries that it signs
 
     @property
     def endpoint(self) -> str:

@@ -294,7 +294,6 @@ class Rig:
                 "kv_bytes": self._kv_bytes,
                 "groups": self._groups,
                 "max_requests": self._max_requests,
-                "span_layers": SPAN_LAYERS,
                 "guesses": self._guesses,
                 "emulate": self._emulate[index] if self._emulate else None,
             },

@@ -22,6 +22,7 @@ from benchmarks.engine.rig.chain import DOMAIN, RichChain, signer, spec_of
 from benchmarks.engine.rig.child import keep_stdout, obey, say
 from benchmarks.engine.rig.steps import Spent, StepLog
 from core.batching.ring import MicrobatchChoice
+from core.dispute.trace.families import SPAN_LAYERS
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.types import JobState
@@ -64,7 +65,7 @@ class Spec(msgspec.Struct):
     guesses: bool = False  # of tokens, ahead
     #: Milliseconds that a pass lasts at least: in all, by prompt token, decode step, position read.
     emulate: tuple[float, float, float, float] | None = None
-    span_layers: int = 0  # between two boundaries that it signs
+    span_layers: int = SPAN_LAYERS  # between two boundaries that it signs
     control: str = ""  # a named pipe with what is asked, instead of the input
 
 

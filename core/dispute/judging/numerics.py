@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from core.dispute.judging.margin import gain, margin_of
-from core.dispute.trace.families import BF16_PLEA
+from core.dispute.trace.families import BF16_PLEA, FP32_PROFILE, SPAN_LAYERS
 from core.dispute.trace.program import Program
 from core.engine.batch.whole import run_whole
 from core.engine.model.blocks import MAX_ACTIVATION, Draw, Final, ModelShard
@@ -58,6 +58,8 @@ class NumericsProfile:
     #: may owe to near ties.
     mean_margin: float = math.inf
     mean_tokens: int = 64
+    #: Layers between two boundaries that a stage signs; 0: all that it has.
+    span_layers: int = SPAN_LAYERS
 
     @property
     def is_shadow(self) -> bool:
@@ -85,7 +87,7 @@ class NumericsProfile:
 
 #: float32 weights, activations, accumulation and wire, without TF32.
 FP32 = NumericsProfile(
-    name="fp32",
+    name=FP32_PROFILE,
     tolerance_by_depth=((1, 1e-5), (6, 3e-5), (30, 1e-4)),
     single_row=1e-4,
     single_row_depth=10,
@@ -148,6 +150,7 @@ def profile_of(program: Program) -> NumericsProfile:
         suspicious_q=kind.suspicious_q,
         mean_margin=kind.mean_margin,
         mean_tokens=kind.mean_tokens,
+        span_layers=program.span_layers,
     )
 
 

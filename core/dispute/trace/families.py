@@ -39,6 +39,8 @@ FP32_TOLERANCES = (
 #: Layers between two boundaries that a stage signs. A lie in one layer stands out of the noise of
 #: six as it does of one; of more layers it is within what is tolerated.
 SPAN_LAYERS = 6
+#: The profile of models in float32 without an operator program, by the hash of its name.
+FP32_PROFILE = "fp32"
 #: δ in 10^-6 nat, at least: no norm and head in float32 is further off on natural rows.
 LEAST_DELTA_MICRO = 10_000
 FP32_PLEA = Plea(16 * 10**12, 24)

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.models.places import place_of
+from core.models.places import LEAST_BYTES_PER_S, RATE_OVER_S, paced, place_of
 from core.protocol.errors import ModelGated, ModelMissing, Unreachable, UsageError
 from devnet.models.tiny_models import write_tiny_model
 from tests.core.models.hub_server import COMMIT, TOKEN, Hub, running_hub
@@ -20,7 +21,7 @@ from tests.core.models.hub_server import COMMIT, TOKEN, Hub, running_hub
 #: A program of its own, as the hub's client reads its settings once: what a place gives, or raises.
 READER = """
 import json, sys
-from core.models.places import place_of
+from core.models.places import LEAST_BYTES_PER_S, RATE_OVER_S, paced, place_of
 from core.protocol.errors import HeadraceError
 uri, file, start, end, size = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 got = bytearray()
@@ -185,3 +186,23 @@ def test_a_folder_is_a_place(folder: Path) -> None:
 def test_what_is_no_place_is_refused(uri: str) -> None:
     with pytest.raises(UsageError, match="is no place of a model"):
         place_of(uri)
+
+
+def test_a_place_that_trickles_is_left_for_another() -> None:
+    now = [0.0]
+
+    def parts(size: int, every_s: float, count: int) -> Iterator[bytes]:
+        for _ in range(count):
+            now[0] += every_s
+            yield bytes(size)
+
+    steady = paced(parts(LEAST_BYTES_PER_S, 1.0, 200), "https://a/", "f", lambda: now[0])
+    assert sum(map(len, steady)) == 200 * LEAST_BYTES_PER_S
+    slow = parts(1, RATE_OVER_S / 2 - 1, 10**6)
+    with pytest.raises(Unreachable, match="too slowly") as refused:
+        list(paced(slow, "https://a/", "f", lambda: now[0]))
+    assert "3 bytes in 87 s" in refused.value.why
+    # One that was fast before gets no credit for it.
+    bursty = chain(parts(10**9, 1.0, 60), parts(1, RATE_OVER_S, 10))
+    with pytest.raises(Unreachable, match="too slowly"):
+        list(paced(bursty, "https://a/", "f", lambda: now[0]))
