@@ -4,4 +4,5 @@
 `publishing`    hashing all of it, beside sha256sum
 `pulling`       the bytes that a machine with a part of the layers fetches
 `loading`       loading with each tensor held to its root, beside loading without
+`depths`        lies and honest work in stages of any number of layers
 """
