@@ -722,10 +722,15 @@ class RequestRun:
         self.request = request_state.guesses_end(self.request)
 
     def _keep_inner(self, first_row: int, inside: Sequence[bytes]) -> None:
-        """Rows from this one on, at each boundary inside; what was there before is void."""
+        """Rows from this one on, at each boundary inside; what was there before is void.
+
+        Raises CheckFailed where rows before them are missing: others would be signed.
+        """
         for kept, rows in zip(self._inner, inside, strict=True):
-            if first_row < len(kept):
-                kept.cut(first_row)
+            if len(kept) < first_row:
+                why = f"{len(kept)} of {first_row} rows are kept"
+                raise CheckFailed("the request stops: rows inside this stage are missing", why)
+            kept.cut(first_row)
             kept.append(rows)
 
     async def _take_drawn(self, drawn: DrawnToken, trace: list[int]) -> None:
