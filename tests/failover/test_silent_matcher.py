@@ -152,10 +152,10 @@ async def test_what_was_finished_of_a_batch_is_delivered_after_the_deadline(
     withholding, watch = town.machines[1], Watch()
     give = withholding.book.word
 
-    def keep_one_back(job: StoredJob, leaf: t.RequestLeaf, answer_root: str) -> t.SignedWord:
+    def keep_one_back(job: StoredJob, leaf: t.RequestLeaf, *said: Any) -> t.SignedWord:
         if leaf.request_index == 1:
             raise CheckFailed("no word of this one", "it is kept back")
-        return give(job, leaf, answer_root)
+        return give(job, leaf, *said)
 
     withholding.book.word = keep_one_back  # type: ignore[method-assign]
     asked = prompts(3, tokens=6)
