@@ -17,7 +17,7 @@ import msgspec
 from core.protocol import types as t
 from core.protocol.errors import FrameTooLarge, FrameTruncated, MalformedMessage, VersionUnknown
 
-VERSION = 2
+VERSION = 3
 MAX_FRAME_BYTES = 16 * 2**20
 MAX_HEADER_BYTES = 8 * 2**20
 MAX_REQUESTS = 4096  # in one receipt, so that all receipts of a job fit in a header
