@@ -99,13 +99,13 @@ class Parties(EvidenceCollector):
         )
 
     async def shown_rows(
-        self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int
+        self, stage: int, side: wire.Side, leaf: RequestLeaf, row_bytes: int, *, root: str = ""
     ) -> ShownRows:
         data = self.rows_of[stage, side, leaf.request_index]
         is_answer = stage == LAST and side == "out"
         beside = self.work.states_root(LAST, leaf.request_index) if is_answer else None
         shown = ShownRows(data, row_bytes, beside and commit.to_hex(beside))
-        if not self._is_signed(stage, side, leaf, shown):
+        if not self._is_signed(stage, side, leaf, shown, root):
             raise RowsWithheld("its rows do not match what it signed", stage=stage)
         return shown
 
