@@ -208,6 +208,8 @@ class EvidenceCollector:
         self.case, self._domain, self._peers = case, domain, peers
         self._endpoints = dict(endpoints)
         self._delegation = delegation
+        #: Of stages and requests: the roots inside that were shown last.
+        self._inner = dict[tuple[int, RequestLeaf], list[str]]()
 
     async def receipts(self, stage: int) -> list[SignedReceipt]:
         """Receipts that the stage signed for this job and plan, with matching leaves.
@@ -341,11 +343,14 @@ class EvidenceCollector:
 
         From the stage, or with its words from the next one. Raises RowsWithheld.
         """
-        for find in (self._receipts_or_none, self._by_words):
-            for signed in await find(stage):
-                for own, roots in zip(signed.leaves, signed.inner, strict=False):
-                    if own == leaf and is_inner_root(roots, leaf.inner_root, spans):
-                        return roots
+        for find in (None, self._receipts_or_none, self._by_words):
+            if find is not None:
+                for signed in await find(stage):
+                    told = zip(signed.leaves, signed.inner, strict=False)
+                    self._inner |= {(stage, own): roots for own, roots in told}
+            roots = self._inner.get((stage, leaf), [])
+            if is_inner_root(roots, leaf.inner_root, spans):
+                return roots
         what = f"the roots inside stage {stage} of request {leaf.request_index} are missing"
         raise RowsWithheld(what, f"none that it shows make what it signed, {leaf.inner_root}")
 

@@ -12,30 +12,47 @@ from core.protocol.signing import name_hash
 
 
 async def registered_program(chain: Chain, profile: str) -> Program:
-    """The program whose hash the profile is. Raises ModelUnsupported where the chain has none."""
-    data = b""
-    if "ProgramStore" in chain.addresses:
-        try:
-            data = bytes.fromhex((await chain.read("ProgramStore", "load", profile))[2:])
-        except ContractRefused:
-            data = b""
-    if "0x" + keccak(data).hex() != profile.lower():
-        raise ModelUnsupported(
-            "the job's numerics profile is unknown here",
-            f"{profile} is neither a stored operator program nor a profile that this program knows",
-            next_step="update this program",
-        )
-    return Program.from_bytes(data)
+    """The program whose hash the profile is.
+
+    Raises ModelUnsupported where the chain has none, or one that this program does not read.
+    """
+    stored = await _stored(chain, profile)
+    if stored is not None:
+        return _read(stored)
+    raise ModelUnsupported(
+        "the job's numerics profile is unknown here",
+        f"{profile} is neither a stored operator program nor a profile that this program knows",
+        next_step="update this program",
+    )
 
 
 async def span_layers_of(chain: Chain, profile: str) -> int:
     """How many layers lie between two boundaries that stages of a model sign; 0: all of a stage's.
 
-    Raises ChainUnreachable.
+    Raises ChainUnreachable, and ModelUnsupported for a program that cannot be read.
     """
     if profile.lower() == name_hash(FP32_PROFILE):
         return SPAN_LAYERS
+    stored = await _stored(chain, profile)
+    return 0 if stored is None else _read(stored).span_layers  # without any, nobody judges it
+
+
+async def _stored(chain: Chain, profile: str) -> bytes | None:
+    if "ProgramStore" not in chain.addresses:
+        return None
     try:
-        return (await registered_program(chain, profile)).span_layers
-    except ModelUnsupported:  # it is judged by nobody
-        return 0
+        data = bytes.fromhex((await chain.read("ProgramStore", "load", profile))[2:])
+    except ContractRefused:
+        return None
+    return data if "0x" + keccak(data).hex() == profile.lower() else None
+
+
+def _read(data: bytes) -> Program:
+    try:
+        return Program.from_bytes(data)
+    except ValueError as error:
+        raise ModelUnsupported(
+            "the model's operator program cannot be read here",
+            str(error),
+            next_step="publish the model anew, or use the version that it was published with",
+        ) from error
