@@ -72,6 +72,8 @@ class StageFinding:
         """What speaks against it, in words; "" for nothing."""
         worst = self.worst
         reasons = "; ".join(worst.reasons) if worst else ""
+        if reasons and worst and worst.layers:
+            reasons = f"in layers {LayerRange(*worst.layers)}: {reasons}"
         return self.withheld or self.suspicion or reasons
 
     @property

@@ -78,6 +78,7 @@ async def test_a_lie_in_one_span_costs_the_stake(
     finding = await audited(work, stage=liar)
     assert finding.at_fault and finding.worst is not None
     assert finding.worst.layers == (layer, layer + 1), "and the other span is honest"
+    assert finding.why.startswith(f"in layers {layer}-{layer}: ")
     source, signed = await source_of(work), work.receipts[liar]
     charge = await charge_of(Holders(work), source, signed, finding)
     assert (charge.claim.layer_from, charge.claim.layer_to) == (layer, layer + 1)
