@@ -68,9 +68,10 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
     """Load the layers, else as many as fit, and time them. Raises ModelMissing, UsageError."""
     from core.engine.weights.shape import describe_model
     from miner.compute.compute import Compute
-    from miner.records.machine import memory_limit_bytes
+    from miner.records.machine import compute_device, memory_limit_bytes
 
     settings = run.settings
+    device = compute_device(settings.engine.device)
     files = await _files(settings)
     folder = files.folder
     shape = await asyncio.to_thread(describe_model, folder)
@@ -78,11 +79,11 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
     held = fitting_layers(shape, layers, limit_bytes)
     compute = Compute(threads=settings.engine.threads or 1)
     try:
-        with run.stage(1, 4, "the processor"):
-            tflops, bandwidth_gb_s = await compute.benchmark()
+        with run.stage(1, 4, "the processor" if device.is_processor else device.title):
+            tflops, bandwidth_gb_s = await compute.benchmark(device.name)
         with run.stage(2, 4, f"loading layers {held}"):
             await asyncio.to_thread(files.fetch, held)
-            shard_bytes = await _load(compute, folder, held, limit_bytes, settings)
+            shard_bytes = await _load(compute, folder, held, limit_bytes, settings, device.name)
         with run.stage(3, 4, "decode steps and a prompt"):
             await compute.measure()
             prefill = await _prefill_tokens_per_s(compute, shape, held)
@@ -177,7 +178,12 @@ def _write(path: Path, found: Bench) -> None:
 
 
 async def _load(
-    compute: Compute, folder: Path, held: LayerRange, limit_bytes: int, settings: Settings
+    compute: Compute,
+    folder: Path,
+    held: LayerRange,
+    limit_bytes: int,
+    settings: Settings,
+    device: str,
 ) -> int:
     weights_bytes = 0
 
@@ -188,7 +194,7 @@ async def _load(
 
         wanted = settings.engine.dtype
         dtype = getattr(torch, "float32" if wanted == "auto" else wanted)
-        return load_shard(folder, held, dtype=dtype, self_check=True)
+        return load_shard(folder, held, dtype=dtype, device=device, self_check=True)
 
     def room(shard: Any) -> int:
         nonlocal weights_bytes

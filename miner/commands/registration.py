@@ -44,7 +44,6 @@ ACTIVE, COOLDOWN = 1, 2
 #: dozen moves.
 DEFENCE_GAS = 2_500_000
 GAS_OF = {"approve": 70_000, "register": 300_000, "registerMachine": 180_000, "addStake": 120_000}
-_CLASS_CPU = "0x" + b"cpu\0".hex()
 
 
 @asynccontextmanager
@@ -442,12 +441,18 @@ def _proof(chain: Chain, owner: Signer, operator: Signer) -> str:
 
 
 def _machine(settings: Settings) -> tuple[str, int, int, str]:
-    from miner.records.machine import copy_bandwidth_mb_s, memory_limit_bytes
+    from miner.records.machine import compute_device, copy_bandwidth_mb_s, memory_limit_bytes
 
-    miner = settings.miner
+    miner, device = settings.miner, compute_device(settings.engine.device)
     endpoint_hash = ZERO_HASH
     port = miner.announce_port or miner.listen_port
     if port:
         endpoint = f"{miner.announce_host or miner.listen_host}:{port}"
         endpoint_hash = "0x" + sha256(endpoint.encode()).hexdigest()
-    return (_CLASS_CPU, memory_limit_bytes(settings) // 2**20, copy_bandwidth_mb_s(), endpoint_hash)
+    kind = "0x" + device.kind.encode().ljust(4, b"\0").hex()
+    bandwidth_mb_s = copy_bandwidth_mb_s()
+    if not device.is_processor:
+        from miner.compute.compute import benchmark_device
+
+        bandwidth_mb_s = int(1000 * benchmark_device(device.name)[1])
+    return (kind, memory_limit_bytes(settings) // 2**20, bandwidth_mb_s, endpoint_hash)

@@ -310,9 +310,9 @@ class Compute:
         await self._run(self._probe)
         return self.tau_ms_per_layer
 
-    async def benchmark(self) -> tuple[float, float]:
+    async def benchmark(self, device: str = "cpu") -> tuple[float, float]:
         """(teraflops of float32 products, gigabytes per second read), as this thread gets them."""
-        return await self._run(_benchmark)
+        return await self._run(lambda: benchmark_device(device))
 
     # --- requests ---
 
@@ -860,13 +860,16 @@ def _count(x: Rows, hidden: int | None) -> int:
     return size // (4 * hidden)
 
 
-def _benchmark() -> tuple[float, float]:
+def benchmark_device(device: str) -> tuple[float, float]:
+    """(teraflops of float32 products, gigabytes per second read) of a device of torch's."""
     import torch
 
-    square = torch.ones(512, 512)
-    block = torch.ones(16 * 2**20)  # 64 MiB
-    flops = _best_rate(lambda: torch.mm(square, square), 2 * 512**3)
-    read = _best_rate(lambda: block.sum(), block.nbytes)
+    # What keeps one core busy for a millisecond is nothing to a graphics processor.
+    width, numbers = (512, 16 * 2**20) if device == "cpu" else (8192, 256 * 2**20)
+    square, block = torch.ones(width, width, device=device), torch.ones(numbers, device=device)
+    # A number of each result is waited for.
+    flops = _best_rate(lambda: torch.mm(square, square)[0, 0].item(), 2 * width**3)
+    read = _best_rate(lambda: block.sum().item(), block.nbytes)
     return flops / 1e12, read / 1e9
 
 

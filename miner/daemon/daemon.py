@@ -56,7 +56,7 @@ from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
 from miner.daemon.status import serve_status
 from miner.defence.defence import OFFER_S, Defence, TraceHook
 from miner.records.home import Home, RunningDaemon
-from miner.records.machine import memory_limit_bytes
+from miner.records.machine import compute_device, memory_limit_bytes
 from miner.records.metrics import MinerMetrics
 from miner.records.store import MinerStore
 from miner.serving.job_table import JobTable, MinerTerms
@@ -231,6 +231,7 @@ class MinerDaemon:
         self._swarm_addresses = swarm.addresses()
         self._clock = SystemClock()
         self._domain = chain.chain.domain
+        self._device = compute_device(settings.engine.device)
         self._memory_bytes = memory_limit_bytes(settings)
         self.metrics = MinerMetrics()
         self._book = ReceiptBook(store, signer, self._domain, chain.now_s)
@@ -322,7 +323,7 @@ class MinerDaemon:
 
     async def run(self) -> None:
         """Everything, until the owner asks to leave. PeerUnreachable when no peer can be had."""
-        self._speed = await self._compute.benchmark()
+        self._speed = await self._compute.benchmark(self._device.name)
         loops = [
             _every(STAKED_S, self._admit_staked),
             _every(self._settings.miner.announce_interval_s, self._announce),
@@ -505,7 +506,7 @@ class MinerDaemon:
                         offload_bytes=self._settings.engine.offload_bytes,
                         offload_folder=self._settings.engine.offload_folder,
                         prefix_share=self._settings.engine.prefix_share,
-                        device=self._device(),
+                        device=self._device.name,
                         numerics=numerics_of(self._model.spec),
                         hook=self._hook,
                     )
@@ -721,14 +722,6 @@ class MinerDaemon:
             to_claim=show(seen.credit_units),
             gas=units.show_eth(seen.gas_wei),
         )
-
-    def _device(self) -> str:
-        wanted = self._settings.engine.device
-        if wanted != "auto":
-            return wanted
-        import torch
-
-        return "cuda" if torch.cuda.is_available() else "cpu"
 
     async def close(self) -> None:
         """End streams, requests and the compute thread."""

@@ -1,21 +1,98 @@
-"""What does this machine have, without loading a tensor library?"""
+"""What does this machine have? A tensor library is loaded only where a graphics processor is."""
 
 from __future__ import annotations
 
 import os
+import platform
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
+from core.protocol.errors import UsageError
 from core.runtime.settings import Settings
 
 _COPY_BYTES = 64 * 2**20
 _ROUNDS = 3
+#: One of these is there where a driver of a graphics processor is.
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+#: Of a graphics processor's memory, what a miner may use: its driver needs some.
+_USABLE = 0.9
+
+
+@dataclass(frozen=True)
+class ComputeDevice:
+    """What computes here.
+
+    `name` is torch's for it, `kind` the registry's class of it: cpu, cuda, rocm or mps.
+    """
+
+    name: str
+    kind: str
+    title: str
+    memory_bytes: int
+
+    @property
+    def is_processor(self) -> bool:
+        return self.kind == "cpu"
+
+
+def compute_device(wanted: str = "auto") -> ComputeDevice:
+    """The device of this name; auto: a graphics processor if there is one, else the processor.
+
+    Raises UsageError for a device that is not here.
+    """
+    may_have = any(Path(driver).exists() for driver in _DRIVERS) or _is_apple()
+    if wanted == "cpu" or (wanted == "auto" and not may_have):
+        return _processor()
+    found = _accelerator(wanted)
+    if found is None and wanted == "auto":
+        return _processor()
+    if found is None:
+        raise UsageError(
+            f"this machine has no device '{wanted}'",
+            why="engine.device names it, and torch finds none",
+            next_step="leave engine.device at auto, or install the torch that drives this device",
+        )
+    return found
+
+
+def _processor() -> ComputeDevice:
+    whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return ComputeDevice("cpu", "cpu", platform.processor() or platform.machine(), whole_bytes)
+
+
+def _is_apple() -> bool:
+    return platform.system() == "Darwin" and platform.machine() == "arm64"
+
+
+def _accelerator(wanted: str) -> ComputeDevice | None:
+    """That one, or the first that torch finds."""
+    import torch
+
+    if wanted.partition(":")[0] in ("auto", "cuda") and torch.cuda.is_available():
+        which = wanted.partition(":")[2] or "0"
+        number = int(which) if which.isdecimal() else torch.cuda.device_count()
+        if number >= torch.cuda.device_count():
+            return None
+        has = torch.cuda.get_device_properties(number)
+        kind = "rocm" if torch.version.hip else "cuda"  # ROCm's devices have CUDA's names
+        name = f"cuda:{number}" if number else "cuda"
+        return ComputeDevice(name, kind, has.name, has.total_memory)
+    if wanted in ("auto", "mps") and torch.backends.mps.is_available():
+        return ComputeDevice("mps", "mps", "Apple", torch.mps.recommended_max_memory())
+    return None
 
 
 def memory_limit_bytes(settings: Settings) -> int:
-    """What the owner lets a miner use: `miner.memory_limit`, else half of the machine's memory."""
-    if settings.miner.memory_limit_bytes:
-        return settings.miner.memory_limit_bytes
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    """What the owner lets a miner use of the memory of the device that computes.
+
+    `miner.memory_limit`, else half of a machine's memory, or nine tenths of a graphics processor's;
+    never more than that has. Raises UsageError as `compute_device`.
+    """
+    device, allowed = compute_device(settings.engine.device), settings.miner.memory_limit_bytes
+    if device.is_processor:
+        return allowed or device.memory_bytes // 2
+    return min(allowed or device.memory_bytes, int(device.memory_bytes * _USABLE))
 
 
 def held_up_s(thread: int) -> float:

@@ -1,43 +1,118 @@
+"""What computes here is what is announced and registered: its kind, its memory, its speed."""
+
 from __future__ import annotations
 
-import hashlib
-import os
-import threading
-import time
+import platform
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from miner.records.machine import held_up_s
+from core.protocol.errors import UsageError
+from core.runtime.folders import Folders
+from core.runtime.settings import Settings, load
+from miner.commands.registration import _machine
+from miner.compute import compute
+from miner.records import machine
+from miner.records.machine import compute_device, memory_limit_bytes
 
-DEADLINE_S = 30.0
-
-
-def test_a_thread_that_shares_its_processor_is_held_up() -> None:
-    here, ends, busy = {min(os.sched_getaffinity(0))}, threading.Event(), bytes(1 << 16)
-
-    def compute() -> None:
-        os.sched_setaffinity(0, here)  # of this thread alone
-        while not ends.is_set():
-            hashlib.sha256(busy).digest()
-
-    threads = [threading.Thread(target=compute) for _ in range(2)]
-    try:
-        for thread in threads:
-            thread.start()
-        number = threads[0].native_id
-        assert number is not None
-        if not Path(f"/proc/self/task/{number}/schedstat").exists():
-            pytest.skip("this system does not tell")
-        until_s, began_s = time.monotonic() + DEADLINE_S, held_up_s(number)
-        while held_up_s(number) < began_s + 0.05:
-            assert time.monotonic() < until_s, "two threads had one processor and nobody waited"
-            time.sleep(0.01)
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join()
+CARD_BYTES = 24 * 2**30
 
 
-def test_of_a_thread_that_does_not_exist_nothing_is_told() -> None:
-    assert held_up_s(0) == 0.0
+def settings(folder: Path, **flags: str) -> Settings:
+    return load(environ={}, folders=Folders.at(folder), flags=flags)
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver and a card of 24 GiB, as torch tells of them."""
+    driver = tmp_path / "driver"
+    driver.touch()
+    monkeypatch.setattr(machine, "_DRIVERS", (str(driver),))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    has = SimpleNamespace(name="Card 4090", total_memory=CARD_BYTES)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: has)
+
+
+def test_a_machine_without_a_driver_computes_on_its_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "_DRIVERS", ())
+
+    def loaded(wanted: str) -> Any:
+        raise AssertionError("nothing needs torch here")
+
+    monkeypatch.setattr(machine, "_accelerator", loaded)
+    for wanted in ("auto", "cpu"):
+        found = compute_device(wanted)
+        assert (found.name, found.kind) == ("cpu", "cpu") and found.memory_bytes > 2**28
+
+
+@pytest.mark.usefixtures("card")
+def test_a_card_is_what_is_announced_and_not_the_box_around_it(tmp_path: Path) -> None:
+    found = compute_device()
+    assert (found.name, found.kind, found.title) == ("cuda", "cuda", "Card 4090")
+    assert memory_limit_bytes(settings(tmp_path)) == int(0.9 * CARD_BYTES)
+    less = settings(tmp_path, **{"miner.memory_limit": "8GiB"})
+    assert memory_limit_bytes(less) == 8 * 2**30
+    more = settings(tmp_path, **{"miner.memory_limit": "64GiB"})
+    assert memory_limit_bytes(more) == int(0.9 * CARD_BYTES), "that is the box's, not the card's"
+    assert compute_device("cuda:1").name == "cuda:1"
+    on_processor = settings(tmp_path, **{"engine.device": "cpu", "miner.memory_limit": "64GiB"})
+    assert memory_limit_bytes(on_processor) == 64 * 2**30
+    for other in ("cuda:2", "cuda:x"):
+        with pytest.raises(UsageError, match=f"no device '{other}'"):
+            compute_device(other)
+
+
+@pytest.mark.usefixtures("card")
+def test_what_is_registered_is_of_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "benchmark_device", lambda device: (80.0, 900.5))
+    kind, memory_mib, bandwidth_mb_s, _ = _machine(settings(tmp_path))
+    assert (bytes.fromhex(kind[2:]), memory_mib) == (b"cuda", int(0.9 * CARD_BYTES) // 2**20)
+    assert bandwidth_mb_s == 900_500
+    kind, *_ = _machine(settings(tmp_path, **{"engine.device": "cpu"}))
+    assert bytes.fromhex(kind[2:]) == b"cpu\0"
+
+
+@pytest.mark.usefixtures("card")
+def test_rocms_devices_have_a_class_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert (compute_device().name, compute_device().kind) == ("cuda", "rocm")
+
+
+def test_apples_memory_is_what_its_driver_recommends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_DRIVERS", ())
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 2**34)
+    found = compute_device()
+    assert (found.name, found.kind, found.memory_bytes) == ("mps", "mps", 2**34)
+
+
+@pytest.mark.parametrize("wanted", ["cuda", "mps", "xla", "cuda:x"])
+def test_a_device_that_is_not_here_is_refused(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="no device") as refused:
+        compute_device(wanted)
+    assert "engine.device" in refused.value.why
+
+
+def test_a_driver_without_a_torch_for_it_computes_on_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "driver"
+    driver.touch()
+    monkeypatch.setattr(machine, "_DRIVERS", (str(driver),))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert compute_device().is_processor
+
+
+def test_the_speed_is_the_devices() -> None:
+    teraflops, gigabytes_s = compute.benchmark_device("cpu")
+    assert teraflops > 1e-4 and gigabytes_s > 1e-2
