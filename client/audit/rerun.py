@@ -19,9 +19,9 @@ import msgspec
 
 from client.audit.evidence import EvidenceCollector, PromptOpening, tokens_in
 from client.audit.precheck import ends_clear, rows_clear
-from client.audit.spans import StageSpan, inner_roots, spans_of
+from client.audit.spans import StageSpan, inner_roots, spans_of, whole_stage
 from client.audit.suspicion import is_due, suspicion
-from core.protocol.errors import CheckFailed, RowsWithheld
+from core.protocol.errors import CheckFailed, ModelUnsupported, RowsWithheld
 from core.protocol.types import LayerRange, RequestLeaf, SamplingParams, Stage
 
 if TYPE_CHECKING:
@@ -402,8 +402,34 @@ async def audit_stage(
             withheld = ""  # that suffices
         else:
             findings = findings[:position]  # the next one's rows are those withheld
+    if withheld and len(spans) > 1:
+        in_one = await _in_one(evidence, source, stage, leaves, precheck=precheck)
+        if any(one.at_fault for one in in_one):
+            findings, withheld = in_one, ""
     layers = place.layer_from, place.layer_to
     return StageFinding(stage, place.operator, layers, findings, withheld)
+
+
+async def _in_one(
+    evidence: EvidenceCollector,
+    source: ShardSource,
+    stage: int,
+    leaves: Sequence[RequestLeaf],
+    *,
+    precheck: bool,
+) -> tuple[RequestFinding, ...]:
+    """All layers of a stage that shows nobody what is inside it, by the rows of its neighbours.
+
+    Nothing where these are withheld too, or there is no tolerance for so many layers.
+    """
+    span = whole_stage(evidence.case.plan, stage)
+    rows = sum(leaf.tokens_in + leaf.tokens_out for leaf in leaves)
+    judge = _StageJudge(source, span.place, precheck=precheck, rows=rows)
+    try:
+        source.profile.tolerance(len(span.layers))
+        return tuple([await _audit_request(evidence, judge, [span], span, leaf) for leaf in leaves])
+    except (RowsWithheld, ModelUnsupported):
+        return ()
 
 
 def _worse(one: RequestFinding | None, other: RequestFinding) -> RequestFinding:

@@ -64,6 +64,11 @@ def spans_of(plan: Sequence[Stage], stage: int, span_layers: int) -> list[StageS
     ]
 
 
+def whole_stage(plan: Sequence[Stage], stage: int) -> StageSpan:
+    """All layers of a stage, whatever it signed inside: between rows that its neighbours have."""
+    return StageSpan(stage, plan[stage], 0, 1)
+
+
 async def inner_roots(
     evidence: EvidenceCollector, spans: Sequence[StageSpan], signed: RequestLeaf
 ) -> list[str]:

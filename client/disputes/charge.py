@@ -16,7 +16,7 @@ from client.audit.rerun import (
     inputs_of,
     served_rows,
 )
-from client.audit.spans import StageSpan, inner_roots, spans_of
+from client.audit.spans import StageSpan, inner_roots, spans_of, whole_stage
 from client.disputes.inquest import Doubted, Inquest
 from client.disputes.prosecution import Accusation, OrderedDraw
 from core.dispute.game.game_log import Opened, case_of
@@ -74,8 +74,8 @@ async def charge_of(
     signed = next(leaf for leaf in accused.leaves if leaf.request_index == worst.request_index)
     spans = spans_of(evidence.case.plan, finding.stage, ours.program.span_layers)
     blamed = (one for one in spans if (one.layers.start, one.layers.end) == worst.layers)
-    span = next(blamed, spans[0])
-    roots = await inner_roots(evidence, spans, signed)
+    span = next(blamed, whole_stage(evidence.case.plan, finding.stage))
+    roots = [] if span.is_whole else await inner_roots(evidence, spans, signed)
     leaf, inner = span.leaf(signed, roots), tuple(map(commit.unhex, roots))
     hidden, layers = 4 * ours.program.hidden, len(ours.program.layer_types)
     first, last = span.layers.start == 0, span.layers.end == layers

@@ -150,6 +150,30 @@ async def test_roots_inside_that_nobody_shows_are_asked_for(
         store.close()
 
 
+@pytest.mark.parametrize("hidden", ["inner", "inner-0"])
+async def test_who_hides_what_is_inside_is_judged_as_a_whole(
+    deep: World, tmp_path: Path, hidden: str
+) -> None:
+    """By the rows that its neighbours have, as far as there is a tolerance for all its layers."""
+
+    def spoil(stage: int, shard: Any) -> None:
+        if stage == STAGE:
+            corrupt_layer(shard, 2)
+
+    work = await deep.work(SPANS, prompts(GREEDY), spoil=spoil)
+    finding = await audited(work, hidden)
+    assert finding.at_fault and not finding.withheld and finding.worst is not None
+    assert finding.worst.layers is None
+    source, signed = await source_of(work), work.receipts[STAGE]
+    charge = await charge_of(Holders(work, hidden), source, signed, finding)
+    assert (charge.claim.layer_from, charge.claim.layer_to, charge.inner) == (1, 3, ())
+    assert await would_convict(source, charge)
+    opened = await open_game(deep.chain, deep.requester, work.job, signed)
+    brought = await accusation(deep.chain, source, opened, charge)
+    verdict, *_ = await play(work, STAGE, brought, opened, tmp_path, is_guilty=True)
+    assert verdict == Verdict.FAULT
+
+
 async def test_a_row_inside_that_is_no_number_convicts_by_itself(deep: World) -> None:
     def inside(stage: int, request: int, first: int, x: Any) -> Any:
         if first <= 25 < first + len(x):
