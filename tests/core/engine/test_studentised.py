@@ -25,6 +25,7 @@ from core.dispute.trace.families import (
     FP32_PLEA,
     FP32_TOLERANCES,
     LEAST_DELTA_MICRO,
+    SPAN_LAYERS,
 )
 from core.dispute.trace.program import Plea, Program
 
@@ -59,6 +60,7 @@ def program(tolerances: tuple = FP32_TOLERANCES, plea: Plea = FP32_PLEA) -> Prog
         (),
         (),
         b"\0" * 4,
+        span_layers=SPAN_LAYERS,
     )
 
 
