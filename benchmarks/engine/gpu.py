@@ -19,8 +19,9 @@ from benchmarks.engine.models import QUICK_NAMES, model_folder, tiny_folder
 from benchmarks.table import Row
 from core.engine.batch.batch import BatchEngine
 from core.engine.batch.pieces import RequestPiece
+from core.engine.model.config_facts import read_config
 from core.engine.weights.load_shard import load_shard
-from core.engine.weights.shape import layer_count, read_config
+from core.engine.weights.shape import layer_count
 from core.protocol.types import LayerRange
 
 #: One more than elsewhere: of a size that memory, not launches, bounds.

@@ -75,8 +75,9 @@ def tiny_folder(name: str) -> Path:
 
 def whole_shard(folder: Path) -> ModelShard:
     """All layers of a model, in float32."""
+    from core.engine.model.config_facts import read_config
     from core.engine.weights.load_shard import load_shard
-    from core.engine.weights.shape import layer_count, read_config
+    from core.engine.weights.shape import layer_count
     from core.protocol.types import LayerRange
 
     return load_shard(folder, LayerRange(0, layer_count(read_config(folder))))

@@ -17,7 +17,8 @@ from benchmarks.engine.rig.rig import PROMPT_TOKENS, Load, Ran, Rig
 from benchmarks.engine.serving import CUTS
 from benchmarks.table import Row
 from core.engine.memory.pages import PAGE_TOKENS
-from core.engine.weights.shape import describe_model, layer_count, read_config
+from core.engine.model.config_facts import read_config
+from core.engine.weights.shape import describe_model, layer_count
 
 #: In a step of a sixth of them arithmetic takes the time, and not reading weights.
 SEQUENCES, NEW_TOKENS, WARM_TOKENS = 240, 24, 8

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from benchmarks.table import Row
+from core.engine.model.config_facts import read_config
 from core.engine.sampling.grammar import grammar_of
 from core.engine.sampling.sampler import Sampler
 from core.engine.sampling.sampling import TokenChoice, sample_batch
 from core.engine.weights.load_shard import load_shard
-from core.engine.weights.shape import layer_count, read_config
+from core.engine.weights.shape import layer_count
 from core.engine.weights.store import resolve_model
 from core.engine.weights.tokenizer import Tokenizer
 from core.protocol.types import LayerRange, SamplingParams

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.dispute.trace.families import FP32_PROFILE
+from core.engine.model.config_facts import read_config
 from core.engine.weights.manifest import FORMAT, MANIFEST_FILE, ModelManifest, ToleranceBasis
-from core.engine.weights.shape import describe_model, read_config
+from core.engine.weights.shape import describe_model
 from core.engine.weights.store import write_whole
 from core.engine.weights.weights import known_contents, weight_roots
 from core.protocol import signing
@@ -66,6 +67,7 @@ def publication_of(
         calibration=_measured(shape.architecture, numerics) if program else [],
         files=contents.files,
         tensors=contents.tensors,
+        values=contents.values,
     )
     spec = ModelSpec(
         architecture=signing.name_hash(shape.architecture),

@@ -18,14 +18,16 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from core.engine.model.config_facts import read_config
 from core.engine.model.families import family_of
 from core.engine.model.naming import sort_parts
 from core.engine.weights.contents import FileFact, TensorFact
 from core.engine.weights.headers import INDEX_FILE
 from core.engine.weights.manifest import MANIFEST_FILE, ModelManifest
+from core.engine.weights.packed_formats import packing_of
 from core.engine.weights.proof import check_root
 from core.engine.weights.pulled import PULLED_FILE, PulledFolder
-from core.engine.weights.shape import is_tied, layer_count, read_config
+from core.engine.weights.shape import is_tied, layer_count
 from core.engine.weights.store import write_whole
 from core.engine.weights.stored import TensorHasher
 from core.models.places import ModelPlace
@@ -140,14 +142,18 @@ def layers_of(folder: Path, manifest: ModelManifest, layers: LayerRange | None) 
     if layers is None:
         return list(manifest.tensors)
     config = read_config(folder)
+    packing = packing_of(config, manifest.tensors)
     parts = sort_parts(
-        manifest.tensors, family_of(config), layers=layer_count(config), tied=is_tied(config)
+        packing.names(manifest.tensors),
+        family_of(config),
+        layers=layer_count(config),
+        tied=is_tied(config),
     )
     if layers.end > len(parts.layers):
         raise ModelMissing(
             f"there are no layers {layers}", why=f"the model has 0-{len(parts.layers) - 1}"
         )
-    return list(dict.fromkeys(parts.of(layers.start, layers.end).values()))
+    return packing.stored(parts.of(layers.start, layers.end).values())
 
 
 def plan_pull(pulled: PulledFolder, names: Iterable[str]) -> PullPlan:
@@ -418,7 +424,7 @@ def _prove(pulled: PulledFolder, name: str) -> None:
                 raise CheckFailed(f"{fact.file} ends in the middle of {name}")
             hasher.update(memoryview(data))
             left -= len(data)
-    check_root(name, fact, hasher.root())
+    check_root(name, fact.root, hasher.root())
 
 
 def _is_within(piece: tuple[str, int, int], file: str, start: int, end: int) -> bool:

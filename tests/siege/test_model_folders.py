@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from core.engine.model.config_facts import read_config
 from core.engine.model.dryrun import attention_shape
 from core.engine.model.library import AutoModelForCausalLM
 from core.engine.weights.headers import INDEX_FILE, read_header
 from core.engine.weights.load_shard import load_shard
-from core.engine.weights.shape import describe_model, read_config
+from core.engine.weights.shape import describe_model
 from core.engine.weights.tensors import TensorFolder
 from core.engine.weights.weights import weight_roots
 from core.protocol.errors import ModelError, ModelUnsupported

@@ -278,8 +278,9 @@ def greedy(max_new_tokens: int) -> t.SamplingParams:
 
 @cache
 def _whole(model_dir: Path) -> Any:
+    from core.engine.model.config_facts import read_config
     from core.engine.weights.load_shard import load_shard
-    from core.engine.weights.shape import layer_count, read_config
+    from core.engine.weights.shape import layer_count
 
     return load_shard(model_dir, t.LayerRange(0, layer_count(read_config(model_dir))))
 

@@ -31,7 +31,8 @@ from client.pipeline.pipeline import Match, PipelinePatience, RequestState
 from client.pipeline.streams import Streams
 from client.pipeline.verify import RegisteredShards
 from core.dispute.trace.families import SPAN_LAYERS
-from core.engine.weights.shape import describe_model, layer_count, read_config
+from core.engine.model.config_facts import read_config
+from core.engine.weights.shape import describe_model, layer_count
 from core.keys.signer import Signer
 from core.protocol import signing, wire
 from core.protocol import types as t

@@ -36,8 +36,8 @@ from core.dispute.trace.families import (
 )
 from core.dispute.trace.layout import TraceLayout
 from core.dispute.trace.program import HEAD, Plea, Program, Tolerance
+from core.engine.model.config_facts import read_config
 from core.engine.weights.pulled import PulledFolder
-from core.engine.weights.shape import read_config
 from core.engine.weights.weights import WeightRoots, contents_hash, weight_roots
 from core.protocol.errors import ModelUnsupported
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from core.engine.model.families import WRITTEN_DOWN
-from core.protocol.errors import ModelUnsupported
+from core.protocol.errors import ModelMissing, ModelUnsupported
+from core.protocol.foreign import read_json_file
 
+CONFIG_FILE = "config.json"
+_MAX_CONFIG_BYTES = 4 * 2**20
 #: Models that encode distance instead of place have no limit of their own.
 _NO_LIMIT_TOKENS = 2**20
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -45,6 +49,21 @@ _PER_TOKEN = (
     "moe_top_k",
     "top_k_experts",
 )
+
+
+def read_config(model_dir: Path) -> dict[str, Any]:
+    """`config.json` of a folder. Raises ModelMissing or ModelUnsupported."""
+    path = Path(model_dir) / CONFIG_FILE
+    try:
+        config = read_json_file(path, most_bytes=_MAX_CONFIG_BYTES)
+    except FileNotFoundError:
+        raise ModelMissing(f"{model_dir} is not a model folder", why=f"no {CONFIG_FILE}") from None
+    except ValueError as error:
+        raise ModelUnsupported(f"cannot read {CONFIG_FILE}", why=f"not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelUnsupported(f"cannot read {CONFIG_FILE}", why="it is not an object")
+    refuse_absurd(config)
+    return config
 
 
 def facts_of(config: Mapping[str, Any]) -> dict[str, Any]:

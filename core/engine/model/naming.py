@@ -43,6 +43,8 @@ class Family:
         return f"{self.head}.weight"
 
 
+#: Where a configuration says how weights are packed (`core.engine.weights.packed_formats`).
+PACKING_KEYS = ("quantization_config", "compression_config")
 #: Constants that old checkpoints carry although no model has them as weights.
 OLD_CONSTANTS = (
     r"\.(attn|attention|self_attn|self_attention)\.(masked_)?bias$",

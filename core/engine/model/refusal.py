@@ -10,6 +10,7 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from core.engine.model.naming import PACKING_KEYS
 from core.protocol.errors import ModelUnsupported
 
 #: Options whose result would depend on the layer's number, on other requests or on later tokens.
@@ -35,6 +36,8 @@ _KIND_NAMES = {
 def parse_config(config_json: str) -> PreTrainedConfig:
     """The library's configuration object. Raises ModelUnsupported for one it does not know."""
     raw = json.loads(config_json)
+    for packing in PACKING_KEYS:  # how weights are stored, which is read elsewhere
+        raw.pop(packing, None)
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ModelUnsupported(
@@ -69,8 +72,6 @@ def refuse_unsupported(config: PreTrainedConfig) -> None:
         raise unsupported(config, "attention in both directions (an encoder)")
     found = [name for name in _OPTIONS if getattr(config, name, False)]
     found += [f"rope type {kind}" for kind in _rope_kinds(config) if kind in _ROPE]
-    if getattr(config, "quantization_config", None) is not None:
-        found.append("quantised weights")
     uniform = _same_everywhere(config)
     if not uniform:
         found.append("heads that differ from layer to layer")

@@ -3,6 +3,8 @@
 `store`        the folder on this machine that a model's name means
 `tokenizer`    text to ids, ids to text
 `stored`       stored bytes as float32 numbers, and the root over a tensor
+`packed`       weights that are stored as codes and scales, and the numbers they stand for
+`packed_formats`  how people publish such weights
 `headers`      the tensors that a folder's files say they hold
 `contents`     a folder's files and tensors, each with its hash
 `manifest`     a published model in one document

@@ -24,8 +24,10 @@ from core.engine.weights.headers import (
     locate,
     read_header,
 )
+from core.engine.weights.packed import Array, piece_values, value_root
+from core.engine.weights.packed_formats import packing_in
 from core.engine.weights.store import write_whole
-from core.engine.weights.stored import STORED, TensorHasher
+from core.engine.weights.stored import STORED, TensorHasher, item_bytes
 from core.protocol import hashing
 from core.protocol.errors import ModelUnsupported
 from core.protocol.foreign import read_json_file
@@ -52,7 +54,7 @@ SMALL_FILES = (
     "NOTICE",
 )
 MOST_SMALL_BYTES = 128 * 2**20
-_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 #: Called with how many of all bytes were read.
 Progress = Callable[[int, int], None]
 _log = logging.getLogger(__name__)
@@ -62,25 +64,42 @@ class FileFact(msgspec.Struct, frozen=True, rename="camel"):
     """A file of a model: its length and the SHA-256 of its bytes."""
 
     size_bytes: Count
-    sha256: _Sha256
+    sha256: Sha256
 
 
 class TensorFact(msgspec.Struct, frozen=True, rename="camel"):
-    """A tensor of a model: where its bytes lie, and the root over its float32 rows."""
+    """A stored tensor of a model: where its bytes lie, and its root.
+
+    The root is over float32 rows, of a piece of a packed weight over rows of bytes.
+    """
 
     file: FileName
     start_byte: Count
     size_bytes: Count
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
     shape: Annotated[tuple[Count, ...], msgspec.Meta(max_length=8)]
-    root: _Sha256
+    root: Sha256
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """A model's files by name, and its tensors by the name that they are stored under."""
+    """A model's files by name, and its tensors by the name that they are stored under.
+
+    `values` are the roots over the float32 rows that packed weights stand for, by the weight.
+    """
 
     files: dict[FileName, FileFact]
     tensors: dict[TensorName, TensorFact]
+    values: dict[TensorName, Sha256] = {}
+
+    def root_of(self, name: str) -> str | None:
+        """The root, hex, over the float32 rows of a tensor of the model, stored plainly or packed.
+
+        None for what is stored as no numbers.
+        """
+        if name in self.values:
+            return self.values[name]
+        stored = self.tensors.get(name)
+        return stored.root if stored and stored.dtype in STORED else None
 
 
 class _KeptFile(msgspec.Struct, rename="camel"):
@@ -95,6 +114,7 @@ class _KeptFile(msgspec.Struct, rename="camel"):
 class _Kept(msgspec.Struct):
     version: int
     files: dict[FileName, _KeptFile]
+    values: dict[TensorName, Sha256] = {}
 
 
 def contents_of(model_dir: Path, progress: Progress | None = None) -> Contents:
@@ -106,7 +126,8 @@ def contents_of(model_dir: Path, progress: Progress | None = None) -> Contents:
     weights = sorted({file.name for file in locate(model_dir).values()})
     small = [name for name in (*SMALL_FILES, INDEX_FILE) if (model_dir / name).is_file()]
     names = [*small, *weights]
-    kept = _read_kept(model_dir)
+    before = _read_kept(model_dir)
+    kept, values = before.files, before.values
     new = [n for n in names if n not in kept or _stamp(model_dir / n) != _stamp_of(kept[n])]
     if new:
         hashing.hash_in_c()
@@ -122,7 +143,21 @@ def contents_of(model_dir: Path, progress: Progress | None = None) -> Contents:
             kept[name] = _look(model_dir / name, name in weights, note)
             _keep(model_dir, {n: kept[n] for n in names if n in kept})
     tensors = {n: fact for name in weights for n, fact in kept[name].tensors.items()}
-    return Contents({n: kept[n].fact for n in names}, tensors)
+    packing = packing_in(model_dir, tensors)
+    if new or values.keys() != packing.weights.keys():
+        values = {
+            name: value_root(weight, lambda piece: _read(model_dir, tensors[piece])).hex()
+            for name, weight in packing.weights.items()
+        }
+        _keep(model_dir, {n: kept[n] for n in names}, values)
+    return Contents({n: kept[n].fact for n in names}, tensors, values)
+
+
+def _read(model_dir: Path, piece: TensorFact) -> Array:
+    with (model_dir / piece.file).open("rb") as stream:
+        stream.seek(piece.start_byte)
+        data = stream.read(piece.size_bytes)
+    return piece_values(memoryview(data), piece.dtype, piece.shape)
 
 
 def _look(path: Path, has_tensors: bool, note: Callable[[int], None]) -> _KeptFile:
@@ -131,7 +166,7 @@ def _look(path: Path, has_tensors: bool, note: Callable[[int], None]) -> _KeptFi
         raise ModelUnsupported(f"{path.name} is too large", why=f"it has {size} bytes")
     entries = read_header(path) if has_tensors else {}
     found = sorted(
-        (e for e in entries.values() if e.dtype in STORED and e.elements),
+        (e for e in entries.values() if item_bytes(e.dtype) and e.elements),
         key=lambda entry: entry.offset_bytes,
     )
     digest, roots = _hash_file(path, found, note)
@@ -220,20 +255,22 @@ def _stamp_of(kept: _KeptFile) -> tuple[int, int]:
     return kept.size_bytes, kept.modified_ns
 
 
-def _read_kept(model_dir: Path) -> dict[str, _KeptFile]:
-    path = model_dir / CONTENTS_FILE
+def _read_kept(model_dir: Path) -> _Kept:
+    path, nothing = model_dir / CONTENTS_FILE, _Kept(_VERSION, {})
     try:
         kept = msgspec.convert(read_json_file(path, most_bytes=_MAX_CONTENTS_BYTES), _Kept)
-        return kept.files if kept.version == _VERSION else {}
+        return kept if kept.version == _VERSION else nothing
     except FileNotFoundError:
-        return {}
+        return nothing
     except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
         _log.warning("ignoring %s, it is unreadable: %s", path, error)
-        return {}
+        return nothing
 
 
-def _keep(model_dir: Path, files: dict[str, _KeptFile]) -> None:
-    content = msgspec.json.encode(_Kept(_VERSION, files), order="sorted")
+def _keep(
+    model_dir: Path, files: dict[str, _KeptFile], values: dict[str, str] | None = None
+) -> None:
+    content = msgspec.json.encode(_Kept(_VERSION, files, values or {}), order="sorted")
     try:
         write_whole(model_dir / CONTENTS_FILE, content)
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from core.engine.weights.stored import STORED
+from core.engine.weights.stored import item_bytes
 from core.protocol.errors import ModelMissing, ModelUnsupported
 from core.protocol.foreign import read_json_file, refuse_deep
 
@@ -90,9 +90,8 @@ def read_header(file: Path) -> dict[str, TensorEntry]:
     for entry in entries.values():
         if entry.size_bytes < 0 or entry.offset_bytes > file_bytes - entry.size_bytes:
             raise refuse(f"{entry.name} lies outside the file")
-        if entry.dtype in STORED and entry.elements * STORED[entry.dtype].itemsize != (
-            entry.size_bytes
-        ):
+        item = item_bytes(entry.dtype)
+        if item and entry.elements * item != entry.size_bytes:
             raise refuse(f"{entry.name} has {entry.size_bytes} bytes for shape {entry.shape}")
     placed = sorted(entries.values(), key=lambda entry: (entry.offset_bytes, entry.size_bytes))
     for one, following in pairwise(placed):

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 
 from core.engine.model.blocks import ModelShard
+from core.engine.model.config_facts import read_config
 from core.engine.model.families import family_of
 from core.engine.model.refusal import parse_config, refuse_unsupported
 from core.engine.weights.cut_shard import build_shard
 from core.engine.weights.formats import format_of
 from core.engine.weights.loading import FolderSource
 from core.engine.weights.selfcheck import check_architecture
-from core.engine.weights.shape import layer_count, model_parts, read_config
+from core.engine.weights.shape import layer_count, model_parts
 from core.engine.weights.tensors import TensorFolder
 from core.protocol.errors import UsageError
 from core.protocol.types import LayerRange

@@ -61,8 +61,14 @@ class FolderSource:
         return _TORCH_DTYPES[self._folder.entry(name).dtype]
 
     def fill(self, name: str, target: Tensor) -> None:
-        entry = self._folder.entry(name)
-        stored, flat = _TORCH_DTYPES[entry.dtype], target.view(-1)
+        entry, flat = self._folder.entry(name), target.view(-1)
+        if name in self._folder.packing.weights:
+            done = 0
+            for block in self._folder.read_values(name):
+                flat[done : done + block.size] = torch.from_numpy(block.reshape(-1))
+                done += block.size
+            return
+        stored = _TORCH_DTYPES[entry.dtype]
         if stored == target.dtype and target.device.type == "cpu":
             self._folder.read_into(name, flat.view(torch.uint8).numpy().data)
             return

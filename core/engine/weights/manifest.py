@@ -18,10 +18,11 @@ from core.engine.weights.contents import (
     SMALL_FILES,
     Contents,
     FileFact,
+    Sha256,
     TensorFact,
 )
 from core.engine.weights.headers import INDEX_FILE, FileName, TensorName
-from core.engine.weights.stored import STORED
+from core.engine.weights.stored import item_bytes
 from core.protocol import commit
 from core.protocol.errors import CheckFailed, ModelUnsupported
 from core.protocol.foreign import refuse_deep
@@ -46,7 +47,8 @@ class ToleranceBasis(msgspec.Struct, frozen=True, rename="camel"):
 class ModelManifest(msgspec.Struct, frozen=True, rename="camel", dict=True):
     """A published model. `program` is empty where a jury judges it, and `sigma` with it.
 
-    `sigma` are the sizes of its channels as bfloat16 [layers + 1, hidden], little-endian.
+    `sigma` are the sizes of its channels as bfloat16 [layers + 1, hidden], little-endian. `values`
+    are the roots over the float32 rows of its packed weights, whose pieces are in `tensors`.
     """
 
     format: Literal["model/1"]
@@ -58,11 +60,12 @@ class ModelManifest(msgspec.Struct, frozen=True, rename="camel", dict=True):
     calibration: list[ToleranceBasis]
     files: dict[FileName, FileFact]
     tensors: dict[TensorName, TensorFact]
+    values: dict[TensorName, Sha256] = {}
 
     @cached_property
     def contents(self) -> Contents:
         """Its files and tensors."""
-        return Contents(self.files, self.tensors)
+        return Contents(self.files, self.tensors, self.values)
 
     def to_json(self) -> bytes:
         """The same bytes for the same manifest on every machine."""
@@ -111,14 +114,16 @@ def _check(manifest: ModelManifest) -> None:
                 raise ValueError(f"{name[:80]!r} is no name of a file of weights")
         elif name not in (*SMALL_FILES, INDEX_FILE) or file.size_bytes > MOST_SMALL_BYTES:
             raise ValueError(f"{name[:80]!r} is no file of a model")
-    for name, tensor in manifest.tensors.items():
+    for name in (*manifest.tensors, *manifest.values):
         if not name.isprintable():
             raise ValueError(f"{name[:80]!r} is no name of a tensor")
+    for name, tensor in manifest.tensors.items():
         file = manifest.files.get(tensor.file)
         if file is None or tensor.start_byte + tensor.size_bytes > file.size_bytes:
             raise ValueError(f"{name[:80]} lies in no file of it")
-        if tensor.dtype not in STORED:
+        item = item_bytes(tensor.dtype)
+        if not item:
             raise ValueError(f"{name[:80]} is stored as {tensor.dtype}")
-        count = STORED[tensor.dtype].itemsize * math.prod(tensor.shape)
+        count = item * math.prod(tensor.shape)
         if not count or count != tensor.size_bytes:
             raise ValueError(f"{name[:80]} has {tensor.size_bytes} bytes for {tensor.shape}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from core.engine.weights.contents import TensorFact
 from core.engine.weights.stored import TensorHasher
 from core.protocol import hashing
 from core.protocol.errors import CheckFailed
@@ -31,11 +30,11 @@ class RootProof:
         self._turn = 0
         self._waiting = deque[Future[None]]()
 
-    def begin(self, name: str, fact: TensorFact) -> TensorProof:
-        """What takes in a tensor's bytes, block after block."""
+    def begin(self, name: str, dtype: str, shape: Sequence[int], root: str) -> TensorProof:
+        """What takes in the bytes of a tensor with this published root (hex), block after block."""
         self._turn = (self._turn + 1) % len(self._threads)
-        thread, hasher = self._threads[self._turn], TensorHasher(fact.dtype, fact.shape)
-        return TensorProof(name, fact, hasher, lambda work: self._submit(thread, work))
+        thread, hasher = self._threads[self._turn], TensorHasher(dtype, shape)
+        return TensorProof(name, root, hasher, lambda work: self._submit(thread, work))
 
     def wait(self) -> None:
         """Raises CheckFailed if any tensor so far is another than the published one."""
@@ -54,11 +53,11 @@ class TensorProof:
     def __init__(
         self,
         name: str,
-        fact: TensorFact,
+        root: str,
         hasher: TensorHasher,
         submit: Callable[[Callable[[], None]], None],
     ) -> None:
-        self._name, self._fact, self._hasher, self._submit = name, fact, hasher, submit
+        self._name, self._root, self._hasher, self._submit = name, root, hasher, submit
 
     def take(self, data: memoryview) -> None:
         """The next bytes."""
@@ -66,15 +65,15 @@ class TensorProof:
 
     def end(self) -> None:
         """These were all."""
-        self._submit(lambda: check_root(self._name, self._fact, self._hasher.root()))
+        self._submit(lambda: check_root(self._name, self._root, self._hasher.root()))
 
 
-def check_root(name: str, fact: TensorFact, found: bytes) -> None:
-    """Raise CheckFailed for a tensor of another root than was published."""
-    if found.hex() != fact.root:
+def check_root(name: str, root: str, found: bytes) -> None:
+    """Raise CheckFailed for a tensor of another root than was published (hex)."""
+    if found.hex() != root:
         raise CheckFailed(
             f"{name} is not the published tensor",
-            f"its root is 0x{found.hex()}, the model's manifest says 0x{fact.root}",
+            f"its root is 0x{found.hex()}, the model's manifest says 0x{root}",
             state="nothing of it is used",
             next_step="`models verify NAME` finds all such; `models pull NAME` fetches them again",
         )

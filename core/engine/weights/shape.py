@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from core.engine.model import config_facts
+from core.engine.model.config_facts import read_config
 from core.engine.model.families import WRITTEN_DOWN, family_of
 from core.engine.model.naming import Family, Parts, sort_parts
 from core.engine.weights.formats import ITEM_BYTES, NumberFormat, format_of
 from core.engine.weights.headers import TensorEntry
 from core.engine.weights.stored import STORED
 from core.engine.weights.tensors import TensorFolder
-from core.protocol.errors import ModelMissing, ModelUnsupported
-from core.protocol.foreign import read_json_file
-
-CONFIG_FILE = "config.json"
-_MAX_CONFIG_BYTES = 4 * 2**20
+from core.protocol.errors import ModelUnsupported
 
 
 @dataclass(frozen=True)
@@ -74,21 +71,6 @@ class ModelSizes:
         is_shared = self.tied and not self.is_head_wide
         shared = self.vocab * self.hidden * self.item_bytes if is_shared else 0
         return held - (shared if first and last else 0)
-
-
-def read_config(model_dir: Path) -> dict[str, Any]:
-    """`config.json` of a folder. Raises ModelMissing or ModelUnsupported."""
-    path = Path(model_dir) / CONFIG_FILE
-    try:
-        config = read_json_file(path, most_bytes=_MAX_CONFIG_BYTES)
-    except FileNotFoundError:
-        raise ModelMissing(f"{model_dir} is not a model folder", why=f"no {CONFIG_FILE}") from None
-    except ValueError as error:
-        raise ModelUnsupported(f"cannot read {CONFIG_FILE}", why=f"not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelUnsupported(f"cannot read {CONFIG_FILE}", why="it is not an object")
-    config_facts.refuse_absurd(config)
-    return config
 
 
 def is_tied(config: dict[str, Any]) -> bool:

@@ -22,7 +22,22 @@ STORED: Mapping[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
+#: What packed weights are made of besides (`core.engine.weights.packed`): words and bytes of codes.
+PIECES: Mapping[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<u4"),
+    "I8": np.dtype("u1"),
+    "U8": np.dtype("u1"),
+    "F8_E4M3": np.dtype("u1"),
+    "F8_E8M0": np.dtype("u1"),
+}
 _FLOAT32_BYTES = 4
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of a stored item, 0 for a dtype of which no tensor is published."""
+    found = STORED.get(dtype) or PIECES.get(dtype)
+    return found.itemsize if found else 0
 
 
 def as_float32(data: memoryview, dtype: str) -> npt.NDArray[np.float32]:
@@ -39,12 +54,15 @@ def row_values(shape: Sequence[int]) -> int:
 
 
 class TensorHasher:
-    """The root of one tensor, from its stored bytes as they come."""
+    """The root of one tensor, from its stored bytes as they come.
+
+    A piece of a packed weight is committed by its bytes: it is no number by itself.
+    """
 
     def __init__(self, dtype: str, shape: Sequence[int]) -> None:
         """Raises ValueError for a tensor without values."""
         self._dtype, self._values = dtype, row_values(shape)
-        self._row_bytes = self._values * STORED[dtype].itemsize
+        self._row_bytes = self._values * item_bytes(dtype)
         if not self._row_bytes:
             raise ValueError(f"a tensor of shape {list(shape)} has no values")
         self._tree = RowTree()
@@ -72,5 +90,8 @@ class TensorHasher:
         return self._tree.root()
 
     def _extend(self, rows: memoryview) -> None:
+        if self._dtype in PIECES:
+            self._tree.extend(rows.cast("B"), self._row_bytes)
+            return
         values = as_float32(rows, self._dtype)
         self._tree.extend(values.data.cast("B"), self._values * _FLOAT32_BYTES)

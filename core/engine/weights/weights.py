@@ -90,14 +90,14 @@ def roots_of(parts: Parts, contents: Contents) -> WeightRoots:
     """
 
     def root_of(part: Mapping[str, str]) -> bytes:
-        if unknown := sorted(set(part.values()) - contents.tensors.keys()):
+        found = {name: contents.root_of(stored) for name, stored in part.items()}
+        if unknown := sorted(part[name] for name, root in found.items() if root is None):
             raise ModelUnsupported(
                 f"{unknown[0]} has no root",
-                why="weights must be float64, float32, float16 or bfloat16, and not empty",
+                why="weights must be float64, float32, float16 or bfloat16, or packed in a format "
+                "that is known, and not empty",
             )
-        return part_root(
-            {name: bytes.fromhex(contents.tensors[stored].root) for name, stored in part.items()}
-        )
+        return part_root({name: bytes.fromhex(root) for name, root in found.items() if root})
 
     return WeightRoots(
         root_of(parts.embed),

@@ -306,7 +306,7 @@ def edit_config(folder: Path, target: Path, **changes: object) -> Path:
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
             "dynamic",
         ),
-        ("llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
+        ("llama", {"quantization_config": {"quant_method": "aqlm"}}, "aqlm"),
     ],
     ids=lambda v: v if isinstance(v, str) else None,
 )
