@@ -4,5 +4,7 @@
 `publishing`    hashing all of it, beside sha256sum
 `pulling`       the bytes that a machine with a part of the layers fetches
 `loading`       loading with each tensor held to its root, beside loading without
+`packers`       a model written in the formats that people publish
+`packed`        memory of such a model, and its cuts
 `depths`        lies and honest work in stages of any number of layers
 """

@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.table import run
 
-PARTS = ("publishing", "pulling", "loading", "depths")
+PARTS = ("publishing", "pulling", "loading", "packed", "depths")
 
 if __name__ == "__main__":
     sys.exit(run("benchmarks.models", PARTS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +22,34 @@ _FP8_BLOCK = (32, 32)
 _GROUP = 32
 
 
-def pack(source: Path, target: Path, kind: str) -> Path:
-    """Write the model in `source` (one file, float) packed as `kind`; returns the new folder.
+def pack(source: Path, target: Path, kind: str, plain: torch.dtype | None = None) -> Path:
+    """Write the model in `source` packed as `kind`; returns the new folder.
 
-    Matrices of layers are packed, embedding, norms, router and head stay.
+    Matrices of layers are packed; embedding, norms, router and head stay, in `plain` if given.
     """
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
-        if file.suffix != ".safetensors" and not file.name.startswith("headrace"):
+        if "safetensors" not in file.name and not file.name.startswith("headrace"):
             shutil.copy(file, target / file.name)
     config = json.loads((source / "config.json").read_text())
     settings, packer = KINDS[kind]
     config["quantization_config"] = settings
     (target / "config.json").write_text(json.dumps(config))
     out: Pieces = {}
-    for name, tensor in load_file(source / "model.safetensors").items():
+    for name, tensor in _tensors(source):
         if ".layers." not in name or tensor.dim() < 2 or "router" in name or ".gate." in name:
-            out[name] = tensor
+            out[name] = tensor.to(plain or tensor.dtype)
         elif tensor.dim() == 2 or kind == "mxfp4":
             out |= packer(name, tensor.float())
         else:
             out[name] = tensor
     save_file({n: t.contiguous() for n, t in out.items()}, target / "model.safetensors")
     return target
+
+
+def _tensors(source: Path) -> Iterator[tuple[str, Tensor]]:
+    for file in sorted(source.glob("*.safetensors")):
+        yield from load_file(file).items()
 
 
 def _fp8(name: str, weight: Tensor) -> Pieces:
@@ -207,3 +212,53 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[str, Tensor], Pieces]]] = {
         "mxfp4-pack-quantized",
     ),
 }
+
+
+def by_library(folder: Path, kind: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What the library's own quantisers make of a folder in this dtype."""
+    from transformers import (
+        AutoModelForCausalLM,
+        CompressedTensorsConfig,
+        FineGrainedFP8Config,
+        Mxfp4Config,
+    )
+
+    options: dict[str, Any] = {
+        "fp8": lambda: FineGrainedFP8Config(weight_block_size=(32, 32), dequantize=True),
+        "mxfp4": lambda: Mxfp4Config(dequantize=True),
+    }.get(kind, lambda: CompressedTensorsConfig(dequantize=True))()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, quantization_config=options)
+    return dict(model.state_dict())
+
+
+def write_tiny_gpt_oss(folder: Path, layers: int) -> Path:
+    """A random model whose experts are published in MXFP4. Returns its folder."""
+    from transformers import AutoModelForCausalLM, GptOssConfig
+
+    from devnet.models.tiny_models import write_tiny_tokenizer
+
+    config = GptOssConfig(
+        num_hidden_layers=layers,
+        hidden_size=64,
+        intermediate_size=96,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        vocab_size=272,
+        max_position_embeddings=512,
+        sliding_window=8,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 1:
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    write_tiny_tokenizer(folder)
+    return folder

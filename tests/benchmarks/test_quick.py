@@ -54,7 +54,7 @@ PARTS = {
         "failover",
         "gpu",
     ),
-    "models": ("publishing", "pulling", "loading", "depths"),
+    "models": ("publishing", "pulling", "loading", "packed", "depths"),
     "siege": ("junk",),
     "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "gains", "cost"),
 }

@@ -67,8 +67,9 @@ def open_kernels(file: Path, bits: int = 32) -> ctypes.CDLL:
     ]
     library.multiply.restype = None
     if bits == 32:
-        library.multiply_half.argtypes = library.multiply.argtypes
-        library.multiply_half.restype = None
+        for name in ("multiply_half", "multiply_coded"):
+            function = getattr(library, name)
+            function.argtypes, function.restype = library.multiply.argtypes, None
     library.attend.argtypes = [
         pointer,
         number,

@@ -8,7 +8,8 @@
    bits depend neither on other rows, nor on threads, nor on how wide the processor's vectors
    are.
 
-   A weight may lie there in bfloat16, half as wide; it is multiplied as the float32 that it is. */
+   A weight may lie there in bfloat16, half as wide, or as codes with a scale for a group of inputs;
+   it is multiplied as the float32 that it is. */
 
 #include <stdint.h>
 #include <string.h>
@@ -46,7 +47,20 @@
 typedef REAL lanes __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint16_t halves __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint32_t words __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint8_t codes __attribute__((vector_size(LANES)));
 typedef int (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
+
+/* A weight as codes: number of the code − zero point, times scale (`weights/packed.py`). */
+typedef struct {
+  const uint8_t *codes;    /* [panels, depth, WIDTH]; of 4 bits, a byte has columns j, j + LANES */
+  const float *scales;     /* [panels, groups, WIDTH] */
+  const uint8_t *zeros;    /* the same; null: none */
+  const int32_t *group_of; /* [depth]; null: every `group_depth` lines are a group */
+  int64_t group_depth, groups, bits;
+  int64_t mantissa; /* bits of the mantissa of a code with a sign; −1: codes are integers */
+  float unit; /* of such numbers: 2^(−14 − mantissa), the smallest of a half with this mantissa */
+  int32_t is_half;  /* products are those of the values rounded to bfloat16 */
+} Coded;
 
 typedef struct {
   const REAL *x, *bias;
@@ -56,6 +70,7 @@ typedef struct {
   int64_t taken;
   int streams;  /* out is written past the caches */
   int is_half;  /* the weight is in bfloat16 */
+  const Coded *coded;  /* the weight is these codes */
 } Product;
 
 static parallel_fn run_parallel;
@@ -131,10 +146,120 @@ static const float *widened(const char *lines, int64_t depth, float *into) {
   return into;
 }
 
+#if REAL_BITS == 32
+/* LANES codes of a byte each. */
+static inline __attribute__((always_inline)) words codes_at(const uint8_t *at) {
+#if defined(__AVX512F__) && VECTOR_BYTES == 64
+  return (words)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+#elif defined(__AVX2__) && VECTOR_BYTES == 32
+  return (words)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at));
+#else
+  codes narrow;
+  memcpy(&narrow, at, sizeof narrow);
+  return __builtin_convertvector(narrow, words);
+#endif
+}
+
+static inline __attribute__((always_inline)) lanes numbers_of(const Coded *c, words code) {
+  if (c->mantissa < 0) return __builtin_convertvector(code, lanes);
+  const uint32_t ones = (1u << c->mantissa) - 1;
+  const words size = code & ((1u << (c->bits - 1)) - 1), power = size >> (uint32_t)c->mantissa;
+#if (defined(__AVX512F__) && VECTOR_BYTES == 64) || (defined(__F16C__) && VECTOR_BYTES == 32)
+  /* a half of the same digits: its processor knows what is below the least normal number */
+  const words half = size << (uint32_t)(10 - c->mantissa) | code >> (uint32_t)(c->bits - 1) << 15;
+  (void)ones, (void)power;
+#if VECTOR_BYTES == 64
+  return (lanes)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)half));
+#else
+  return (lanes)_mm256_cvtph_ps((__m128i)__builtin_convertvector(half, halves));
+#endif
+#else
+  const words is_normal = (words)(power > 0) & 1;
+  const words whole = ((size & ones) + (is_normal << (uint32_t)c->mantissa)) << (power - is_normal);
+  const lanes number = __builtin_convertvector(whole, lanes) * c->unit;
+  words bits;
+  memcpy(&bits, &number, sizeof bits);
+  bits |= code >> (uint32_t)(c->bits - 1) << 31;
+  lanes signed_number;
+  memcpy(&signed_number, &bits, sizeof bits);
+  return signed_number;
+#endif
+}
+
+static inline __attribute__((always_inline)) lanes rounded(lanes value) {
+  words bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
+  memcpy(&value, &bits, sizeof bits);
+  return value;
+}
+
+static inline __attribute__((always_inline)) void unpacked_lines(
+    const Coded *c, const int bits, const int has_zeros, int64_t panel, int64_t panel_depth,
+    int64_t from, int64_t depth, float *into) {
+  const int64_t line = WIDTH * bits / 8;
+  const uint8_t *at = c->codes + (panel * panel_depth + from) * line;
+  int64_t group = c->group_of ? -1 : from / c->group_depth, ends = 0;
+  lanes scale[2] = {{0}, {0}}, zero[2] = {{0}, {0}};
+  for (int64_t i = 0; i < depth; i++, at += line, into += WIDTH) {
+    const int64_t this =
+        c->group_of ? c->group_of[from + i] : i < ends ? group : (from + i) / c->group_depth;
+    if (i == 0 || this != group) {
+      const int64_t place = (panel * c->groups + this) * WIDTH;
+      memcpy(scale, c->scales + place, sizeof scale);
+      if (has_zeros)
+        for (int side = 0; side < 2; side++)
+          zero[side] = __builtin_convertvector(codes_at(c->zeros + place + side * LANES), lanes);
+      group = this;
+      ends = c->group_of ? 0 : (this + 1) * c->group_depth - from;
+    }
+    for (int side = 0; side < 2; side++) {
+      words code = codes_at(at + (bits == 8 ? side * LANES : 0));
+      if (bits == 4) code = side ? code >> 4 : code & 15;
+      lanes value = numbers_of(c, code);
+      if (has_zeros) value -= zero[side];
+      value *= scale[side];
+      if (c->is_half) value = rounded(value);
+      memcpy(into + side * LANES, &value, sizeof value);
+    }
+  }
+}
+
+/* `depth` lines of a panel of codes, as float32. */
+static const float *unpacked(const Coded *c, int64_t panel, int64_t panel_depth, int64_t from,
+                             int64_t depth, float *into) {
+  if (c->bits == 8 && c->zeros)
+    unpacked_lines(c, 8, 1, panel, panel_depth, from, depth, into);
+  else if (c->bits == 8)
+    unpacked_lines(c, 8, 0, panel, panel_depth, from, depth, into);
+  else if (c->zeros)
+    unpacked_lines(c, 4, 1, panel, panel_depth, from, depth, into);
+  else
+    unpacked_lines(c, 4, 0, panel, panel_depth, from, depth, into);
+  return into;
+}
+#endif
+
+/* Lines [k, k + depth) of a panel as they are multiplied: where they lie, or unpacked into space. */
+static inline const REAL *lines_of(const Product *p, int64_t panel, int64_t k, int64_t depth,
+                                   const char *held, float *space) {
+#if REAL_BITS == 32
+  if (p->coded) return unpacked(p->coded, panel, p->panel_depth, k, depth, space);
+  if (p->is_half) return widened(held, depth, space);
+#endif
+  (void)panel, (void)k, (void)depth, (void)space;
+  return (const REAL *)held;
+}
+
+static int64_t line_bytes(const Product *p) {
+  if (p->coded) return WIDTH * p->coded->bits / 8;
+  return WIDTH * (p->is_half ? 2 : (int64_t)sizeof(REAL));
+}
+
 static void one_panel(const Product *p, int64_t number) {
   REAL sums[BLOCK * WIDTH] __attribute__((aligned(64)));
   float space[CHUNK * WIDTH] __attribute__((aligned(64)));
-  const int64_t line = WIDTH * (p->is_half ? 2 : (int64_t)sizeof(REAL)); /* bytes */
+  const int64_t line = line_bytes(p);
   const char *panel = p->weight + number * p->panel_depth * line;
   const int64_t first = number * WIDTH, left = p->columns - first;
   const int64_t wide = left < WIDTH ? left : WIDTH;
@@ -147,8 +272,7 @@ static void one_panel(const Product *p, int64_t number) {
     for (int64_t k = 0; k < p->depth; k += step) {
       const int64_t depth = p->depth - k < step ? p->depth - k : step;
       const char *held = panel + k * line, *next = held + depth * line;
-      const REAL *here =
-          (const REAL *)(p->is_half ? (const char *)widened(held, depth, space) : held);
+      const REAL *here = lines_of(p, number, k, depth, held, space);
       for (int g = 0, at = 0; g < groups; g++) {
         const int n = (count - at + groups - g - 1) / (groups - g);
         some_rows(n, k == 0, p->x + (row + at) * p->x_stride + k, p->x_stride, here, depth,
@@ -188,13 +312,13 @@ int panel_width(void) { return WIDTH; }
 void share_threads(void *parallel) { run_parallel = (parallel_fn)parallel; }
 
 static void product(const REAL *x, int64_t x_stride, const char *weight, int is_half,
-                    const REAL *bias, REAL *out, int64_t rows, int64_t depth, int64_t columns,
-                    int threads) {
+                    const Coded *coded, const REAL *bias, REAL *out, int64_t rows, int64_t depth,
+                    int64_t columns, int threads) {
   const int64_t size = is_half ? 2 : sizeof(REAL);
   const int64_t panels = (columns + WIDTH - 1) / WIDTH, bytes = depth * columns * size;
   const int streams = WIDTH * sizeof(REAL) % LINE == 0 && bytes >= LARGE;
   Product p = {x,     bias,    weight, out,    x_stride, columns, rows,
-               depth, columns, depth,  panels, 0,        streams, is_half};
+               depth, columns, depth,  panels, 0,        streams, is_half, coded};
   if (threads > 1 && run_parallel)
     run_parallel(work, &p, (unsigned)threads, 0);
   else
@@ -204,14 +328,21 @@ static void product(const REAL *x, int64_t x_stride, const char *weight, int is_
 /* out [rows, columns] = x [rows, depth] · weight + bias (which may be null). */
 void multiply(const REAL *x, int64_t x_stride, const REAL *weight, const REAL *bias, REAL *out,
               int64_t rows, int64_t depth, int64_t columns, int threads) {
-  product(x, x_stride, (const char *)weight, 0, bias, out, rows, depth, columns, threads);
+  product(x, x_stride, (const char *)weight, 0, 0, bias, out, rows, depth, columns, threads);
 }
 
 #if REAL_BITS == 32
 /* The same with a weight in bfloat16. */
 void multiply_half(const float *x, int64_t x_stride, const uint16_t *weight, const float *bias,
                    float *out, int64_t rows, int64_t depth, int64_t columns, int threads) {
-  product(x, x_stride, (const char *)weight, 1, bias, out, rows, depth, columns, threads);
+  product(x, x_stride, (const char *)weight, 1, 0, bias, out, rows, depth, columns, threads);
+}
+
+/* The same with a weight as codes. */
+void multiply_coded(const float *x, int64_t x_stride, const Coded *weight, const float *bias,
+                    float *out, int64_t rows, int64_t depth, int64_t columns, int threads) {
+  const char *codes_at = (const char *)weight->codes;
+  product(x, x_stride, codes_at, 0, weight, bias, out, rows, depth, columns, threads);
 }
 #endif
 
@@ -220,6 +351,6 @@ void multiply_half(const float *x, int64_t x_stride, const uint16_t *weight, con
 void multiply_part(const REAL *x, int64_t x_stride, const REAL *weight, int64_t panel_depth,
                    REAL *out, int64_t out_stride, int64_t rows, int64_t depth, int64_t columns) {
   Product p = {x,     0,       (const char *)weight, out, x_stride, out_stride, rows,
-               depth, columns, panel_depth, (columns + WIDTH - 1) / WIDTH, 0, 0, 0};
+               depth, columns, panel_depth, (columns + WIDTH - 1) / WIDTH, 0, 0, 0, 0};
   work(&p);
 }

@@ -70,7 +70,9 @@ def build_shard(
     def finish(layer: nn.Module) -> None:
         quantise_layer(layer, form, reference=reference)
 
-    fill_model(Filling(model, family, layers, total, device, finish), needed, source)
+    keeps_packed = device.type == "cpu" and not reference and not form.bits
+    filling = Filling(model, family, layers, total, device, keeps_packed, finish)
+    fill_model(filling, needed, source)
     if reference:
         round_to(model, family, form)
     if layers.start > 0:

@@ -6,17 +6,22 @@ Experts are stacked one at a time, and a layer is quantised before the next one 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from core.engine.memory.heap import own_pages
+from core.engine.model.coded_linear import CodedLinear
 from core.engine.model.conversion import Renaming, TensorGroup
 from core.engine.model.naming import Family
 from core.engine.model.wide_end import WideHead
+from core.engine.native.native import NoKernels
+from core.engine.weights.packed import E4M3, CodedRows, CodeKind
 from core.engine.weights.tensors import TensorFolder
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange
@@ -28,6 +33,8 @@ _TORCH_DTYPES = {
     "BF16": torch.bfloat16,
 }
 _BLOCK_BYTES = 4 * 2**20
+_PROVED_ROWS = 64
+_log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
@@ -39,6 +46,9 @@ class Source(Protocol):
 
     def fill(self, name: str, target: Tensor) -> None:
         """Copy a tensor into `target` of the same shape [...], of any dtype and on any device."""
+
+    def keep_packed(self, name: str, plain: nn.Linear) -> nn.Module | None:
+        """What multiplies by a matrix as it is stored, in place of a module; None for no such."""
 
 
 class FolderSource:
@@ -78,6 +88,48 @@ class FolderSource:
             flat[done : done + len(values)] = values
             done += len(values)
 
+    def keep_packed(self, name: str, plain: nn.Linear) -> nn.Module | None:
+        """A packed matrix [out, in] as it is stored, where our kernels multiply by it."""
+        weight = self._folder.packing.weights.get(name)
+        if weight is None or weight.is_transposed or weight.kind.bits not in (4, 8):
+            return None
+        try:
+            return _coded_linear(weight.kind, self._folder.read_coded(name), plain)
+        except NoKernels as error:
+            _log.warning("holding %s unpacked: %s", name, error)
+            return None
+
+
+def _coded_linear(kind: CodeKind, rows: CodedRows, plain: nn.Linear) -> CodedLinear:
+    codes, zeros = rows.codes, rows.zeros
+    if kind.is_signed:  # laid from 0 on, with a zero point
+        middle = 2 ** (kind.bits - 1)
+        codes = codes ^ np.uint8(middle)
+        zeros = np.full_like(rows.scales, middle) if zeros is None else zeros + middle
+    if kind == E4M3 and bool(np.isnan(kind.numbers[codes]).any()):
+        raise NoKernels("a code is no number")
+    made = CodedLinear(
+        codes,
+        np.ascontiguousarray(rows.scales),
+        None if zeros is None else zeros.astype(np.uint8),
+        bits=kind.bits,
+        group_inputs=rows.group_inputs,
+        group_of=rows.group_of,
+        mantissa=-1 if kind.mantissa is None else kind.mantissa,
+        unit=kind.unit,
+        bias=plain.bias,
+        dtype=plain.weight.dtype,
+    )
+    first = slice(0, _PROVED_ROWS)
+    some = replace(
+        rows,
+        codes=rows.codes[first],
+        scales=rows.scales[first],
+        zeros=None if rows.zeros is None else rows.zeros[first],
+    )
+    made.prove(some.values(kind))
+    return made
+
 
 class TensorSource:
     """Tensors that are in memory already."""
@@ -94,6 +146,9 @@ class TensorSource:
     def fill(self, name: str, target: Tensor) -> None:
         target.copy_(self._tensors[name])
 
+    def keep_packed(self, name: str, plain: nn.Linear) -> nn.Module | None:
+        return None
+
 
 @dataclass(frozen=True)
 class Filling:
@@ -104,6 +159,8 @@ class Filling:
     layers: LayerRange
     total: int
     device: torch.device
+    #: Packed matrices stay as they are stored where there is a kernel for them.
+    keeps_packed: bool
     #: Called with a layer when its parameters are complete.
     finish_layer: Callable[[nn.Module], None]
 
@@ -139,6 +196,8 @@ def _fill_group(
         stored = needed[name]
         read_as: dict[torch.dtype, nn.Parameter] = {}
         for path in _wanted(filling, group.target, needed):
+            if filling.keeps_packed and _keep_packed(filling.model, path, source, stored):
+                continue
             parameter = _new(filling, path, source.shape(stored), stored, source.dtype(stored))
             if parameter.dtype not in read_as:
                 source.fill(stored, parameter.data)
@@ -166,6 +225,19 @@ def _fill_group(
         parameter = _new(filling, _local(name, filling), tuple(made.shape), group.names[0])
         parameter.data.copy_(made)
         _place(filling.model, _local(name, filling), parameter)
+
+
+def _keep_packed(model: Any, path: str, source: Source, stored: str) -> bool:
+    """Put what multiplies by the stored matrix in place of a linear module, if there is such."""
+    at, _, leaf = path.rpartition(".")
+    plain = model.get_submodule(at) if leaf == "weight" else None
+    if type(plain) is not nn.Linear or tuple(plain.weight.shape) != source.shape(stored):
+        return False
+    made = source.keep_packed(stored, plain)
+    if made is not None:
+        parent, _, name = at.rpartition(".")
+        setattr(model.get_submodule(parent), name, made)
+    return made is not None
 
 
 def _wanted(filling: Filling, target: str, needed: Mapping[str, str]) -> list[str]:

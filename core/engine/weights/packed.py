@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,47 @@ from core.protocol.errors import ModelUnsupported
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 _BLOCK_VALUES = 2**20
+
+
+@dataclass(frozen=True)
+class CodeKind:
+    """What a code of `bits` stands for: an integer from 0 or, signed, from −2^(bits−1) on.
+
+    With `mantissa` it is a float with a sign, an exponent and so many bits of a mantissa.
+    """
+
+    bits: int
+    is_signed: bool = False
+    mantissa: int | None = None
+
+    @property
+    def unit(self) -> float:
+        """The smallest number above 0."""
+        if self.mantissa is None:
+            return 1.0
+        bias = 2 ** (self.bits - 2 - self.mantissa) - 1
+        return 2.0 ** (1 - bias - self.mantissa)
+
+    @cached_property
+    def numbers(self) -> Floats:
+        """The number [2^bits] of every code."""
+        codes = np.arange(2**self.bits)
+        if self.mantissa is None:
+            signed = codes - 2**self.bits * (self.is_signed & (codes >> (self.bits - 1)))
+            return signed.astype(np.float32)
+        sign = 1.0 - 2.0 * (codes >> (self.bits - 1))
+        size = codes & (2 ** (self.bits - 1) - 1)
+        power, digits = size >> self.mantissa, size & (2**self.mantissa - 1)
+        is_normal = power > 0
+        whole = (digits + (is_normal << self.mantissa)) << (power - is_normal)
+        found = (sign * whole * self.unit).astype(np.float32)
+        if self == E4M3:
+            found[size == 2**7 - 1] = np.nan
+        return found
+
+
+E4M3 = CodeKind(8, mantissa=3)
+E2M1 = CodeKind(4, mantissa=1)
 
 
 @dataclass(frozen=True)
@@ -37,9 +79,9 @@ class CodedRows:
     group_inputs: int
     group_of: Array | None = None
 
-    def values(self, numbers: Floats) -> Floats:
-        """The float32 values [rows, inputs], with the number that each code stands for."""
-        found = numbers[self.codes]
+    def values(self, kind: CodeKind) -> Floats:
+        """The float32 values [rows, inputs]."""
+        found = kind.numbers[self.codes]
         with np.errstate(over="ignore", invalid="ignore"):  # a publisher's numbers may be absurd
             if self.zeros is not None:
                 found -= self._by_input(self.zeros)
@@ -68,7 +110,7 @@ class PackedWeight:
     name: str
     shape: tuple[int, ...]
     pieces: Mapping[str, str]
-    numbers: Floats = field(repr=False)
+    kind: CodeKind
     read: Reader = field(repr=False)
     is_transposed: bool = False
 
@@ -81,13 +123,13 @@ class PackedWeight:
             outputs = self.shape[2]
             for expert in range(self.shape[0]):
                 start = expert * outputs
-                rows = self.read(pieces, start, start + outputs).values(self.numbers)
+                rows = self.read(pieces, start, start + outputs).values(self.kind)
                 yield np.ascontiguousarray(rows.T)[None]
             return
         rows_at_once = max(1, _BLOCK_VALUES // math.prod(self.shape[1:]))
         for start in range(0, self.shape[0], rows_at_once):
             end = min(start + rows_at_once, self.shape[0])
-            yield self.read(pieces, start, end).values(self.numbers)
+            yield self.read(pieces, start, end).values(self.kind)
 
 
 class Packing:
@@ -121,14 +163,14 @@ def piece_values(data: memoryview, dtype: str, shape: Sequence[int]) -> Array:
     return np.frombuffer(data, dtype=PIECES[dtype]).reshape(shape)
 
 
-def unpack(weight: PackedWeight, read: Callable[[str], Array]) -> Iterable[Floats]:
-    """The values of a packed weight, block after block; `read` gives a stored piece by its name."""
-    return weight.blocks({role: read(stored) for role, stored in weight.pieces.items()})
+def read_pieces(weight: PackedWeight, read: Callable[[str], Array]) -> dict[str, Array]:
+    """The pieces of a packed weight by role; `read` gives a stored one by its name."""
+    return {role: read(stored) for role, stored in weight.pieces.items()}
 
 
 def value_root(weight: PackedWeight, read: Callable[[str], Array]) -> bytes:
     """The root over the float32 rows that a packed weight stands for."""
     hasher = TensorHasher("F32", weight.shape)
-    for block in unpack(weight, read):
+    for block in weight.blocks(read_pieces(weight, read)):
         hasher.update(block.data.cast("B"))
     return hasher.root()

@@ -16,7 +16,17 @@ import numpy as np
 
 from core.engine.model.config_facts import CONFIG_FILE, read_config
 from core.engine.model.naming import PACKING_KEYS
-from core.engine.weights.packed import Array, CodedRows, Floats, PackedWeight, Packing, Reader
+from core.engine.weights.packed import (
+    E2M1,
+    E4M3,
+    Array,
+    CodedRows,
+    CodeKind,
+    Floats,
+    PackedWeight,
+    Packing,
+    Reader,
+)
 from core.engine.weights.stored import STORED
 from core.protocol.errors import ModelUnsupported
 
@@ -102,28 +112,6 @@ class _Checkpoint:
         return value
 
 
-def _whole_numbers(bits: int) -> Floats:
-    return np.arange(2**bits, dtype=np.float32)
-
-
-def _signed_numbers() -> Floats:
-    return np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32)
-
-
-def _e4m3_numbers() -> Floats:
-    code = np.arange(256)
-    sign, exponent, digits = 1 - 2.0 * (code >> 7), (code >> 3) & 15, code & 7
-    normal = np.ldexp(1 + digits / 8, exponent - 7)
-    found = sign * np.where(exponent == 0, np.ldexp(digits / 8, -6), normal)
-    found[(code & 127) == 127] = np.nan
-    return found.astype(np.float32)
-
-
-def _e2m1_numbers() -> Floats:
-    positive = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
-    return np.concatenate([positive, -positive])
-
-
 def _e8m0_scales(codes: Array) -> Floats:
     found = np.ldexp(np.float32(1), codes.astype(np.int32) - _E8M0_BIAS)
     return np.where(codes == 255, np.float32(np.nan), found).astype(np.float32)
@@ -141,11 +129,11 @@ def _fp8(found: _Checkpoint) -> Iterable[PackedWeight]:
     for name, entry in sorted(found.tensors.items()):
         if entry.dtype.startswith("F8_") and not name.endswith(("_scale", "_scale_inv")):
             scales = (f"{name}_scale_inv", f"{name}_scale")
-            yield _bytes_with_scales(found, name, scales, block, _e4m3_numbers())
+            yield _bytes_with_scales(found, name, scales, block, E4M3)
 
 
 def _bytes_with_scales(
-    found: _Checkpoint, name: str, scales: Sequence[str], block: Any, numbers: Floats
+    found: _Checkpoint, name: str, scales: Sequence[str], block: Any, kind: CodeKind
 ) -> PackedWeight:
     """A code of eight bits for every value."""
     if found.tensors[name].dtype not in ("F8_E4M3", "I8"):
@@ -165,10 +153,10 @@ def _bytes_with_scales(
         if found.tensors[pieces["scales"]].dtype not in STORED:
             stored = _e8m0_scales(stored)
         if "zeros" in tensors:
-            zeros = _signed_numbers()[tensors["zeros"].reshape(grid)[rows]]
+            zeros = CodeKind(8, is_signed=True).numbers[tensors["zeros"].reshape(grid)[rows]]
         return CodedRows(tensors["codes"][start:end], stored[rows], zeros, inputs_of)
 
-    return PackedWeight(name, shape, pieces, numbers, read)
+    return PackedWeight(name, shape, pieces, kind, read)
 
 
 def _block(
@@ -198,7 +186,7 @@ def _mxfp4(found: _Checkpoint) -> Iterable[PackedWeight]:
             raise _unfit(pieces["scales"], "its shape is not that of the blocks")
         shape = (experts, 2 * half * groups, outputs)
         read = _nibbles_reader(2 * half)
-        yield PackedWeight(name, shape, pieces, _e2m1_numbers(), read, is_transposed=True)
+        yield PackedWeight(name, shape, pieces, E2M1, read, is_transposed=True)
 
 
 def _nibbles_reader(group_inputs: int) -> Reader:
@@ -243,7 +231,7 @@ def _gptq(found: _Checkpoint) -> Iterable[PackedWeight]:
             raise _unfit(pieces["zeros"], f"not the zero points of {groups} groups")
         read = _gptq_reader(bits, inputs // groups, int(less_one))
         weight = f"{base}.weight"
-        yield PackedWeight(weight, (outputs, inputs), pieces, _whole_numbers(bits), read)
+        yield PackedWeight(weight, (outputs, inputs), pieces, CodeKind(bits), read)
 
 
 def _gptq_reader(bits: int, group_inputs: int, added: int) -> Reader:
@@ -303,7 +291,7 @@ def _awq(found: _Checkpoint) -> Iterable[PackedWeight]:
             raise _unfit(pieces["zeros"], f"not the zero points of {groups} groups")
         read = _awq_reader(inputs // groups)
         weight = f"{base}.weight"
-        yield PackedWeight(weight, (outputs, inputs), pieces, _whole_numbers(4), read)
+        yield PackedWeight(weight, (outputs, inputs), pieces, CodeKind(4), read)
 
 
 def _awq_reader(group_inputs: int) -> Reader:
@@ -337,9 +325,9 @@ def _compressed(found: _Checkpoint) -> Iterable[PackedWeight]:
     for base, name in found.with_suffix(".weight"):
         if found.tensors[name].dtype in ("F8_E4M3", "I8"):
             is_float = found.tensors[name].dtype != "I8"
-            numbers = _e4m3_numbers() if is_float else _signed_numbers()
+            kind = E4M3 if is_float else CodeKind(8, is_signed=True)
             block = _of_groups(found, "block_structure")
-            yield _bytes_with_scales(found, name, [f"{base}.weight_scale"], block, numbers)
+            yield _bytes_with_scales(found, name, [f"{base}.weight_scale"], block, kind)
 
 
 def _of_groups(found: _Checkpoint, key: str) -> Any:
@@ -370,7 +358,7 @@ def _compressed_fp4(found: _Checkpoint, base: str, name: str, scale: str) -> Pac
     if 2 * half % groups or found.tensors[scale].shape[0] != outputs:
         raise _unfit(scale, f"not the scales of {outputs} outputs")
     read = _nibbles_reader(2 * half // groups)
-    return PackedWeight(f"{base}.weight", (outputs, 2 * half), pieces, _e2m1_numbers(), read)
+    return PackedWeight(f"{base}.weight", (outputs, 2 * half), pieces, E2M1, read)
 
 
 def _compressed_words(found: _Checkpoint, base: str, name: str, scale: str) -> PackedWeight:
@@ -417,7 +405,7 @@ def _compressed_words(found: _Checkpoint, base: str, name: str, scale: str) -> P
         return CodedRows(codes, scales, zeros, inputs // groups, group_of)
 
     weight = f"{base}.weight"
-    return PackedWeight(weight, (outputs, inputs), pieces, _whole_numbers(bits), read)
+    return PackedWeight(weight, (outputs, inputs), pieces, CodeKind(bits), read)
 
 
 _FINDERS: Mapping[str, Callable[[_Checkpoint], Iterable[PackedWeight]]] = {

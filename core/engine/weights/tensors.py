@@ -14,7 +14,14 @@ import numpy as np
 
 from core.engine.weights.contents import TensorFact
 from core.engine.weights.headers import TensorEntry, locate, read_header
-from core.engine.weights.packed import Array, Floats, piece_values, unpack
+from core.engine.weights.packed import (
+    Array,
+    CodedRows,
+    Floats,
+    PackedWeight,
+    piece_values,
+    read_pieces,
+)
 from core.engine.weights.packed_formats import packing_in
 from core.engine.weights.proof import RootProof, TensorProof
 from core.engine.weights.pulled import PulledFolder
@@ -133,7 +140,20 @@ class TensorFolder:
 
     def read_values(self, name: str) -> Iterator[Floats]:
         """The float32 values of a packed weight, some indices of its first dimension at a time."""
-        weight, proof = self.packing.weights[name], None
+        weight = self.packing.weights[name]
+        yield from self._proven(weight, read_pieces(weight, self._piece))
+
+    def read_coded(self, name: str) -> CodedRows:
+        """All rows of a packed matrix as they are stored, their values held to the root."""
+        weight = self.packing.weights[name]
+        pieces = read_pieces(weight, self._piece)
+        if self.pulled:
+            for _ in self._proven(weight, pieces):
+                pass
+        return weight.read(pieces, 0, weight.shape[0])
+
+    def _proven(self, weight: PackedWeight, pieces: Mapping[str, Array]) -> Iterator[Floats]:
+        name, proof = weight.name, None
         if self.pulled:
             root = self.pulled.manifest.values.get(name)
             if root is None:
@@ -141,7 +161,7 @@ class TensorFolder:
                     f"{name} has no root", why="the manifest does not say which numbers it is"
                 )
             proof = self._proving().begin(name, "F32", weight.shape, root)
-        for block in unpack(weight, self._piece):
+        for block in weight.blocks(pieces):
             if proof:
                 proof.take(block.data.cast("B"))
             yield block

@@ -13,9 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.models.packers import KINDS, pack
+from benchmarks.models.packers import KINDS, by_library, pack, write_tiny_gpt_oss
+from core.engine.model.coded_linear import CodedLinear
+from core.engine.native.native import NoKernels
+from core.engine.weights import loading
 from core.engine.weights.contents import contents_of
 from core.engine.weights.load_shard import load_shard
+from core.engine.weights.loading import FolderSource
 from core.engine.weights.manifest import read_manifest
 from core.engine.weights.pulled import PulledFolder
 from core.engine.weights.shape import describe_model
@@ -26,7 +30,6 @@ from core.models.publication import publication_of
 from core.models.pull import begin, layers_of, pull, pull_small_files
 from core.protocol.errors import CheckFailed, ModelUnsupported
 from core.protocol.types import LayerRange
-from devnet.models.tiny_models import write_tiny_tokenizer
 
 LAYERS = 3
 FAMILIES = ("llama", "qwen3", "gemma3_text")
@@ -43,7 +46,7 @@ def packed(tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) 
         if (architecture, kind) not in known:
             is_of_experts = architecture == "gpt_oss"
             source = (
-                _gpt_oss(tmp_path_factory.mktemp("gpt_oss"))
+                write_tiny_gpt_oss(tmp_path_factory.mktemp("gpt_oss"), LAYERS)
                 if is_of_experts
                 else tiny(architecture, layers=LAYERS)
             )
@@ -52,52 +55,6 @@ def packed(tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) 
         return known[architecture, kind]
 
     return make
-
-
-def _gpt_oss(folder: Path) -> Path:
-    from transformers import AutoModelForCausalLM, GptOssConfig
-
-    config = GptOssConfig(
-        num_hidden_layers=LAYERS,
-        hidden_size=64,
-        intermediate_size=96,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        vocab_size=272,
-        max_position_embeddings=512,
-        sliding_window=8,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() == 1:
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(folder)
-    write_tiny_tokenizer(folder)
-    return folder
-
-
-def by_library(folder: Path, kind: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """What the library's own quantisers make of a folder in this dtype."""
-    from transformers import (
-        AutoModelForCausalLM,
-        CompressedTensorsConfig,
-        FineGrainedFP8Config,
-        Mxfp4Config,
-    )
-
-    options: dict[str, Any] = {
-        "fp8": lambda: FineGrainedFP8Config(weight_block_size=(32, 32), dequantize=True),
-        "mxfp4": lambda: Mxfp4Config(dequantize=True),
-    }.get(kind, lambda: CompressedTensorsConfig(dequantize=True))()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, quantization_config=options)
-    return dict(model.state_dict())
 
 
 @pytest.mark.parametrize("kind", [k for k in BY_MATRIX if k.startswith(("fp8", "compressed"))])
@@ -331,3 +288,38 @@ def test_random_pieces_and_settings_end_in_typed_errors(packed: Callable, tmp_pa
             load_shard(folder, LayerRange(0, 1))
         except ModelUnsupported:
             continue
+
+
+@pytest.mark.parametrize("kind", BY_MATRIX)
+@pytest.mark.parametrize("numerics", ["float32", "bfloat16"])
+def test_matrices_stay_packed_and_answer_as_the_unpacked_ones(
+    kind: str, numerics: str, packed: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, layers = packed("qwen3", kind), LayerRange(0, LAYERS)
+    here = load_shard(folder, layers, numerics=numerics)
+    kept = [m for m in here.model.modules() if isinstance(m, CodedLinear)]
+    assert len(kept) == 7 * LAYERS
+    monkeypatch.setattr(FolderSource, "keep_packed", lambda *_: None)
+    plain = load_shard(folder, layers, numerics=numerics)
+    assert not any(isinstance(m, CodedLinear) for m in plain.model.modules())
+    tensors = TensorFolder(folder)
+    stored = sum(tensors.entry(name).size_bytes for name in tensors.packing.weights)
+    assert sum(b.nbytes for m in kept for b in m.buffers()) <= 1.6 * stored  # panels are not full
+    assert here.bytes < plain.bytes
+    found, expected = (s.forward(IDS, s.new_cache()) for s in (here, plain))
+    off = float((found.float() - expected.float()).abs().max() / expected.float().abs().max())
+    assert off <= (1e-5 if numerics == "float32" else 2e-2)
+
+
+def test_a_matrix_that_no_kernel_multiplies_is_unpacked(
+    packed: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NoKernels("no compiler")
+
+    folder, layers = packed("llama", "fp8"), LayerRange(0, LAYERS)
+    kept = load_shard(folder, layers)
+    monkeypatch.setattr(loading, "CodedLinear", refuse)
+    plain = load_shard(folder, layers)
+    found, expected = (s.forward(IDS, s.new_cache()) for s in (kept, plain))
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
