@@ -33,7 +33,7 @@ from core.protocol.errors import ModelUnsupported
 from core.protocol.foreign import read_json_file
 
 CONTENTS_FILE = "headrace-contents.json"
-_VERSION = 1
+_VERSION = 2
 _MAX_CONTENTS_BYTES = 64 * 2**20
 _BLOCK_BYTES = 16 * 2**20
 #: Beside the weights: what says how text becomes ids, and on which terms the model may be used.

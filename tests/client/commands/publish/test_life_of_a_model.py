@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.models.packers import pack
 from client import cli as client
 from client.commands.publish.share import sharing
+from core.engine.weights.load_shard import load_shard
 from core.engine.weights.manifest import MANIFEST_FILE, read_manifest
 from core.engine.weights.store import pulled_path
 from core.models.pull import layers_of
@@ -72,6 +74,24 @@ def shared(folder: Path) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def test_a_packed_model_is_published_by_its_numbers_and_judged_as_any(
+    town: Town, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    packed = pack(folder, tmp_path / "Tuned GPTQ", "gptq")
+    typed = ("models", "publish", str(packed), "--licence", "mit")
+    made = run(client.main, capsys, *typed)
+    assert (made["layers"], made["judged_by"]) == (6, "game")
+    manifest = read_manifest((packed / MANIFEST_FILE).read_bytes())
+    assert len(manifest.values) == 7 * 6
+    with shared(packed) as uri:
+        run(client.main, capsys, *typed, "--at", uri)
+        pulled = run(miner.main, capsys, "models", "pull", made["model"], "--layers", "2:4")
+        there, layers = Path(pulled["folder"]), LayerRange(2, 4)
+        names = layers_of(there, manifest, layers)
+        assert sum(name.endswith(".qweight") for name in names) == 7 * 2
+        assert load_shard(there, layers).bytes < load_shard(folder, layers).bytes / 2
 
 
 def test_published_by_one_pulled_by_parts_and_verified(
