@@ -240,7 +240,7 @@ static const float *unpacked(const Coded *c, int64_t panel, int64_t panel_depth,
 }
 #endif
 
-/* Lines [k, k + depth) of a panel as they are multiplied: where they lie, or unpacked into space. */
+/* Lines [k, k + depth) of a panel as they are multiplied: where they lie, or unpacked. */
 static inline const REAL *lines_of(const Product *p, int64_t panel, int64_t k, int64_t depth,
                                    const char *held, float *space) {
 #if REAL_BITS == 32

@@ -230,7 +230,7 @@ def _fill_group(
 def _keep_packed(model: Any, path: str, source: Source, stored: str) -> bool:
     """Put what multiplies by the stored matrix in place of a linear module, if there is such."""
     at, _, leaf = path.rpartition(".")
-    plain = model.get_submodule(at) if leaf == "weight" else None
+    plain = _owner_of(model, path) if leaf == "weight" else None
     if type(plain) is not nn.Linear or tuple(plain.weight.shape) != source.shape(stored):
         return False
     made = source.keep_packed(stored, plain)
@@ -277,12 +277,8 @@ def _new(
 
     A head whose products are float32's is held as exactly as it is stored.
     """
-    module, _, leaf = path.rpartition(".")
-    try:
-        owner = filling.model.get_submodule(module)
-        expected = getattr(owner, leaf)
-    except AttributeError:
-        owner = expected = None
+    owner = _owner_of(filling.model, path)
+    expected = getattr(owner, path.rpartition(".")[2], None)
     if not isinstance(expected, Tensor):
         raise ModelUnsupported(
             f"this checkpoint is not a plain {filling.family.model_type}",
@@ -296,6 +292,15 @@ def _new(
     dtype = torch.float32 if is_wide else expected.dtype
     empty = torch.empty(shape, dtype=dtype, device=filling.device)
     return nn.Parameter(empty, requires_grad=False)
+
+
+def _owner_of(model: Any, path: str) -> nn.Module | None:
+    """The module that a parameter's path is in, if the model has it."""
+    try:
+        found: nn.Module = model.get_submodule(path.rpartition(".")[0])
+    except AttributeError:
+        return None
+    return found
 
 
 def _place(model: Any, path: str, parameter: nn.Parameter) -> None:
