@@ -16,7 +16,7 @@ from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
     from core.runtime.commands.results import Results
-    from miner.commands.results import Earnings
+    from miner.commands.results import Earnings, ListedRow
     from miner.daemon.assignment import ShardHook
     from miner.defence.defence import TraceHook
 
@@ -41,6 +41,10 @@ Layers = Annotated[str | None, typer.Option(help="auto, or A:B to hold layers A 
 ModelName = Annotated[str | None, typer.Option("--model", help="The model to serve.")]
 Price = Annotated[str | None, typer.Option(help="IN,OUT, such as 0.10usd/Mtok,0.40usd/Mtok.")]
 MemoryLimit = Annotated[str | None, typer.Option(help="For weights and cache, such as 6GiB.")]
+MachineNumber = Annotated[
+    int | None,
+    typer.Option("--machine", help="Its number on the chain, if the owner has several.", min=0),
+]
 StakeAmount = Annotated[
     str | None, typer.Argument(help="Part of the stake; all of it if not given.")
 ]
@@ -209,8 +213,13 @@ async def update(
             "--pause/--resume", help="The running miner takes no new work, or does again."
         ),
     ] = None,
+    machine: MachineNumber = None,
 ) -> None:
-    """Change this machine's terms; a running miner takes them up when it is started anew."""
+    """Correct what the chain says of this machine; with terms: change these, in the configuration.
+
+    A running miner takes terms up when it is started anew.
+    """
+    from core.protocol.errors import UsageError
     from miner.commands.init import prices_of
     from miner.commands.init import update as go
 
@@ -225,10 +234,38 @@ async def update(
         "miner.memory_limit": memory_limit,
         "miner.max_batch": max_batch,
     }
+    if pause is None and all(value is None for value in changes.values()):
+        await _correct(run, machine)
+        return
+    if machine is not None:
+        raise UsageError("--machine is of an entry on the chain", "terms are of this machine alone")
     done = await go(run, changes, pause)
     words = {True: "yes", False: "no"}
     changed = [(key, words.get(value, str(value))) for key, value in done.changed.items()]
     run.emit(done, human=lambda: _lines([*changed, ("file", done.file), ("next", done.next)]))
+
+
+async def _correct(run: Run, machine: int | None) -> None:
+    from miner.commands.listing import correct
+
+    done = await correct(run, machine)
+    lines = [(name, f"{was} → {now}") for name, (was, now) in done.changed.items()]
+    if not lines:
+        lines = [("chain", "it says what this machine has; nothing was sent")]
+    lines += [("transaction", tx) for tx in done.transactions]
+    lines += [("also listed", _listed(other)) for other in done.others]
+    run.emit(done, human=lambda: _lines([*lines, ("miner", done.miner), ("next", done.next)]))
+
+
+@app.command()
+async def retire(run: Run, machine: MachineNumber = None) -> None:
+    """Take this machine off the chain's list; stake, operator and earnings stay."""
+    from miner.commands.listing import retire as go
+
+    done = await go(run, machine)
+    lines = [("retired", _listed(done.machine)), ("transaction", done.tx)]
+    lines += [("still listed", _listed(other)) for other in done.others]
+    run.emit(done, human=lambda: _lines([*lines, ("miner", done.miner), ("next", done.next)]))
 
 
 @app.command()
@@ -458,6 +495,10 @@ def _lines(lines: Sequence[tuple[str, str]]) -> Any:
     return grid
 
 
+def _listed(machine: ListedRow) -> str:
+    return f"{machine.number}: {machine.kind}, {machine.memory_bytes / 2**20:,.0f} MiB"
+
+
 def _earnings(found: Earnings) -> Any:
     from rich.console import Group
     from rich.table import Table
@@ -496,7 +537,8 @@ def _results() -> Results:
         "bench": (r.Bench,),
         "quote": (r.Profit, list[r.PaperRow]),
         "register": (r.Registered,),
-        "update": (r.Updated,),
+        "update": (r.Updated, r.MachineUpdated),
+        "retire": (r.MachineRetired,),
         "status": (r.MinerStatus,),
         "top": (r.MinerStatus,),
         "why": (list[r.Reason],),

@@ -230,7 +230,12 @@ class RpcChain(Chain):
     async def read(self, contract: str, function: str, *args: Any, block: int | None = None) -> Any:
         call = self._contracts[contract].functions[function](*map(_argument, args))
         asked = call.call(block_identifier="latest" if block is None else block)
-        return _plain(await self._guard(asked, f"{contract}.{function}"))
+        found = _plain(await self._guard(asked, f"{contract}.{function}"))
+        if isinstance(found, dict):
+            # web3 calls a field by its number where its name is a word of Python's, such as class.
+            names = [field["name"] for field in call.abi["outputs"][0]["components"]]
+            return dict(zip(names, found.values(), strict=True))
+        return found
 
     async def balance_wei(self, address: str) -> int:
         return int(await self._guard(self._eth.get_balance(to_checksum_address(address))))

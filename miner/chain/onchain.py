@@ -15,6 +15,7 @@ import msgspec
 from core.chain.chain import Chain, ChainEvent
 from core.chain.earned import earned_by
 from core.chain.follower import ChainPosition, EventFollower
+from core.chain.machines import ListedMachine, machines_of
 from core.money.spending import may_sign_for
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused
@@ -118,6 +119,12 @@ class MinerChain:
     async def registered(self, owner: str) -> Any:
         """The registry's record of an owner: stake, disputes, jail."""
         return await self._ask(self.chain.read("MinerRegistry", "minerOf", owner))
+
+    async def machines(self, owner: str) -> list[ListedMachine]:
+        """The machines that the registry lists for an owner."""
+        count = (await self.registered(owner))["machines"]
+        found: list[ListedMachine] = await self._ask(machines_of(self.chain.read, owner, count))
+        return found
 
     async def least_stake(self) -> int:
         """The least stake that may work at all."""

@@ -7,6 +7,7 @@
 `quote`         what this machine must earn, and whether it does
 `market`        the matcher's view of models, machines and jobs
 `registration`  stake, operator and withdrawal on the chain
+`listing`       what the chain says of this machine
 `facts`         what is known about this miner, by itself and by others
 `why`           the reasons for which this miner gets no work
 `live_view`     a running miner on the screen

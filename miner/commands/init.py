@@ -24,6 +24,9 @@ QUESTIONS = (
     ("Memory for weights and cache", "miner.memory_limit", "--memory-limit"),
 )
 
+#: What the registry has of a machine as well.
+ON_CHAIN = {"miner.memory_limit", "miner.announce_host", "miner.announce_port"}
+
 
 async def init(
     run: Run,
@@ -120,13 +123,9 @@ def prices_of(text: str) -> tuple[str, str]:
 
 async def update(run: Run, changes: Mapping[str, Any], pause: bool | None) -> Updated:
     """Change this machine's terms in the configuration, and tell a running daemon to pause or to go
-    on. Raises UsageError when nothing is to change, ConfigError for what cannot be set.
+    on. Raises ConfigError for what cannot be set.
     """
     wanted = {key: str(value) for key, value in changes.items() if value is not None}
-    if not wanted and pause is None:
-        raise UsageError(
-            "nothing is to change", "no option was given", next_step="miner update --help"
-        )
     _check(run, wanted)
     changed: dict[str, Any] = {}
     if wanted:
@@ -150,15 +149,14 @@ async def update(run: Run, changes: Mapping[str, Any], pause: bool | None) -> Up
         await tell_daemon(running, f"/pause?paused={'true' if pause else 'false'}")
         changed["paused"] = pause
     restart = bool(wanted) and running is not None
+    after = "miner status" if running else "miner start"
+    steps = ["miner update (for the chain)"] if ON_CHAIN & set(wanted) else []
+    steps.append("miner drain, then miner start" if restart else after)
     return Updated(
         changed=changed,
         file=str(run.folders.config_file),
         restart_needed=restart,
-        next="miner drain, then miner start"
-        if restart
-        else "miner status"
-        if running
-        else "miner start",
+        next=", then ".join(steps),
     )
 
 

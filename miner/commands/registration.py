@@ -15,6 +15,7 @@ import msgspec
 
 from core.chain.chain import Chain, Sent
 from core.chain.earned import earned_by
+from core.chain.machines import class_of
 from core.chain.rpc import RpcChain
 from core.dispute.game.game_log import GAME
 from core.keys.keystore import Keystore
@@ -89,9 +90,8 @@ async def register(run: Run, stake: str, operator_name: str | None) -> Registere
         name = operator_wallet(settings) if name == "new" else name
         existing = _existing_operator(run, name)
         gift_wei = await _short_of_a_defence(chain, existing.address if existing else None)
-        fee_wei = await _need_gas(
-            chain, owner.address, "approve", "register", "registerMachine", more_wei=gift_wei
-        )
+        gas = sum(GAS_OF[call] for call in ("approve", "register", "registerMachine"))
+        fee_wei = await need_gas(chain, owner.address, gas, more_wei=gift_wei)
         if existing is not None:
             await _refuse_taken(chain, existing.address, owner.address)
         unbond_s = await chain.read(REGISTRY, "unbondSeconds")
@@ -119,7 +119,7 @@ async def register(run: Run, stake: str, operator_name: str | None) -> Registere
         sent = await chain.transact(
             owner, REGISTRY, "register", units, operator.address, _proof(chain, owner, operator)
         )
-        await chain.transact(owner, REGISTRY, "registerMachine", *_machine(settings))
+        await chain.transact(owner, REGISTRY, "registerMachine", *announced(settings))
         if gift_wei:
             await chain.send_eth(owner, operator.address, gift_wei)
         return Registered(
@@ -139,9 +139,10 @@ async def add_stake(run: Run, amount: str) -> StakeChanged:
     units, show = settings.token(amount), settings.show_token
     owner = run.unlock()
     async with open_chain(settings) as chain:
-        miner = await _registered(chain, owner.address)
+        miner = await registered(chain, owner.address)
         await _need_tokens(run, chain, owner.address, units)
-        fee_wei = await _need_gas(chain, owner.address, "approve", "addStake")
+        gas = GAS_OF["approve"] + GAS_OF["addStake"]
+        fee_wei = await need_gas(chain, owner.address, gas)
         run.confirm(
             "Lock it?",
             {
@@ -171,7 +172,7 @@ async def withdraw(run: Run, amount: str | None) -> Leaving | WithdrawnStake:
     settings, show = run.settings, run.settings.show_token
     owner = run.unlock()
     async with open_chain(settings) as chain:
-        miner = await _registered(chain, owner.address)
+        miner = await registered(chain, owner.address)
         if miner["leaving"] and amount is None:
             return await _take(run, chain, owner, miner)
         units = settings.token(amount) if amount is not None else miner["stake"]
@@ -204,7 +205,7 @@ async def cancel_withdrawal(run: Run) -> StakeChanged:
     """Put what is leaving back into the stake."""
     owner = run.unlock()
     async with open_chain(run.settings) as chain:
-        miner = await _registered(chain, owner.address)
+        miner = await registered(chain, owner.address)
         await chain.simulate(owner.address, REGISTRY, "cancelExit")
         run.confirm("Keep it staked?", {"stake": run.settings.show_token(miner["leaving"])})
         sent = await chain.transact(owner, REGISTRY, "cancelExit")
@@ -244,7 +245,7 @@ async def unjail(run: Run) -> StakeChanged:
     """Back to work after a slash. Raises ContractRefused while the time is not over."""
     owner = run.unlock()
     async with open_chain(run.settings) as chain:
-        miner = await _registered(chain, owner.address)
+        miner = await registered(chain, owner.address)
         now_s = await chain.now()
         if miner["jailUntil"] > now_s:
             raise ContractRefused(
@@ -270,7 +271,7 @@ async def rotate_operator(run: Run, new_name: str) -> Rotated:
     """Name another operator key. Receipts of the old one stay its owner's."""
     owner = run.unlock()
     async with open_chain(run.settings) as chain:
-        miner = await _registered(chain, owner.address)
+        miner = await registered(chain, owner.address)
         existing = _existing_operator(run, new_name)
         if existing is not None:
             await _refuse_taken(chain, existing.address, owner.address)
@@ -341,7 +342,8 @@ def _withdrawn(sent: Sent, amount: str, to: str) -> WithdrawnStake:
     return WithdrawnStake(sent.tx_hash, sent.block_number, amount, to)
 
 
-async def _registered(chain: Chain, owner: str) -> dict[str, Any]:
+async def registered(chain: Chain, owner: str) -> dict[str, Any]:
+    """The registry's record of an owner. Raises UsageError for one that has no stake there."""
     miner: dict[str, Any] = await chain.read(REGISTRY, "minerOf", owner)
     if miner["state"] not in (ACTIVE, COOLDOWN):
         raise UsageError(
@@ -373,9 +375,9 @@ async def _short_of_a_defence(chain: RpcChain, operator: str | None) -> int:
     return max(0, await _fee_wei(chain, DEFENCE_GAS) - have)
 
 
-async def _need_gas(chain: RpcChain, address: str, *calls: str, more_wei: int = 0) -> int:
-    """The most that these calls cost, and `more_wei`. Raises GasShort."""
-    fee_wei = await _fee_wei(chain, sum(GAS_OF[call] for call in calls)) + more_wei
+async def need_gas(chain: RpcChain, address: str, gas: int, *, more_wei: int = 0) -> int:
+    """The most that so much gas costs, and `more_wei`. Raises GasShort."""
+    fee_wei = await _fee_wei(chain, gas) + more_wei
     have = await chain.balance_wei(address)
     if have < fee_wei:
         raise GasShort(
@@ -440,19 +442,36 @@ def _proof(chain: Chain, owner: Signer, operator: Signer) -> str:
     return signing.sign(operator, chain.domain, proof)
 
 
-def _machine(settings: Settings) -> tuple[str, int, int, str]:
+def announced(settings: Settings) -> tuple[str, int, int, str]:
+    """What `registerMachine` takes of this machine: class, MiB, MB/s as measured now, and the hash
+    of its endpoint (zero: any port). Raises UsageError for a device that is not here or is full.
+    """
     from miner.records.machine import compute_device, copy_bandwidth_mb_s, memory_limit_bytes
 
-    miner, device = settings.miner, compute_device(settings.engine.device)
-    endpoint_hash = ZERO_HASH
-    port = miner.announce_port or miner.listen_port
-    if port:
-        endpoint = f"{miner.announce_host or miner.listen_host}:{port}"
-        endpoint_hash = "0x" + sha256(endpoint.encode()).hexdigest()
-    kind = "0x" + device.kind.encode().ljust(4, b"\0").hex()
+    device = compute_device(settings.engine.device)
     bandwidth_mb_s = copy_bandwidth_mb_s()
     if not device.is_processor:
+        import torch
+
         from miner.compute.compute import benchmark_device
 
-        bandwidth_mb_s = int(1000 * benchmark_device(device.name)[1])
-    return (kind, memory_limit_bytes(settings) // 2**20, bandwidth_mb_s, endpoint_hash)
+        try:
+            bandwidth_mb_s = int(1000 * benchmark_device(device.name)[1])
+        except torch.OutOfMemoryError:
+            raise UsageError(
+                f"the speed of {device.title} cannot be measured",
+                "its memory is taken, by a running miner or another program",
+                next_step="end that, for a miner by `miner drain`, and repeat the command",
+            ) from None
+    memory_mib = memory_limit_bytes(settings) // 2**20
+    return class_of(device.kind), memory_mib, bandwidth_mb_s, endpoint_hash(settings)
+
+
+def endpoint_hash(settings: Settings) -> str:
+    """The hash of what peers dial, zero where the port is any that is free."""
+    miner = settings.miner
+    port = miner.announce_port or miner.listen_port
+    if not port:
+        return ZERO_HASH
+    endpoint = f"{miner.announce_host or miner.listen_host}:{port}"
+    return "0x" + sha256(endpoint.encode()).hexdigest()

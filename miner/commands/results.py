@@ -102,6 +102,39 @@ class Updated(OwnerResult, frozen=True):
     next: str
 
 
+class ListedRow(OwnerResult, frozen=True):
+    """A machine on the chain, by its number among its owner's."""
+
+    number: int
+    kind: str = msgspec.field(name="class")
+    memory_bytes: int
+
+
+class MachineUpdated(OwnerResult, frozen=True):
+    """`update` without terms: what the chain says of this machine now; nothing changed where there
+    is no transaction. `changed` has what it said before and what it says now. `miner` says what
+    becomes of one that runs.
+    """
+
+    owner: str
+    machine: ListedRow
+    changed: dict[str, list[str]]
+    transactions: list[str]
+    others: list[ListedRow]
+    miner: str
+    next: str
+
+
+class MachineRetired(SentTransaction, frozen=True):
+    """`retire`: the machine that the chain lists no longer, and those that it still lists."""
+
+    owner: str
+    machine: ListedRow
+    others: list[ListedRow]
+    miner: str
+    next: str
+
+
 class Initialised(OwnerResult, frozen=True):
     """`init`."""
 

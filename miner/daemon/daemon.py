@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from core.chain.follower import ChainPosition
+from core.chain.machines import ListedMachine
 from core.chain.rpc import RpcChain
 from core.chain.staked import StakedOperators
 from core.engine.weights.formats import FORMATS
@@ -132,6 +133,7 @@ async def _start(
             f"no miner on chain {chain_id} names it",
             next_step="miner register --stake AMOUNT",
         )
+    await _warn_of_another_machine(settings, chain, owner)
     model = await _open_model(settings, chain)
 
     # The swarm forks a child, which must happen before the compute thread exists.
@@ -173,6 +175,27 @@ async def _start(
     stack.callback(home.forget_running)
     log.info("started", operator=signer.address, endpoint=daemon.endpoint, status=server.url)
     return daemon
+
+
+async def _warn_of_another_machine(settings: Settings, chain: MinerChain, owner: str) -> None:
+    """Log where no machine that the chain lists of this owner is like this one."""
+    kind = compute_device(settings.engine.device).kind
+    memory_mib = memory_limit_bytes(settings) // 2**20
+    listed = await chain.machines(owner)
+    if any(is_alike(machine, kind, memory_mib) for machine in listed):
+        return
+    log.warning(
+        "the chain says something else of this machine",
+        chain="; ".join(map(str, listed)) or "no machine",
+        here=f"{kind}, {memory_mib:,} MiB",
+        then="work is done all the same",
+        next="miner update",
+    )
+
+
+def is_alike(machine: ListedMachine, kind: str, memory_mib: int) -> bool:
+    """Whether an entry says so of a machine: its class, and its memory within a tenth."""
+    return machine.kind == kind and abs(machine.memory_mib - memory_mib) <= 0.1 * memory_mib
 
 
 async def _open_model(settings: Settings, chain: MinerChain) -> LocalModel:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import Chain, ChainCall, ChainEvent, Mined, Sent
+from core.chain.machines import class_of
 from core.chain.rpc import artifact
 from core.money import pricing
 from core.protocol import signing
@@ -111,6 +112,7 @@ class FakeChain(Chain):
         self.stakes: dict[str, int] = {}
         self.owners: dict[str, str] = {}
         self.strikes = 0
+        self.machines: list[tuple[str, int]] = []  # class and MiB of what an owner lists
         self.panels: dict[str, list[str]] = {}
         self.answers: dict[str, Any] = {}
         self.refusals: dict[str, Exception] = {}
@@ -282,7 +284,12 @@ class FakeChain(Chain):
             case "MinerRegistry.minerOf":
                 stake = max(self.stakes.values(), default=0)
                 kept = {"stake": stake, "leaving": 0, "strikes": self.strikes}
-                return {"operator": t.ZERO_ADDRESS, **kept}
+                listed = {"machines": len(self.machines)}
+                return {"operator": t.ZERO_ADDRESS, **kept, **listed}
+            case "MinerRegistry.machineOf":
+                kind, memory_mib = self.machines[args[1]]
+                code, rest = class_of(kind), {"state": 1, "endpointHash": t.ZERO_HASH}
+                return {"class": code, "vramMiB": memory_mib, **rest}
             case "MinerRegistry.canWork":
                 return self.stakes.get(args[0], 0) >= max(1, args[1])
             case "ModelRegistry.exists":

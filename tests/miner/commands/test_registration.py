@@ -27,17 +27,6 @@ from tests.miner.programs import Town
 pytestmark = pytest.mark.chain
 
 
-@pytest.fixture
-def town(own_anvil: Callable[..., Anvil], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
-    home = tmp_path / "home"
-    monkeypatch.setenv("HEADRACE_HOME", str(home))
-    for name in ("HEADRACE_PASSWORD_FILE", "ETH_PASSWORD", "ETH_RPC_URL", "ETH_KEYSTORE"):
-        monkeypatch.delenv(name, raising=False)
-    town = Town(own_anvil().rpc_url, home, Parameters())
-    town.build(owner_usd=600)
-    return town
-
-
 def result(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The JSON document of the last command."""
     document: dict[str, Any] = json.loads(capsys.readouterr().out.strip().splitlines()[-1])

@@ -118,8 +118,9 @@ def test_a_signal_lets_accepted_work_finish_and_the_exit_is_clean(
     assert town.miner("register", "--stake", "500usd", "--yes", "--json") == 0
     capsys.readouterr()
     ports = []
-    for number, expected in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
-        with daemon(town, "--layers", "1:3") as process:
+    # The chain says 200 MiB: a tenth more is nothing to warn of.
+    for number, expected, limit in ((signal.SIGTERM, 0, "210MiB"), (signal.SIGINT, 130, "300MiB")):
+        with daemon(town, "--layers", "1:3", "--memory-limit", limit) as process:
             status = until(town, capsys, process, lambda s: s["state"] == "SERVING")
             ports.append(status["endpoint"])
             process.send_signal(number)
@@ -128,3 +129,6 @@ def test_a_signal_lets_accepted_work_finish_and_the_exit_is_clean(
     assert ports[0] == ports[1], "jobs in progress name this endpoint, so a restart keeps it"
     log = (home / "daemon.log").read_text()
     assert "Traceback" not in log, log[-4000:]
+    (warned,) = (line for line in log.splitlines() if "the chain says something else" in line)
+    for words in ("cpu, 200 MiB", "cpu, 300 MiB", "miner update"):
+        assert words in warned

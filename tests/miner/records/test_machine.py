@@ -13,7 +13,7 @@ import torch
 from core.protocol.errors import UsageError
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
-from miner.commands.registration import _machine
+from miner.commands.registration import announced
 from miner.compute import compute
 from miner.records import machine
 from miner.records.machine import compute_device, memory_limit_bytes
@@ -71,10 +71,10 @@ def test_a_card_is_what_is_announced_and_not_the_box_around_it(tmp_path: Path) -
 @pytest.mark.usefixtures("card")
 def test_what_is_registered_is_of_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute, "benchmark_device", lambda device: (80.0, 900.5))
-    kind, memory_mib, bandwidth_mb_s, _ = _machine(settings(tmp_path))
+    kind, memory_mib, bandwidth_mb_s, _ = announced(settings(tmp_path))
     assert (bytes.fromhex(kind[2:]), memory_mib) == (b"cuda", int(0.9 * CARD_BYTES) // 2**20)
     assert bandwidth_mb_s == 900_500
-    kind, *_ = _machine(settings(tmp_path, **{"engine.device": "cpu"}))
+    kind, *_ = announced(settings(tmp_path, **{"engine.device": "cpu"}))
     assert bytes.fromhex(kind[2:]) == b"cpu\0"
 
 
