@@ -361,6 +361,7 @@ def _miner_row(miner: dict[str, Any]) -> dict[str, Any]:
         "layers": _layers(miner["layers"]),
         "assigned": "owner" if miner["fixedByOwner"] else _layers(miner["assigned"]),
         "may work": miner["canWork"],
+        "registered": "; ".join(_registered(one) for one in miner["registered"]),
         "standing": miner["standing"],
         "stake": miner["stake"],
         "ms/layer": miner["tauMsPerLayer"],
@@ -368,6 +369,11 @@ def _miner_row(miner: dict[str, Any]) -> dict[str, Any]:
         "age": f"{miner['ageMs'] / 1000:.1f}s",
         "endpoint": miner["endpoint"],
     }
+
+
+def _registered(machine: dict[str, Any]) -> str:
+    """A machine as the chain lists it."""
+    return f"{machine['class']}, {machine['memoryBytes'] / 2**30:.1f} GiB"
 
 
 def _route_row(route: dict[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,10 @@ def miner_json(world: MatcherWorld, sighting: Sighting, now_ms: int) -> Json:
         "stakeUnits": standing.stake_units if standing else None,
         "stake": format_token(standing.stake_units) if standing else None,
         "canWork": bool(standing and standing.can_work),
+        "registered": [
+            {"class": one.kind, "memoryBytes": one.memory_mib * 2**20}
+            for one in (standing.machines if standing else ())
+        ],
         "standing": place,
         "standingWhy": why,
         "state": record.state,

@@ -27,6 +27,8 @@ class MachineRow(Result, frozen=True, forbid_unknown_fields=False, rename="camel
     layers: list[int] | None
     assigned: list[int] | None
     can_work: bool
+    #: Class and memory of its owner's machines, as the chain lists them.
+    registered: list[dict[str, Any]]
     standing: str
     standing_why: str
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from core.chain.machines import machines_of
 from core.chain.staked import StakedOperators
 from core.protocol import records
 from core.protocol.errors import ChainUnreachable, HeadraceError, PeerUnreachable
@@ -362,7 +363,9 @@ class MatcherDaemon:
             self.chain.read("MinerRegistry", "minerOf", owner),
             self.chain.read("MinerRegistry", "canWork", operator, 0),
         )
-        return ChainStanding(owner, int(miner["stake"]), bool(can_work), int(miner["strikes"]))
+        machines = await machines_of(self.chain.read, owner, int(miner["machines"]))
+        stake, strikes = int(miner["stake"]), int(miner["strikes"])
+        return ChainStanding(owner, stake, bool(can_work), strikes, tuple(machines))
 
     def _seen(self, now_ms: int) -> Sequence[MinerSeen]:
         return [

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from core.chain.machines import ListedMachine
 from core.protocol import signing
 from core.protocol.ids import address
 from core.protocol.records import MinerRecord, is_fresh, unseal
@@ -47,13 +48,15 @@ class Sighting:
 class ChainStanding:
     """What the chain says of an operator: `can_work` is for the general minimum stake.
 
-    `strikes` is how often its owner was slashed, ever.
+    `strikes` is how often its owner was slashed, ever. `machines` are those that its owner has
+    announced there; the swarm says what the operator offers.
     """
 
     owner: str
     stake_units: int
     can_work: bool
     strikes: int = 0
+    machines: tuple[ListedMachine, ...] = ()
 
 
 Sightings = Mapping[str, Sighting]

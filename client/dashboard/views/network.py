@@ -50,6 +50,7 @@ class MachineLine:
     standing: str  # good, or how the matcher has it
     standing_why: str
     stake_units: int | None
+    registered: tuple[tuple[str, int], ...]  # class and bytes of its owner's machines, on chain
     price_in: int | None
     price_out: int | None
     active_requests: int
@@ -194,6 +195,9 @@ def miner_line(
         standing=str(miner.get("standing") or ""),
         standing_why=str(miner.get("standingWhy") or ""),
         stake_units=miner.get("stakeUnits"),
+        registered=tuple(
+            (str(one["class"]), int(one["memoryBytes"])) for one in miner.get("registered") or ()
+        ),
         price_in=price("priceIn"),
         price_out=price("priceOut"),
         active_requests=int(miner.get("activeRequests") or 0),

@@ -13,6 +13,7 @@ import pytest
 from core.protocol import signing
 from core.protocol.types import SignedOrder, Stage
 from matcher.api.api import MAX_BODY_BYTES
+from matcher.cli import _miner_row
 from scheduler.routing.reservations import Need
 from tests.matcher.settling.test_settler import SPLIT, finish, result_root
 from tests.town.fleet import MODEL_ID, machine_key, make_ack, make_order
@@ -23,6 +24,7 @@ from tests.town.orders import DOMAIN, MATCHER, REQUESTER, sign_order
 @pytest.fixture
 async def http(net: Net) -> AsyncIterator[httpx2.AsyncClient]:
     await net.daemon.prepare()
+    net.chain.machines = [("cuda", 24 * 2**10)]
     net.serve(*SPLIT)
     await net.tick()
     async with asking(net, swarm=net.swarm.addresses()) as client:
@@ -206,6 +208,8 @@ async def test_miners_are_shown_as_they_and_the_chain_and_we_see_them(
     assert (one["state"], one["layers"], one["assigned"]) == ("SERVING", [0, 10], [0, 10])
     assert (one["canWork"], one["alive"], one["reservedRequests"]) == (True, True, 1)
     assert one["stake"] == "500usd"
+    assert one["registered"] == [{"class": "cuda", "memoryBytes": 24 * 2**30}]
+    assert _miner_row(one)["registered"] == "cuda, 24.0 GiB", "as `registry ls` prints it"
 
 
 async def test_routes_and_allocation_are_shown(http: httpx2.AsyncClient) -> None:
