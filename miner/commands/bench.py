@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.protocol.errors import HeadraceError, UsageError
+from core.protocol.errors import HeadraceError, ModelUnknown, UsageError
 from core.protocol.ids import Kind, short
 from core.protocol.signing import Domain
 from core.protocol.types import LayerRange
@@ -48,42 +48,59 @@ PING_BYTES = 2**14
 LEAST_S = 1e-6
 
 
-async def _files(settings: Settings) -> ModelHere:
-    """The configured model, with its small files fetched unless they are here."""
+async def _model(settings: Settings) -> tuple[ModelHere, str]:
+    """The configured model, with its small files fetched unless they are here, and its numerics.
+
+    The chain says these. A model that is on this machine and not registered is measured in what
+    `engine.dtype` says, float32 if it is auto.
+    """
     from core.models.having import ModelHere, have_model, whole_here
     from core.models.local import open_registry
-    from core.models.names import local_id, model_id_of
+    from core.models.names import local_id, model_id_of, numerics_of, spec_of
+    from miner.compute.numerics import refuse_other_numerics
 
-    name = settings.miner.model
-    if whole := whole_here(settings, name, local_id(name, settings)):
-        return whole
+    name, said = settings.miner.model, settings.engine.dtype
+    unregistered = "float32" if said == "auto" else said
+    whole = whole_here(settings, name, local_id(name, settings))
     if "ModelRegistry" not in settings.network.contracts:
-        return ModelHere(model_folder(settings), None, ())
+        return whole or ModelHere(model_folder(settings), None, ()), unregistered
     async with open_registry(settings) as chain:
-        model_id = await model_id_of(chain, name, settings)
-        return await have_model(chain, settings, name, model_id)
+        try:
+            model_id = await model_id_of(chain, name, settings)
+        except ModelUnknown:
+            if whole is None:
+                raise
+            return whole, unregistered
+        spec = await spec_of(chain, model_id)
+        refuse_other_numerics(settings, name, spec)
+        here = whole or await have_model(chain, settings, name, model_id)
+        return here, numerics_of(spec)
 
 
 async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) -> Bench:
-    """Load the layers, else as many as fit, and time them. Raises ModelMissing, UsageError."""
+    """Load the layers, else as many as fit, and time them in the numerics of the model.
+
+    Raises ModelMissing, UsageError, also for an `engine.dtype` that contradicts a registered model,
+    and ChainUnreachable where a network is configured and its chain does not answer.
+    """
     from core.engine.weights.shape import describe_model
     from miner.compute.compute import Compute
     from miner.records.machine import compute_device, memory_limit_bytes
 
     settings = run.settings
     device = compute_device(settings.engine.device)
-    files = await _files(settings)
+    files, numerics = await _model(settings)
     folder = files.folder
-    shape = await asyncio.to_thread(describe_model, folder)
+    shape = await asyncio.to_thread(describe_model, folder, numerics)
     limit_bytes = memory_limit_bytes(settings)
     held = fitting_layers(shape, layers, limit_bytes)
     compute = Compute(threads=settings.engine.threads or 1)
     try:
         with run.stage(1, 4, "the processor" if device.is_processor else device.title):
-            tflops, bandwidth_gb_s = await compute.benchmark(device.name)
+            tflops, bandwidth_gb_s = await compute.benchmark(device.name, numerics)
         with run.stage(2, 4, f"loading layers {held}"):
             await asyncio.to_thread(files.fetch, held)
-            shard_bytes = await _load(compute, folder, held, limit_bytes, settings, device.name)
+            shard_bytes = await _load(compute, folder, held, limit_bytes, numerics, device.name)
         with run.stage(3, 4, "decode steps and a prompt"):
             await compute.measure()
             prefill = await _prefill_tokens_per_s(compute, shape, held)
@@ -100,6 +117,7 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
         model=settings.miner.model,
         layers=str(held),
         model_layers=shape.layers,
+        numerics=numerics,
         weights_bytes=shard_bytes,
         memory_limit_bytes=limit_bytes,
         kv_tokens=kv_tokens,
@@ -182,19 +200,15 @@ async def _load(
     folder: Path,
     held: LayerRange,
     limit_bytes: int,
-    settings: Settings,
+    numerics: str,
     device: str,
 ) -> int:
     weights_bytes = 0
 
     def load() -> Any:
-        import torch
-
         from core.engine.weights.load_shard import load_shard
 
-        wanted = settings.engine.dtype
-        dtype = getattr(torch, "float32" if wanted == "auto" else wanted)
-        return load_shard(folder, held, dtype=dtype, device=device, self_check=True)
+        return load_shard(folder, held, numerics=numerics, device=device, self_check=True)
 
     def room(shard: Any) -> int:
         nonlocal weights_bytes
@@ -334,7 +348,10 @@ def bench_lines(found: Bench) -> Sequence[tuple[str, str]]:
     reached = [p.round_trip_ms for p in found.peers if p.round_trip_ms is not None]
     rates = [p.sends_mbit_s for p in found.peers if p.sends_mbit_s is not None]
     return [
-        ("model", f"{found.model}, layers {found.layers} of {found.model_layers}"),
+        (
+            "model",
+            f"{found.model}, layers {found.layers} of {found.model_layers}, in {found.numerics}",
+        ),
         (
             "memory",
             f"{found.weights_bytes / 2**20:,.0f} MiB of weights, {found.kv_tokens:,} tokens of "

@@ -159,11 +159,15 @@ class PeerDistance(OwnerResult, frozen=True):
 
 
 class Bench(OwnerResult, frozen=True):
-    """`bench`: this machine by the engine's own steps; τ is ms per layer of a decode step."""
+    """`bench`: this machine by the engine's own steps; τ is ms per layer of a decode step.
+
+    Steps and `tflops` are in the model's numerics.
+    """
 
     model: str
     layers: str
     model_layers: int
+    numerics: str
     weights_bytes: int
     memory_limit_bytes: int
     kv_tokens: int

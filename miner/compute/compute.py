@@ -310,9 +310,11 @@ class Compute:
         await self._run(self._probe)
         return self.tau_ms_per_layer
 
-    async def benchmark(self, device: str = "cpu") -> tuple[float, float]:
-        """(teraflops of float32 products, gigabytes per second read), as this thread gets them."""
-        return await self._run(lambda: benchmark_device(device))
+    async def benchmark(
+        self, device: str = "cpu", numerics: str = "float32"
+    ) -> tuple[float, float]:
+        """As `benchmark_device`, as this thread gets it."""
+        return await self._run(lambda: benchmark_device(device, numerics))
 
     # --- requests ---
 
@@ -860,13 +862,19 @@ def _count(x: Rows, hidden: int | None) -> int:
     return size // (4 * hidden)
 
 
-def benchmark_device(device: str) -> tuple[float, float]:
-    """(teraflops of float32 products, gigabytes per second read) of a device of torch's."""
+def benchmark_device(device: str, numerics: str = "float32") -> tuple[float, float]:
+    """(teraflops, gigabytes per second read) of a device of torch's; the former of products in what
+    a model of these numerics (`formats.FORMATS`) computes in.
+    """
     import torch
 
+    from core.engine.weights.formats import format_of
+
+    dtype = getattr(torch, format_of(numerics).compute)
     # What keeps one core busy for a millisecond is nothing to a graphics processor.
     width, numbers = (512, 16 * 2**20) if device == "cpu" else (8192, 256 * 2**20)
-    square, block = torch.ones(width, width, device=device), torch.ones(numbers, device=device)
+    square = torch.ones(width, width, dtype=dtype, device=device)
+    block = torch.ones(numbers, device=device)
     # A number of each result is waited for.
     flops = _best_rate(lambda: torch.mm(square, square)[0, 0].item(), 2 * width**3)
     read = _best_rate(lambda: block.sum().item(), block.nbytes)

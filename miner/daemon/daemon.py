@@ -20,7 +20,6 @@ from core.chain.follower import ChainPosition
 from core.chain.machines import ListedMachine
 from core.chain.rpc import RpcChain
 from core.chain.staked import StakedOperators
-from core.engine.weights.formats import FORMATS
 from core.models.having import have_model
 from core.models.names import model_id_of, numerics_of, spec_of
 from core.models.programs import span_layers_of
@@ -30,7 +29,6 @@ from core.protocol.errors import (
     ChainUnreachable,
     ConfigError,
     HeadraceError,
-    ModelUnsupported,
     PeerUnreachable,
     UsageError,
 )
@@ -49,6 +47,7 @@ from core.runtime.sharing import SharedLook
 from miner.chain.onchain import MinerChain, News
 from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
+from miner.compute.numerics import refuse_other_numerics
 from miner.daemon import assignment
 from miner.daemon.announce import Announcer, Distances, neighbours
 from miner.daemon.assignment import Assignment, LocalModel, ShardHook
@@ -216,23 +215,6 @@ async def _open_model(settings: Settings, chain: MinerChain) -> LocalModel:
     )
 
 
-def refuse_other_numerics(settings: Settings, name: str, spec: t.ModelSpec) -> None:
-    """Raise UsageError where this machine would compute something else than was registered."""
-    registered, wanted = numerics_of(spec), settings.engine.dtype
-    if registered not in FORMATS:
-        raise ModelUnsupported(
-            f"{name} is computed in numerics that this program does not know",
-            why=f"the registry names them by {registered}",
-            next_step="update this program, or serve another model",
-        )
-    if wanted not in ("auto", registered):
-        raise UsageError(
-            f"{name} is computed in {registered}, and engine.dtype is {wanted}",
-            why="what is computed in other numerics counts as a lie and costs the stake",
-            next_step="miner config set engine.dtype auto, or serve another model",
-        )
-
-
 class MinerDaemon:
     """One running miner."""
 
@@ -346,7 +328,8 @@ class MinerDaemon:
 
     async def run(self) -> None:
         """Everything, until the owner asks to leave. PeerUnreachable when no peer can be had."""
-        self._speed = await self._compute.benchmark(self._device.name)
+        numerics = numerics_of(self._model.spec)
+        self._speed = await self._compute.benchmark(self._device.name, numerics)
         loops = [
             _every(STAKED_S, self._admit_staked),
             _every(self._settings.miner.announce_interval_s, self._announce),

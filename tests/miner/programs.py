@@ -40,8 +40,8 @@ class Town:
 
         return asyncio.run(run())
 
-    def build(self, owner_usd: int, model: Path | None = None) -> None:
-        """Deploy, fund the owner, write its wallet and configuration."""
+    def build(self, owner_usd: int, model: Path | None = None, numerics: str = "float32") -> None:
+        """Deploy, fund the owner, register the model, write the owner's wallet and settings."""
 
         async def work(chain: RpcChain) -> None:
             self.addresses = await deploy(
@@ -51,7 +51,7 @@ class Town:
                 self.deployer, "TestUSD", "mint", self.owner.address, owner_usd * USD
             )
             if model is not None:
-                self.model_id = await register_model(chain, self.deployer, model)
+                self.model_id = await register_model(chain, self.deployer, model, numerics=numerics)
 
         self.with_chain(work)
         for folder in ("config", "networks", "keys"):

@@ -63,7 +63,7 @@ def test_a_machine_is_set_up_measured_and_quoted_without_any_network(
     assert 'memory_limit = "300MiB"' in written
 
     kept = json.loads((bare_home / "state" / "miner" / "bench" / "tiny.json").read_text())
-    assert kept["layers"] == "0-3"
+    assert (kept["layers"], kept["numerics"]) == ("0-3", "float32")
     assert set(kept["tauMsByRows"]) == {"1", "4", "16"}
     assert kept["machine"]["tflops"] == kept["tflops"] > 0
     assert kept["bandwidthGbS"] > 0
@@ -111,6 +111,31 @@ def test_a_measurement_is_a_machine_that_the_planner_takes(bare_home: Path, run:
     fleet = {"id": "home", "model": model, "machines": [document["result"]["machine"]]}
     (bare_home / "fleet.json").write_text(json.dumps(fleet))
     assert matcher_cli.main(["plan", "--nodes", str(bare_home / "fleet.json"), "--json"]) == 0
+
+
+@pytest.mark.chain
+def test_a_model_is_measured_in_the_numerics_that_it_is_registered_with(
+    own_anvil: Callable[..., Anvil],
+    tmp_path: Path,
+    model_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Any,
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    town = Town(own_anvil().rpc_url, tmp_path / "home", Parameters())
+    town.build(owner_usd=600, model=model_dir, numerics="bfloat16")
+    code, document = run("bench", "--no-save")
+    assert code == 0
+    found = document["result"]
+    assert found["numerics"] == "bfloat16"
+    assert found["weightsBytes"] == describe_model(model_dir, "bfloat16").shard_bytes(0, 4)
+    assert found["tauMsPerLayer"] > 0 and found["tflops"] > 0
+    monkeypatch.setenv("HEADRACE_ENGINE__DTYPE", "float32")
+    code, document = run("bench", "--no-save")
+    assert (code, document["error"]["next"].partition(",")[0]) == (
+        2,
+        "miner config set engine.dtype auto",
+    )
 
 
 @pytest.mark.chain

@@ -12,7 +12,7 @@ from core.protocol import signing
 from core.protocol.errors import ModelUnsupported, UsageError
 from core.runtime.folders import Folders
 from core.runtime.settings import load
-from miner.daemon.daemon import refuse_other_numerics
+from miner.compute.numerics import refuse_other_numerics
 from tests.town.orders import SPEC
 
 

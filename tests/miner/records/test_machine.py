@@ -114,5 +114,6 @@ def test_a_driver_without_a_torch_for_it_computes_on_the_processor(
 
 
 def test_the_speed_is_the_devices() -> None:
-    teraflops, gigabytes_s = compute.benchmark_device("cpu")
-    assert teraflops > 1e-4 and gigabytes_s > 1e-2
+    for numerics in ("float32", "int8-weight-only-bfloat16"):
+        teraflops, gigabytes_s = compute.benchmark_device("cpu", numerics)
+        assert teraflops > 1e-4 and gigabytes_s > 1e-2
