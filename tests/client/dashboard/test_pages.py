@@ -375,6 +375,13 @@ def test_a_machine_whose_owner_was_slashed_says_so(stranger: httpx2.Client) -> N
     assert numbers == sorted(set(numbers), reverse=True), "each once, newest first"
 
 
+def test_a_machine_is_shown_as_its_owner_announced_it_on_the_chain(
+    stranger: httpx2.Client,
+) -> None:
+    page = stranger.get(f"/miners/{ids.full(ids.Kind.MINER, MINERS[2])}")
+    assert "<dt>On chain</dt><dd>cuda, 24.0 GiB</dd>" in page.text
+
+
 def test_lines_of_a_batch_that_failed_are_shown_to_the_owner_with_the_reason(
     world: PagesWorld, owner: httpx2.Client, stranger: httpx2.Client
 ) -> None:
