@@ -431,7 +431,8 @@ class Engine(_Section):
     """How a model runs on this machine."""
 
     device: str = "auto"
-    """Such as cpu or cuda; auto: a GPU if there is one."""
+    """Such as cpu, cuda or cuda:0,cuda:1 (the layers are spread over these); auto: the first GPU if
+    there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of weights and activations."""
     threads: Annotated[int, Field(ge=0)] = 0

@@ -93,14 +93,15 @@ async def measure_machine(run: Run, layers: LayerRange | None, *, save: bool) ->
     folder = files.folder
     shape = await asyncio.to_thread(describe_model, folder, numerics)
     limit_bytes = memory_limit_bytes(settings)
+    shares = device.shares(limit_bytes)
     held = fitting_layers(shape, layers, limit_bytes)
     compute = Compute(threads=settings.engine.threads or 1)
     try:
         with run.stage(1, 4, "the processor" if device.is_processor else device.title):
-            tflops, bandwidth_gb_s = await compute.benchmark(device.name, numerics)
+            tflops, bandwidth_gb_s = await compute.benchmark(shares, numerics)
         with run.stage(2, 4, f"loading layers {held}"):
             await asyncio.to_thread(files.fetch, held)
-            shard_bytes = await _load(compute, folder, held, limit_bytes, numerics, device.name)
+            shard_bytes = await _load(compute, folder, held, limit_bytes, numerics, shares)
         with run.stage(3, 4, "decode steps and a prompt"):
             await compute.measure()
             prefill = await _prefill_tokens_per_s(compute, shape, held)
@@ -201,19 +202,19 @@ async def _load(
     held: LayerRange,
     limit_bytes: int,
     numerics: str,
-    device: str,
+    shares: Sequence[tuple[str, int]],
 ) -> int:
     weights_bytes = 0
 
     def load() -> Any:
         from core.engine.weights.load_shard import load_shard
 
-        return load_shard(folder, held, numerics=numerics, device=device, self_check=True)
+        return load_shard(folder, held, numerics=numerics, devices=shares, self_check=True)
 
     def room(shard: Any) -> int:
         nonlocal weights_bytes
         weights_bytes = shard.bytes  # once loaded, kernels may hold them elsewhere
-        left = limit_bytes - weights_bytes
+        left = shard.room(limit_bytes)
         if left < KV_BYTES // 16:
             raise UsageError(
                 f"layers {held} do not fit",

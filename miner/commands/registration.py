@@ -449,22 +449,22 @@ def announced(settings: Settings) -> tuple[str, int, int, str]:
     from miner.records.machine import compute_device, copy_bandwidth_mb_s, memory_limit_bytes
 
     device = compute_device(settings.engine.device)
+    limit_bytes = memory_limit_bytes(settings)
     bandwidth_mb_s = copy_bandwidth_mb_s()
     if not device.is_processor:
         import torch
 
-        from miner.compute.compute import benchmark_device
+        from miner.compute.compute import benchmark_devices
 
         try:
-            bandwidth_mb_s = int(1000 * benchmark_device(device.name)[1])
+            bandwidth_mb_s = round(1000 * benchmark_devices(device.shares(limit_bytes))[1])
         except torch.OutOfMemoryError:
             raise UsageError(
                 f"the speed of {device.title} cannot be measured",
                 "its memory is taken, by a running miner or another program",
                 next_step="end that, for a miner by `miner drain`, and repeat the command",
             ) from None
-    memory_mib = memory_limit_bytes(settings) // 2**20
-    return class_of(device.kind), memory_mib, bandwidth_mb_s, endpoint_hash(settings)
+    return class_of(device.kind), limit_bytes // 2**20, bandwidth_mb_s, endpoint_hash(settings)
 
 
 def endpoint_hash(settings: Settings) -> str:

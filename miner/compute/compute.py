@@ -311,10 +311,10 @@ class Compute:
         return self.tau_ms_per_layer
 
     async def benchmark(
-        self, device: str = "cpu", numerics: str = "float32"
+        self, shares: Sequence[tuple[str, int]] = (("cpu", 1),), numerics: str = "float32"
     ) -> tuple[float, float]:
-        """As `benchmark_device`, as this thread gets it."""
-        return await self._run(lambda: benchmark_device(device, numerics))
+        """As `benchmark_devices`, as this thread gets it."""
+        return await self._run(lambda: benchmark_devices(shares, numerics))
 
     # --- requests ---
 
@@ -860,6 +860,22 @@ def _count(x: Rows, hidden: int | None) -> int:
     if size % (4 * hidden):
         raise CheckFailed("activations are refused", f"{size} bytes are not whole rows of {hidden}")
     return size // (4 * hidden)
+
+
+def benchmark_devices(
+    shares: Sequence[tuple[str, int]], numerics: str = "float32"
+) -> tuple[float, float]:
+    """As `benchmark_device`, of devices by name, with the share of the layers that each will hold.
+
+    A step goes through them one after another, so that together they are as fast as one of them.
+    """
+    whole = sum(share for _, share in shares)
+    rates = [benchmark_device(name, numerics) for name, _ in shares]
+    times = [
+        [share / whole / rate[n] for (_, share), rate in zip(shares, rates, strict=True)]
+        for n in (0, 1)
+    ]
+    return 1 / sum(times[0]), 1 / sum(times[1])
 
 
 def benchmark_device(device: str, numerics: str = "float32") -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -153,7 +153,7 @@ async def load(
     offload_folder: Path | None = None,
     prefix_share: float = PREFIX_SHARE,
     numerics: str = "float32",
-    device: str = "cpu",
+    devices: Sequence[tuple[str, int]] = (("cpu", 0),),
     hook: ShardHook | None = None,
 ) -> LoadedShard:
     """Put a shard into memory and measure it; its tensors are fetched if they are not here.
@@ -161,7 +161,8 @@ async def load(
     Keys and values get what the weights leave of `memory_bytes`, at most `kv_bytes`, and no more
     than `max_requests` of the longest requests can fill. Beside them up to `offload_bytes` lie in
     files in `offload_folder`, or in ordinary memory, which counts. `prefix_share` of the former may
-    keep prompts for their owners' next ones. `hook` gets the shard before it serves; the product
+    keep prompts for their owners' next ones. `devices` are names, and how many of the bytes are on
+    each. `hook` gets the shard before it serves; the product
     passes none, tests and demonstrations do. Raises ModelError, UsageError for layers that the
     model lacks or that do not fit into `memory_bytes`, and what `ModelHere.fetch` does.
     """
@@ -171,15 +172,17 @@ async def load(
         from core.engine.weights.load_shard import load_shard
 
         hashing.hash_in_c()
-        shard = load_shard(model.folder, layers, numerics=numerics, device=device, self_check=True)
+        shard = load_shard(
+            model.folder, layers, numerics=numerics, devices=devices, self_check=True
+        )
         if hook is not None:
             hook(shard)
         return shard
 
     def room(shard: ModelShard) -> int:
         token_bytes = model.kv_bytes_per_token_layer * len(layers)
-        left = memory_bytes - shard.bytes
-        if offload_folder is None and device == "cpu":
+        left = shard.room(memory_bytes)
+        if offload_folder is None and devices[0][0] == "cpu":
             left -= offload_bytes
         # Beside the pages of kept prompts lie the rows that left with them, and those inside.
         row_bytes = shard.hidden * shard.dtype.itemsize * len(layers.spans(model.span_layers))

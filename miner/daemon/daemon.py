@@ -238,6 +238,7 @@ class MinerDaemon:
         self._domain = chain.chain.domain
         self._device = compute_device(settings.engine.device)
         self._memory_bytes = memory_limit_bytes(settings)
+        self._shares = self._device.shares(self._memory_bytes)
         self.metrics = MinerMetrics()
         self._book = ReceiptBook(store, signer, self._domain, chain.now_s)
         self._compute = Compute(threads=settings.engine.threads or 1, on_step=self.metrics.step)
@@ -329,7 +330,7 @@ class MinerDaemon:
     async def run(self) -> None:
         """Everything, until the owner asks to leave. PeerUnreachable when no peer can be had."""
         numerics = numerics_of(self._model.spec)
-        self._speed = await self._compute.benchmark(self._device.name, numerics)
+        self._speed = await self._compute.benchmark(self._shares, numerics)
         loops = [
             _every(STAKED_S, self._admit_staked),
             _every(self._settings.miner.announce_interval_s, self._announce),
@@ -512,7 +513,7 @@ class MinerDaemon:
                         offload_bytes=self._settings.engine.offload_bytes,
                         offload_folder=self._settings.engine.offload_folder,
                         prefix_share=self._settings.engine.prefix_share,
-                        device=self._device.name,
+                        devices=self._shares,
                         numerics=numerics_of(self._model.spec),
                         hook=self._hook,
                     )

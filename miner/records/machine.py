@@ -23,24 +23,37 @@ _USABLE = 0.9
 class ComputeDevice:
     """What computes here.
 
-    `name` is torch's for it, `kind` the registry's class of it: cpu, cuda, rocm or mps.
+    `name` is torch's for it, `kind` the registry's class of it: cpu, cuda, rocm or mps. Several
+    `parts` of one kind that hold a shard together have their names with commas between them, and
+    the memory of all.
     """
 
     name: str
     kind: str
     title: str
     memory_bytes: int
+    parts: tuple[ComputeDevice, ...] = ()
 
     @property
     def is_processor(self) -> bool:
         return self.kind == "cpu"
 
+    def shares(self, memory_bytes: int) -> list[tuple[str, int]]:
+        """What each device, by its name, is to use of so much memory in all."""
+        return [
+            (part.name, memory_bytes * part.memory_bytes // self.memory_bytes)
+            for part in self.parts or (self,)
+        ]
+
 
 def compute_device(wanted: str = "auto") -> ComputeDevice:
     """The device of this name; auto: a graphics processor if there is one, else the processor.
 
-    Raises UsageError for a device that is not here.
+    Names with commas between them, such as `cuda:0,cuda:1`, are of several that compute as one.
+    Raises UsageError for a device that is not here, and for several that are no such set.
     """
+    if "," in wanted:
+        return _several([compute_device(one.strip()) for one in wanted.split(",")], wanted)
     may_have = any(Path(driver).exists() for driver in _DRIVERS) or _is_apple()
     if wanted == "cpu" or (wanted == "auto" and not may_have):
         return _processor()
@@ -54,6 +67,22 @@ def compute_device(wanted: str = "auto") -> ComputeDevice:
             next_step="leave engine.device at auto, or install the torch that drives this device",
         )
     return found
+
+
+def _several(parts: list[ComputeDevice], wanted: str) -> ComputeDevice:
+    first = parts[0]
+    is_mixed = any(part.kind != first.kind for part in parts)
+    if is_mixed or first.is_processor or len({part.name for part in parts}) < len(parts):
+        raise UsageError(
+            f"'{wanted}' cannot compute as one device",
+            why="they are to be different graphics processors of one kind, named one by one",
+            next_step="set engine.device to such as cuda:0,cuda:1",
+        )
+    titles = " + ".join(part.title for part in parts)
+    memory_bytes = sum(part.memory_bytes for part in parts)
+    return ComputeDevice(
+        ",".join(part.name for part in parts), first.kind, titles, memory_bytes, tuple(parts)
+    )
 
 
 def _processor() -> ComputeDevice:
@@ -87,7 +116,8 @@ def memory_limit_bytes(settings: Settings) -> int:
     """What the owner lets a miner use of the memory of the device that computes.
 
     `miner.memory_limit`, else half of a machine's memory, or nine tenths of a graphics processor's;
-    never more than that has. Raises UsageError as `compute_device`.
+    never more than that has. Of several devices it is of all together. Raises UsageError as
+    `compute_device`.
     """
     device, allowed = compute_device(settings.engine.device), settings.miner.memory_limit_bytes
     if device.is_processor:

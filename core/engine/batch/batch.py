@@ -65,7 +65,7 @@ class BatchEngine:
         try:
             self.layout = learn_layout(shard, self._gates)
             allocators, self.store = make_memory(
-                self.layout, kv_bytes, shard.dtype, shard.device, offload
+                self.layout, kv_bytes, shard.dtype, shard.spread.devices, offload
             )
         except BaseException:
             self._gates.remove()
@@ -80,7 +80,8 @@ class BatchEngine:
             else None
         )
         layers = len(shard.layers)
-        if capture is None and shard.device.type == "cuda":
+        # A graph is of one device.
+        if capture is None and [d.type for d in shard.spread.devices] == ["cuda"]:
             capture = cuda_capture()
         #: None also where pages are swapped: they lie elsewhere at every turn.
         self.graphs = (
@@ -324,7 +325,8 @@ class BatchEngine:
             first += count
         starts = np.repeat([r.position - r.first for r in planned], [r.count for r in planned])
         positions = torch.from_numpy(np.arange(first) + starts)
-        x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
+        # What comes from layers before these lies where they left it.
+        x = torch.cat([one.to(shard.device) for one in inputs]) if len(inputs) > 1 else inputs[0]
         at_end = shard.is_last and end == len(self._gates.layers)
         wanted = _wanted(pieces, planned) if at_end else []
         made, tapped = self._rows(
@@ -391,7 +393,7 @@ class BatchEngine:
             x = torch.cat([x, *[x[-1:]] * spare])
             positions = torch.cat([positions, *[positions[-1:]] * spare])
         keep = None if wanted is None else wanted + wanted[-1:] * (self._least_rows - len(wanted))
-        kept = None if keep is None else torch.tensor(keep, device=shard.device)
+        kept = None if keep is None else torch.tensor(keep, device=shard.spread.last)
         out = run_library(
             shard,
             self._gates,

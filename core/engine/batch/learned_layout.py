@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def learn_layout(shard: ModelShard, gates: LayerGates) -> KvLayout:
     x = x.to(shard.device, None if shard.is_first else shard.dtype)
     windows = shard.windows
     expected = shard.forward(x, shard.new_cache()).float()
-    probe = _WindowProbe(gates, windows)
+    probe = _WindowProbe(gates, windows, shard.spread.part_of)
     try:
         got = _run(shard, gates, probe, x).float()
     except (NotImplementedError, AssertionError, TypeError) as error:
@@ -46,7 +47,7 @@ def learn_layout(shard: ModelShard, gates: LayerGates) -> KvLayout:
         )
     scale = max(1.0, float(expected.abs().max()))
     tolerance = _TOLERANCE if shard.dtype in (torch.float32, torch.float64) else 0.1
-    difference = float((got - expected).abs().max()) / scale
+    difference = float((got.to(expected.device) - expected).abs().max()) / scale
     if not difference <= tolerance:
         raise ModelUnsupported(
             f"{shard.model.config.model_type} cannot share pages",
@@ -63,18 +64,17 @@ def learn_layout(shard: ModelShard, gates: LayerGates) -> KvLayout:
 
 def _run(shard: ModelShard, gates: LayerGates, probe: _WindowProbe, x: Tensor) -> Tensor:
     every = torch.arange(len(x), device=x.device)
+    keep = every.to(shard.spread.last) if shard.is_last else None
     with torch.inference_mode():
-        made = run_library(
-            shard, gates, probe, x, every, (0, len(gates.layers)), every if shard.is_last else None
-        )
+        made = run_library(shard, gates, probe, x, every, (0, len(gates.layers)), keep)
     return made if isinstance(made, Tensor) else made.logits
 
 
 class _WindowProbe:
     """Plain causal attention that notes what every layer asks for."""
 
-    def __init__(self, gates: LayerGates, windows: list[int]) -> None:
-        self._gates, self._windows = gates, windows
+    def __init__(self, gates: LayerGates, windows: list[int], part_of: Sequence[int]) -> None:
+        self._gates, self._windows, self._part_of = gates, windows, part_of
         self.seen: dict[int, tuple[int, PageShape]] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
@@ -85,6 +85,6 @@ class _WindowProbe:
             )
         if query.shape[1] % key.shape[1] or query.shape[2] != key.shape[2]:
             raise NotImplementedError(f"attention of {list(query.shape)} over {list(key.shape)}")
-        window = self._windows[layer]
-        self.seen[layer] = window, PageShape(key.shape[1], key.shape[3], value.shape[3])
+        window, part = self._windows[layer], self._part_of[layer]
+        self.seen[layer] = window, PageShape(key.shape[1], key.shape[3], value.shape[3], part)
         return chunk_rows(query[0], key[0], value[0], 0, 0, window, options)[None]

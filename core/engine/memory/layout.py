@@ -12,11 +12,15 @@ SLACK_TOKENS = 32
 
 @dataclass(frozen=True)
 class PageShape:
-    """What a page holds: 16 tokens of one layer. Layers of one shape share a pool."""
+    """What a page holds: 16 tokens of one layer. Layers of one shape share a pool.
+
+    `part` says on which of a shard's devices it lies.
+    """
 
     kv_heads: int
     key_dim: int
     value_dim: int
+    part: int = 0
 
     def page_bytes(self, item_bytes: int) -> int:
         return PAGE_TOKENS * self.kv_heads * (self.key_dim + self.value_dim) * item_bytes

@@ -99,7 +99,7 @@ class SwapStore(HotStore):
         device = device or torch.device("cpu")
         self.plans = list(plans)
         hot = [plan.hot_pages + 1 for plan in plans]
-        super().__init__(shapes, hot, dtype, device)
+        super().__init__(shapes, hot, dtype, [device])
         self._resident = [plan.microbatches * plan.local + 1 for plan in plans]
         self.microbatches = plans[0].microbatches
         self.is_in_files = folder is not None

@@ -88,17 +88,17 @@ class PagePool:
 
 
 class HotStore:
-    """Pools in one memory: every page lies where its number says."""
+    """Pools of hot memory: every page lies where its number says."""
 
     def __init__(
         self,
         shapes: Sequence[PageShape],
         pages: Sequence[int],
         dtype: torch.dtype,
-        device: torch.device,
+        devices: Sequence[torch.device],
     ) -> None:
         self.pools = [
-            PagePool(shape, count, dtype, device)
+            PagePool(shape, count, dtype, devices[shape.part])
             for shape, count in zip(shapes, pages, strict=True)
         ]
 

@@ -113,20 +113,29 @@ def make_memory(
     layout: KvLayout,
     kv_bytes: int,
     dtype: torch.dtype,
-    device: torch.device,
+    devices: Sequence[torch.device],
     offload: Offload | None,
 ) -> tuple[list[PageAllocator], HotStore]:
-    """Allocators and store for `kv_bytes`; the padding page counts."""
+    """Allocators and store for `kv_bytes`; the padding page counts.
+
+    Raises UsageError for too few bytes, and for an `offload` of several devices.
+    """
     counts = divide_pages(layout, kv_bytes, torch.finfo(dtype).bits // 8)
     if offload is None:
-        store = HotStore(layout.shapes, [count + 1 for count in counts], dtype, device)
+        store = HotStore(layout.shapes, [count + 1 for count in counts], dtype, devices)
         return [PageAllocator(count + 1) for count in counts], store
+    if len(devices) > 1:
+        raise UsageError(
+            "keys and values of several devices are not swapped",
+            why="engine.offload is set, and engine.device names more than one",
+            next_step="leave engine.offload at 0, or run one miner for each device",
+        )
     plans = [
         plan_arena(count, int(count * offload.global_share), offload.microbatches)
         for count in counts
     ]
     return allocators_of(plans), SwapStore(
-        layout.shapes, plans, dtype, folder=offload.folder, device=device
+        layout.shapes, plans, dtype, folder=offload.folder, device=devices[0]
     )
 
 

@@ -11,6 +11,7 @@
 `conversion`    stored tensors to the library's parameters
 `boundary`      activations into and out of a model that was cut
 `coded_linear`  a linear layer whose weight stays packed
+`spread`        layers on several devices of one machine
 `wide_end`      final norm and head in float32 behind layers of bfloat16
 `blocks`        the loaded layers, run on one request
 `gates`         rows that enter and leave at any of the owned layers

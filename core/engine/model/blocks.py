@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from core.engine.memory.kv import Cache
+from core.engine.model.spread import Spread
 from core.protocol.errors import ContextTooLong
 from core.protocol.types import LayerRange
 
@@ -78,7 +79,7 @@ class ModelShard:
         context: int,
         numerics: str,
         decoder_layers: nn.ModuleList,
-        device: torch.device,
+        spread: Spread,
     ) -> None:
         """`model` is a causal LM cut to these layers (`core.engine.weights.load_shard`)."""
         self.model = model
@@ -88,7 +89,9 @@ class ModelShard:
         self.numerics = numerics
         #: The owned layers; number i is layer `layers.start + i` of the model.
         self.decoder_layers = decoder_layers
-        self.device = device
+        self.spread = spread
+        #: Where rows enter; they leave where `spread` ends.
+        self.device = spread.first
         self.hidden: int = model.config.hidden_size
         self.vocab: int = model.config.vocab_size
         self.context = context
@@ -104,8 +107,28 @@ class ModelShard:
     @property
     def bytes(self) -> int:
         """Memory that the weights take; a tied matrix held once counts once."""
-        stored = self.model.state_dict(keep_vars=True).values()
-        return sum({id(t): _held_bytes(t) for t in stored if not t.is_meta}.values())
+        return sum({id(t): _held_bytes(t) for t in _stored(self.model)}.values())
+
+    def room(self, memory_bytes: int) -> int:
+        """What the weights leave of the memory for keys and values, in bytes.
+
+        On several devices every layer can have as much as the fullest of them has left for each of
+        its layers.
+        """
+        spread = self.spread
+        if len(spread.devices) == 1:
+            return memory_bytes - self.bytes
+        head = self.model.get_output_embeddings()
+        parts = [
+            *zip(self.decoder_layers, spread.part_of, strict=True),
+            (head, len(spread.sizes) - 1),
+        ]
+        part_of = {id(t): part for module, part in parts for t in _stored(module)}
+        held = [0] * len(spread.sizes)
+        for tensor in {id(t): t for t in _stored(self.model)}.values():
+            held[part_of.get(id(tensor), 0)] += _held_bytes(tensor)
+        sizes = zip(spread.sizes, held, spread.counts, strict=True)
+        return int(min((size - used) / count for size, used, count in sizes) * len(self.layers))
 
     @property
     def windows(self) -> list[int]:
@@ -151,7 +174,7 @@ class ModelShard:
             return (logits if self.dtype == torch.float64 else logits.float()).to(came_from)
 
     def _logits(self, inputs: dict[str, Any], keep: int | Tensor) -> Tensor:
-        keep = keep.to(self.device) if isinstance(keep, Tensor) else keep
+        keep = keep.to(self.spread.last) if isinstance(keep, Tensor) else keep
         if "logits_to_keep" in self._model_takes:
             logits: Tensor = self.model(**inputs, logits_to_keep=keep).logits[0]
             return logits
@@ -237,6 +260,11 @@ class _KeepDouble(TorchFunctionMode):
                 if kwargs.get("dtype") is torch.float32:
                     kwargs["dtype"] = torch.float64
         return func(*args, **kwargs)
+
+
+def _stored(module: nn.Module) -> list[Tensor]:
+    """Parameters and buffers that are here; one that is shared comes more than once."""
+    return [t for t in module.state_dict(keep_vars=True).values() if not t.is_meta]
 
 
 def _held_bytes(tensor: Tensor) -> int:

@@ -74,3 +74,23 @@ def give_activations(model: Any, last_layer: nn.Module) -> None:
 
     last_layer.register_forward_hook(remember)
     model.base_model.register_forward_hook(substitute)
+
+
+def bring_along(layer: nn.Module, device: torch.device) -> None:
+    """Have a layer be given on its own device all that it is given, rows and what belongs to them.
+
+    After `take_activations`, which says what the first one is given.
+    """
+
+    def bring(
+        _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return _moved(args, device), {name: _moved(one, device) for name, one in kwargs.items()}
+
+    layer.register_forward_pre_hook(bring, with_kwargs=True)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return tuple(_moved(one, device) for one in value) if type(value) is tuple else value

@@ -75,10 +75,11 @@ class LayerGates:
                 return (hidden,) if self._gives_tuple[number] else hidden
             self.layer = number
             if number == self._start and self._rows is not None:
+                rows = self._rows.to(hidden.device)  # the layer's, where there are several
                 if named:
-                    kwargs["hidden_states"] = self._rows
+                    kwargs["hidden_states"] = rows
                 else:
-                    args = (self._rows, *args[1:])
+                    args = (rows, *args[1:])
             out = inner(*args, **kwargs)
             self._gives_tuple[number] = isinstance(out, tuple)
             left = out[0] if isinstance(out, tuple) else out

@@ -23,10 +23,11 @@ def run_library(
     taps: Collection[int] = (),
     tapped: list[Tensor] | None = None,
 ) -> Tensor | Final:
-    """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], all on
-    its device. → activations [T, D] where `keep` is None, else these rows with their logits, 0
-    meaning all of them. `present` answers the layers' attention. `tapped` is lengthened by what
-    entered the layers `taps` [T, D].
+    """Layers [start, end) of a shard for ids x [T] or activations [T, D] at `positions` [T], which
+    lie where rows enter the shard. → activations [T, D] where `keep` is None, else these rows with
+    their logits, 0 meaning all of them. `present` answers the layers' attention. `tapped` is
+    lengthened by what entered the layers `taps` [T, D]. What is given, and `keep`, lies where rows
+    leave the shard.
     """
     start, end = layers
     from_ids = start == 0 and shard.is_first
@@ -45,9 +46,9 @@ def run_library(
             logits = None
         else:
             logits = shard.model(**arguments, logits_to_keep=keep).logits[0]
-        rows = gates.out[0]
+        rows = gates.out[0].to(shard.spread.last)
         if tapped is not None:
-            tapped += [part[0] for part in gates.tapped]
+            tapped += [part[0].to(shard.spread.last) for part in gates.tapped]
         if logits is None:
             return rows
         return Final(rows[keep] if isinstance(keep, Tensor) else rows[-keep:], logits)

@@ -8,7 +8,7 @@ stays on the meta device, where any use of it fails loudly.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from core.engine.model.blocks import ModelShard
-from core.engine.model.boundary import PassThrough, give_activations, take_activations
+from core.engine.model.boundary import PassThrough, bring_along, give_activations, take_activations
 from core.engine.model.clone import cut_in_place
 from core.engine.model.dryrun import windows_of
 from core.engine.model.library import AutoModelForCausalLM
 from core.engine.model.naming import Family
 from core.engine.model.refusal import attention_of, unsupported
+from core.engine.model.spread import Spread
 from core.engine.model.wide_end import widen_end
 from core.engine.weights.formats import NumberFormat
 from core.engine.weights.loading import Filling, Source, fill_model
@@ -42,16 +43,18 @@ def build_shard(
     form: NumberFormat,
     *,
     reference: bool = False,
-    device: torch.device = torch.device("cpu"),
+    spread: Spread | None = None,
 ) -> ModelShard:
     """A shard from a whole model's configuration and a source of stored tensors.
 
     `needed` maps canonical names to stored names (`Parts.of`). Raises ModelUnsupported when tensors
     are missing or have another shape than the configuration says, UsageError for a device that
-    multiplies less exactly than audits allow.
+    multiplies less exactly than audits allow. Without a `spread` it lies on the processor.
     """
-    if device.type == "cuda":
-        require_precision(device)
+    spread = spread or Spread((torch.device("cpu"),), (0,) * len(layers))
+    for device in spread.devices:
+        if device.type == "cuda":
+            require_precision(device)
     total = config.num_hidden_layers
     compute = torch.float64 if reference else getattr(torch, form.compute)
     options = {"attn_implementation": attention_of(config)}
@@ -63,15 +66,16 @@ def build_shard(
     owned = _cut(model, family, layers, total)
     if compute is torch.bfloat16 and layers.end == total:
         widen_end(model, family)
-    _compute_buffers(model, device)
+    _compute_buffers(model, lambda path: spread.devices[spread.part_at(path, family)])
     if form.bits:
         refuse_unquantisable(config, owned, form)
 
     def finish(layer: nn.Module) -> None:
         quantise_layer(layer, form, reference=reference)
 
-    keeps_packed = device.type == "cpu" and not reference and not form.bits
-    filling = Filling(model, family, layers, total, device, keeps_packed, finish)
+    on_processor = all(device.type == "cpu" for device in spread.devices)
+    keeps_packed = on_processor and not reference and not form.bits
+    filling = Filling(model, family, layers, total, spread, keeps_packed, finish)
     fill_model(filling, needed, source)
     if reference:
         round_to(model, family, form)
@@ -79,6 +83,9 @@ def build_shard(
         take_activations(model, owned[0])
     if layers.end < total:
         give_activations(model, owned[-1])
+    if len(spread.devices) > 1:
+        for layer, part in zip(owned, spread.part_of, strict=True):
+            bring_along(layer, spread.devices[part])
     return ModelShard(
         model,
         layers,
@@ -87,7 +94,7 @@ def build_shard(
         context=context_of(config.to_dict()),
         numerics=form.name,
         decoder_layers=owned,
-        device=device,
+        spread=spread,
     )
 
 
@@ -115,7 +122,7 @@ def _set(model: Any, path: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, module)
 
 
-def _compute_buffers(model: Any, device: torch.device) -> None:
+def _compute_buffers(model: Any, device_at: Callable[[str], torch.device]) -> None:
     # The library's own initialiser computes buffers; parameters are still on the meta device, where
     # initialising them does nothing.
     for path, module in model.named_modules():
@@ -132,4 +139,4 @@ def _compute_buffers(model: Any, device: torch.device) -> None:
                 raise unsupported(
                     model.config, f"a table that the library leaves empty ({path}.{name})"
                 )
-            module._buffers[name] = value.to(device)
+            module._buffers[name] = value.to(device_at(path))

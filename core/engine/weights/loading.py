@@ -19,6 +19,7 @@ from core.engine.memory.heap import own_pages
 from core.engine.model.coded_linear import CodedLinear
 from core.engine.model.conversion import Renaming, TensorGroup
 from core.engine.model.naming import Family
+from core.engine.model.spread import Spread
 from core.engine.model.wide_end import WideHead
 from core.engine.native.native import NoKernels
 from core.engine.weights.packed import E4M3, CodedRows, CodeKind
@@ -158,7 +159,7 @@ class Filling:
     family: Family
     layers: LayerRange
     total: int
-    device: torch.device
+    spread: Spread
     #: Packed matrices stay as they are stored where there is a kernel for them.
     keeps_packed: bool
     #: Called with a layer when its parameters are complete.
@@ -194,14 +195,15 @@ def _fill_group(
     if group.converter is None:
         (name,) = group.names
         stored = needed[name]
-        read_as: dict[torch.dtype, nn.Parameter] = {}
+        read_as: dict[tuple[torch.dtype, torch.device], nn.Parameter] = {}
         for path in _wanted(filling, group.target, needed):
             if filling.keeps_packed and _keep_packed(filling.model, path, source, stored):
                 continue
             parameter = _new(filling, path, source.shape(stored), stored, source.dtype(stored))
-            if parameter.dtype not in read_as:
+            kind = parameter.dtype, parameter.device
+            if kind not in read_as:
                 source.fill(stored, parameter.data)
-            _place(filling.model, path, read_as.setdefault(parameter.dtype, parameter))
+            _place(filling.model, path, read_as.setdefault(kind, parameter))
         return
     target = _local(group.target, filling)
 
@@ -290,7 +292,8 @@ def _new(
         )
     is_wide = isinstance(owner, WideHead) and stored_in != torch.bfloat16
     dtype = torch.float32 if is_wide else expected.dtype
-    empty = torch.empty(shape, dtype=dtype, device=filling.device)
+    device = filling.spread.devices[filling.spread.part_at(path, filling.family)]
+    empty = torch.empty(shape, dtype=dtype, device=device)
     return nn.Parameter(empty, requires_grad=False)
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
+from core.engine.sampling.sampling import Sampler
 from core.engine.weights.pulled import PulledFolder
 from core.models.having import ModelHere
 from core.models.local import here
@@ -17,9 +19,10 @@ from core.models.pull import begin, pull_small_files
 from core.protocol import commit, hashing, signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, UsageError
-from miner.compute.compute import Compute
+from miner.compute.compute import Compute, RequestSpec
 from miner.daemon import assignment
 from miner.daemon.assignment import Assignment, FetchLog, follow, load, open_model
+from tests.miner.compute.test_compute import greedy
 from tests.town.machines import spec_of
 from tests.town.orders import key
 
@@ -90,6 +93,26 @@ async def test_a_shard_is_measured_and_the_hook_sees_it_first(model_dir: Path) -
     beside = 1 + 0.25 * 64 * 4 / (2 * model.kv_bytes_per_token_layer)
     assert plain.kv_tokens == pytest.approx(serving.kv_tokens * beside, rel=0.01), "room for rows"
     compute.close()
+
+
+async def test_a_shard_on_two_devices_answers_as_on_one_and_fills_the_fuller_one(
+    model_dir: Path,
+) -> None:
+    """Both of them are the processor here."""
+    spec, layers = spec_of(model_dir), t.LayerRange(1, 4)
+    model, found = open_model("tiny", signing.model_id(spec), spec, model_dir), []
+    for devices in ([("cpu", 2**24)], [("cpu", 2**23), ("cpu", 2**23)]):
+        compute = Compute()
+        serving = await load(
+            compute, model, layers, memory_bytes=2**24, devices=devices, prefix_share=0
+        )
+        rows = np.random.default_rng(0).standard_normal((9, serving.hidden), np.float32)
+        drawn = await compute.token(RequestSpec(("r", 0)), rows.tobytes(), Sampler(greedy(4), 0))
+        found.append((serving.kv_tokens, drawn))
+        compute.close()
+    (whole, drawn_on_one), (divided, drawn_on_two) = found
+    assert drawn_on_one == drawn_on_two
+    assert 0.6 * whole < divided < 0.75 * whole, "two of three layers are on one half"
 
 
 async def test_a_shard_whose_tensors_are_elsewhere_is_fetched_before_it_is_loaded(

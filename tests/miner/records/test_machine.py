@@ -70,12 +70,43 @@ def test_a_card_is_what_is_announced_and_not_the_box_around_it(tmp_path: Path) -
 
 @pytest.mark.usefixtures("card")
 def test_what_is_registered_is_of_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "benchmark_device", lambda device: (80.0, 900.5))
+    monkeypatch.setattr(compute, "benchmark_device", lambda device, numerics: (80.0, 900.5))
     kind, memory_mib, bandwidth_mb_s, _ = announced(settings(tmp_path))
     assert (bytes.fromhex(kind[2:]), memory_mib) == (b"cuda", int(0.9 * CARD_BYTES) // 2**20)
     assert bandwidth_mb_s == 900_500
     kind, *_ = announced(settings(tmp_path, **{"engine.device": "cpu"}))
     assert bytes.fromhex(kind[2:]) == b"cpu\0"
+
+
+@pytest.mark.usefixtures("card")
+def test_several_cards_are_one_machine_with_the_memory_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = (CARD_BYTES, CARD_BYTES // 2)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda number: SimpleNamespace(name=f"Card {number}", total_memory=sizes[number]),
+    )
+    both = settings(tmp_path, **{"engine.device": "cuda:0, cuda:1"})
+    found = compute_device(both.engine.device)
+    assert (found.name, found.kind, found.title) == ("cuda,cuda:1", "cuda", "Card 0 + Card 1")
+    assert memory_limit_bytes(both) == int(0.9 * 1.5 * CARD_BYTES)
+    assert found.shares(3000) == [("cuda", 2000), ("cuda:1", 1000)]
+    assert compute_device("cuda").shares(3000) == [("cuda", 3000)]
+    # A step goes through both: two thirds of it at one speed, a third at the other.
+    speed = {"cuda": (80.0, 900.0), "cuda:1": (40.0, 450.0)}
+    monkeypatch.setattr(compute, "benchmark_device", lambda device, numerics: speed[device])
+    teraflops, gigabytes_s = compute.benchmark_devices(found.shares(3000))
+    assert (teraflops, gigabytes_s) == (pytest.approx(60.0), pytest.approx(675.0))
+    kind, memory_mib, bandwidth_mb_s, _ = announced(both)
+    assert (bytes.fromhex(kind[2:]), bandwidth_mb_s) == (b"cuda", 675_000)
+    assert memory_mib == int(0.9 * 1.5 * CARD_BYTES) // 2**20
+    for wanted in ("cuda:0,cuda:0", "cuda,cpu", "cpu,cpu"):
+        with pytest.raises(UsageError, match="cannot compute as one device"):
+            compute_device(wanted)
+    with pytest.raises(UsageError, match="no device 'cuda:2'"):
+        compute_device("cuda:0,cuda:2")
 
 
 @pytest.mark.usefixtures("card")

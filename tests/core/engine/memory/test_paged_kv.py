@@ -38,7 +38,7 @@ def link_pages(tokens: list[int], scope: bytes = b"") -> list[bytes]:
 
 
 def make(pages: int = 200) -> PagedKv:
-    store = HotStore((SHAPE,), [pages + 1], torch.float32, CPU)
+    store = HotStore((SHAPE,), [pages + 1], torch.float32, [CPU])
     return PagedKv(LAYOUT, [PageAllocator(pages + 1)], store)
 
 
@@ -166,7 +166,7 @@ def test_full_attention_holds_what_the_ledger_books(moves: list[tuple[int, int]]
     kv = PagedKv(
         layout,
         [PageAllocator(pages + 1)],
-        HotStore((SHAPE,), [pages + 1], torch.float32, CPU),
+        HotStore((SHAPE,), [pages + 1], torch.float32, [CPU]),
     )
     ledger = KvLedger(pages, PAGE_TOKENS)
     for name, tokens in moves:
