@@ -179,7 +179,9 @@ async def _model(settings: Settings) -> AsyncIterator[Check]:
     yield _ok(
         "model files", f"{name} in {folder}: {shape.layers} layers, {shape.parameters:,} parameters"
     )
-    yield await _registered(settings, folder)
+    check, numerics = await _registered(settings, folder)
+    yield check
+    shape = await asyncio.to_thread(describe_model, folder, numerics)
     limit, whole = memory_limit_bytes(settings), shape.shard_bytes(0, shape.layers)
     fits = most_layers(shape, limit)
     if not fits:
@@ -191,43 +193,41 @@ async def _model(settings: Settings) -> AsyncIterator[Check]:
     else:
         yield _ok(
             "memory",
-            f"limit {limit / 2**20:,.0f} MiB holds {fits} of {shape.layers} layers; the whole "
-            f"model takes {whole / 2**20:,.0f} MiB",
+            f"limit {limit / 2**20:,.0f} MiB holds {fits} of {shape.layers} layers in {numerics}; "
+            f"the whole model takes {whole / 2**20:,.0f} MiB",
         )
 
 
-async def _registered(settings: Settings, folder: Path) -> Check:
-    """Whether the files are those that the registry names."""
+async def _registered(settings: Settings, folder: Path) -> tuple[Check, str]:
+    """Whether the files are those that the registry names, and the numerics that it names, float32
+    where it names none that are known here.
+    """
     import msgspec
 
+    from core.engine.weights.formats import FORMATS
     from core.engine.weights.weights import weight_roots
+    from core.models.names import numerics_of
     from core.protocol.types import ModelSpec
     from miner.commands.registration import open_chain
 
     model_id = model_id_of(settings)
     if not (model_id.startswith("0x") and len(model_id) == 66):
         known = ", ".join(sorted(settings.network.models)) or "none"
-        return _broken(
-            "model",
-            f"network {settings.network.name} has no model '{settings.miner.model}'; it has "
-            f"{known}",
-            "miner config set miner.model NAME",
-        )
+        network, name = settings.network.name, settings.miner.model
+        found = f"network {network} has no model '{name}'; it has {known}"
+        return _broken("model", found, "miner config set miner.model NAME"), "float32"
     try:
         async with open_chain(settings) as chain:
             spec = msgspec.convert(await chain.read("ModelRegistry", "specOf", model_id), ModelSpec)
         weights = await asyncio.to_thread(weight_roots, folder)
     except HeadraceError as error:
-        return _warning(
-            "model", f"cannot be compared with the registry: {error.what}", error.next_step
-        )
+        found = f"cannot be compared with the registry: {error.what}"
+        return _warning("model", found, error.next_step), "float32"
+    numerics = numerics_of(spec) if numerics_of(spec) in FORMATS else "float32"
     if weights.weights_root.lower() != spec.weights_root.lower():
-        return _broken(
-            "model",
-            "the files differ from the registered weights",
-            "fetch or unpack the model again",
-        )
-    return _ok("model", f"the files are the registered ones, {model_id[:10]}")
+        found = "the files differ from the registered weights"
+        return _broken("model", found, "fetch or unpack the model again"), numerics
+    return _ok("model", f"the files are the registered ones, {model_id[:10]}"), numerics
 
 
 def _compiler() -> Check:

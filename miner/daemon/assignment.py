@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.models.names import numerics_of
 from core.protocol import commit, hashing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ModelError, UsageError
@@ -100,7 +101,7 @@ def open_model(
             f"their weights root is {weights.weights_root}, the registry says {spec.weights_root}",
             next_step=f"move {folder} away, so that the registered files are fetched",
         )
-    shape = describe_model(folder)
+    shape = describe_model(folder, numerics_of(spec))
     return LocalModel(
         name=name,
         model_id=model_id,

@@ -119,6 +119,7 @@ def test_a_model_is_measured_in_the_numerics_that_it_is_registered_with(
     tmp_path: Path,
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     run: Any,
 ) -> None:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
@@ -130,6 +131,10 @@ def test_a_model_is_measured_in_the_numerics_that_it_is_registered_with(
     assert found["numerics"] == "bfloat16"
     assert found["weightsBytes"] == describe_model(model_dir, "bfloat16").shard_bytes(0, 4)
     assert found["tauMsPerLayer"] > 0 and found["tflops"] > 0
+    cli.main(["doctor", "--json"])
+    said = json.loads(capsys.readouterr().out.splitlines()[0])["result"]
+    checks = {check["check"]: check["found"] for check in said}
+    assert "4 of 4 layers in bfloat16" in checks["memory"]
     monkeypatch.setenv("HEADRACE_ENGINE__DTYPE", "float32")
     code, document = run("bench", "--no-save")
     assert (code, document["error"]["next"].partition(",")[0]) == (
