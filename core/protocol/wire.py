@@ -444,12 +444,38 @@ class Differs(Message, frozen=True):
     child: t.U8
 
 
+# --- files of the model that is served ---
+
+
+class FetchFile(Message, frozen=True):
+    """Anybody to a miner: bytes [start, end) of a file that its model was published with.
+
+    → FileBytes | Failed
+    """
+
+    model_id: t.Hash32
+    file: Annotated[str, msgspec.Meta(pattern=r"^[^/\\\x00]{1,255}\Z")]
+    start: t.U63
+    end: t.U63
+
+
+class FileBytes(Message, frozen=True):
+    """Payload: bytes from `start` on, at least one, of a file of `size` bytes.
+
+    They are fewer than were asked for where the miner has no more of them, or sends no more at
+    once.
+    """
+
+    size: t.U63
+
+
 _Plans = Allocate | Allocated
 _Begins = Submit | Submitted | GoesOn | Carry | Carried
 _Opens = Propose | Accepted | Withdraw | ProposalWithdrawn | OpenJob | JobOpened | _Begins
 _Ends = Acknowledge | EndJob | Progress | Finished | CloseJob | Cut | Waiting
 _Shows = FetchOpening | Opening | FetchRows | Rows | FetchReceipts | Receipts | ShowNode | Differs
-AnyMessage = Ping | Pong | Failed | _Plans | _Opens | Push | Bundle | _Ends | _Shows
+_Files = FetchFile | FileBytes
+AnyMessage = Ping | Pong | Failed | _Plans | _Opens | Push | Bundle | _Ends | _Shows | _Files
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)

@@ -106,6 +106,8 @@ MESSAGES: list[wire.AnyMessage] = [
     wire.Receipts([RECEIPT, RECEIPT]),
     wire.ShowNode(HASH, 29, 2**34),
     wire.Differs(31),
+    wire.FetchFile(HASH, "model-00001-of-00002.safetensors", 0, 2**62),
+    wire.FileBytes(2**34),
 ]
 any_message = st.sampled_from(MESSAGES)
 u32 = st.integers(0, 2**32 - 1)
