@@ -23,6 +23,7 @@ from core.engine.weights.pulled import PulledFolder
 from core.engine.weights.store import find_model, pulled_path
 from core.engine.weights.weights import weight_roots
 from core.models.names import published_places, spec_of
+from core.models.peers import FindPeers, peers_by_matcher
 from core.models.places import ModelPlace, place_of
 from core.models.pull import (
     Progress,
@@ -45,6 +46,8 @@ class ModelHere:
     folder: Path
     pulled: PulledFolder | None  # None: the folder holds all of it
     places: tuple[ModelPlace, ...]
+    #: Machines that serve it, which are asked after those places.
+    peers: FindPeers = lambda layers: ()
 
     def fetch(self, layers: LayerRange | None, progress: Progress | None = None) -> int:
         """Fetch the tensors of these layers unless they are here; returns how many bytes came.
@@ -54,7 +57,9 @@ class ModelHere:
         if self.pulled is None:
             return 0
         names = layers_of(self.folder, self.pulled.manifest, layers)
-        return pull(self.pulled, names, self.places, progress=progress)
+        is_here = PulledFolder(self.folder).here.issuperset(names)
+        places = self.places if is_here else (*self.places, *self.peers(layers))
+        return pull(self.pulled, names, places, progress=progress)
 
 
 def whole_here(settings: Settings, name: str, model_id: str | None) -> ModelHere | None:
@@ -70,10 +75,12 @@ async def have_model(
     model_id: str,
     *,
     places: Sequence[str] = (),
+    peers: FindPeers | None = None,
     with_weights: bool = True,
 ) -> ModelHere:
     """The model as it is here, with its small files fetched if it is not, from these places first.
 
+    Machines that serve it are asked last: those that `peers` finds, or that the matcher sees.
     Without weights the chain is not asked where they are, unless small files are missing. Raises
     ModelMissing where no place is known, CheckFailed where none has what was published, or what
     the last place raised.
@@ -88,13 +95,16 @@ async def have_model(
     spec = await spec_of(chain, model_id)
     stated = await published_places(chain, model_id, settings.network.deploy_block)
     found = await asyncio.to_thread(places_of, settings, places, stated)
-    if pulled is None:
-        folder = pulled_path(model_id, settings.folders.cache)
-        pulled = await asyncio.to_thread(partial(_begin, name, folder, spec, found))
-    elif missing:
-        fetching = partial(pull_small_files, pulled.manifest, pulled.model_dir, found, missing)
-        await asyncio.to_thread(fetching)
-    return ModelHere(pulled.model_dir, pulled, found)
+    find = peers or partial(peers_by_matcher, settings, model_id)
+    if pulled is None or missing:
+        every = (*found, *await asyncio.to_thread(find, None))
+        if pulled is None:
+            folder = pulled_path(model_id, settings.folders.cache)
+            pulled = await asyncio.to_thread(partial(_begin, name, folder, spec, every))
+        else:
+            fetching = partial(pull_small_files, pulled.manifest, pulled.model_dir, every, missing)
+            await asyncio.to_thread(fetching)
+    return ModelHere(pulled.model_dir, pulled, found, find)
 
 
 def _missing(pulled: PulledFolder) -> list[str]:

@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -32,7 +33,14 @@ from core.engine.weights.store import write_whole
 from core.engine.weights.stored import TensorHasher
 from core.models.places import ModelPlace
 from core.protocol import hashing
-from core.protocol.errors import CheckFailed, DiskFull, HeadraceError, ModelMissing, Unreachable
+from core.protocol.errors import (
+    CheckFailed,
+    DiskFull,
+    HeadraceError,
+    ModelMissing,
+    PeerUnreachable,
+    Unreachable,
+)
 from core.protocol.types import LayerRange
 
 #: Called with how many of all bytes were fetched or were here.
@@ -89,8 +97,9 @@ def pull_small_files(
 
     Raises CheckFailed where every place has others, or what the last place raised.
     """
+    order = list(places)
     for name in missing_small_files(manifest, folder) if names is None else names:
-        data = _small_file(name, manifest.files[name], places, manifest)
+        data = _small_file(name, manifest.files[name], order, manifest)
         write_whole(folder / name, data)
 
 
@@ -107,10 +116,11 @@ def missing_small_files(manifest: ModelManifest, folder: Path) -> list[str]:
 
 
 def _small_file(
-    name: str, fact: FileFact, places: Sequence[ModelPlace], manifest: ModelManifest
+    name: str, fact: FileFact, places: list[ModelPlace], manifest: ModelManifest
 ) -> bytes:
+    """The published bytes of a file. Places that fail become the last ones."""
     last: HeadraceError = _no_place(manifest)
-    for place in places:
+    for place in list(places):
         parts: list[bytes] = []
 
         def take(_: int, data: bytes, parts: list[bytes] = parts) -> None:
@@ -121,10 +131,12 @@ def _small_file(
                 place.read(name, 0, fact.size_bytes, fact.size_bytes, take)
         except HeadraceError as error:
             last = error
+            places.append(places.pop(places.index(place)))
             continue
         data = b"".join(parts)
         if sha256(data).hexdigest() == fact.sha256:
             return data
+        places.append(places.pop(places.index(place)))
         last = CheckFailed(
             f"{place.uri} has another {name}",
             "its SHA-256 is not the one that was published",
@@ -275,7 +287,7 @@ class _Pull:
     fetched_bytes: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _left: dict[str, int] = field(default_factory=dict)  # tensor → pieces
-    _wrong: dict[str, int] = field(default_factory=dict)  # place → tensors it had wrong bytes for
+    _faults: Counter[str] = field(default_factory=Counter)  # of places: wrong bytes, or no more
     _stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -323,13 +335,21 @@ class _Pull:
                 self._complete(name)
 
     def _places(self) -> list[ModelPlace]:
-        """All places, those that had wrong bytes last."""
+        """All places, those last that had wrong bytes or broke off."""
         with self._lock:
-            return sorted(self.places, key=lambda place: self._wrong.get(place.uri, 0))
+            return sorted(self.places, key=lambda place: self._faults[place.uri])
+
+    def _blame(self, place: ModelPlace) -> None:
+        with self._lock:
+            self._faults[place.uri] += 1
 
     def _fetch(self, piece: Piece, places: Sequence[ModelPlace]) -> None:
-        """Bring a piece onto the disk, from the first place that has the rest of it."""
-        at, last = piece.start, None
+        """Bring a piece onto the disk, each part of it from the first place that has it.
+
+        A place that fails is not asked again for this piece. One that lacks some of it is, once
+        another has sent that.
+        """
+        at, last, left = piece.start, None, list(places)
         size = self.pulled.manifest.files[piece.file].size_bytes
         with (self.pulled.model_dir / piece.file).open("r+b", buffering=0) as out:
 
@@ -341,22 +361,37 @@ class _Pull:
                 at = offset + len(data)
                 self._note(len(data))
 
-            for place in places:
+            def rest_from(place: ModelPlace) -> HeadraceError | None:
+                """Read on from one place; why it ended early, if it did."""
                 failures = 0
-                while failures < _ATTEMPTS:
+                while True:
                     before = at
                     try:
                         place.read(piece.file, at, piece.end, size, write)
-                        return
+                        return None
                     except Unreachable as error:
-                        last = error
                         if self._stopped:
                             raise
+                        failures = 0 if at > before else failures + 1
+                        if failures == _ATTEMPTS or isinstance(error, PeerUnreachable):
+                            return error
                     except HeadraceError as error:
-                        last = error
-                        break  # asking again changes nothing
-                    failures = 0 if at > before else failures + 1
+                        return error  # asking again changes nothing
                     self.sleep(_PAUSE_S * 2**failures)
+
+            while left:
+                began = at
+                for place in list(left):
+                    error = rest_from(place)
+                    if error is None:
+                        return
+                    if last is None or not isinstance(error, ModelMissing):
+                        last = error
+                    if not isinstance(error, ModelMissing):
+                        left.remove(place)
+                        self._blame(place)
+                if at == began:
+                    break
         raise last or _no_place(self.pulled.manifest)
 
     def _complete(self, name: str) -> None:
@@ -394,8 +429,7 @@ class _Pull:
                 continue
             if self._is_published(name):
                 return
-            with self._lock:
-                self._wrong[place.uri] = self._wrong.get(place.uri, 0) + 1
+            self._blame(place)
             tried.append(f"{place.uri}: other bytes")
         raise CheckFailed(
             f"no place has the published {name}",
