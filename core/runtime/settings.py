@@ -262,6 +262,9 @@ class MinerSettings(_Section):
     this one, beside `/status`."""
     max_unpaid: TokenText = "0.001usd"
     """Most that a job may owe all its machines while they work for it."""
+    share_rate_bytes_s: Annotated[SizeBytes, Field(alias="share_rate", ge=0)] = 4 * 2**20
+    """How much of the model's files it sends to others in a second at most: an eighth to strangers,
+    the rest to who has stake or a part in its jobs. 0: none."""
 
 
 class Client(_Section):

@@ -70,14 +70,10 @@ class Announcer:
         return taken
 
 
-async def neighbours(
-    swarm: Records, domain: signing.Domain, own: str, model_id: str, layers: LayerRange | None
+async def machines(
+    swarm: Records, domain: signing.Domain, own: str, model_id: str
 ) -> list[MinerRecord]:
-    """Machines of our model to which our distance matters, at most `MAX_NEIGHBOURS` of them.
-
-    First those whose layers end where ours begin, or begin where ours end: half of the places. Then
-    any. Who is taken of too many is drawn for each machine anew, and stays the same.
-    """
+    """Machines of our model that are there, without our own."""
     found = []
     for key, data in (await _look_up(swarm, domain)).items():
         opened = unseal(data, domain)
@@ -88,6 +84,18 @@ async def neighbours(
         is_ours = record.model_id == model_id and record.operator.lower() != own.lower()
         if is_there and is_ours:
             found.append(record)
+    return found
+
+
+async def neighbours(
+    swarm: Records, domain: signing.Domain, own: str, model_id: str, layers: LayerRange | None
+) -> list[MinerRecord]:
+    """Machines of our model to which our distance matters, at most `MAX_NEIGHBOURS` of them.
+
+    First those whose layers end where ours begin, or begin where ours end: half of the places. Then
+    any. Who is taken of too many is drawn for each machine anew, and stays the same.
+    """
+    found = await machines(swarm, domain, own, model_id)
     drawn = sorted(found, key=lambda record: _lot(own, record.operator))
     near = [record for record in drawn if _touch(layers, record.layers)][: MAX_NEIGHBOURS // 2]
     taken = {record.operator for record in near}

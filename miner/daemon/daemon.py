@@ -8,11 +8,11 @@ what was accepted, say goodbye.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import msgspec
 
@@ -54,6 +54,7 @@ from miner.daemon.assignment import Assignment, LocalModel, ShardHook
 from miner.daemon.claims import Claims
 from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
 from miner.daemon.status import serve_status
+from miner.daemon.swarm_places import SwarmPlaces
 from miner.defence.defence import OFFER_S, Defence, TraceHook
 from miner.records.home import Home, RunningDaemon
 from miner.records.machine import compute_device, memory_limit_bytes
@@ -63,6 +64,7 @@ from miner.serving.job_table import JobTable, MinerTerms
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outboxes
 from miner.serving.receipts import ReceiptBook
+from miner.serving.sharing import SharedFiles, Sharing
 from miner.serving.stage import StageService
 
 FOLLOW_S = 1.0
@@ -133,7 +135,7 @@ async def _start(
             next_step="miner register --stake AMOUNT",
         )
     await _warn_of_another_machine(settings, chain, owner)
-    model = await _open_model(settings, chain)
+    model_id, spec = await _registered(settings, chain)
 
     # The swarm forks a child, which must happen before the compute thread exists.
     is_relayed = settings.miner.reach == "relay"
@@ -146,10 +148,15 @@ async def _start(
         only_dials=is_relayed,
     )
     stack.callback(swarm.close)
+    first, window = settings.network.deploy_block, settings.network.reorg_window_blocks
+    staked = StakedOperators(node, start_block=first, window=window)
+    identity = StreamIdentity.on(settings.network, signer, node.domain)
+    places = SwarmPlaces(swarm, staked, identity)
+    model = await _open_model(settings, chain, model_id, spec, places)
     store = MinerStore(home.database)
     stack.callback(store.close)
     daemon = MinerDaemon(
-        settings, signer, owner, chain, model, swarm, store, shard_hook, trace_hook
+        settings, signer, owner, chain, model, swarm, places, store, shard_hook, trace_hook
     )
     stack.push_async_callback(daemon.close)
     await daemon.listen()
@@ -197,18 +204,30 @@ def is_alike(machine: ListedMachine, kind: str, memory_mib: int) -> bool:
     return machine.kind == kind and abs(machine.memory_mib - memory_mib) <= 0.1 * memory_mib
 
 
-async def _open_model(settings: Settings, chain: MinerChain) -> LocalModel:
-    """The configured model as it is registered, with its small files fetched unless here.
+async def _registered(settings: Settings, chain: MinerChain) -> tuple[str, t.ModelSpec]:
+    """The configured model's id, and what the chain says of it.
 
-    Raises ModelUnknown, UsageError for a machine that is set to compute it in other numerics than
-    the registered ones, and what `have_model` and `assignment.open_model` do.
+    Raises ModelUnknown, and UsageError for a machine that is set to compute it in other numerics
+    than the registered ones.
     """
     name = settings.miner.model
     model_id = (await model_id_of(chain.chain, name, settings)).lower()
     spec = await spec_of(chain.chain, model_id)
     refuse_other_numerics(settings, name, spec)
+    return model_id, spec
+
+
+async def _open_model(
+    settings: Settings, chain: MinerChain, model_id: str, spec: t.ModelSpec, places: SwarmPlaces
+) -> LocalModel:
+    """The configured model as it is registered, with its small files fetched unless here.
+
+    Raises what `have_model` and `assignment.open_model` do.
+    """
+    name = settings.miner.model
     span_layers = await span_layers_of(chain.chain, spec.numerics_profile)
-    here = await have_model(chain.chain, settings, name, model_id)
+    peers = partial(places.find, model_id)
+    here = await have_model(chain.chain, settings, name, model_id, peers=peers)
     files = here if here.pulled else None
     return await asyncio.to_thread(
         assignment.open_model, name, model_id, spec, here.folder, files, span_layers
@@ -226,13 +245,14 @@ class MinerDaemon:
         chain: MinerChain,
         model: LocalModel,
         swarm: Swarm,
+        places: SwarmPlaces,
         store: MinerStore,
         shard_hook: ShardHook | None,
         trace_hook: TraceHook | None = None,
     ) -> None:
         self._settings, self._signer, self._owner = settings, signer, owner
         self._chain, self._model, self._swarm, self._store = chain, model, swarm, store
-        self._hook = shard_hook
+        self._places, self._hook = places, shard_hook
         self._swarm_addresses = swarm.addresses()
         self._clock = SystemClock()
         self._domain = chain.chain.domain
@@ -256,6 +276,12 @@ class MinerDaemon:
             look_for_disputes=SharedLook(self._follow_chain, self._clock.monotonic).fresh,
             on_shown=lambda peer, message, data: self._defence.shown(peer, message, data),
             on_allocated=self._take_allocation,
+            sharing=Sharing(
+                model.model_id,
+                SharedFiles(model.folder, model.spec.manifest_hash, self._clock),
+                settings.miner.share_rate_bytes_s,
+                self._clock,
+            ),
             neighbours=self._neighbours,
         )
         self._listener = Listener(identity, self._stage.handle, standing=self._with_standing)
@@ -266,11 +292,6 @@ class MinerDaemon:
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
         self._allocated_at = float("-inf")
-        self._staked = StakedOperators(
-            chain.chain,
-            start_block=settings.network.deploy_block,
-            window=settings.network.reorg_window_blocks,
-        )
         self._speed = (0.0, 0.0)
         self._claims = Claims(chain.chain, signer, self._book, self._peers, self._table.is_running)
         self._defence = Defence(
@@ -332,7 +353,7 @@ class MinerDaemon:
         numerics = numerics_of(self._model.spec)
         self._speed = await self._compute.benchmark(self._shares, numerics)
         loops = [
-            _every(STAKED_S, self._admit_staked),
+            _every(STAKED_S, self._places.admit_staked),
             _every(self._settings.miner.announce_interval_s, self._announce),
             _every(DISTANCES_S, self._measure_distances),
             _every(FOLLOW_S, self._follow_allocation),
@@ -424,22 +445,12 @@ class MinerDaemon:
             return direct
         return ",".join([direct] * bool(miner.announce_host) + [self._circuits.address])
 
-    async def _admit_staked(self) -> None:
-        """Let our peer of the swarm believe operators that have stake, and nobody else."""
-        try:
-            operators = await self._staked.poll()
-        except ChainUnreachable as error:
-            log.debug("stakes are not read", why=str(error))
-            operators = self._staked.operators
-        with contextlib.suppress(PeerUnreachable):  # the next one is told when it is there
-            await self._swarm.admit(operators)
-
     def _with_standing(self) -> frozenset[str]:
         """Keys whose streams go before strangers': staked, followed, or party to a job of ours."""
         jobs = self._table.jobs.values()
         parties = {key for job in jobs for key in (*job.payers, job.proposer.lower())}
         parties |= {stage.operator.lower() for job in jobs for stage in job.stored.plan}
-        return self._staked.operators | parties | {self._assignment.matcher}
+        return self._places.staked | parties | {self._assignment.matcher}
 
     async def _announce(self) -> None:
         if not await self._announcer.announce(self._record()) and self._swarm.is_lost:

@@ -10,4 +10,5 @@
 `neighbours`      whether the stages that come next are still there
 `receipts`        what is signed, and never two different things
 `answers`         which peers may see what was signed for
+`sharing`         which bytes of the model's files are sent to whom, and how many in a second
 """

@@ -42,6 +42,7 @@ from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outbox, Outboxes
 from miner.serving.request_run import RequestRun, RunContext, Wires, failed, token_ids
 from miner.serving.request_state import RequestPhase
+from miner.serving.sharing import Sharing
 
 if TYPE_CHECKING:
     from core.engine.sampling.grammar import Grammar
@@ -93,14 +94,15 @@ class StageService:
         look_for_disputes: Callable[[], Awaitable[None]] | None = None,
         on_shown: Callable[[str, wire.ShowNode, bytes], Awaitable[wire.Differs]] | None = None,
         on_allocated: Callable[[str, wire.Allocate], bool] | None = None,
+        sharing: Sharing | None = None,
         neighbours: Neighbours | None = None,
         guesses: bool = True,
     ) -> None:
         """`look_for_disputes` brings the table's knowledge of disputes up to date before an unknown
         peer is turned away; `on_shown` is told what accusers show of their traces, `on_allocated`
-        what a matcher wants us to hold: whether that matcher is followed. Without `guesses` no
-        tokens are guessed ahead. `neighbours` watch the stages that we send to;
-        without them only a stream that ends is noticed.
+        what a matcher wants us to hold: whether that matcher is followed. `sharing` sends files of
+        the model to who asks. Without `guesses` no tokens are guessed ahead. `neighbours` watch the
+        stages that we send to; without them only a stream that ends is noticed.
         """
         self.table, self.compute, self.outboxes = table, compute, outboxes
         self.counts: Counter[str] = Counter()
@@ -110,6 +112,7 @@ class StageService:
         self._look_for_disputes = look_for_disputes
         self._jurors_of: dict[str, SharedLook[list[str]]] = {}
         self._on_shown, self._on_allocated = on_shown, on_allocated
+        self._sharing = sharing
         self._neighbours = neighbours
         self._guesses = guesses
         if neighbours is not None:
@@ -140,6 +143,7 @@ class StageService:
             wire.FetchRows: self._fetch,
             wire.FetchReceipts: self._fetch,
             wire.ShowNode: self._show_node,
+            wire.FetchFile: self._fetch_file,
         }
 
     def serve(self, serving: LoadedShard | None) -> None:
@@ -710,6 +714,11 @@ class StageService:
         if self._on_shown is None:
             raise Refused(answers.NOT_KEPT, "this machine plays no disputes")
         return await self._on_shown(channel.peer, message, bytes(payload))
+
+    async def _fetch_file(self, channel: Channel, message: wire.FetchFile) -> Answer:
+        if self._sharing is None:
+            raise Refused(answers.NOT_KEPT, "this machine shares no files")
+        return await self._sharing.answer(channel, message)
 
     def _jurors(self, job_id: str) -> SharedLook[list[str]]:
         """Who was drawn for disputes over a job: however many ask, the chain is asked seldom."""

@@ -72,6 +72,7 @@ ANSWERS: dict[str, type[wire.AnyMessage]] = {
     "FetchRows": wire.Rows,
     "FetchReceipts": wire.Receipts,
     "ShowNode": wire.Differs,
+    "FetchFile": wire.FileBytes,
 }
 NEW_TOKENS = 12
 HONEST_PROMPTS = [(5 + number, 6, 7) for number in range(5)]

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from core.engine.weights.manifest import MANIFEST_FILE
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
 from core.protocol.receipts import word_of
@@ -257,6 +258,13 @@ def _show_node(topic: Topic, rng: random.Random) -> Said:
     return wire.ShowNode(topic.job.order_hash, _few(rng), _few(rng)), rng.randbytes(64)
 
 
+def _fetch_file(topic: Topic, rng: random.Random) -> Said:
+    file = rng.choice((MANIFEST_FILE, "config.json", "model.safetensors", "model.safetensors"))
+    start = rng.choice((0, 0, _few(rng, 10**6)))
+    model_id = topic.machines[0].terms.model_id
+    return wire.FetchFile(model_id, file, start, start + rng.choice((1, 100, 2**20))), b""
+
+
 def _bundle(topic: Topic, rng: random.Random) -> Said:
     makers = (_activations, _activations, _token, _finish, _stopped, _cancel)
     said = [
@@ -297,6 +305,7 @@ MAKERS: dict[Maker, tuple[str, int]] = {
     _close_job: ("requester", 8),
     _fetch: ("stranger", 14),
     _show_node: ("stranger", 3),
+    _fetch_file: ("stranger", 6),
     _bundle: ("before", 10),
     _untaken: ("stranger", 6),
 }

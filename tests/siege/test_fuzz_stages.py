@@ -24,6 +24,7 @@ async def test_changed_messages_are_answered_or_refused_by_name(tmp_path: Path) 
         "Carried",
         "Receipts",
         "Finished",
+        "FileBytes",
     }
     assert past_the_first_checks <= report.outcomes.keys()
 

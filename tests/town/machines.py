@@ -16,9 +16,10 @@ import msgspec
 from core.batching.chunks import replay_chunks
 from core.dispute.trace.families import SPAN_LAYERS
 from core.engine.sampling.sampler import Sampler
+from core.engine.weights.manifest import MANIFEST_FILE
 from core.engine.weights.tokenizer import Tokenizer
 from core.keys.signer import Signer
-from core.models.publication import publication_of
+from core.models.publication import publication_of, write_manifest
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.runtime.clock import SystemClock
@@ -31,6 +32,7 @@ from miner.serving.job_table import JobTable, LoadedShard, MinerTerms
 from miner.serving.neighbours import Neighbours
 from miner.serving.outbox import Outboxes
 from miner.serving.receipts import ReceiptBook
+from miner.serving.sharing import SharedFiles, Sharing
 from miner.serving.stage import StageService
 from tests.town.chain import FakeChain
 from tests.town.orders import DOMAIN
@@ -40,8 +42,11 @@ STAKE = 500_000_000
 
 
 def spec_of(model_dir: Path) -> t.ModelSpec:
-    """The tiny model's specification, with its real weights root."""
-    spec = publication_of(model_dir).spec
+    """The tiny model's specification, with its real weights root. Its manifest is beside it."""
+    publication = publication_of(model_dir)
+    if not (model_dir / MANIFEST_FILE).exists():
+        write_manifest(publication)
+    spec = publication.spec
     return msgspec.structs.replace(spec, head_units=1, numerics_profile=PROFILE)
 
 
@@ -105,6 +110,12 @@ class Machine:
             self.compute,
             self.links,
             self.now,
+            sharing=Sharing(
+                self.terms.model_id,
+                SharedFiles(self.model_dir, spec.manifest_hash, SystemClock()),
+                self.share_rate_bytes_s,
+                SystemClock(),
+            ),
             neighbours=neighbours,
             guesses=guesses,
         )
@@ -134,6 +145,7 @@ class Machine:
         await self.listener.start("127.0.0.1", getattr(self, "port", 0))
         self.port = self.listener.port
 
+    share_rate_bytes_s = 2**20
     eos_ids: Iterable[int] = (258,)
     span_layers = SPAN_LAYERS  # between two boundaries that it signs
 

@@ -141,7 +141,18 @@ class Channel:
         """
         self._is_strange, self._pace = is_strange, pace
 
-    def _is_bound(self) -> bool:
+    @property
+    def address(self) -> str:
+        """Of the peer's machine, as `address_of` says: "" for this one, and through a relay."""
+        return address_of(self._writer.get_extra_info("peername"))
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a message has not left yet, because the peer reads slower than we write."""
+        return self._send_lock.locked()
+
+    @property
+    def is_stranger(self) -> bool:
         """Whether the peer is a stranger still; one that is none now is none for good."""
         if self._is_strange is not None and not self._is_strange():
             self._is_strange = None
@@ -297,7 +308,7 @@ class Channel:
         length = int.from_bytes(await self._reader.readexactly(4), "big")
         if not _TAG_BYTES <= length <= wire.MAX_FRAME_BYTES + _TAG_BYTES:
             raise FrameTooLarge(f"frame of {length} bytes", f"the limit is {wire.MAX_FRAME_BYTES}")
-        if self._is_bound():
+        if self.is_stranger:
             if length > STRANGER_FRAME_BYTES:
                 limit = f"the limit is {STRANGER_FRAME_BYTES} for who is party to no job here"
                 raise FrameTooLarge(f"frame of {length} bytes", limit)
@@ -336,7 +347,7 @@ class Channel:
                 answer.set_result(frame)
         elif frame.id:
             calls = len(self._calls)
-            is_much = calls >= STRANGER_CALLS and self._is_bound()
+            is_much = calls >= STRANGER_CALLS and self.is_stranger
             if is_much or calls >= _MAX_CALLS_IN_FLIGHT:
                 self._stats.count("TooManyCalls")
                 busy = wire.Failed(code="E-PEER-04", reason="too many calls at once")
