@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -45,8 +45,9 @@ async def devnet_of(
     *,
     are_caches_apart: bool = False,
     numerics: str = "float32",
+    later: Sequence[str] = (),
 ) -> AsyncIterator[World]:
-    """A running devnet with these miners; afterwards nothing of it runs."""
+    """A running devnet with these miners; afterwards nothing of it runs. `later` may join it."""
     (folder / "work").mkdir()
     net = Devnet(
         DevnetFolders(folder / "devnet"),
@@ -55,7 +56,7 @@ async def devnet_of(
         are_caches_apart=are_caches_apart,
         numerics=numerics,
         effort=SearchEffort(steps=1, ground=0, most_rows=1),
-        parties=tuple(dict.fromkeys([*PARTIES, *profiles])),
+        parties=tuple(dict.fromkeys([*PARTIES, *profiles, *later])),
         min_machines=len(profiles),
     )
     world = World(net, dict(profiles), folder / "work")

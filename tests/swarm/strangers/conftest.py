@@ -19,11 +19,14 @@ APART = {
     "miner-2": MinerProfile("1GiB", layers=(3, 6), lie_layer=4, lie_bits=3),
     "miner-3": MinerProfile("1GiB", layers=(6, 8)),
 }
+NEWCOMER = "miner-4"
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def world(tmp_path_factory: pytest.TempPathFactory, tiny_cache: Path) -> AsyncIterator[World]:
     folder = tmp_path_factory.mktemp("strangers")
-    apart = devnet_of(folder, tiny_cache, APART, are_caches_apart=True, numerics="bfloat16")
+    apart = devnet_of(
+        folder, tiny_cache, APART, are_caches_apart=True, numerics="bfloat16", later=(NEWCOMER,)
+    )
     async with apart as world:
         yield world
