@@ -143,6 +143,20 @@ def test_a_dead_place_is_left_for_the_next(
     load_shard(pulled.model_dir, LayerRange(0, 2))
 
 
+def test_a_dead_place_costs_its_waits_once_and_not_for_every_piece(
+    source: Path, manifest: ModelManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulling, "_PIECE_BYTES", 2000)
+    pulled, honest = begun(manifest, tmp_path / "m", source), Wire(source, uri="test://two")
+    dead = Wire(source, uri="test://dead", spoil=_die)
+    run(pulled, LayerRange(0, LAYERS), dead, honest)
+    assert len(dead.asked) <= pulling._ATTEMPTS * pulling._AT_ONCE < len(honest.asked)
+    (tmp_path / "other").mkdir()
+    dead.asked.clear()
+    pull_small_files(manifest, tmp_path / "other", [dead, honest])
+    assert len(dead.asked) == 1
+
+
 def _die(file: str, at: int, data: bytes) -> bytes:
     raise Unreachable("the wire was cut")
 
