@@ -12,9 +12,9 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -31,6 +31,7 @@ from core.engine.weights.pulled import PULLED_FILE, PulledFolder
 from core.engine.weights.shape import is_tied, layer_count
 from core.engine.weights.store import write_whole
 from core.engine.weights.stored import TensorHasher
+from core.models.peers import PeerPlace
 from core.models.places import ModelPlace
 from core.protocol import hashing
 from core.protocol.errors import (
@@ -288,6 +289,7 @@ class _Pull:
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _left: dict[str, int] = field(default_factory=dict)  # tensor → pieces
     _faults: Counter[str] = field(default_factory=Counter)  # of places: wrong bytes, or no more
+    _asked: Counter[str] = field(default_factory=Counter)  # of machines: pieces that they send now
     _stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -335,9 +337,23 @@ class _Pull:
                 self._complete(name)
 
     def _places(self) -> list[ModelPlace]:
-        """All places, those last that had wrong bytes or broke off."""
+        """All places, those last that had wrong bytes or broke off.
+
+        Of machines that serve the model those first that send least now: each has a small rate.
+        """
         with self._lock:
-            return sorted(self.places, key=lambda place: self._faults[place.uri])
+            return sorted(self.places, key=lambda p: (self._faults[p.uri], self._asked[p.uri]))
+
+    @contextmanager
+    def _asking(self, place: ModelPlace) -> Iterator[None]:
+        count = isinstance(place, PeerPlace)
+        with self._lock:
+            self._asked[place.uri] += count
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked[place.uri] -= count
 
     def _blame(self, place: ModelPlace) -> None:
         with self._lock:
@@ -382,7 +398,8 @@ class _Pull:
             while left:
                 began = at
                 for place in list(left):
-                    error = rest_from(place)
+                    with self._asking(place):
+                        error = rest_from(place)
                     if error is None:
                         return
                     if last is None or not isinstance(error, ModelMissing):

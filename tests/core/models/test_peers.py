@@ -20,8 +20,9 @@ from core.engine.weights.pulled import PulledFolder
 from core.keys.signer import Signer
 from core.models import peers as asking
 from core.models import places
+from core.models import pull as pulling
 from core.models.peers import BUSY, NOT_HERE, PeerPlace, Sharer, chosen, peers_by_matcher
-from core.models.places import ModelPlace
+from core.models.places import FolderPlace, ModelPlace
 from core.models.publication import publication_of, write_manifest
 from core.models.pull import begin, layers_of, pull, pull_small_files
 from core.protocol import signing, wire
@@ -172,6 +173,30 @@ async def test_a_peer_that_lacks_a_part_is_asked_again_for_what_follows(
     assert is_loaded(folder, source, layers)
     with pytest.raises(ModelMissing):
         await pulled_from(manifest, tmp_path / "n", both[0], layers=layers)
+
+
+async def test_pieces_are_spread_over_machines_and_come_from_the_publisher_first(
+    source: Path,
+    manifest: ModelManifest,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def slowly(ask: wire.FetchFile, good: Said) -> Said:
+        await asyncio.sleep(0.05)
+        return good
+
+    monkeypatch.setattr(pulling, "_PIECE_BYTES", 5000)
+    known = [Peer(source, slowly) for _ in range(3)]
+    all_peers = [await start(peer) for peer in known]
+    layers = LayerRange(0, LAYERS)
+    await pulled_from(manifest, tmp_path / "m", *all_peers, layers=layers)
+    each = [len(peer.asked) for peer in known]
+    assert min(each) > max(each) / 3, each
+    for peer in known:
+        peer.asked.clear()
+    await pulled_from(manifest, tmp_path / "n", FolderPlace(source), *all_peers, layers=layers)
+    assert not any(peer.asked for peer in known)
 
 
 async def never(ask: wire.FetchFile, good: Said) -> Said:
