@@ -35,6 +35,8 @@ NOT_HERE, BUSY = "E-SHARE-NOT-HERE", "E-SHARE-BUSY"
 ASK_BYTES = 2**18
 #: A machine that has sent nothing for so long is left for another.
 PATIENCE_S = 30.0
+#: What a machine lacks it says at once, whatever else it sends: a later word plays for time.
+LACKS_WITHIN_S = 5.0
 _BUSY_PAUSE_S = 0.5
 _MATCHER_WITHIN_S = 10.0
 #: Machines that are asked: so many for each layer that is wanted, and any up to so many in all.
@@ -104,6 +106,8 @@ class PeerPlace:
     async def _ask(self, stream: Channel, file: str, start: int, end: int) -> tuple[int, bytes]:
         """The size of a file, and some of its bytes from `start` on."""
         ask = wire.FetchFile(self._model_id, file, start, min(end, start + ASK_BYTES))
+        clock = asyncio.get_running_loop().time
+        asked_s = clock()
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
@@ -118,7 +122,7 @@ class PeerPlace:
         if isinstance(answer, wire.FileBytes):
             return answer.size, bytes(frame.payload)
         if isinstance(answer, wire.Failed):
-            if answer.code == NOT_HERE:
+            if answer.code == NOT_HERE and clock() - asked_s < LACKS_WITHIN_S:
                 raise ModelMissing(f"{self.uri} has no {file}", why=answer.reason[:200])
             raise PeerUnreachable(f"{self.uri} sends no files", answer.reason[:200])
         raise PeerUnreachable(

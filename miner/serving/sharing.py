@@ -13,9 +13,10 @@ import os
 import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from core.engine.weights.headers import INDEX_FILE
 from core.engine.weights.manifest import MANIFEST_FILE, read_manifest
@@ -41,6 +42,7 @@ MOST_WAIT_S = 5.0
 READS_AT_ONCE = 2
 LOOK_EVERY_S = 1.0
 _Spans = list[tuple[int, int]]
+T = TypeVar("T")
 log = get_logger(__name__)
 
 
@@ -152,23 +154,26 @@ class Sharing:
             raise Refused(NOT_HERE, f"bytes {ask.start} to {ask.end} are none")
         is_stranger = channel.is_stranger
         line = self._strangers if is_stranger else self._known
+        end = min(ask.end, ask.start + line.most_bytes)
+        found = await self._disk(self._files.find, ask.file, ask.start, end)
+        if found is None:
+            raise Refused(NOT_HERE, f"byte {ask.start} of {ask.file} is not here")
+        size, end = found
         async with self._turn(f"at {channel.address}" if is_stranger else channel.peer):
             if channel.is_sending:
                 raise Refused(BUSY, "this stream has not taken what was sent before")
-            end = min(ask.end, ask.start + line.most_bytes)
-            try:
-                async with self._reading:
-                    found = await asyncio.to_thread(self._files.find, ask.file, ask.start, end)
-                if found is None:
-                    raise Refused(NOT_HERE, f"byte {ask.start} of {ask.file} is not here")
-                size, end = found
-                await line.turn(end - ask.start)
-                async with self._reading:
-                    data = await asyncio.to_thread(self._files.read, ask.file, ask.start, end)
-            except (ModelError, CheckFailed, OSError) as error:
-                log.warning("files are not shared", file=ask.file, why=str(error))
-                raise Refused(NOT_HERE, "its folder is not as it was published") from None
+            await line.turn(end - ask.start)
+            data = await self._disk(self._files.read, ask.file, ask.start, end)
         return wire.FileBytes(size), data
+
+    async def _disk(self, work: Callable[..., T], *args: object) -> T:
+        """Look at the folder in a thread, with few others at once. Raises Refused."""
+        try:
+            async with self._reading:
+                return await asyncio.to_thread(work, *args)
+        except (ModelError, CheckFailed, OSError) as error:
+            log.warning("files are not shared", why=str(error))
+            raise Refused(NOT_HERE, "its folder is not as it was published") from None
 
     @asynccontextmanager
     async def _turn(self, who: str) -> AsyncIterator[None]:

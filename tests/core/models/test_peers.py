@@ -204,12 +204,18 @@ async def never(ask: wire.FetchFile, good: Said) -> Said:
     return good
 
 
+async def lacks_it_late(ask: wire.FetchFile, good: Said) -> Said:
+    await asyncio.sleep(0.2)
+    return wire.Failed(NOT_HERE, "not here"), b""
+
+
 def flipped(ask: wire.FetchFile, good: Said) -> Said:
     return good[0], bytes([good[1][0] ^ 1]) + good[1][1:]
 
 
 LIES: dict[str, Callable[[wire.FetchFile, Said], Any]] = {
     "says nothing": never,
+    "lacks everything, and says so late": lacks_it_late,
     "is busy for ever": lambda ask, good: (wire.Failed(BUSY, "later"), b""),
     "shares nothing": lambda ask, good: (wire.Failed("E-SHARE-OFF", "no"), b""),
     "has another file": lambda ask, good: (wire.FileBytes(good[0].size + 1), good[1]),
@@ -231,6 +237,7 @@ async def test_a_liar_is_left_and_spoils_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(asking, "LACKS_WITHIN_S", 0.1)
     monkeypatch.setattr(places, "RATE_OVER_S", 0.5)
     liar, honest = Peer(source, LIES[lie]), Peer(source)
     both = [await start(liar), await start(honest)]
