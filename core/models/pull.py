@@ -407,8 +407,8 @@ class _Pull:
                     if not isinstance(error, ModelMissing):
                         left.remove(place)
                         self._blame(place)
-                if at == began:
-                    break
+                if at == began or len(left) == 1:
+                    break  # nobody is left who may send what the last one lacks
         raise last or _no_place(self.pulled.manifest)
 
     def _complete(self, name: str) -> None:

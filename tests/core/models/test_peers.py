@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -207,6 +208,29 @@ async def never(ask: wire.FetchFile, good: Said) -> Said:
 async def lacks_it_late(ask: wire.FetchFile, good: Said) -> Said:
     await asyncio.sleep(0.2)
     return wire.Failed(NOT_HERE, "not here"), b""
+
+
+async def test_a_place_that_drips_is_not_waited_for(
+    source: Path, manifest: ModelManifest, start: Start, tmp_path: Path
+) -> None:
+    """A byte a stream, and then it lacks the rest."""
+    turns = itertools.count()
+
+    def drips(ask: wire.FetchFile, good: Said) -> Said:
+        if not ask.file.endswith("safetensors"):
+            return good
+        is_over = next(turns) % 2
+        return (wire.Failed(NOT_HERE, "not here"), b"") if is_over else (good[0], good[1][:1])
+
+    dripping, honest = Peer(source, drips), Peer(source)
+    both = [await start(dripping), await start(honest)]
+    layers = LayerRange(0, 1)
+    pulled = await pulled_from(manifest, tmp_path / "m", *both, layers=layers)
+    assert pulled.here == set(layers_of(pulled.model_dir, manifest, layers))
+    dripping.asked.clear()
+    with pytest.raises(ModelMissing):
+        await pulled_from(manifest, tmp_path / "n", both[0], layers=layers)
+    assert len([ask for ask in dripping.asked if ask.file.endswith("safetensors")]) <= 8
 
 
 def flipped(ask: wire.FetchFile, good: Said) -> Said:
