@@ -5,6 +5,7 @@
 `names`        the model that a person means by a name or an id
 `places`       where a model's files are, and how some bytes of one are read
 `peers`        machines that serve the model as places of its files
+`dialling`     a stranger's web server, asked at the address that was looked at, and in time
 `pull`         the tensors of some layers, fetched, proven and written down
 `programs`     the operator program that a model's profile names, and its spans
 `having`       what a program works with of a model, from this machine or its places

@@ -10,16 +10,14 @@ What comes is held to hashes by who reads it, so a place need not be trusted.
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from core.protocol.errors import ModelGated, ModelMissing, Unreachable, UsageError
-from core.runtime.network.targets import is_public
 
 if TYPE_CHECKING:
     import httpx2
@@ -108,23 +106,16 @@ class WebPlace:
     """A folder of a web server."""
 
     def __init__(self, uri: str, *, are_private_allowed: bool) -> None:
-        import httpx2
+        from core.models.dialling import WebClient
 
         self.uri = uri if uri.endswith("/") else f"{uri}/"
-        hooks: dict[str, list[Callable[..., Any]]] = {}
-        if not are_private_allowed:  # also where a public place sends us to
-            hooks["request"] = [_refuse_private]
-        self._client = httpx2.Client(
-            follow_redirects=True, timeout=_TIMEOUT_S, event_hooks=hooks, trust_env=True
-        )
+        self._web = WebClient(are_private_allowed=are_private_allowed, timeout_s=_TIMEOUT_S)
 
     def read(self, file: str, start: int, end: int, size: int, sink: Sink) -> None:
         """As `ModelPlace.read`."""
         with (
             _told(self.uri, file),
-            self._client.stream(
-                "GET", self.uri + quote(file), headers=_range_headers(start, end)
-            ) as answer,
+            self._web.asked(self.uri + quote(file), _range_headers(start, end)) as answer,
         ):
             _pass_on(answer, self.uri, file, start, end, size, sink)
 
@@ -132,7 +123,7 @@ class WebPlace:
         """As `ModelPlace.whole`."""
         with (
             _told(self.uri, file),
-            self._client.stream("GET", self.uri + quote(file), headers=_PLAIN) as answer,
+            self._web.asked(self.uri + quote(file), _PLAIN) as answer,
         ):
             return _all_of(answer, self.uri, file, most_bytes)
 
@@ -244,8 +235,14 @@ def paced(
     parts: Iterable[bytes], uri: str, file: str, monotonic: Callable[[], float] = time.monotonic
 ) -> Iterator[bytes]:
     """Parts of a file as they come. Raises Unreachable where they come too slowly."""
-    since_s, came = monotonic(), 0
-    for part in parts:
+    from core.models.dialling import within
+
+    since_s, came, coming = monotonic(), 0, iter(parts)
+    while True:
+        with within(RATE_OVER_S):  # nor may what lies between two parts trickle
+            part = next(coming, None)
+        if part is None:
+            return
         came += len(part)
         passed_s = monotonic() - since_s
         if passed_s >= RATE_OVER_S:
@@ -282,18 +279,3 @@ def _told(uri: str, file: str) -> Iterator[None]:
     except (HfHubHTTPError, HFValidationError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         why = str(error).strip() or type(error).__name__
         raise Unreachable(f"cannot read {file} from {uri}", why=why) from error
-
-
-def _refuse_private(request: httpx2.Request) -> None:
-    """A publisher that nobody knows says where a model is: not in our own network."""
-    host = request.url.host
-    try:
-        found = socket.getaddrinfo(host, request.url.port or 443, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise Unreachable(f"cannot find {host}", why=str(error)) from error
-    if not all(is_public(str(place[0])) for *_, place in found):
-        raise Unreachable(
-            f"{host} is not read from",
-            why="it is no public address, and network.private_addresses is not set",
-            next_step="set network.private_addresses if this network is your own",
-        )
