@@ -9,6 +9,7 @@
 `pull`         the tensors of some layers, fetched, proven and written down
 `programs`     the operator program that a model's profile names, and its spans
 `having`       what a program works with of a model, from this machine or its places
+`using`        which folders programs of this machine work with, so that nobody removes them
 `local`        what is here: listed, shown, verified, removed
 `commands`     the same as commands of every program that works with models
 """

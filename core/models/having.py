@@ -33,6 +33,7 @@ from core.models.pull import (
     pull,
     pull_small_files,
 )
+from core.models.using import use
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, UsageError
 from core.protocol.types import LayerRange, ModelSpec
 from core.runtime.network.channel import dials_private
@@ -41,13 +42,19 @@ from core.runtime.settings import Settings
 
 @dataclass(frozen=True)
 class ModelHere:
-    """A model whose small files are here, all of it or in part, and where the rest is."""
+    """A model whose small files are here, all of it or in part, and where the rest is.
+
+    Whoever has one uses the folder: `models rm-local` leaves it alone while that process lives.
+    """
 
     folder: Path
     pulled: PulledFolder | None  # None: the folder holds all of it
     places: tuple[ModelPlace, ...]
     #: Machines that serve it, which are asked after those places.
     peers: FindPeers = lambda layers: ()
+
+    def __post_init__(self) -> None:
+        use(self.folder)
 
     def fetch(self, layers: LayerRange | None, progress: Progress | None = None) -> int:
         """Fetch the tensors of these layers unless they are here; returns how many bytes came.

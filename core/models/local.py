@@ -28,6 +28,7 @@ from core.models.names import (
 )
 from core.models.places import ModelPlace
 from core.models.pull import file_sha256, unproven
+from core.models.using import unused
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing
 from core.protocol.types import LayerRange, ModelSpec
@@ -234,18 +235,21 @@ async def verify_model(run: Run, typed: str) -> VerifiedModel:
 
 
 def remove_model(run: Run, typed: str) -> RemovedModel:
-    """Delete what is here of a model, after a question. Raises ModelMissing."""
+    """Delete what is here of a model, after a question. Raises ModelMissing or ModelInUse."""
     folder = _require_here(typed, local_id(typed, run.settings), run.settings)
+    with unused(folder, typed):
+        pass  # nobody is asked about what cannot be done
     size = sum(p.stat().st_blocks * 512 for p in folder.rglob("*") if p.is_file())
     run.confirm(
         "Delete it from this machine?",
         {
             "folder": str(folder),
             "frees": f"{size / _MIB:,.0f} MiB",
-            "back": "`models pull`; a program that runs it ends with its next look at the files",
+            "back": "`models pull`",
         },
     )
-    shutil.rmtree(folder)
+    with unused(folder, typed):
+        shutil.rmtree(folder)
     return RemovedModel(typed, str(folder), size)
 
 

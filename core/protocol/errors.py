@@ -263,6 +263,14 @@ class ModelGated(ModelError):
     default_next = "accept the licence on the model's page, then `hf auth login` or set HF_TOKEN"
 
 
+class ModelInUse(ModelError):
+    """A program of this machine works with the model's files."""
+
+    code = "E-MODEL-06"
+    exit_code, http_status = 2, 409
+    api_code = "model_in_use"
+
+
 class DiskFull(HeadraceError):
     """A disk has no room for what is asked for."""
 
