@@ -8,29 +8,31 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from core.chain.chain import Chain
+from core.chain.chain import Chain, ChainEvent
 from core.chain.rpc import RpcChain
 from core.engine.weights.contents import CONTENTS_FILE
 from core.engine.weights.manifest import MANIFEST_FILE, ModelManifest, read_manifest
 from core.engine.weights.pulled import PulledFolder
 from core.engine.weights.shape import model_parts
-from core.engine.weights.store import find_model
+from core.engine.weights.store import find_model, pulled_path, write_whole
 from core.engine.weights.tensors import TensorFolder
 from core.engine.weights.weights import known_contents, weight_roots
 from core.models.having import fetch_manifest, have_model, places_of
 from core.models.names import (
+    Publications,
     local_id,
     model_id_of,
     numerics_of,
-    published_places,
+    publications_of,
     registry_events,
     spec_of,
 )
 from core.models.places import ModelPlace
+from core.models.programs import judge_of
 from core.models.pull import file_sha256, unproven
 from core.models.using import unused
 from core.protocol import ids
-from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing
+from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, ModelUnsupported
 from core.protocol.types import LayerRange, ModelSpec
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
@@ -52,8 +54,20 @@ class KnownModel(Result, frozen=True):
     here: str
 
 
+class ShownTolerance(Result, frozen=True):
+    """T for stages or spans of up to `layers` layers, in windows of at least `rows` rows."""
+
+    layers: int
+    rows: int
+    t: float
+
+
 class ShownModel(Result, frozen=True):
-    """`models show`: what the chain and the manifest say of a model."""
+    """`models show`: what the chain and the manifest say of a model.
+
+    `span_layers` is how many layers lie between two boundaries that a stage signs and that are
+    judged on their own, 0 where a stage is judged as one.
+    """
 
     model: str
     id: str
@@ -64,6 +78,8 @@ class ShownModel(Result, frozen=True):
     context: int
     numerics: str
     judged_by: str
+    span_layers: int
+    tolerances: list[ShownTolerance]
     licence: str | None
     size_bytes: int | None
     files: int | None
@@ -122,24 +138,23 @@ async def list_models(settings: Settings) -> list[KnownModel]:
     async with open_registry(settings) as chain:
         events = await registry_events(chain, settings.network.deploy_block)
         registered = [e.args["id"] for e in events if e.name == "ModelRegistered"]
-        names: dict[str, list[str]] = {}
+        published: dict[str, list[ChainEvent]] = {}
         for event in events:
             if event.name == "ModelPublished":
-                given = names.setdefault(event.args["id"], [])
-                if (name := f"{event.args['publisher']}/{event.args['name']}") not in given:
-                    given.append(name)
+                published.setdefault(event.args["id"], []).append(event)
         found = []
         for model_id in reversed(registered):
             spec = await spec_of(chain, model_id)
-            shown = _short_name(model_id, names.get(model_id, []), settings)
+            names = publications_of(model_id, published.get(model_id, ())).names
+            shown = _short_name(model_id, names, settings)
             found.append(
                 KnownModel(
                     model=shown,
                     id=ids.short(ids.Kind.MODEL, model_id),
                     layers=spec.layers,
                     numerics=numerics_of(spec),
-                    judged_by=await judged_by(chain, spec),
-                    names=names.get(model_id, []),
+                    judged_by=(await judge_of(chain, spec.numerics_profile)).by,
+                    names=list(names),
                     here=here(find_model(shown, model_id, settings.folders.cache)),
                 )
             )
@@ -147,42 +162,64 @@ async def list_models(settings: Settings) -> list[KnownModel]:
 
 
 async def show_model(settings: Settings, typed: str) -> ShownModel:
-    """What is known of a model. Where its manifest is not here, its places are asked for it.
+    """What is known of a model. A manifest that is not here is fetched from its places, and kept.
 
     Raises ModelUnknown.
     """
     async with open_registry(settings) as chain:
         model_id = await model_id_of(chain, typed, settings)
-        spec = await spec_of(chain, model_id)
-        first = settings.network.deploy_block
-        events = await registry_events(chain, first)
-        names = [
-            f"{e.args['publisher']}/{e.args['name']}"
-            for e in events
-            if e.name == "ModelPublished" and e.args["id"] == model_id
-        ]
-        places = await published_places(chain, model_id, first)
-        name = _short_name(model_id, names, settings)
-        folder = find_model(name, model_id, settings.folders.cache)
-        known = places_of(settings, (), places)
-        manifest, said = await asyncio.to_thread(_manifest_of, name, spec, folder, known)
-        return ShownModel(
-            model=name,
-            id=model_id,
-            registrar=await chain.read("ModelRegistry", "registrarOf", model_id),
-            names=list(dict.fromkeys(names)),
-            places=places,
-            layers=spec.layers,
-            context=spec.context,
-            numerics=numerics_of(spec),
-            judged_by=await judged_by(chain, spec),
-            licence=(manifest.licence or "not stated") if manifest else None,
-            size_bytes=sum(f.size_bytes for f in manifest.files.values()) if manifest else None,
-            files=len(manifest.files) if manifest else None,
-            manifest=said,
-            here=here(folder),
-            folder=str(folder) if folder else None,
-        )
+        events = await registry_events(chain, settings.network.deploy_block)
+        published = publications_of(model_id, events)
+        return await shown_model(chain, settings, model_id, published, are_places_asked=True)
+
+
+async def shown_model(
+    chain: Chain,
+    settings: Settings,
+    model_id: str,
+    published: Publications,
+    *,
+    are_places_asked: bool,
+) -> ShownModel:
+    """What is known of a registered model, by its id and what its publishers say of it.
+
+    Raises ModelUnknown or ChainUnreachable. Without asking places nobody but the chain is asked.
+    """
+    spec = await spec_of(chain, model_id)
+    judge = await judge_of(chain, spec.numerics_profile)
+    registrar = await chain.read("ModelRegistry", "registrarOf", model_id)
+    name = _short_name(model_id, published.names, settings)
+    folder = find_model(name, model_id, settings.folders.cache)
+    kept = pulled_path(model_id, settings.folders.cache)
+    manifest = await asyncio.to_thread(_manifest_here, spec, [folder, kept] if folder else [kept])
+    said = "here, as the chain has it"
+    if manifest is None:
+        said = f"not here: `models show {name}` asks its places for it"
+        if are_places_asked:
+            places = places_of(settings, (), published.places)
+            manifest, said = await asyncio.to_thread(_fetched, name, spec, places, kept)
+    return ShownModel(
+        model=name,
+        id=model_id,
+        registrar=registrar,
+        names=list(published.names),
+        places=list(published.places),
+        layers=spec.layers,
+        context=spec.context,
+        numerics=numerics_of(spec),
+        judged_by=judge.by,
+        span_layers=judge.span_layers,
+        tolerances=[
+            ShownTolerance(one.max_depth, one.min_rows, one.parts_per_trillion / 10**12)
+            for one in judge.tolerances
+        ],
+        licence=(manifest.licence or "not stated") if manifest else None,
+        size_bytes=sum(f.size_bytes for f in manifest.files.values()) if manifest else None,
+        files=len(manifest.files) if manifest else None,
+        manifest=said,
+        here=here(folder),
+        folder=str(folder) if folder else None,
+    )
 
 
 async def pull_model(
@@ -253,14 +290,6 @@ def remove_model(run: Run, typed: str) -> RemovedModel:
     return RemovedModel(typed, str(folder), size)
 
 
-async def judged_by(chain: Chain, spec: ModelSpec) -> str:
-    """Who settles a dispute about a model's numbers."""
-    has_program = "ProgramStore" in chain.addresses and await chain.read(
-        "ProgramStore", "has", spec.numerics_profile
-    )
-    return "game" if has_program else "jury"
-
-
 def here(folder: Path | None) -> str:
     """Which layers of a model a folder holds, such as `0:3 12:30`, `all` or `-`."""
     if folder is None:
@@ -283,17 +312,28 @@ def here(folder: Path | None) -> str:
     return " ".join(spans) or "no layers"
 
 
-def _manifest_of(
-    name: str, spec: ModelSpec, folder: Path | None, places: Sequence[ModelPlace]
-) -> tuple[ModelManifest | None, str]:
-    """A model's manifest, and where it is from or why there is none."""
-    try:
-        if folder and (folder / MANIFEST_FILE).is_file():
+def _manifest_here(spec: ModelSpec, folders: Sequence[Path]) -> ModelManifest | None:
+    """The registered manifest from one of these folders; what else lies there is of another."""
+    for folder in folders:
+        try:
             data = (folder / MANIFEST_FILE).read_bytes()
-            return read_manifest(data, spec.manifest_hash), "here, as the chain has it"
-        return fetch_manifest(name, spec, places), "as the chain has it"
+            return read_manifest(data, spec.manifest_hash)
+        except (FileNotFoundError, CheckFailed, ModelUnsupported):
+            continue
+    return None
+
+
+def _fetched(
+    name: str, spec: ModelSpec, places: Sequence[ModelPlace], into: Path
+) -> tuple[ModelManifest | None, str]:
+    """A model's manifest from its places, kept, and that it is, or why there is none."""
+    try:
+        manifest = fetch_manifest(name, spec, places)
     except HeadraceError as error:
         return None, f"not found: {error.what}"
+    into.mkdir(parents=True, exist_ok=True)
+    write_whole(into / MANIFEST_FILE, manifest.to_json())
+    return manifest, "here, as the chain has it"
 
 
 def _short_name(model_id: str, names: Sequence[str], settings: Settings) -> str:

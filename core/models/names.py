@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -26,6 +27,16 @@ _PUBLISHED = re.compile(r"(0x[0-9a-fA-F]{40})/([a-z0-9][a-z0-9._-]{0,63})", re.A
 _NAMES_FILE = "published-names.json"
 _MOST_BYTES = 16 * 2**20
 NO_MODEL = "0x" + "00" * 32
+
+
+class RegistryEvent(Protocol):
+    """An event of the registry, however it is kept."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def args(self) -> Mapping[str, Any]: ...
 
 
 def local_id(typed: str, settings: Settings) -> str | None:
@@ -103,16 +114,28 @@ async def registry_events(chain: Chain, first_block: int) -> list[ChainEvent]:
 
 async def published_places(chain: Chain, model_id: str, first_block: int) -> list[str]:
     """Where its publishers say that a model's files are: URIs, the newest first, none twice."""
-    found: list[str] = []
-    newest: dict[tuple[str, str], list[str]] = {}
-    for event in await registry_events(chain, first_block):
+    return list(publications_of(model_id, await registry_events(chain, first_block)).places)
+
+
+class Publications(NamedTuple):
+    """What publishers say of one model."""
+
+    names: tuple[str, ...]  # PUBLISHER/NAME, the oldest first
+    places: tuple[str, ...]  # URIs, the newest first, none twice
+
+
+def publications_of(model_id: str, events: Iterable[RegistryEvent]) -> Publications:
+    """Of events in chain order: what they say of a model. Of each name its newest places count."""
+    newest: dict[str, list[str]] = {}
+    names = dict[str, None]()
+    for event in events:
         if event.name == "ModelPublished" and event.args["id"].lower() == model_id.lower():
-            key = event.args["publisher"], event.args["name"]
-            newest.pop(key, None)
-            newest[key] = list(event.args["places"])
-    for places in reversed(newest.values()):
-        found += places
-    return list(dict.fromkeys(found))
+            name = f"{event.args['publisher']}/{event.args['name']}"
+            names[name] = None
+            newest.pop(name, None)
+            newest[name] = list(event.args["places"])
+    places = [uri for stated in reversed(newest.values()) for uri in stated]
+    return Publications(tuple(names), tuple(dict.fromkeys(places)))
 
 
 def _by_id(typed: str, known: Iterable[str]) -> str | None:

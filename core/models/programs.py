@@ -1,14 +1,44 @@
-"""Which operator program is behind a model's numerics profile, as the chain has it?"""
+"""Which operator program is behind a model's numerics profile, and so what judges the model?"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from eth_utils.crypto import keccak
 
 from core.chain.chain import Chain
 from core.dispute.trace.families import FP32_PROFILE, SPAN_LAYERS
-from core.dispute.trace.program import Program
+from core.dispute.trace.program import Program, Tolerance
 from core.protocol.errors import ContractRefused, ModelUnsupported
 from core.protocol.signing import name_hash
+
+GAME, SHADOW, JURY, UNREADABLE = "game", "shadow", "jury", "unreadable"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What judges a model's numbers.
+
+    The tolerance game by an operator program; a program in shadow, which has no tolerance and
+    accuses nobody of deviating; juries alone; or a program that this version cannot read.
+    """
+
+    by: str
+    span_layers: int = 0  # between two boundaries that a stage signs; 0: all that it has
+    tolerances: tuple[Tolerance, ...] = ()
+
+
+async def judge_of(chain: Chain, profile: str) -> Judge:
+    """What judges a model of this profile. Raises ChainUnreachable."""
+    stored = await _stored(chain, profile)
+    if stored is None:
+        return Judge(JURY, SPAN_LAYERS if profile.lower() == name_hash(FP32_PROFILE) else 0)
+    try:
+        program = _read(stored)
+    except ModelUnsupported:
+        return Judge(UNREADABLE)
+    by = GAME if program.tolerances else SHADOW
+    return Judge(by, program.span_layers, program.tolerances)
 
 
 async def registered_program(chain: Chain, profile: str) -> Program:

@@ -465,6 +465,12 @@ def _listed(items: Sequence[str]) -> str:
     return line if len(line) <= WIDEST_LIST else "\n".join(items)
 
 
+def _item(item: Any) -> str:
+    if isinstance(item, Mapping):
+        return " ".join(f"{name} {one}" for name, one in item.items())
+    return str(item)
+
+
 def _cell(value: Any, money: Money) -> str:
     from rich.markup import escape
 
@@ -473,7 +479,7 @@ def _cell(value: Any, money: Money) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return escape(_listed([str(item) for item in value])) or "–"
+        return escape(_listed([_item(item) for item in value])) or "–"
     if isinstance(value, Mapping):
         return escape(_listed([f"{name} {one}" for name, one in value.items()])) or "–"
     text = str(value)

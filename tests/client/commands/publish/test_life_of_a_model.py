@@ -112,6 +112,9 @@ def test_published_by_one_pulled_by_parts_and_verified(
         assert (again["id"], again["places"]) == (first["id"], [uri])
         (row,) = run(miner.main, capsys, "models", "ls")
         assert (row["model"], row["names"], row["here"]) == (name, [name], "-")
+        shown = run(miner.main, capsys, "models", "show", name)
+        assert (shown["licence"], shown["judged_by"], shown["here"]) == ("apache-2.0", "game", "-")
+        assert shown["span_layers"] == 6 and shown["tolerances"][0]["t"] > 0
 
         pulled = run(miner.main, capsys, "models", "pull", name, "--layers", "2:4")
         there = pulled_path(first["id"], town.home / "cache")
@@ -137,6 +140,7 @@ def test_published_by_one_pulled_by_parts_and_verified(
         assert mended["fetched_bytes"] == fact.size_bytes
         whole = run(miner.main, capsys, "models", "pull", name)
         assert whole["here"] == "all"
+    assert run(miner.main, capsys, "models", "show", name)["licence"] == "apache-2.0", "kept"
     removed = run(miner.main, capsys, "models", "rm-local", name)
     assert removed["freed_bytes"] > 0 and not there.exists()
     assert run(miner.main, capsys, "models", "rm-local", name)["code"] == "E-MODEL-03"

@@ -96,3 +96,10 @@ def test_money_is_aligned_and_everything_else_is_as_it_was():
     ends = [line.index("usd ") for line in lines[1:3]]
     assert "0.0079 usd" in lines[1] and "1,234,567.50 usd" in lines[2]
     assert len(set(ends)) == 1 and "2GiB" in lines[1] and "10usdish" in lines[2]
+
+
+def test_rows_in_a_cell_are_said_by_their_fields():
+    screen = Console(width=60, file=io.StringIO(), no_color=True)
+    limits = [{"layers": 6, "t": 3e-05}, {"layers": 30, "t": 1e-4}]
+    screen.print(_as_table({"tolerances": limits}, money_for_people))
+    assert "layers 6 t 3e-05, layers 30 t 0.0001" in screen.file.getvalue()
