@@ -196,7 +196,9 @@ async def load_models(sources: PageSources, asked: PageRequest) -> models.Models
         sources.models.get(), sources.routes.get(), sources.miners.get()
     )
     requests, uptimes = await recent_requests(sources), await sources.uptimes(UPTIME_DAYS)
-    return models.models(found, routes, miners, requests, uptimes, sources.name_of)
+    known = [str(model["modelId"]) for model in found.value or []]
+    facts = dict(zip(known, await asyncio.gather(*map(sources.facts, known)), strict=True))
+    return models.models(found, routes, miners, requests, uptimes, sources.name_of, facts)
 
 
 @page("/models/{model:path}", "Model", "live/model.html", here="/models")
@@ -209,7 +211,8 @@ async def load_model(sources: PageSources, asked: PageRequest) -> models.ModelPa
     by_name = {sources.name_of(model_id): model_id for model_id in known}
     model_id = by_name.get(typed) or ids.find(ids.Kind.MODEL, typed, known, lambda one: one)
     requests, uptimes = await recent_requests(sources), await sources.uptimes(UPTIME_DAYS)
-    return models.model_page(known[model_id], routes, miners, requests, uptimes, sources.name_of)
+    facts, name_of = await sources.facts(model_id), sources.name_of
+    return models.model_page(known[model_id], routes, miners, requests, uptimes, name_of, facts)
 
 
 @dataclass(frozen=True)

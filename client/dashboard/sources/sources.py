@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from client.context import model_name
-from client.dashboard.sources.cached import Cached
-from client.dashboard.sources.chain_log import ChainLog, LoggedEvent
+from client.dashboard.sources.cached import Cached, Dated
+from client.dashboard.sources.chain_log import MAX_PAGE, ChainLog, LoggedEvent
 from client.dashboard.sources.uptime import LOOK_EVERY_S, Uptime
 from client.wallet import Balances, balances
 from core.chain.chain import CONTRACTS
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from client.disputes.game_record import OnTrial
     from client.gateway.gateway import Gateway
     from client.orders.matcher_api import MatcherApi
+    from core.models.local import ShownModel
 
 log = get_logger(__name__)
 Json = dict[str, Any]
 T = TypeVar("T")
 #: How long a page waits for a tokenizer or a game's last value; later ones come with its next look.
 READ_WITHIN_S = 0.1
+#: A manifest that was fetched, and other places of a model, are seen so much later.
+FACTS_FRESH_S = 20.0
 #: What the contracts were deployed with, by the functions that say it.
 RULES = {
     "TaskRegistry": ("params", "pausedUntil"),
@@ -187,11 +190,34 @@ class PageSources:
     def _of_matcher(self, ask: Callable[[MatcherApi], Awaitable[Any]]) -> Cached[Any]:
         return Cached(lambda: ask(self.matcher()), self.clock)
 
-    def kept(self, name: str, fetch: Callable[[], Awaitable[T]], *, fresh_s: float) -> Cached[T]:
-        """What takes long to add up, under a name of which there are few."""
+    def kept(
+        self, name: str, fetch: Callable[[], Awaitable[T]], *, fresh_s: float, first_s: float = 2.0
+    ) -> Cached[T]:
+        """What takes long to add up, under a name of which there are few.
+
+        A page waits `first_s` for its first value.
+        """
         if name not in self._kept:
-            self._kept[name] = Cached(fetch, self.clock, fresh_s=fresh_s)
+            self._kept[name] = Cached(fetch, self.clock, fresh_s=fresh_s, first_patience_s=first_s)
         return self._kept[name]
+
+    async def facts(self, model_id: str) -> Dated[ShownModel]:
+        """What chain, log and manifest say of a model. A page asks no place that strangers named.
+
+        What takes longer than a page waits comes with its next look.
+        """
+        shown = partial(self._facts, model_id)
+        name = f"facts of {model_id}"
+        return await self.kept(name, shown, fresh_s=FACTS_FRESH_S, first_s=READ_WITHIN_S).get()
+
+    async def _facts(self, model_id: str) -> ShownModel:
+        from core.models.local import shown_model
+        from core.models.names import publications_of
+
+        chain, log = self.require_chain(), self.require_log()
+        events = await log.about(model_id, names=("ModelPublished",), limit=MAX_PAGE)
+        published = publications_of(model_id, reversed(events))
+        return await shown_model(chain, self.settings, model_id, published, are_places_asked=False)
 
     async def uptimes(self, days: int) -> dict[str, float]:
         """Shares of the last days by model id and operator; nothing where none were counted."""

@@ -8,18 +8,26 @@ from dataclasses import dataclass
 from client.dashboard.pictures.pipelines import Row
 from client.dashboard.sources.cached import Dated
 from client.dashboard.views.common import Json, RequestLine, condition, pipeline_rows
-from core.protocol.signing import name_hash
+from client.dashboard.views.network import MachineLine, miner_line
+from client.gateway.copied import copied
+from core.models.local import ShownModel, ShownTolerance
 from core.protocol.units import price_of_nano
 
-_DTYPES = (
-    "float64",
-    "float32",
-    "bfloat16",
-    "float16",
-    "int8-weight-only",
-    "int8-weight-only-bfloat16",
-    "int4-weight-only",
-)
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the chain says of a model, and its manifest where that is on this machine, else None."""
+
+    numerics: str
+    judged_by: str  # game, shadow, jury or unreadable
+    span_layers: int
+    tolerances: tuple[ShownTolerance, ...]
+    registrar: str
+    names: tuple[str, ...]
+    places: tuple[str, ...]
+    licence: str | None
+    size_bytes: int | None
+    files: int | None
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,9 @@ class ModelCard:
     name: str
     layers: int
     context: int
-    precision: str
     weights_root: str
+    facts: ModelFacts | None
+    facts_problem: str  # why they are not known, or not anew
     machines: int
     serving: int
     copies: int
@@ -63,7 +72,7 @@ class ModelPage:
     model: ModelCard
     rows: tuple[Row, ...]
     spec: dict[str, object]
-    operators: tuple[str, ...]
+    machines: tuple[MachineLine, ...]  # the cheapest answers first
     at_ms: int
 
 
@@ -74,9 +83,18 @@ def models(
     requests: Sequence[RequestLine],
     uptimes: Mapping[str, float],
     name_of: Callable[[str], str],
+    facts: Mapping[str, Dated[ShownModel]],
 ) -> Models:
     cards = [
-        model_card(model, routes.value or [], miners.value or [], requests, uptimes, name_of)
+        model_card(
+            model,
+            routes.value or [],
+            miners.value or [],
+            requests,
+            uptimes,
+            name_of,
+            facts[str(model["modelId"])],
+        )
         for model in found.value or []
     ]
     cards.sort(key=lambda card: (not card.is_covered, card.name))
@@ -90,6 +108,7 @@ def model_card(
     requests: Sequence[RequestLine],
     uptimes: Mapping[str, float],
     name_of: Callable[[str], str],
+    facts: Dated[ShownModel],
 ) -> ModelCard:
     model_id, spec = str(model["modelId"]), model.get("spec") or {}
     low, high = model.get("lowestPrice") or {}, model.get("highestPrice") or {}
@@ -106,8 +125,9 @@ def model_card(
         name=name,
         layers=int(model.get("layers") or 0),
         context=int(model.get("context") or 0),
-        precision=precision(str(spec.get("dtype", ""))),
         weights_root=str(spec.get("weightsRoot") or spec.get("weights_root") or ""),
+        facts=model_facts(facts.value) if facts.value else None,
+        facts_problem=facts.problem,
         machines=int(model.get("machines") or 0),
         serving=int(model.get("serving") or 0),
         copies=int(model.get("copies") or 0),
@@ -135,26 +155,32 @@ def model_page(
     requests: Sequence[RequestLine],
     uptimes: Mapping[str, float],
     name_of: Callable[[str], str],
+    facts: Dated[ShownModel],
 ) -> ModelPage:
     known = miners.value or []
-    card = model_card(model, routes.value or [], known, requests, uptimes, name_of)
+    card = model_card(model, routes.value or [], known, requests, uptimes, name_of, facts)
     machines = [m for m in known if m.get("modelId") == card.model_id]
     spec = {
         key: value
         for key, value in (model.get("spec") or {}).items()
         if not str(value).startswith("0x")
     }
+    lines = [
+        miner_line(machine, model, name_of, miners.at_ms)
+        for machine in machines
+        if condition(machine) != "gone"
+    ]
     return ModelPage(
         model=card,
         rows=tuple(pipeline_rows(card.model_id, routes.value or [], machines)),
         spec=spec,
-        operators=tuple(str(m["operator"]) for m in machines if condition(m) != "gone"),
+        machines=tuple(
+            sorted(lines, key=lambda line: (line.price_out is None, line.price_out or 0))
+        ),
         at_ms=routes.at_ms,
     )
 
 
-def precision(dtype_hash: str) -> str:
-    """The name of a number format from its hash, else the hash: the chain keeps only that."""
-    return next(
-        (name for name in _DTYPES if name_hash(name) == dtype_hash), dtype_hash or "unknown"
-    )
+def model_facts(shown: ShownModel) -> ModelFacts:
+    lists = {name: tuple(getattr(shown, name)) for name in ("tolerances", "names", "places")}
+    return copied(ModelFacts, shown, **lists)

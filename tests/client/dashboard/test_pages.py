@@ -6,32 +6,41 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
+from eth_utils.crypto import keccak
 
 from client.dashboard.app import PAGES
 from client.dashboard.guard import COOKIE
 from client.dashboard.sources.chain_log import LoggedEvent
-from client.dashboard.sources.sources import PageSources
+from client.dashboard.sources.sources import FACTS_FRESH_S, PageSources
 from client.records.keeper import Keeper, keepers_of
 from core.dispute.game.game_log import Opened
+from core.dispute.trace.program import Program
+from core.engine.weights.manifest import MANIFEST_FILE
+from core.engine.weights.store import pulled_path
 from core.protocol import ids
-from core.protocol.errors import ChainUnreachable
+from core.protocol.errors import ChainUnreachable, ContractRefused
 from core.protocol.units import parse_token
 from tests.client.dashboard.world import (
     FOREIGN_JOB,
     GAME_CASE,
     JOB,
     JURY_CASE,
+    MANIFEST,
     MINERS,
     MODEL_ID,
+    NAMED,
     OLD_JOB,
     OWNER,
     PAYER,
+    PROGRAM,
     PagesWorld,
     filled_world,
     tx_of,
@@ -211,6 +220,78 @@ def test_a_job_has_its_name_and_says_whether_a_program_here_runs_it(
     (order,) = stranger.get("/api/jobs").json()["jobs"]
     assert (order["name"], order["is_running"]) == ("nightly", False)
     assert stranger.get("/api/overview").json()["submitted"] == []
+
+
+def facts_of(world: PagesWorld, http: httpx2.Client, kind: str) -> dict[str, Any]:
+    """A model's facts once they are of this kind; nothing is waited for longer than a page does."""
+    found: dict[str, Any] = {}
+
+    def is_read() -> bool:
+        world.clock.ahead_s += FACTS_FRESH_S
+        found.update(http.get(f"/api/models/{MODEL_ID}").json()["model"])
+        return bool(found["facts"]) and found["facts"]["judged_by"] == kind
+
+    world.until(is_read, 20)
+    return found
+
+
+def test_a_model_is_shown_with_its_licence_its_judge_and_who_serves_it(
+    world: PagesWorld, stranger: httpx2.Client
+) -> None:
+    model = facts_of(world, stranger, "game")
+    facts = model["facts"]
+    assert (facts["numerics"], facts["span_layers"]) == ("float32", 6)
+    tolerances = Program.from_bytes(PROGRAM).tolerances
+    assert [(one["layers"], one["rows"]) for one in facts["tolerances"]] == [
+        (one.max_depth, one.min_rows) for one in tolerances
+    ]
+    assert (facts["names"], facts["places"]) == ([f"{OWNER}/smollm2"], NAMED["PLACES"])
+    assert (facts["licence"], facts["size_bytes"]) == (None, None)
+    pages = "/models", f"/models/{MODEL_ID}"
+    for path in pages:
+        page = stranger.get(path).text
+        assert "<code>client models show smollm2-135m</code> fetches it" in page
+        assert "its operator program, 6 layers of a stage at a time" in page
+        assert "hf://maker/smollm2@main" in page and f"{OWNER}/smollm2" in page
+    machines = stranger.get(f"/api/models/{MODEL_ID}").json()["machines"]
+    assert {m["operator"] for m in machines} == set(MINERS.values())
+    assert all(m["price_in"] and m["price_out"] for m in machines)
+
+    # Its manifest comes onto this machine.
+    kept = pulled_path(MODEL_ID, world.settings.folders.cache)
+    kept.mkdir(parents=True)
+    (kept / MANIFEST_FILE).write_bytes(MANIFEST.to_json())
+    world.until(lambda: facts_of(world, stranger, "game")["facts"]["licence"] is not None, 20)
+    for path in pages:
+        page = stranger.get(path).text
+        assert "<dd>apache-2.0</dd>" in page and "5.0 MiB in 1 file" in page
+        assert "models show" not in page
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "said"),
+    [
+        (replace(Program.from_bytes(PROGRAM), tolerances=()).to_bytes(), "shadow", "in shadow"),
+        (b"", "jury", "a jury alone"),
+        (b"another version", "unreadable", "update it"),
+    ],
+)
+def test_what_judges_a_model_is_said_of_each_kind(
+    world: PagesWorld, stranger: httpx2.Client, program: bytes, kind: str, said: str
+) -> None:
+    before = dict(world.chain.answers), world.chain.models[MODEL_ID]
+    profile = "0x" + keccak(program).hex()
+    world.chain.answers["ProgramStore.load"] = (
+        "0x" + program.hex() if program else ContractRefused("no program", error="None", args={})
+    )
+    changed = msgspec.structs.replace(before[1], numerics_profile=profile)
+    world.chain.models[MODEL_ID] = changed
+    try:
+        assert facts_of(world, stranger, kind)["facts"]["tolerances"] == []
+        for path in ("/models", f"/models/{MODEL_ID}"):
+            assert said in stranger.get(path).text
+    finally:
+        world.chain.answers, world.chain.models[MODEL_ID] = before
 
 
 def test_texts_are_for_the_owner(

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import msgspec
 import pytest
+from eth_utils.crypto import keccak
 
 from client.context import open_store
 from client.dashboard.sources import sources as dashboard_sources
@@ -24,18 +25,22 @@ from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
 from client.sessions.answering import Answered
 from core.chain.chain import CONTRACTS, ChainCall
+from core.engine.weights.contents import FileFact, TensorFact
+from core.engine.weights.manifest import ModelManifest
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused
+from core.protocol.signing import name_hash
 from core.protocol.units import NANO
 from matcher.planning.planning import PlanBody, PlanDesk
 from tests.client.gateway.world import World
 from tests.clocks import ManualClock
 from tests.town.chain import FakeChain
 from tests.town.chain import tx_of as tx_of_block
-from tests.town.fleet import MODEL_ID, machine_key
+from tests.town.fleet import MODEL_ID, machine_key, make_spec
 from tests.town.matcher import Net, asking
 from tests.town.orders import MATCHER, key, leaves_of, prompts, sign_receipt, signed_order
 from tests.town.orders import answer_of as scripted_answer
+from tests.twins.game import toy
 
 PAYER = "0x" + "01" * 20
 JOB = "0x" + "11" * 32  # the one that the toy says it worked for
@@ -74,6 +79,7 @@ ToleranceGame.Picked id=GAME_CASE child=1 endsAt=1800001200
 MinerRegistry.Slashed owner=OWNER number=0 amount=100usd burned=50usd
 MinerRegistry.Shared owner=OWNER number=0 challenger=PAYER victim=PAYER toChallenger=20usd \
     toVictim=30usd
++ ModelRegistry.ModelPublished publisher=OWNER id=MODEL name=NAME places=PLACES
 """.strip().splitlines()
 BLOCKS = sum(not line.startswith("+") for line in PAST)
 NAMED = {
@@ -90,7 +96,22 @@ NAMED = {
     "MINER-1": MINERS[1],
     "MINER-2": MINERS[2],
     "MINER-3": MINERS[3],
+    "NAME": "smollm2",
+    "PLACES": ["hf://maker/smollm2@main", "https://models.example/" + "deep/" * 40],
 }
+#: The model as its publisher describes it, with a program that judges it six layers at a time.
+PROGRAM = replace(toy.Toy.make(toy.LLAMA).program, span_layers=6).to_bytes()
+MANIFEST = ModelManifest(
+    format="model/1",
+    licence="apache-2.0",
+    numerics="float32",
+    numerics_profile="0x" + keccak(PROGRAM).hex(),
+    program=PROGRAM,
+    sigma=b"",
+    calibration=[],
+    files={"model.safetensors": FileFact(5 * 2**20, "0" * 64)},
+    tensors={"w": TensorFact("model.safetensors", 0, 4 * 2**20, "F32", (2**20,), "0" * 64)},
+)
 
 
 def tx_of(block: int) -> str:
@@ -126,7 +147,7 @@ class WrittenChain(FakeChain):
 
     def __init__(self, now_s: int) -> None:
         super().__init__(ManualClock(now_s), blocks=FIRST_BLOCK)
-        names = [*CONTRACTS[:5], "ToleranceGame", "TaskRegistry"]
+        names = [*CONTRACTS[:5], "ToleranceGame", "TaskRegistry", "ProgramStore"]
         self.addresses = {n: "0x" + f"{0xC0 + at:02x}" * 20 for at, n in enumerate(names)}
         call = ChainCall("Escrow", "deposit", {"amount": 1}, PAYER)
         for line in PAST:
@@ -174,6 +195,15 @@ class WrittenChain(FakeChain):
             | {"endsAt": now_s + 45},
         }
         self.owners[MINERS[2]] = OWNER
+        self.answers |= {
+            "ProgramStore.load": "0x" + PROGRAM.hex(),
+            "ModelRegistry.registrarOf": OWNER,
+        }
+        self.models[MODEL_ID] = make_spec(
+            dtype=name_hash(MANIFEST.numerics),
+            numerics_profile=MANIFEST.numerics_profile,
+            manifest_hash=MANIFEST.hash(),
+        )
 
     def unknown(self, contract: str, function: str) -> Any:
         if contract in self.addresses:
