@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from typing import Any
+from urllib.request import getproxies
 
 import httpcore2
 import httpx2
@@ -32,15 +33,15 @@ class WebClient:
     """Asks web servers, in threads. What a proxy of the environment dials is the proxy's matter."""
 
     def __init__(self, *, are_private_allowed: bool, timeout_s: float) -> None:
-        self._client = httpx2.Client(timeout=timeout_s, trust_env=True)
-        direct, through = self._client._transport, list(self._client._mounts.values())
-        for way in (direct, *through):
+        hooks = [_refuse_private] if getproxies() and not are_private_allowed else []
+        self._client = httpx2.Client(
+            timeout=timeout_s, trust_env=True, event_hooks={"request": hooks}
+        )
+        direct: Any = self._client._transport
+        for way in (direct, *self._client._mounts.values()):
             if way is not None:  # what is not for a proxy goes the direct way
                 is_free = are_private_allowed or way is not direct
-                pool: Any = way
-                pool._pool._network_backend = _Dialler(are_private_allowed=is_free)
-        if any(through) and not are_private_allowed:
-            self._client.event_hooks = {"request": [_refuse_private]}
+                way._pool._network_backend = _Dialler(are_private_allowed=is_free)
 
     @contextmanager
     def asked(self, url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:

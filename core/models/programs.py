@@ -16,7 +16,7 @@ GAME, SHADOW, JURY, UNREADABLE = "game", "shadow", "jury", "unreadable"
 
 
 @dataclass(frozen=True)
-class Judge:
+class ModelJudge:
     """What judges a model's numbers.
 
     The tolerance game by an operator program; a program in shadow, which has no tolerance and
@@ -28,17 +28,17 @@ class Judge:
     tolerances: tuple[Tolerance, ...] = ()
 
 
-async def judge_of(chain: Chain, profile: str) -> Judge:
+async def judge_of(chain: Chain, profile: str) -> ModelJudge:
     """What judges a model of this profile. Raises ChainUnreachable."""
     stored = await _stored(chain, profile)
     if stored is None:
-        return Judge(JURY, SPAN_LAYERS if profile.lower() == name_hash(FP32_PROFILE) else 0)
+        return ModelJudge(JURY, SPAN_LAYERS if profile.lower() == name_hash(FP32_PROFILE) else 0)
     try:
         program = _read(stored)
     except ModelUnsupported:
-        return Judge(UNREADABLE)
+        return ModelJudge(UNREADABLE)
     by = GAME if program.tolerances else SHADOW
-    return Judge(by, program.span_layers, program.tolerances)
+    return ModelJudge(by, program.span_layers, program.tolerances)
 
 
 async def registered_program(chain: Chain, profile: str) -> Program:

@@ -12,7 +12,7 @@ from tests.house import construction
 FOREIGN = frozenset(
     """
     __annotations__ __doc__ __name__ __signature__ __wrapped__
-    _UNIX_SOCKET_PREFIX _make_process_args _validate_dictionary
+    _UNIX_SOCKET_PREFIX _make_process_args _network_backend _validate_dictionary
     argtypes restype argv stderr stdout isolation_level prec
     allow_bf16_reduced_precision_reduction
     filters globals lifespan_context openapi openapi_schema force_exit should_exit

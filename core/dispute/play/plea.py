@@ -36,9 +36,16 @@ class Conditioning:
     The layout ends in a deviation. Each answer is one pass through the shard.
     """
 
-    def __init__(self, layout: TraceLayout, model: TraceModel, rows: Boundaries) -> None:
+    def __init__(
+        self,
+        layout: TraceLayout,
+        model: TraceModel,
+        rows: Boundaries,
+        arithmetic: Plain | None = None,
+    ) -> None:
+        """`arithmetic` is numpy's unless another one is given."""
         self._at, self._model, self._rows = replace(layout, plea=None), model, rows
-        self._arithmetic = Plain(layout.program.part_terms)
+        self._arithmetic = arithmetic or Plain(layout.program.part_terms)
         self._sigma = model.sigma(layout)
         self.exact = self._leaving(self._at, range(self._at.once))  # [w, D], of the window
         self.size = self._squares(self.exact)  # [w], of which S² is the sum

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from core.dispute.play.build import Boundaries
 from core.dispute.play.model import TraceModel
+from core.dispute.play.operators import Floats, Plain
 from core.dispute.play.plea import SAMPLED, Conditioning, most_noise
 from core.dispute.registration.gradients import Differentiable
 from core.dispute.registration.kernels import Kernel, honest_ways
@@ -80,13 +81,30 @@ class Site:
     def conditioning(self, x: Tensor) -> Conditioning:
         """What ids [N] or rows [N, D] make exactly, and shaken."""
         given = x.float().numpy() if self.span.start else x.numpy().astype(np.uint32)
-        return Conditioning(self._layout(len(x)), self.model, Boundaries(given))
+        sums = _TorchSums(self.program.part_terms)
+        return Conditioning(self._layout(len(x)), self.model, Boundaries(given), sums)
 
     def load(self) -> ModelShard:
         return load_shard(self.folder, self.span, numerics=self.numerics, device=self.device)
 
     def _layout(self, rows: int) -> TraceLayout:
         return TraceLayout(self.program, self.span.start, self.span.end, rows, 0)
+
+
+class _TorchSums(Plain):
+    """Multiplies by weights on as many threads as torch has.
+
+    Numpy's own threads wait for each other at every product, which takes a hundred times as long on
+    a machine that does something else beside this.
+    """
+
+    def linear(self, x: Floats, weight: Any, bias: Any | None) -> Floats:
+        rows, matrix = torch.from_numpy(x), torch.from_numpy(weight)
+        sums = torch.zeros(len(x), len(weight), dtype=torch.float64)
+        for at in range(0, x.shape[1], self._terms):
+            sums += rows[:, at : at + self._terms] @ matrix[:, at : at + self._terms].double().T
+        found: Floats = sums.numpy()
+        return found if bias is None else found + bias.astype(np.float64)
 
 
 @dataclass(frozen=True)

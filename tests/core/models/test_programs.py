@@ -9,7 +9,7 @@ import pytest
 from eth_utils.crypto import keccak
 
 from core.dispute.trace.families import SPAN_LAYERS
-from core.models.programs import Judge, judge_of, registered_program, span_layers_of
+from core.models.programs import ModelJudge, judge_of, registered_program, span_layers_of
 from core.protocol.errors import ContractRefused, ModelUnsupported
 from core.protocol.signing import name_hash
 from tests.twins.game import toy
@@ -68,8 +68,10 @@ async def test_a_node_that_shows_another_program_shows_none() -> None:
 async def test_what_judges_a_model_follows_from_its_profile() -> None:
     shadow = replace(PROGRAM, tolerances=()).to_bytes()
     chain: Any = Stored(PROGRAM.to_bytes(), shadow, OLD)
-    assert await judge_of(chain, of(PROGRAM.to_bytes())) == Judge("game", 3, PROGRAM.tolerances)
-    assert await judge_of(chain, of(shadow)) == Judge("shadow", 3)
-    assert await judge_of(chain, name_hash("fp32")) == Judge("jury", SPAN_LAYERS)
-    assert await judge_of(chain, name_hash("another")) == Judge("jury")
-    assert await judge_of(chain, of(OLD)) == Judge("unreadable")
+    assert await judge_of(chain, of(PROGRAM.to_bytes())) == ModelJudge(
+        "game", 3, PROGRAM.tolerances
+    )
+    assert await judge_of(chain, of(shadow)) == ModelJudge("shadow", 3)
+    assert await judge_of(chain, name_hash("fp32")) == ModelJudge("jury", SPAN_LAYERS)
+    assert await judge_of(chain, name_hash("another")) == ModelJudge("jury")
+    assert await judge_of(chain, of(OLD)) == ModelJudge("unreadable")

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from core.dispute.play.build import Boundaries
+from core.dispute.play.plea import Conditioning
 from core.dispute.registration.search import Searched, SearchEffort, Site, search, tolerance_of
+from core.dispute.trace.layout import TraceLayout
 from core.protocol.types import LayerRange
 from tests.core.dispute.play.models import FAMILIES, Tiny
 
@@ -28,6 +31,10 @@ def test_what_is_differentiated_is_the_program(family: str, tmp_path: Path) -> N
     exact = here.conditioning(ids).exact
     made = here.gradients(here.gradients.embed(ids))
     np.testing.assert_allclose(made.numpy(), exact, rtol=1e-9, atol=1e-9)
+    layout = TraceLayout(here.program, 0, 3, 12, 0)
+    rows = Boundaries(ids.numpy().astype(np.uint32))
+    by_numpy = Conditioning(layout, here.model, rows).exact
+    np.testing.assert_allclose(by_numpy, exact, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("span", [(0, 2), (1, 2)])
