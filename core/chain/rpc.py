@@ -233,8 +233,9 @@ class RpcChain(Chain):
         found = _plain(await self._guard(asked, f"{contract}.{function}"))
         if isinstance(found, dict):
             # web3 calls a field by its number where its name is a word of Python's, such as class.
-            names = [field["name"] for field in call.abi["outputs"][0]["components"]]
-            return dict(zip(names, found.values(), strict=True))
+            returned = call.abi["outputs"]
+            fields = returned if len(returned) > 1 else returned[0]["components"]
+            return dict(zip((field["name"] for field in fields), found.values(), strict=True))
         return found
 
     async def balance_wei(self, address: str) -> int:

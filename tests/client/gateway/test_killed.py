@@ -74,22 +74,23 @@ async def test_killed_in_a_batch(village: Village, model_dir: Path, point: Point
 async def test_killed_while_a_batch_is_cancelled(
     village: Village, model_dir: Path, point: Point
 ) -> None:
-    secret, name = await killed_while_cancelling(village, point)
-    second = await Mortal(village).begin()
-    try:
-        batch = await ended(second, secret, name)
-        assert batch["status"] == "cancelled", batch
-        done = await check_answers(second, secret, batch, model_dir)
-        assert batch["request_counts"] == {
-            "total": LINES,
-            "completed": done,
-            "failed": LINES - done,
-        }
-        await second.until(lambda: is_quiet(village, second))
-        charged, taken = await accounts(village, second)
-        assert charged == taken > OPENING_FEE, "what came of it is paid"
-    finally:
-        await second.end()
+    with village.held(TOKENS // 2):
+        secret, name = await killed_while_cancelling(village, point)
+        second = await Mortal(village).begin()
+        try:
+            batch = await ended(second, secret, name)
+            assert batch["status"] == "cancelled", batch
+            done = await check_answers(second, secret, batch, model_dir)
+            assert batch["request_counts"] == {
+                "total": LINES,
+                "completed": done,
+                "failed": LINES - done,
+            }
+            await second.until(lambda: is_quiet(village, second))
+            charged, taken = await accounts(village, second)
+            assert charged == taken > OPENING_FEE, "what came of it is paid"
+        finally:
+            await second.end()
 
 
 async def test_lines_wait_for_a_machine_that_is_away(village: Village, model_dir: Path) -> None:

@@ -198,6 +198,9 @@ async def test_a_model_s_id_and_shards_are_the_chain_s(
     model_id = signing.model_id(spec)
     assert await chain.read("ModelRegistry", "exists", model_id)
     assert await chain.read("ModelRegistry", "specOf", model_id) == msgspec.to_builtins(spec)
+    shape = await chain.read("ModelRegistry", "shapeOf", model_id)
+    assert shape.keys() == {"layers", "embedUnits", "headUnits"}
+    assert shape["layers"] == spec.layers
     for start in range(spec.layers):
         for end in range(start + 1, spec.layers + 1):
             on_chain = await chain.read("ModelRegistry", "shardRoot", model_id, start, end)
