@@ -255,6 +255,9 @@ class MinerSettings(_Section):
     """Static peers beside discovery."""
     max_batch: Annotated[int, Field(ge=1)] = 16
     """How many requests run at once."""
+    max_context: Annotated[int | None, Field(ge=1)] = None
+    """Tokens of the longest request that it takes, answer included; unset: as many as the model and
+    its memory allow."""
     metrics_port: Port | None = None
     """Port of `/status` and `/metrics` on this machine; unset: any that is free."""
     metrics_host: str = ""

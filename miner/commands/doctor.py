@@ -179,8 +179,9 @@ async def _model(settings: Settings) -> AsyncIterator[Check]:
     yield _ok(
         "model files", f"{name} in {folder}: {shape.layers} layers, {shape.parameters:,} parameters"
     )
-    check, numerics = await _registered(settings, folder)
-    yield check
+    checks, numerics = await _registered(settings, folder)
+    for check in checks:
+        yield check
     shape = await asyncio.to_thread(describe_model, folder, numerics)
     limit, whole = memory_limit_bytes(settings), shape.shard_bytes(0, shape.layers)
     fits = most_layers(shape, limit)
@@ -198,9 +199,9 @@ async def _model(settings: Settings) -> AsyncIterator[Check]:
         )
 
 
-async def _registered(settings: Settings, folder: Path) -> tuple[Check, str]:
-    """Whether the files are those that the registry names, and the numerics that it names, float32
-    where it names none that are known here.
+async def _registered(settings: Settings, folder: Path) -> tuple[list[Check], str]:
+    """Whether the files are those that the registry names and its longest requests can be defended,
+    and the numerics that it names, float32 where it names none that are known here.
     """
     import msgspec
 
@@ -209,25 +210,33 @@ async def _registered(settings: Settings, folder: Path) -> tuple[Check, str]:
     from core.models.names import numerics_of
     from core.protocol.types import ModelSpec
     from miner.commands.registration import open_chain
+    from miner.defence.longest import undefended
 
     model_id = model_id_of(settings)
     if not (model_id.startswith("0x") and len(model_id) == 66):
         known = ", ".join(sorted(settings.network.models)) or "none"
         network, name = settings.network.name, settings.miner.model
         found = f"network {network} has no model '{name}'; it has {known}"
-        return _broken("model", found, "miner config set miner.model NAME"), "float32"
+        return [_broken("model", found, "miner config set miner.model NAME")], "float32"
     try:
         async with open_chain(settings) as chain:
             spec = msgspec.convert(await chain.read("ModelRegistry", "specOf", model_id), ModelSpec)
+            longest = await undefended(chain, settings, spec)
         weights = await asyncio.to_thread(weight_roots, folder)
     except HeadraceError as error:
         found = f"cannot be compared with the registry: {error.what}"
-        return _warning("model", found, error.next_step), "float32"
+        return [_warning("model", found, error.next_step)], "float32"
     numerics = numerics_of(spec) if numerics_of(spec) in FORMATS else "float32"
     if weights.weights_root.lower() != spec.weights_root.lower():
         found = "the files differ from the registered weights"
-        return _broken("model", found, "fetch or unpack the model again"), numerics
-    return _ok("model", f"the files are the registered ones, {model_id[:10]}"), numerics
+        return [_broken("model", found, "fetch or unpack the model again")], numerics
+    checks = [_ok("model", f"the files are the registered ones, {model_id[:10]}")]
+    if longest is not None:
+        found = f"{longest:,} tokens can be defended within a turn and on this disk; more are taken"
+        checks.append(
+            _warning("long requests", found, f"miner config set miner.max_context {longest}")
+        )
+    return checks, numerics
 
 
 def _compiler() -> Check:

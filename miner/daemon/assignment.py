@@ -154,6 +154,7 @@ async def load(
     offload_folder: Path | None = None,
     prefix_share: float = PREFIX_SHARE,
     numerics: str = "float32",
+    max_context: int | None = None,
     devices: Sequence[tuple[str, int]] = (("cpu", 0),),
     hook: ShardHook | None = None,
 ) -> LoadedShard:
@@ -163,11 +164,12 @@ async def load(
     than `max_requests` of the longest requests can fill. Beside them up to `offload_bytes` lie in
     files in `offload_folder`, or in ordinary memory, which counts. `prefix_share` of the former may
     keep prompts for their owners' next ones. `devices` are names, and how many of the bytes are on
-    each. `hook` gets the shard before it serves; the product
-    passes none, tests and demonstrations do. Raises ModelError, UsageError for layers that the
-    model lacks or that do not fit into `memory_bytes`, and what `ModelHere.fetch` does.
+    each. Requests have the model's context or `max_context` tokens at most. `hook` gets the shard
+    before it serves; the product passes none, tests and demonstrations do. Raises ModelError,
+    UsageError for layers that the model lacks or that do not fit into `memory_bytes`, and what
+    `ModelHere.fetch` does.
     """
-    context = model.spec.context
+    context = min(model.spec.context, max_context or model.spec.context)
 
     def in_thread() -> ModelShard:
         from core.engine.weights.load_shard import load_shard

@@ -56,6 +56,7 @@ from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
 from miner.daemon.status import serve_status
 from miner.daemon.swarm_places import SwarmPlaces
 from miner.defence.defence import OFFER_S, Defence, TraceHook
+from miner.defence.longest import undefended
 from miner.records.home import Home, RunningDaemon
 from miner.records.machine import compute_device, memory_limit_bytes
 from miner.records.metrics import MinerMetrics
@@ -153,6 +154,7 @@ async def _start(
     identity = StreamIdentity.on(settings.network, signer, node.domain)
     places = SwarmPlaces(swarm, staked, identity)
     model = await _open_model(settings, chain, model_id, spec, places)
+    await _warn_of_long_requests(settings, chain, spec)
     store = MinerStore(home.database)
     stack.callback(store.close)
     daemon = MinerDaemon(
@@ -197,6 +199,18 @@ async def _warn_of_another_machine(settings: Settings, chain: MinerChain, owner:
         then="work is done all the same",
         next="miner update",
     )
+
+
+async def _warn_of_long_requests(settings: Settings, chain: MinerChain, spec: t.ModelSpec) -> None:
+    """Log where requests may be longer than those whose work this machine can defend in time."""
+    longest = await undefended(chain.chain, settings, spec)
+    if longest is not None:
+        log.warning(
+            "longer requests are taken than can be defended within a turn of a dispute",
+            defended_tokens=longest,
+            then="an accuser that takes its time may win the stake",
+            next=f"miner config set miner.max_context {longest}",
+        )
 
 
 def is_alike(machine: ListedMachine, kind: str, memory_mib: int) -> bool:
@@ -524,6 +538,7 @@ class MinerDaemon:
                         offload_bytes=self._settings.engine.offload_bytes,
                         offload_folder=self._settings.engine.offload_folder,
                         prefix_share=self._settings.engine.prefix_share,
+                        max_context=self._settings.miner.max_context,
                         devices=self._shares,
                         numerics=numerics_of(self._model.spec),
                         hook=self._hook,

@@ -89,6 +89,11 @@ async def test_a_shard_is_measured_and_the_hook_sees_it_first(model_dir: Path) -
     assert (serving.context, serving.vocab, serving.hidden) == (512, 272, 64)
     assert 0 < serving.kv_tokens * model.kv_bytes_per_token_layer * 2 < 2**24
     assert serving.kv_tokens == compute.kv_capacity_tokens == compute.kv_free_tokens
+    for most, context in ((100, 100), (5000, 512)):
+        shorter = await load(
+            compute, model, t.LayerRange(1, 3), memory_bytes=2**24, max_context=most
+        )
+        assert shorter.context == context
     plain = await load(compute, model, t.LayerRange(1, 3), memory_bytes=2**24, prefix_share=0)
     beside = 1 + 0.25 * 64 * 4 / (2 * model.kv_bytes_per_token_layer)
     assert plain.kv_tokens == pytest.approx(serving.kv_tokens * beside, rel=0.01), "room for rows"
