@@ -26,6 +26,8 @@ from scheduler.parallax.pricing import cheapest_pattern
 
 PRICE_TOLERANCE = 1e-7
 ROUND_TOLERANCE = 1e-6
+#: Of a pipeline: less of a further one is not looked for, and may be missing from what is found.
+LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +169,8 @@ def enumerate_patterns(pool: Pool, limit: int) -> list[Pattern] | None:
 class StageCurve:
     """The relaxation's stages by k, as far as it was asked for: lines below it, and its corners.
 
-    The first line is that of a price at which any further pipeline pays: its corner is the most
-    pipelines.
+    The first line is that of a price at which a thousandth of a further pipeline pays, whatever
+    stages it costs: its corner is the most pipelines, within that.
     """
 
     def __init__(self, pool: Pool, columns: Columns, limits: PatternLimits) -> None:
@@ -177,14 +179,14 @@ class StageCurve:
         self.lines: list[tuple[float, float]] = []
         self._basis: Ints | None = None
         if columns.patterns or not columns.complete:
-            self._ask(float(sum(pool.counts) + 1))
+            self._ask((sum(pool.counts) + 1) / LEAST_SHARE)
         ks = range(1, self.k_top + 1)
         self._simple = np.array([fewest_stages_at_least(pool, k) for k in ks], dtype=np.float64)
 
     @property
     def k_top(self) -> int:
         """No plan has more pipelines."""
-        return min(self.pool.k_max, int(self.corners[-1][0] + ROUND_TOLERANCE))
+        return min(self.pool.k_max, int(self.corners[-1][0] + LEAST_SHARE))
 
     def stages_at_least(self) -> Floats:
         """For k = 1 … k_top: no plan of k pipelines has fewer stages."""
@@ -196,7 +198,7 @@ class StageCurve:
 
     def refine(self, k: int) -> bool:
         """Ask for one more line near k; False where nothing more is to be known there."""
-        at = next(i for i, (end, _) in enumerate(self.corners) if end >= k - ROUND_TOLERANCE)
+        at = next(i for i, (end, _) in enumerate(self.corners) if end >= k - LEAST_SHARE)
         (k_from, low), (k_to, high) = self.corners[at - 1], self.corners[at]
         price = (high - low) / (k_to - k_from)
         known = any(abs(slope - price) <= ROUND_TOLERANCE for slope, _ in self.lines)

@@ -54,6 +54,7 @@ ModelUnknown E-MODEL-01
 ModelUnsupported E-MODEL-02
 ModelMissing E-MODEL-03
 ModelGated E-MODEL-05
+ModelInUse E-MODEL-06
 DiskFull E-DISK-01
 NameTaken E-MODEL-04
 Unreachable E-NET-00

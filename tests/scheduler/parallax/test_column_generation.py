@@ -39,6 +39,14 @@ def columns_of(pool: Pool, limit: int) -> Columns:
     return Columns(every or [], len(pool.kinds), complete=every is not None)
 
 
+@pytest.mark.parametrize("limit", [500, 0])
+def test_a_further_part_of_a_pipeline_counts_however_many_stages_it_costs(limit: int) -> None:
+    """A quarter more costs two stages, eight for a whole one: more than there are machines."""
+    pool = pool_of(fleet_of(3, 3, 3, 3, 2, 2).machines, toy_model(12, 0))
+    curve = StageCurve(pool, columns_of(pool, limit), PatternLimits())
+    assert curve.corners[-1] == (pytest.approx(1.25), pytest.approx(6))
+
+
 @settings(max_examples=80, deadline=None)
 @given(pools(), st.sampled_from([500, 0]))
 def test_the_curve_is_the_relaxation_at_every_k(pool: Pool, limit: int) -> None:
