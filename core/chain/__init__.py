@@ -1,10 +1,14 @@
 """The chain as one object.
 
-`chain`     what roles ask of it: reads, events, transactions, and the values that these are
-`provider`  how a node is asked, which may send what it likes
-`rpc`       a node that answers: sends in nonce order, decodes; with `provider` all that has web3
-`earned`    what of an owner's pay was not collected yet
-`machines`  which machines the registry lists for an owner
-`staked`    which operators have stake, by the registry's events alone
-`follower`  events since the last look, across reorganisations and restarted nodes
+`chain`      what roles ask of it: reads, events, transactions, and the values that these are
+`agreement`  what several nodes say, one of which may lie, lag or be silent
+`endpoints`  several nodes, asked as if they were one
+`provider`   how a node is asked, which may send what it likes
+`fees`       what is bid for gas, and when more is bid
+`outbox`     what was signed and may have been sent, before a program ended
+`rpc`        a node that answers: sends in nonce order, decodes; with the former all that has web3
+`earned`     what of an owner's pay was not collected yet
+`machines`   which machines the registry lists for an owner
+`staked`     which operators have stake, by the registry's events alone
+`follower`   events since the last look, across reorganisations and restarted nodes
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from eth_abi.exceptions import DecodingError
 from eth_utils.abi import event_abi_to_log_topic, function_abi_to_4byte_selector
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
+from hexbytes import HexBytes
 
 from core.chain.chain import (
     Chain,
@@ -27,6 +28,8 @@ from core.chain.chain import (
     Sent,
     TransactionFate,
 )
+from core.chain.fees import MOST_GAS, MOST_RAISE, Bid, first_bid, gas_limit, higher_bid
+from core.chain.outbox import TransactionOutbox
 from core.protocol.errors import (
     ChainUnreachable,
     ConfigError,
@@ -41,10 +44,11 @@ from core.protocol.units import format_eth
 if TYPE_CHECKING:
     from web3.contract import AsyncContract
 
-#: Others' transactions may land before ours and make it write more slots; unused gas is free.
-_GAS_MARGIN_PERCENT = 60
-_CONFIRM_TIMEOUT_S = 60.0
-_POLL_S = 0.1
+#: Nodes refuse ranges of more blocks than 1,000 to 10,000, or answers of some size.
+_LOG_BLOCKS = 5_000
+#: How long a transaction is waited for; how often it is looked whether it bids enough.
+_CONFIRM_TIMEOUT_S, _OUTBID_EVERY_S = 180.0, 5.0
+_POLL_S, _LONGEST_POLL_S = 0.1, 1.0
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
@@ -160,23 +164,30 @@ class RpcChain(Chain):
         addresses: Mapping[str, str],
         *,
         journal: Callable[[dict[str, Any]], None] | None = None,
+        outbox: TransactionOutbox | None = None,
     ) -> None:
         """No traffic yet. `addresses` maps contract names to where they are.
 
-        `journal` is told of every transaction when it is sent and when its fate is known.
+        `rpc_url` may be several with commas between them: what most of these nodes say counts.
+        `journal` is told of every transaction when it is sent and when its fate is known; `outbox`
+        keeps each until then.
         """
         from web3 import AsyncWeb3
 
-        from core.chain.provider import BoundedProvider
+        from core.chain.provider import provider_of
 
         self.rpc_url, self.chain_id = rpc_url, chain_id
         self.addresses = {name: to_checksum_address(a) for name, a in addresses.items()}
-        self._web3: AsyncWeb3[Any] = AsyncWeb3(BoundedProvider(rpc_url))
+        self._web3: AsyncWeb3[Any] = AsyncWeb3(provider_of(rpc_url))
         self._eth: Any = self._web3.eth
-        self.journal = journal
+        self.journal, self._outbox = journal, outbox
         self._contracts: dict[str, AsyncContract] = {}
         #: By account, whose transactions are signed and sent one after the other.
         self._sending: dict[str, asyncio.Lock] = {}
+        #: By account, the newest versions of transactions that were not waited for any longer.
+        self._given_up: dict[str, list[PreparedTransaction]] = {}
+        #: Blocks whose events are asked for at once: fewer where the node refuses more.
+        self._log_blocks = _LOG_BLOCKS
         self._topics: dict[tuple[str, bytes], tuple[str, Any]] = {}
         self._selectors: dict[tuple[str, bytes], tuple[str, str]] = {}
         for name, address in self.addresses.items():
@@ -224,6 +235,8 @@ class RpcChain(Chain):
 
     async def close(self) -> None:
         await self._web3.provider.disconnect()
+        if self._outbox is not None:
+            self._outbox.close()
 
     # --- reading ---
 
@@ -260,10 +273,24 @@ class RpcChain(Chain):
     async def events(
         self, first_block: int, last_block: int, *, contract: str | None = None
     ) -> list[ChainEvent]:
+        from web3.exceptions import Web3Exception
+
         addresses = [self.addresses[contract]] if contract else list(self.addresses.values())
-        wanted = {"fromBlock": first_block, "toBlock": last_block, "address": addresses}
-        logs = await self._guard(self._eth.get_logs(wanted))
-        found = [event for event in map(self._decode_log, logs) if event is not None]
+        found: list[ChainEvent] = []
+        while first_block <= last_block:
+            end = min(last_block, first_block + self._log_blocks - 1)
+            wanted = {"fromBlock": first_block, "toBlock": end, "address": addresses}
+            try:
+                asked = self._eth.get_logs(wanted)
+                logs = await self._guard(asked, allow=(Web3Exception, ValueError))
+            except (Web3Exception, ValueError) as error:  # too many blocks, or events, for it
+                if end == first_block:
+                    why = str(error)[:300]
+                    raise ChainUnreachable("a block's events cannot be read", why) from None
+                self._log_blocks = (end - first_block + 1) // 2
+                continue
+            found += [event for event in map(self._decode_log, logs) if event is not None]
+            first_block = end + 1
         return sorted(found, key=lambda e: (e.block_number, e.log_index))
 
     async def call_of(self, tx_hash: str) -> ChainCall | None:
@@ -351,26 +378,7 @@ class RpcChain(Chain):
 
     async def mined_as(self, prepared: PreparedTransaction) -> Sent:
         """Wait until it is mined. Raises ContractRefused if it reverted, ChainUnreachable."""
-        label, tx_hash = prepared.label, prepared.tx_hash
-        deadline = asyncio.get_running_loop().time() + _CONFIRM_TIMEOUT_S
-        while asyncio.get_running_loop().time() < deadline:
-            receipt = await self._known(self._eth.get_transaction_receipt(tx_hash))
-            if receipt is None:
-                await asyncio.sleep(_POLL_S)
-                continue
-            if receipt["status"] != 1:
-                raise ContractRefused(
-                    f"{label} failed in block {receipt['blockNumber']}",
-                    error="reverted",
-                    state="the gas was paid, nothing else changed",
-                    next_step="the state moved between simulation and block: look again and retry",
-                )
-            return Sent(tx_hash, int(receipt["blockNumber"]), int(receipt["gasUsed"]))
-        raise ChainUnreachable(
-            f"{label} was sent but not mined in {_CONFIRM_TIMEOUT_S:g} s",
-            state=f"transaction {tx_hash} may still be mined",
-            next_step="look it up before you repeat it",
-        )
+        return await self._until_mined([prepared], None)
 
     async def outcome_of(self, prepared: PreparedTransaction, depth_blocks: int) -> TransactionFate:
         """What became of it; final is what lies at least `depth_blocks` below the newest block.
@@ -438,18 +446,139 @@ class RpcChain(Chain):
     ) -> Sent:
         fields = await self._priced(signer, to, data, gas, label, value_wei)
         async with self._sending.setdefault(signer.address, asyncio.Lock()):
-            prepared = await self._signed(signer, fields, label)
-            await self._push(prepared)
-        entry = {"what": label, "from": signer.address, "to": to, "nonce": prepared.nonce}
-        entry["hash"] = prepared.tx_hash
+            await self._finish_left(signer)
+            await self._raise_given_up(signer)
+            versions = [await self._signed(signer, fields, label)]
+            await self._hand_over(versions[0])
+        entry = {"what": label, "from": signer.address, "to": to, "nonce": versions[0].nonce}
+        entry["hash"] = versions[0].tx_hash
         self._record(entry, "sent")
         try:
-            mined = await self.mined_as(prepared)
+            mined = await self._until_mined(versions, signer)
         except HeadraceError as error:
             self._record(entry, error.what)
+            if isinstance(error, ChainUnreachable):
+                self._given_up.setdefault(signer.address, []).append(versions[-1])
             raise
         self._record(entry, f"mined in block {mined.block_number}, gas {mined.gas_used}")
         return mined
+
+    async def _finish_left(self, signer: DigestSigner) -> None:
+        """See to what a program of this account left when it ended.
+
+        Raises ChainUnreachable where some of it was mined: what is sent next may be the same once
+        more, so its sender is to look first.
+        """
+        left: dict[int, list[PreparedTransaction]] = {}
+        for prepared in self._outbox.left(signer.address) if self._outbox is not None else ():
+            left.setdefault(prepared.nonce, []).append(prepared)
+        finished = []
+        for versions in left.values():
+            known = [await self._known(self._eth.get_transaction(v.tx_hash)) for v in versions]
+            if any(known):
+                try:
+                    sent = await self._until_mined(versions, signer)
+                    finished.append(f"{versions[0].label} was mined in block {sent.block_number}")
+                except ContractRefused as error:
+                    finished.append(error.what)
+            # Else no node has it, and the next transaction takes its nonce: one of the two at most.
+            self._forget(versions[0])
+        if finished:
+            raise ChainUnreachable(
+                "this was not sent: an earlier program of this account ended before it was done",
+                "; ".join(finished),
+                state="nothing else was sent",
+                next_step="look at what that changed, then repeat this if it is still wanted",
+            )
+
+    async def _raise_given_up(self, signer: DigestSigner) -> None:
+        """Bid more for what was not waited for any longer: what is sent next waits behind it."""
+        waiting = self._given_up.pop(signer.address, [])
+        if not waiting:
+            return
+        count = self._eth.get_transaction_count(to_checksum_address(signer.address), "latest")
+        spent = int(await self._guard(count))
+        for version in waiting:
+            if version.nonce < spent:
+                self._forget(version)
+                continue
+            versions = [version]
+            await self._outbid(versions, signer)
+            self._given_up.setdefault(signer.address, []).append(versions[-1])
+
+    async def _until_mined(
+        self, versions: list[PreparedTransaction], signer: DigestSigner | None
+    ) -> Sent:
+        """Wait until one of the versions of a transaction is mined.
+
+        With its `signer` more is bid where blocks have become dearer. Raises ContractRefused if it
+        reverted, or where another transaction has its nonce; ChainUnreachable.
+        """
+        first, clock = versions[0], asyncio.get_running_loop().time
+        began_s = looked_s = clock()
+        while (now_s := clock()) < began_s + _CONFIRM_TIMEOUT_S:
+            for version in versions:
+                receipt = await self._known(self._eth.get_transaction_receipt(version.tx_hash))
+                if receipt is not None:
+                    self._forget(first)
+                    return _sent(version, receipt)
+            if now_s - looked_s >= _OUTBID_EVERY_S:
+                looked_s = now_s
+                await self._refuse_replaced(versions)
+                if signer is not None:
+                    await self._outbid(versions, signer)
+            await asyncio.sleep(min(_LONGEST_POLL_S, _POLL_S + (now_s - began_s) / 20))
+        raise ChainUnreachable(
+            f"{first.label} was sent but not mined in {_CONFIRM_TIMEOUT_S:g} s",
+            f"gas may cost more than {MOST_RAISE} times what it did" if len(versions) > 1 else "",
+            state=f"transaction {versions[-1].tx_hash} may still be mined",
+            next_step="look it up before you repeat it",
+        )
+
+    async def _refuse_replaced(self, versions: Sequence[PreparedTransaction]) -> None:
+        first = versions[0]
+        sender = to_checksum_address(first.sender)
+        spent = int(await self._guard(self._eth.get_transaction_count(sender, "latest")))
+        if spent <= first.nonce:
+            return
+        for version in versions:  # mined since the last look
+            if await self._known(self._eth.get_transaction_receipt(version.tx_hash)) is not None:
+                return
+        self._forget(first)
+        raise ContractRefused(
+            f"{first.label} will not be mined",
+            error="replaced",
+            state=f"another transaction of {first.sender} had its nonce {first.nonce}",
+            next_step="look at what that one changed, then repeat this if it is still wanted",
+        )
+
+    async def _outbid(self, versions: list[PreparedTransaction], signer: DigestSigner) -> None:
+        """Put another version in the place of the last one if blocks ask for more than it bids.
+
+        Else hand the last one over again if the node has dropped it.
+        """
+        block = await self._guard(self._eth.get_block("latest"))
+        fields, label = _fields_of(versions[-1]), versions[0].label
+        first = _bid_in(_fields_of(versions[0]))
+        higher = higher_bid(_bid_in(fields), first, int(block["baseFeePerGas"]))
+        version = versions[-1]
+        if higher is not None:
+            need = fields["gas"] * higher.fee + fields["value"]
+            if await self.balance_wei(signer.address) >= need:
+                version = _prepared(signer, {**fields, **higher.fields}, label)
+        is_new = version is not versions[-1]
+        if not is_new and await self._known(self._eth.get_transaction(version.tx_hash)) is not None:
+            return
+        entry = {"what": label, "from": signer.address, "nonce": version.nonce}
+        entry["hash"] = version.tx_hash
+        try:
+            await self._hand_over(version)
+        except HeadraceError as error:  # the one before it waits on
+            self._record(entry, f"not taken: {error}")
+            return
+        if is_new:
+            versions.append(version)
+        self._record(entry, f"sent again, for at most {_bid_in(_fields_of(version)).fee} wei a gas")
 
     async def _priced(
         self,
@@ -461,11 +590,17 @@ class RpcChain(Chain):
         value_wei: int = 0,
     ) -> dict[str, Any]:
         """The transaction but for its nonce. Raises GasShort."""
+        if gas > MOST_GAS:
+            raise ContractRefused(
+                f"{label} is too much for one transaction",
+                error="gas",
+                args={"needed": gas, "most": MOST_GAS},
+                next_step="do less at once",
+            )
         block = await self._guard(self._eth.get_block("latest"))
-        tip = 10**9
-        fee = 2 * int(block["baseFeePerGas"]) + tip
-        limit = gas + gas * _GAS_MARGIN_PERCENT // 100 if data != "0x" else gas
-        need = limit * fee + value_wei
+        bid = first_bid(int(block["baseFeePerGas"]))
+        limit = gas_limit(gas, is_plain=data == "0x")
+        need = limit * bid.fee + value_wei
         have = await self.balance_wei(signer.address)
         if have < need:
             raise GasShort(
@@ -484,17 +619,24 @@ class RpcChain(Chain):
             "value": value_wei,
             "data": data,
             "gas": limit,
-            "maxFeePerGas": fee,
-            "maxPriorityFeePerGas": tip,
+            **bid.fields,
         }
 
     async def _signed(
         self, signer: DigestSigner, fields: dict[str, Any], label: str
     ) -> PreparedTransaction:
         nonce = await self.nonce(signer.address)
-        raw = _sign_transaction(signer, {**fields, "nonce": nonce})
-        tx_hash = "0x" + keccak(raw).hex()
-        return PreparedTransaction(label, signer.address, nonce, tx_hash, "0x" + raw.hex())
+        return _prepared(signer, {**fields, "nonce": nonce}, label)
+
+    async def _hand_over(self, prepared: PreparedTransaction) -> None:
+        """Write it down, then send it."""
+        if self._outbox is not None:
+            self._outbox.put(prepared)
+        await self._push(prepared)
+
+    def _forget(self, prepared: PreparedTransaction) -> None:
+        if self._outbox is not None:
+            self._outbox.forget(prepared.sender, prepared.nonce)
 
     async def _push(self, prepared: PreparedTransaction) -> None:
         raw = bytes.fromhex(prepared.raw[2:])
@@ -538,6 +680,36 @@ class RpcChain(Chain):
         except (Web3Exception, ValueError) as error:  # ValueError: no JSON, no numbers
             what = f"{label or 'a request'} failed at the node"
             raise ChainUnreachable(what, str(error)[:300]) from None
+
+
+def _sent(prepared: PreparedTransaction, receipt: Any) -> Sent:
+    """Raises ContractRefused for one that reverted."""
+    if receipt["status"] != 1:
+        raise ContractRefused(
+            f"{prepared.label} failed in block {receipt['blockNumber']}",
+            error="reverted",
+            state="the gas was paid, nothing else changed",
+            next_step="the state moved between simulation and block: look again and retry",
+        )
+    return Sent(prepared.tx_hash, int(receipt["blockNumber"]), int(receipt["gasUsed"]))
+
+
+def _prepared(signer: DigestSigner, fields: dict[str, Any], label: str) -> PreparedTransaction:
+    raw = _sign_transaction(signer, fields)
+    tx_hash = "0x" + keccak(raw).hex()
+    return PreparedTransaction(label, signer.address, fields["nonce"], tx_hash, "0x" + raw.hex())
+
+
+def _fields_of(prepared: PreparedTransaction) -> dict[str, Any]:
+    """What was signed."""
+    from eth_account.typed_transactions.typed_transaction import TypedTransaction
+
+    found = TypedTransaction.from_bytes(HexBytes(prepared.raw)).as_dict()
+    return {name: value for name, value in found.items() if name not in ("v", "r", "s")}
+
+
+def _bid_in(fields: Mapping[str, Any]) -> Bid:
+    return Bid(int(fields["maxFeePerGas"]), int(fields["maxPriorityFeePerGas"]))
 
 
 def _sign_transaction(signer: DigestSigner, fields: dict[str, Any]) -> bytes:

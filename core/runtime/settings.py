@@ -164,7 +164,8 @@ class NetworkSettings(_Section):
     chain_id: int | None = None
     """The chain that orders and signatures are for."""
     rpc_url: str | None = None
-    """The chain's RPC endpoint."""
+    """The chain's RPC endpoint, or several of different operators with commas between them: what
+    most of them say counts, so of three one may lie, lag or be away."""
     contracts: dict[str, AnAddress] = {}
     """Contract name as in Solidity → address."""
     models: dict[str, str] = {}

@@ -18,6 +18,7 @@ import msgspec
 
 from core.chain.follower import ChainPosition
 from core.chain.machines import ListedMachine
+from core.chain.outbox import TransactionOutbox
 from core.chain.rpc import RpcChain
 from core.chain.staked import StakedOperators
 from core.models.having import have_model
@@ -124,7 +125,8 @@ async def _start(
     trace_hook: TraceHook | None,
 ) -> MinerDaemon:
     chain_id, rpc_url = settings.require_network()
-    node = RpcChain(rpc_url, chain_id, dict(settings.network.contracts))
+    outbox = TransactionOutbox(settings.folders.outbox(chain_id))
+    node = RpcChain(rpc_url, chain_id, dict(settings.network.contracts), outbox=outbox)
     stack.push_async_callback(node.close)
     await node.check()
     chain = MinerChain(node, signer.address, SystemClock())
