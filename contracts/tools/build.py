@@ -5,6 +5,7 @@ Where each contract keeps what is written beside it, in contracts/storage.json.
     python contracts/tools/build.py            compile and write, one JSON a contract
     python contracts/tools/build.py --check    compile and compare; exit 1 naming what differs
     python contracts/tools/build.py --native   let py-solc-x install the native compiler first
+    python contracts/tools/build.py --standard-json FILE   write what explorers compile, no more
 
 Compiler settings are those of foundry.toml and the version is that of package-lock.json, so forge
 and this program produce the same bytes. py-solc-x drives a native compiler of that version where it
@@ -31,9 +32,11 @@ from solcx.wrapper import get_solc_version
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "core" / "protocol" / "abi"
 STORAGE = ROOT / "contracts" / "storage.json"
-#: Deployed by tests/twins alone, so its artifact lies there.
-LENS = "contracts/test/fixtures/RefereeLens.sol"
-LENS_OUT = ROOT / "tests" / "twins"
+#: Deployed by tests alone: file → the contract of it, and where its artifact lies.
+FIXTURES = {
+    "contracts/test/fixtures/RefereeLens.sol": ("RefereeLens", ROOT / "tests" / "twins"),
+    "contracts/test/fixtures/Tokens.sol": ("CutToken", ROOT / "tests" / "core" / "networks"),
+}
 WRAPPER = ROOT / "contracts" / "tools" / "solc.mjs"
 
 MAX_RUNTIME_BYTES = 24_576  # EIP-170: a longer contract cannot be deployed
@@ -106,11 +109,11 @@ def imports_of(path: str, text: str, remappings: list[str]) -> list[str]:
 
 
 def read_sources(profile: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """contracts/src, the lens and all they import: path → text, and path → what it imports."""
+    """contracts/src, the fixtures and all they import: path → text, path → what it imports."""
     sources: dict[str, str] = {}
     edges: dict[str, list[str]] = {}
     todo = [p.relative_to(ROOT).as_posix() for p in sorted((ROOT / profile["src"]).rglob("*.sol"))]
-    todo.append(LENS)
+    todo.extend(FIXTURES)
     while todo:
         path = todo.pop()
         if path in sources:
@@ -144,39 +147,46 @@ def source_hash(path: str, sources: dict[str, str], edges: dict[str, list[str]])
     return digest.hexdigest()
 
 
-def compile_artifacts(solc_binary: Path) -> tuple[Artifacts, Layouts]:
-    """Artifacts of the lens and of every deployable contract under contracts/src, by name; and
-    where those of contracts/src keep what they store.
-    """
-    profile = load_profile()
-    settings = settings_of(profile)
-    sources, edges = read_sources(profile)
+def standard_input(profile: dict[str, Any], sources: dict[str, str]) -> dict[str, Any]:
+    """What the compiler reads: its standard JSON, which explorers take too."""
     wanted = [
         "abi",
         "evm.bytecode.object",
         "evm.bytecode.linkReferences",
         "evm.deployedBytecode.object",
+        "evm.deployedBytecode.immutableReferences",
         "storageLayout",
     ]
-    output = solcx.compile_standard(
-        {
-            "language": "Solidity",
-            "sources": {path: {"content": text} for path, text in sorted(sources.items())},
-            "settings": {**settings, "outputSelection": {"*": {"*": wanted}}},
-        },
-        solc_binary=solc_binary,
-    )
+    return {
+        "language": "Solidity",
+        "sources": {path: {"content": text} for path, text in sorted(sources.items())},
+        "settings": {**settings_of(profile), "outputSelection": {"*": {"*": wanted, "": ["ast"]}}},
+    }
+
+
+def compile_artifacts(solc_binary: Path) -> tuple[Artifacts, Layouts]:
+    """Artifacts of the fixtures and of every deployable contract under contracts/src, by name; and
+    where those of contracts/src keep what they store.
+    """
+    profile = load_profile()
+    settings = settings_of(profile)
+    sources, edges = read_sources(profile)
+    output = solcx.compile_standard(standard_input(profile, sources), solc_binary=solc_binary)
     version = str(get_solc_version(solc_binary, with_commit_hash=True))
+    named = variable_names([source["ast"] for source in output["sources"].values()])
 
     artifacts: Artifacts = {}
     layouts: Layouts = {}
     for path in sorted(output["contracts"]):
-        if not path.startswith(f"{profile['src']}/") and path != LENS:
+        if not path.startswith(f"{profile['src']}/") and path not in FIXTURES:
             continue
         for name, contract in output["contracts"][path].items():
             creation = contract["evm"]["bytecode"]
             if not creation["object"] or not contract["abi"]:
                 continue  # interface, abstract contract, or a library whose functions are inlined
+            if path in FIXTURES and name != FIXTURES[path][0]:
+                continue
+            runtime = contract["evm"]["deployedBytecode"]
             if creation["linkReferences"]:
                 raise BuildError(
                     f"{name} needs a deployed library; give it internal functions only"
@@ -193,11 +203,38 @@ def compile_artifacts(solc_binary: Path) -> tuple[Artifacts, Layouts]:
                 "settings": settings,
                 "abi": contract["abi"],
                 "bytecode": "0x" + creation["object"],
-                "runtimeBytes": len(contract["evm"]["deployedBytecode"]["object"]) // 2,
+                "deployedBytecode": "0x" + runtime["object"],
+                "immutables": immutables_of(runtime["immutableReferences"], named),
+                "runtimeBytes": len(runtime["object"]) // 2,
             }
-            if path != LENS and contract["storageLayout"]["storage"]:
+            if path not in FIXTURES and contract["storageLayout"]["storage"]:
                 layouts[name] = _variables(contract["storageLayout"])
     return artifacts, layouts
+
+
+def variable_names(trees: list[Any]) -> dict[str, str]:
+    """Id → name of every variable that syntax trees declare."""
+    found: dict[str, str] = {}
+    todo = list(trees)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            todo.extend(node)
+        elif isinstance(node, dict):
+            if node.get("nodeType") == "VariableDeclaration":
+                found[str(node["id"])] = node["name"]
+            todo.extend(node.values())
+    return found
+
+
+def immutables_of(
+    references: dict[str, list[dict[str, int]]], named: dict[str, str]
+) -> dict[str, list[int]]:
+    """Immutable → where its words of 32 bytes begin in the code at run time."""
+    return {
+        named[node]: [place["start"] for place in sorted(places, key=lambda one: one["start"])]
+        for node, places in references.items()
+    }
 
 
 def _variables(layout: dict[str, Any]) -> list[str]:
@@ -219,7 +256,7 @@ def oversized(artifacts: Artifacts) -> list[str]:
 
 def path_of(artifact: dict[str, Any]) -> Path:
     """Where the artifact is committed."""
-    out = LENS_OUT if artifact["sourceName"] == LENS else OUT
+    _, out = FIXTURES.get(artifact["sourceName"], ("", OUT))
     return out / f"{artifact['contractName']}.json"
 
 
@@ -255,10 +292,10 @@ def differing_keys(path: Path, artifact: dict[str, Any]) -> list[str]:
 
 
 def write(artifacts: Artifacts) -> None:
-    OUT.mkdir(parents=True, exist_ok=True)
     for path in left_over(artifacts):
         path.unlink()
     for name, artifact in sorted(artifacts.items()):
+        path_of(artifact).parent.mkdir(parents=True, exist_ok=True)
         path_of(artifact).write_text(render(artifact))
         print(f"{name}: {artifact['runtimeBytes']} bytes at run time")
 
@@ -272,7 +309,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compile contracts/src into core/protocol/abi.")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
     parser.add_argument("--native", action="store_true", help="let py-solc-x install native solc")
+    parser.add_argument("--standard-json", type=Path, metavar="FILE", help="for block explorers")
     options = parser.parse_args(argv)
+    if options.standard_json:
+        profile = load_profile()
+        found = standard_input(profile, read_sources(profile)[0])
+        options.standard_json.write_text(json.dumps(found, indent=1) + "\n")
+        return 0
     try:
         solc_binary = find_compiler(compiler_version(), native=options.native)
         artifacts, layouts = compile_artifacts(solc_binary)
