@@ -9,4 +9,5 @@
 `engine/`    tokens into activations and activations into tokens
 `dispute/`   how a lie is proven: the trace, the game, the referee
 `models/`    a model's life between strangers: published, pulled, held to the chain
+`networks/`  a network's life between strangers: deployed, proved, joined, administered
 """

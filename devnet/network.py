@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from core.chain.rpc import RpcChain
 from core.engine.weights.store import resolve_model
 from core.protocol.errors import MatcherUnreachable
+from core.protocol.network_file import USD, Parameters
 from core.runtime.folders import Folders
 from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_home
 from devnet.anvil import CHAIN_ID, start_anvil
-from devnet.deploy import USD, Parameters, deploy, register_model
+from devnet.deploy import deploy, register_model
 from devnet.layout import DevnetFolders
 from devnet.links.conditions import Conditions
 from devnet.links.service import ask, read_plan, write_plan

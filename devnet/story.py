@@ -28,9 +28,9 @@ from core.dispute.game.game_log import Opened, games
 from core.money import pricing
 from core.protocol import ids
 from core.protocol.errors import CheckFailed
+from core.protocol.network_file import USD, Parameters
 from core.protocol.types import JobState, ModelSpec, Order, Stage
 from core.protocol.units import NANO, format_token, whole_units
-from devnet.deploy import USD, Parameters
 from devnet.ledger import Holdings, changes, snapshot
 from devnet.network import FUNDS, HETEROGENEOUS, Devnet, MinerProfile, program
 

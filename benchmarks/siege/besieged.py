@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.siege.actor import Target
+from core.protocol.network_file import USD
 from devnet.accounts import signer_of
-from devnet.deploy import USD
 from devnet.network import FUNDS
 from tests.core.runtime.network.test_transport import stat_of
 from tests.swarm.conftest import devnet_of, fill_cache

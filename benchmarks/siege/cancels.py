@@ -23,9 +23,9 @@ from benchmarks.table import Row
 from core.money import pricing
 from core.protocol import wire
 from core.protocol.errors import HeadraceError
+from core.protocol.network_file import USD
 from core.protocol.types import JobState
 from core.protocol.units import format_token
-from devnet.deploy import USD
 from tests.town.requester import ToStages
 
 SECONDS = measuring.SECONDS

@@ -18,11 +18,11 @@ from client.wallet import ensure_deposit
 from core.keys.signer import Signer
 from core.money import pricing
 from core.protocol import signing
+from core.protocol.network_file import USD
 from core.protocol.types import SamplingParams, SignedOrder
 from core.runtime.network.channel import StreamIdentity
 from core.runtime.settings import load
 from devnet.accounts import signer_of
-from devnet.deploy import USD
 from tests.swarm.world import MODEL
 
 #: Of wallets that have more than twice as much: an actor may come again.

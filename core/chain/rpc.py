@@ -123,17 +123,18 @@ def _errors() -> dict[bytes, tuple[str, list[tuple[str, str]]]]:
     for file in resources.files("core.protocol").joinpath("abi").iterdir():
         for entry in artifact(file.name.removesuffix(".json"))["abi"]:
             if entry["type"] == "error":
-                fields = [(i["name"], _canonical(i)) for i in entry["inputs"]]
+                fields = [(i["name"], canonical(i)) for i in entry["inputs"]]
                 signature = f"{entry['name']}({','.join(kind for _, kind in fields)})"
                 found[keccak(text=signature)[:4]] = (entry["name"], fields)
     return found
 
 
-def _canonical(entry: Mapping[str, Any]) -> str:
+def canonical(entry: Mapping[str, Any]) -> str:
+    """A parameter's type as signatures spell it: of a struct, its fields' in brackets."""
     kind = str(entry["type"])
     if not kind.startswith("tuple"):
         return kind
-    inner = ",".join(_canonical(c) for c in entry["components"])
+    inner = ",".join(canonical(c) for c in entry["components"])
     return f"({inner}){kind[len('tuple') :]}"
 
 
@@ -399,16 +400,34 @@ class RpcChain(Chain):
 
     async def deploy(self, signer: DigestSigner, name: str, *args: Any) -> str:
         """Create a contract from its committed artifact and bind it by its name. → its address"""
-        found, label = artifact(name), f"deploy {name}"
-        factory = self._eth.contract(abi=found["abi"], bytecode=found["bytecode"])
-        creation = factory.constructor(*map(_argument, args))
-        estimate = creation.estimate_gas({"from": to_checksum_address(signer.address)})
-        gas = int(await self._guard(estimate, label))
-        sent = await self._send(signer, None, creation.data_in_transaction, gas, label)
+        data, label = self.creation_code(name, *args), f"deploy {name}"
+        gas = await self.simulate_creation(signer.address, name, *args)
+        sent = await self._send(signer, None, data, gas, label)
         receipt = await self._guard(self._eth.get_transaction_receipt(sent.tx_hash))
         address = str(receipt["contractAddress"])
         self.bind(name, address)
         return address
+
+    async def prepare_creation(
+        self, signer: DigestSigner, name: str, *args: Any
+    ) -> PreparedTransaction:
+        """A signed creation, for `push` and `mined_as`. Raises as `transact`."""
+        data, label = self.creation_code(name, *args), f"deploy {name}"
+        gas = await self.simulate_creation(signer.address, name, *args)
+        fields = await self._priced(signer, None, data, gas, label)
+        return await self._signed(signer, fields, label)
+
+    def creation_code(self, name: str, *args: Any) -> str:
+        """What a transaction carries that creates a contract: 0x hex of its code and arguments."""
+        found = artifact(name)
+        factory = self._eth.contract(abi=found["abi"], bytecode=found["bytecode"])
+        code: str = factory.constructor(*map(_argument, args)).data_in_transaction
+        return code
+
+    async def simulate_creation(self, sender: str, name: str, *args: Any) -> int:
+        """Gas that the creation of a contract would use now. Raises ContractRefused."""
+        asked = {"from": to_checksum_address(sender), "data": self.creation_code(name, *args)}
+        return int(await self._guard(self._eth.estimate_gas(asked), f"deploy {name}"))
 
     async def send_eth(self, signer: DigestSigner, to: str, wei: int) -> Sent:
         """Plain transfer, for gas money."""
@@ -419,8 +438,19 @@ class RpcChain(Chain):
         asked = self._eth.get_transaction_count(to_checksum_address(address), "pending")
         return int(await self._guard(asked))
 
+    async def raw(self, method: str, *params: Any) -> bytes:
+        """The bytes that a node answers. Raises ContractRefused, ChainUnreachable."""
+        answer = await self.rpc(method, *params)
+        try:
+            digits = str(answer).removeprefix("0x")
+            return bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
+        except ValueError:
+            raise ChainUnreachable(
+                f"{method} failed at the node", f"it answered {str(answer)[:40]!r}"
+            ) from None
+
     async def rpc(self, method: str, *params: Any) -> Any:
-        """A raw request, for a development node's own methods."""
+        """A raw request, for what `Chain` has no word for."""
         answer = await self._guard(self._web3.provider.make_request(method, list(params)))
         if "error" in answer:
             raise ContractRefused(method, error=str(answer["error"].get("message", "refused")))

@@ -5,12 +5,13 @@ One precedence, lowest first::
     built-in defaults → network file → config.toml in the user's folder → --config file
     → environment → flags
 
-The network file (``networks/NAME.json`` or ``.toml``, written by the deploy script) holds the keys
-of ``[network]`` at its top level. In the environment a key is ``HEADRACE_`` and the key in
-capitals, with a double underscore for each dot (``HEADRACE_MINER__PRICE_OUT``); Foundry's
-``ETH_RPC_URL``, ``ETH_KEYSTORE``, ``ETH_KEYSTORE_ACCOUNT`` and ``ETH_PASSWORD`` count there when
-ours are not set. ``network = "devnet"``, ``wallet = "alice"`` and ``log = "json"`` are short for
-``network.name``, ``wallet.name`` and ``log.format``.
+The network file (``networks/NAME.json`` or ``.toml``) holds the keys of ``[network]`` at its top
+level, or is one that an owner signed (`core/protocol/network_file.py`). In the environment a key is
+``HEADRACE_`` and the key in capitals, with a double underscore for each dot
+(``HEADRACE_MINER__PRICE_OUT``); Foundry's ``ETH_RPC_URL``, ``ETH_KEYSTORE``,
+``ETH_KEYSTORE_ACCOUNT`` and ``ETH_PASSWORD`` count there when ours are not set. ``network =
+"devnet"``, ``wallet = "alice"`` and ``log = "json"`` are short for ``network.name``,
+``wallet.name`` and ``log.format``.
 
 Amounts are texts with a unit and become integers here: tokens in base units, prices in base units
 per Mtok, times in seconds, sizes in bytes. ``Settings`` is frozen, made once in ``main``.
@@ -730,6 +731,10 @@ def _from_file(path: Path, *, section: str | None = None) -> dict[str, Given]:
         content = read_json(raw) if path.suffix == ".json" else tomllib.loads(raw.decode("utf-8"))
         if not isinstance(content, dict):
             raise ValueError("it is not a table of settings")
+        if section and "format" in content:
+            from core.protocol.network_file import read_network
+
+            content = read_network(raw).as_settings()
         flat = list(_flatten({section: content} if section else content))
     except OSError as error:
         raise ConfigError(f"cannot read {path}", why=error.strerror or str(error)) from error

@@ -25,8 +25,9 @@ from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.hashing import keccak
 from core.protocol.ids import address
+from core.protocol.network_file import USD, Parameters
 from core.protocol.units import whole_units
-from devnet.deploy import USD, Parameters, deploy
+from devnet.deploy import deploy
 from tests.accounts import devnet_accounts
 from tests.attacks.books import Network, Refused
 from tests.attacks.calls import Call, Calls

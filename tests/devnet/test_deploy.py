@@ -1,4 +1,4 @@
-"""Both sets of parameters pass every check that the contracts' constructors make."""
+"""Every preset of parameters makes a network whose clocks fit each other."""
 
 from __future__ import annotations
 
@@ -8,31 +8,12 @@ import pytest
 
 from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
-from devnet.deploy import USD, Parameters, deploy
+from core.networks.parameters import PRESETS
+from core.protocol.network_file import Parameters
+from devnet.deploy import deploy
 from tests.conftest import CHAIN_ID, start_anvil
 
 pytestmark = pytest.mark.chain
-
-#: For a chain with real money; why turns are that long: `docs/trust.md` §3. Twelve days of
-#: unbonding outlast job, window and dispute.
-PRODUCTION = Parameters(
-    min_stake=500 * USD,
-    unbond_s=12 * 86_400,
-    jail_s=86_400,
-    max_job_s=3 * 86_400,
-    max_window_s=3 * 86_400,
-    max_dispute_s=5 * 86_400,
-    withdraw_delay_s=86_400,
-    close_delay_s=3600,
-    commit_s=12 * 3600,
-    reveal_s=12 * 3600,
-    appeal_s=20 * 3600,
-    payout_delay_s=3600,
-    maturity_s=7 * 86_400,
-    panel=7,
-    juror_unbond_s=12 * 86_400,
-    turn_s=4 * 3600,
-)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +23,7 @@ def node() -> Iterator[str]:
     anvil.stop()
 
 
-@pytest.mark.parametrize("parameters", [Parameters(), PRODUCTION], ids=["devnet", "production"])
+@pytest.mark.parametrize("parameters", PRESETS.values(), ids=PRESETS)
 async def test_parameters_fit_each_other(
     node: str, signers: list[Signer], parameters: Parameters
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devnet.deploy import USD, Parameters
+from core.protocol.network_file import USD, Parameters
 from tests.economics.deterrence import (
     Published,
     auditor_stake,

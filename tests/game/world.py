@@ -18,8 +18,9 @@ from core.keys.signer import Signer
 from core.models.publication import program_to_publish, publication_of
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
+from core.protocol.network_file import USD, Parameters
 from core.protocol.receipts import receipt_over
-from devnet.deploy import USD, Parameters, deploy, register_model
+from devnet.deploy import deploy, register_model
 from miner.records.store import BoundaryRows, MinerStore, Rooted
 from tests.conftest import CHAIN_ID
 

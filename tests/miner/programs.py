@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from core.chain.rpc import RpcChain
 from core.keys.keystore import Keystore
 from core.keys.passwords import write_secret_file
-from devnet.deploy import USD, Parameters, deploy, register_model
+from core.protocol.network_file import USD, Parameters
+from devnet.deploy import deploy, register_model
 from miner import cli
 from tests.accounts import devnet_accounts
 

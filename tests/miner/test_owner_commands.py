@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from core.engine.weights.shape import describe_model
-from devnet.deploy import Parameters
+from core.protocol.network_file import Parameters
 from miner import cli
 from tests.conftest import Anvil
 from tests.miner.programs import Town

@@ -45,6 +45,7 @@ from devnet.models.tiny_models import write_tiny_model
 from tests.client.gateway import toy
 from tests.town.fleet import machine_key
 from tests.town.orders import DOMAIN
+from tests.twins.make_vectors import network_file
 
 MOST_S, MOST_GROWTH_BYTES = 1.0, 256 * 2**20
 #: Reads one input; anything but a return or an error of ours is a finding.
@@ -261,7 +262,12 @@ def _networks(folder: Path) -> Subject:
     file, folders = folder / "net.json", Folders.at(folder / "home")
     flags = {"network.name": str(file)}
     read = _writing(file, lambda: load(flags=flags, environ={}, folders=folders))
-    return Subject.of_json(read, NETWORK)
+    signed = json.loads(network_file().as_json())
+
+    def change(rng: random.Random) -> bytes:
+        return change_json(rng.choice((NETWORK, signed)), rng)
+
+    return Subject(read, change)
 
 
 def _records(folder: Path) -> Subject:

@@ -32,8 +32,9 @@ from core.dispute.trace.layout import Place
 from core.dispute.trace.rows import SignedRows, Spot
 from core.keys.signer import Signer
 from core.protocol import commit, signing
+from core.protocol.network_file import Parameters
 from core.protocol.types import ZERO_HASH, Order, RequestLeaf, RequestOpening, StageReceipt
-from devnet.deploy import Parameters, deploy
+from devnet.deploy import deploy
 from tests.conftest import CHAIN_ID
 from tests.twins.game.draw import Drawn
 from tests.twins.game.game import Game, GameError, GameParameters, opened

@@ -21,6 +21,13 @@ from core.dispute.trace.sources import answer_rows
 from core.money import pricing
 from core.protocol import commit, signing
 from core.protocol import types as t
+from core.protocol.network_file import (
+    FORMAT,
+    KnownMatcher,
+    NetworkFile,
+    Parameters,
+    TokenFacts,
+)
 
 VECTORS = Path(__file__).with_name("vectors.json")
 CHAIN_ID = 31337
@@ -252,6 +259,39 @@ def model_spec(rng: random.Random) -> t.ModelSpec:
     )
 
 
+def network_file() -> NetworkFile:
+    """A network with one entry in every list."""
+    at = [f"0x{number:040x}" for number in range(1, 9)]
+    return NetworkFile(
+        format=FORMAT,
+        name="vector",
+        revision=7,
+        chain_id=CHAIN_ID,
+        contracts={"TaskRegistry": VERIFYING_CONTRACT, "Escrow": at[0], "TestUSD": at[1]},
+        creations={"TaskRegistry": "0x" + "cd" * 32},
+        deploy_block=12,
+        token=TokenFacts(at[1], "USDV", 6),
+        token_symbol="usd",
+        owner=at[2],
+        guardian=at[3],
+        fee_recipient=at[4],
+        arbitrators=(at[5], at[6]),
+        parameters=Parameters(),
+        bootstrap_peers=("/dns4/peer.example/tcp/4001",),
+        matchers=(KnownMatcher(at[7], "https://matcher.example"),),
+        models={"tiny": "0x" + "ab" * 32},
+    )
+
+
+def _network_vector(signer: VectorSigner) -> dict[str, Any]:
+    signed = network_file().signed_with(signer)
+    return {
+        "file": msgspec.to_builtins(signed),
+        "record": msgspec.to_builtins(signed.record),
+        "digest": "0x" + signed.digest.hex(),
+    }
+
+
 def _exact(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _exact(v) for k, v in value.items()}
@@ -280,6 +320,7 @@ def build() -> dict[str, Any]:
         "receiptRoots": [_receipt_roots_vector(rng, n) for n in (1, 3, 8)],
         "money": [_money_vector(rng, n) for n in (1, 2, 3, 5, 8)],
         "prompts": [_prompt_vector(rng, 7 * n, n) for n in (1, 2, 5)],
+        "networks": [_network_vector(signer)],
         "answers": [_answer_vector(rng, n, size) for n, size in ((1, 4), (3, 1024), (5, 3000))],
     }
     return _exact(document)  # type: ignore[no-any-return]

@@ -15,8 +15,9 @@ from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import ContractRefused
+from core.protocol.network_file import USD, Parameters
 from core.protocol.units import NANO
-from devnet.deploy import USD, Parameters, deploy
+from devnet.deploy import deploy
 from tests.conftest import CHAIN_ID, Anvil
 from tests.core.chain.test_chain import model
 

@@ -18,7 +18,8 @@ from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ConfigError, ContractRefused, GasShort
-from devnet.deploy import Parameters, deploy
+from core.protocol.network_file import Parameters
+from devnet.deploy import deploy
 from tests.conftest import CHAIN_ID, Anvil
 from tests.core.protocol.test_types import ORDER
 
@@ -358,7 +359,7 @@ def test_every_error_of_every_contract_is_known() -> None:
     for name in (*CONTRACTS, "Evidence"):
         for entry in artifact(name)["abi"]:
             if entry["type"] == "error":
-                kinds = ",".join(rpc._canonical(i) for i in entry["inputs"])
+                kinds = ",".join(rpc.canonical(i) for i in entry["inputs"])
                 assert decode_revert(revert_data_of(entry["name"], kinds))[0] == entry["name"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devnet.deploy import Parameters
+from core.protocol.network_file import Parameters
 from tests.conftest import Anvil
 from tests.miner.programs import Town
 

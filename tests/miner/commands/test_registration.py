@@ -18,8 +18,8 @@ from core.keys.keystore import Keystore
 from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
+from core.protocol.network_file import USD, Parameters
 from core.protocol.units import NANO, format_token
-from devnet.deploy import USD, Parameters
 from tests.accounts import devnet_accounts
 from tests.conftest import Anvil
 from tests.miner.programs import Town

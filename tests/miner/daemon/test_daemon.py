@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from devnet.deploy import Parameters
+from core.protocol.network_file import Parameters
 from devnet.models.tiny_models import write_tiny_model
 from devnet.processes import members_of_session
 from tests.conftest import Anvil

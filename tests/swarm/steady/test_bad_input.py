@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from core.protocol.network_file import USD
 from core.protocol.types import JobState
-from devnet.deploy import USD
 from devnet.ledger import changes
 from tests.swarm.books import expected_changes
 from tests.swarm.world import CONTEXT_TOKENS, MARKS, World, prompt

@@ -13,9 +13,10 @@ from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.protocol import signing
 from core.protocol.errors import ContractRefused
+from core.protocol.network_file import USD
 from core.protocol.types import Order, SignedOrder, Stage
 from devnet.accounts import signer_of
-from devnet.deploy import USD, deploy, register_model
+from devnet.deploy import deploy, register_model
 from tests.conftest import Anvil
 from tests.swarm.world import MARKS, JobSeen, World, prompt
 

@@ -21,9 +21,9 @@ from core.keys.keystore import Keystore
 from core.keys.signer import DEVNET_PASSWORD
 from core.protocol import ids, signing
 from core.protocol.errors import CheckFailed, UsageError
+from core.protocol.network_file import USD
 from core.protocol.types import JobState
 from core.protocol.units import NANO
-from devnet.deploy import USD
 from devnet.ledger import changes
 from devnet.network import MinerProfile
 from devnet.processes import members_of_session

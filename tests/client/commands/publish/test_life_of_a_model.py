@@ -23,9 +23,9 @@ from core.engine.weights.load_shard import load_shard
 from core.engine.weights.manifest import MANIFEST_FILE, read_manifest
 from core.engine.weights.store import pulled_path
 from core.models.pull import layers_of
+from core.protocol.network_file import Parameters
 from core.protocol.types import LayerRange
 from core.runtime.http_server import HttpServer
-from devnet.deploy import Parameters
 from devnet.models.tiny_models import write_tiny_model
 from miner import cli as miner
 from tests.conftest import Anvil
