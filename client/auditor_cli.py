@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from core.models import commands as models_commands
+from core.networks import commands as network_commands
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ jury = app.group("jury", help="Stake, and judge other people's disputes.")
 disputes = app.group("disputes", help="Disputes on chain.")
 audits = app.group("audits", help="What `auditor watch` has found.")
 models_commands.mount(app.group("models", models_commands.HELP, bare="ls"))
+network_commands.mount(app.group("network", network_commands.HELP, bare="show"))
 canaries = app.group("canaries", help="Requests whose answer is known beforehand.")
 
 JobArgument = Annotated[str, Argument(help="Job or receipt: id or prefix.")]
@@ -344,6 +346,7 @@ def _results() -> Results:
 
     return {
         **models_commands.printed(),
+        **network_commands.printed(),
         "canaries mix": (canaries.CanariesMixed,),
         "canaries check": (list[canaries.Canary],),
         "audits ls": (list[watch_service.Audited],),

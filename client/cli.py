@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from client.options import KeyOptions, MaxCost, OrderOptions, PriceCap, SamplingOptions
 from core.models import commands as models_commands
+from core.networks import commands as network_commands
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ jobs = app.group("jobs", help="What you submitted and what came of it.")
 receipts = app.group("receipts", help="What stages signed for your answers.")
 models = app.group("models", models_commands.HELP, bare="offers")
 models_commands.mount(models)
+network_commands.mount(app.group("network", network_commands.HELP, bare="show"))
 miners = app.group("miners", help="Who serves what now.")
 keys = app.group("keys", help="Who may use your gateway, and within which limits.")
 
@@ -596,6 +598,7 @@ def _results() -> Results:
         "keys usage": (list[commands.KeyUse],),
         "keys revoke": (commands.ShownKey,),
         **models_commands.printed(),
+        **network_commands.printed(),
         "models offers": (list[offers.ModelOffer],),
         "models publish": (publish.PublishedModel,),
         "models share": (share.SharedModel,),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from core.networks import commands as network_commands
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 app = App("matcher", help="Match orders to machines: plan, route, open and settle jobs.")
 registry = app.group("registry", help="Machines as the running matcher sees them.")
 audits = app.group("audits", help="Audits that this matcher pays.")
-network = app.group("network", help="A network: deploy it, prove it, join it, administer it.")
+network = app.group(
+    "network", help="Networks: known ones, and your own to deploy and sign.", bare="show"
+)
+network_commands.mount(network)
 
 
 class ExportKind(StrEnum):
@@ -431,6 +435,7 @@ def _results() -> Results:
     from matcher.planning import models_file, plan_file
 
     return {
+        **network_commands.printed(),
         "start": (start.Started,),
         "plan": (plan_file.Plan, models_file.PlacedModels),
         "methods": (list[plan_file.Method],),

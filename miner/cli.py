@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from core.models import commands as models_commands
+from core.networks import commands as network_commands
 from core.runtime.commands.cli import App, Run
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ app = App("miner", help="Serve layers of a model and earn.")
 stake_commands = app.group("stake", help="Add, withdraw and show stake.")
 operator_commands = app.group("operator", help="The key that signs work and cannot withdraw.")
 models_commands.mount(app.group("models", models_commands.HELP, bare="ls"))
+network_commands.mount(app.group("network", network_commands.HELP, bare="show"))
 dispute_commands = app.group("disputes", help="Accusations against this miner.")
 
 LEFT_WITHIN_S = 20.0
@@ -533,6 +535,7 @@ def _results() -> Results:
 
     return {
         **models_commands.printed(),
+        **network_commands.printed(),
         "init": (r.Initialised,),
         "bench": (r.Bench,),
         "quote": (r.Profit, list[r.PaperRow]),

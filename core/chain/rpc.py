@@ -49,6 +49,13 @@ _LOG_BLOCKS = 5_000
 #: How long a transaction is waited for; how often it is looked whether it bids enough.
 _CONFIRM_TIMEOUT_S, _OUTBID_EVERY_S = 180.0, 5.0
 _POLL_S, _LONGEST_POLL_S = 0.1, 1.0
+#: Contract → the function by which TaskRegistry tells which one it works with.
+_REGISTERED = {
+    "Escrow": "escrow",
+    "MinerRegistry": "minerRegistry",
+    "ModelRegistry": "modelRegistry",
+    "Evidence": "evidence",
+}
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
@@ -218,7 +225,9 @@ class RpcChain(Chain):
                 self._selectors[(address.lower(), selector)] = (name, entry["name"])
 
     async def check(self) -> None:
-        """Raise ConfigError unless the node is on our chain id and every contract has code."""
+        """Raise ConfigError unless the node is on our chain id, every contract has code, and the
+        TaskRegistry that signatures are for works with the others that the network file names.
+        """
         found = await self._guard(self._eth.chain_id)
         if found != self.chain_id:
             raise ConfigError(
@@ -233,6 +242,17 @@ class RpcChain(Chain):
                     f"chain {self.chain_id} has no code there: a new chain, or an old network file",
                     next_step="on one machine: `devnet down` and `devnet up`",
                 )
+        if "TaskRegistry" not in self.addresses:
+            return
+        for name, getter in _REGISTERED.items():
+            if name in self.addresses:
+                found = await self.read("TaskRegistry", getter)
+                if found != self.addresses[name]:
+                    raise ConfigError(
+                        f"the network file is wrong about {name}",
+                        f"it says {self.addresses[name]}, and TaskRegistry works with {found}",
+                        next_step="`network check FILE` says what else differs; join again",
+                    )
 
     async def close(self) -> None:
         await self._web3.provider.disconnect()

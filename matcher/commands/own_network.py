@@ -18,6 +18,7 @@ from core.networks.deploying import (
     write_journal,
     write_whole,
 )
+from core.networks.joining import read_here
 from core.networks.plan import (
     Deployment,
     WantedNetwork,
@@ -29,15 +30,8 @@ from core.networks.plan import (
 from core.networks.token import TokenReport, examine_token
 from core.protocol import units
 from core.protocol.errors import CheckFailed, ConfigError
-from core.protocol.foreign import read_file
 from core.protocol.ids import address
-from core.protocol.network_file import (
-    MAX_NETWORK_BYTES,
-    TOKEN,
-    NetworkFile,
-    TokenFacts,
-    read_network,
-)
+from core.protocol.network_file import TOKEN, TokenFacts
 from core.runtime.commands.console import Run
 from core.runtime.commands.debug import record_transaction
 from core.runtime.commands.results import Result
@@ -110,7 +104,7 @@ async def deploy_network(run: Run, file: Path, token: str, holder: str) -> Netwo
     written, explorer = folder / f"{wanted.name}.json", folder / "creation-code.json"
     if not written.exists():  # else the owner may have signed it by now
         write_whole(written, network.as_json())
-    network = load_network(written)
+    network = read_here(written)
     write_whole(explorer, msgspec.json.format(msgspec.json.encode(arguments), indent=1))
     if not network.signature:
         run.note(f"the owner signs the file now: matcher network sign {written} --wallet OWNER")
@@ -144,7 +138,7 @@ async def sign_network(run: Run, path: Path, *, is_new: bool) -> NetworkSigned:
 
     Raises CheckFailed where the chain contradicts the file or knows another owner, ConfigError.
     """
-    network = load_network(path)
+    network = read_here(path)
     if is_new:
         network = msgspec.structs.replace(network, revision=network.revision + 1)
     run.load({"network.name": str(path)})
@@ -166,14 +160,6 @@ async def sign_network(run: Run, path: Path, *, is_new: bool) -> NetworkSigned:
     run.confirm("Sign it?", said)
     write_whole(path, network.signed_with(signer).as_json())
     return NetworkSigned(network.name, network.revision, digest, signer.address, str(path))
-
-
-def load_network(path: Path) -> NetworkFile:
-    """A network file of this machine. Raises ConfigError."""
-    try:
-        return read_network(read_file(path, most_bytes=MAX_NETWORK_BYTES))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}", why=str(error)) from None
 
 
 @asynccontextmanager

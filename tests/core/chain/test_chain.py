@@ -146,6 +146,15 @@ async def test_check_names_a_wrong_chain_id(
         await connect(anvil.rpc_url, addresses, chain_id=1).check()
 
 
+async def test_check_names_a_contract_that_is_another_network_s(
+    anvil: Anvil, addresses: dict[str, str], connect: Callable[..., RpcChain]
+) -> None:
+    """Code is there: money would go to it, and no job could ever be paid from it."""
+    wrong = {**addresses, "Escrow": addresses["MinerRegistry"]}
+    with pytest.raises(ConfigError, match="wrong about Escrow"):
+        await connect(anvil.rpc_url, wrong).check()
+
+
 async def test_check_names_a_contract_without_code(
     anvil: Anvil, addresses: dict[str, str], connect: Callable[..., RpcChain]
 ) -> None:
