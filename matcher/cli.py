@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from core.networks import commands as network_commands
 from core.runtime.commands.cli import App, Run
+from matcher.commands import network_commands
 
 if TYPE_CHECKING:
     from core.runtime.commands.results import Results
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 app = App("matcher", help="Match orders to machines: plan, route, open and settle jobs.")
 registry = app.group("registry", help="Machines as the running matcher sees them.")
 audits = app.group("audits", help="Audits that this matcher pays.")
-network = app.group(
-    "network", help="Networks: known ones, and your own to deploy and sign.", bare="show"
-)
-network_commands.mount(network)
+network_commands.mount(app.group("network", network_commands.HELP, bare="show"))
 
 
 class ExportKind(StrEnum):
@@ -311,35 +308,6 @@ async def audits_pay(run: Run) -> None:
     await pay_audits(run)
 
 
-@network.command("deploy")
-async def network_deploy(
-    run: Run,
-    file: Annotated[Path, typer.Argument(help="Its parameters, TOML or JSON.")],
-    token: Annotated[
-        str, typer.Option(help="Address of an ERC-20; `new` for one that the owner mints.")
-    ],
-    holder: Annotated[
-        str, typer.Option(help="Who has some of it, to try a transfer; else the deployer.")
-    ] = "",
-) -> None:
-    """Create the contracts on any chain, or go on where an earlier run stopped."""
-    from matcher.commands.own_network import deploy_network
-
-    run.emit(await deploy_network(run, file, token, holder))
-
-
-@network.command("sign")
-async def network_sign(
-    run: Run,
-    file: Annotated[Path, typer.Argument(help="A network file.")],
-    new: Annotated[bool, typer.Option("--new", help="As the next revision.")] = False,
-) -> None:
-    """Vouch for a network file with the owner's wallet."""
-    from matcher.commands.own_network import sign_network
-
-    run.emit(await sign_network(run, file, is_new=new))
-
-
 def _host_and_port(listen: str | None) -> tuple[str | None, int | None]:
     if listen is None:
         return None, None
@@ -429,7 +397,7 @@ def _layers(at: list[int] | None) -> str:
 @app.results
 def _results() -> Results:
     """What each command prints with --json."""
-    from matcher.commands import audit_lists, compare, own_network
+    from matcher.commands import audit_lists, compare
     from matcher.commands import pay_audits as paying
     from matcher.daemon import start
     from matcher.planning import models_file, plan_file
@@ -449,8 +417,6 @@ def _results() -> Results:
         "audits ls": (list[audit_lists.Audit],),
         "audits auditors": (list[audit_lists.AuditorPaid],),
         "audits pay": (list[paying.AuditPaid],),
-        "network deploy": (own_network.NetworkDeployed,),
-        "network sign": (own_network.NetworkSigned,),
     }
 
 

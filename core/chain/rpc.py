@@ -476,13 +476,18 @@ class RpcChain(Chain):
             raise ContractRefused(method, error=str(answer["error"].get("message", "refused")))
         return answer.get("result")
 
+    def call_data(self, contract: str, function: str, *args: Any) -> str:
+        """What a transaction carries that calls a contract: 0x hex of selector and arguments."""
+        call = self._contracts[contract].functions[function](*map(_argument, args))
+        data: str = call._encode_transaction_data()
+        return data
+
     async def _call(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
     ) -> tuple[str, str, int, str]:
         """(to, data, gas, label) of a call that would succeed now."""
         gas = await self.simulate(signer.address, contract, function, *args)
-        call = self._contracts[contract].functions[function](*map(_argument, args))
-        data = call._encode_transaction_data()
+        data = self.call_data(contract, function, *args)
         return self.addresses[contract], data, gas, f"{contract}.{function}"
 
     async def _send(

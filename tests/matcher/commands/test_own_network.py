@@ -4,78 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.chain.rpc import RpcChain
-from core.keys.keystore import Keystore
-from core.keys.passwords import write_secret_file
-from core.keys.signer import DEVNET_PHRASE, Signer
+from core.keys.signer import Signer
 from core.networks.parameters import PRESETS
 from core.networks.plan import parameters_of, read_wanted, require_apart
 from core.protocol.errors import ConfigError
 from core.protocol.network_file import USD, read_network
-from matcher import cli
-from tests.conftest import CHAIN_ID, Anvil
-
-DEPLOYER, OWNER, GUARDIAN, FEES = 0, 1, 2, 3
-WALLETS = {"deployer": DEPLOYER, "owner": OWNER, "guardian": GUARDIAN}
-
-
-def parameters_file(signers: list[Signer], **changed: Any) -> dict[str, Any]:
-    return {
-        "name": "riverside",
-        "chain_id": CHAIN_ID,
-        "preset": "devnet",
-        "owner": signers[OWNER].address.lower(),
-        "guardian": signers[GUARDIAN].address,
-        "fee_recipient": signers[FEES].address,
-        **changed,
-    }
-
-
-class Office:
-    """A home with wallets, and the program `matcher` in this process."""
-
-    def __init__(
-        self, home: Path, rpc_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-    ) -> None:
-        self.home, self.rpc_url, self._capsys = home, rpc_url, capsys
-        monkeypatch.setenv("HEADRACE_HOME", str(home))
-        (home / "config").mkdir(parents=True)
-        write_secret_file(home / "password", b"devnet\n")
-        for name, index in WALLETS.items():
-            Keystore(home / "keys", light=True).import_phrase(
-                name, DEVNET_PHRASE, "devnet", chain_id=CHAIN_ID, index=index
-            )
-        lines = ["[wallet]", f'keystore_dir = "{home / "keys"}"']
-        lines += [f'password_file = "{home / "password"}"']
-        (home / "config" / "config.toml").write_text("\n".join(lines) + "\n")
-
-    def run(self, *words: str, wallet: str = "deployer") -> tuple[int, dict[str, Any]]:
-        """Exit code, and the result or the error."""
-        options = ("--rpc-url", self.rpc_url, "--wallet", wallet, "--json", "--yes")
-        code = cli.main([*words, *options])
-        document = json.loads(self._capsys.readouterr().out.splitlines()[-1])
-        return code, document.get("result", document.get("error"))
-
-    def write(self, content: dict[str, Any]) -> str:
-        path = self.home / "network.json"
-        path.write_text(json.dumps(content))
-        return str(path)
-
-
-@pytest.fixture
-def office(
-    tmp_path: Path,
-    own_anvil: Callable[..., Anvil],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Office:
-    return Office(tmp_path / "home", own_anvil().rpc_url, capsys, monkeypatch)
+from tests.conftest import CHAIN_ID
+from tests.matcher.commands.office import DEPLOYER, GUARDIAN, OWNER, Office, parameters_file
 
 
 @pytest.mark.chain
