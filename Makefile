@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FORGE := node_modules/.bin/forge
-SOURCES := $(shell find contracts/src contracts/tools contracts/test/fixtures/RefereeLens.sol contracts/test/fixtures/Tokens.sol core/protocol/abi contracts/storage.json foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
+SOURCES := $(shell find contracts/src contracts/tools contracts/test/fixtures/RefereeLens.sol contracts/test/fixtures/Tokens.sol contracts/test/fixtures/Wallets.sol core/protocol/abi contracts/storage.json foundry.toml package-lock.json -type f -not -path '*/__pycache__/*')
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 # Hundreds of programs are started: what one has compiled the next need not.

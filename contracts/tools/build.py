@@ -32,10 +32,16 @@ from solcx.wrapper import get_solc_version
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "core" / "protocol" / "abi"
 STORAGE = ROOT / "contracts" / "storage.json"
+NETWORKS = ROOT / "tests" / "core" / "networks"
 #: Deployed by tests alone: file → the contract of it, and where its artifact lies.
 FIXTURES = {
     "contracts/test/fixtures/RefereeLens.sol": ("RefereeLens", ROOT / "tests" / "twins"),
-    "contracts/test/fixtures/Tokens.sol": ("CutToken", ROOT / "tests" / "core" / "networks"),
+    "contracts/test/fixtures/Tokens.sol": ("CutToken", NETWORKS),
+    "contracts/test/fixtures/Wallets.sol": ("ContractWallet", NETWORKS),
+    "node_modules/@openzeppelin/contracts/governance/TimelockController.sol": (
+        "TimelockController",
+        NETWORKS,
+    ),
 }
 WRAPPER = ROOT / "contracts" / "tools" / "solc.mjs"
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from core.chain.rpc import RpcChain, artifact
+from core.chain.rpc import RpcChain, artifact, predict_address
 from core.keys.signer import Signer
 from core.networks.checking import check_network, require_true, speaks_for
 from core.networks.deploying import Journal, create
@@ -211,6 +213,71 @@ async def test_a_proposed_arbitrator_is_told_and_no_contradiction(
     await chain.transact(signers[OWNER], "MinerRegistry", "proposeArbitrator", STRANGER)
     rows = {row.point: row for row in await require_true(chain, true)}
     assert STRANGER in rows["proposed arbitrators"].chain
+
+
+async def make(chain: RpcChain, signer: Signer, name: str, *arguments: Any) -> Any:
+    """A contract that tests alone have, as web3 knows it."""
+    found = json.loads(Path(__file__).with_name(f"{name}.json").read_text())
+    factory = chain._eth.contract(abi=found["abi"], bytecode=found["bytecode"])
+    data = factory.constructor(*arguments).data_in_transaction
+    at = predict_address(signer.address, await chain.nonce(signer.address))
+    await chain._send(signer, None, data, 4_000_000, name)
+    return chain._eth.contract(address=at, abi=found["abi"])
+
+
+async def call(chain: RpcChain, signer: Signer, asked: Any) -> None:
+    await chain._send(signer, asked.address, asked._encode_transaction_data(), 500_000, "call")
+
+
+async def offer(chain: RpcChain, owner: Signer, to: str) -> None:
+    for name in ("TaskRegistry", "MinerRegistry"):
+        await chain.transact(owner, name, "transferOwnership", to)
+
+
+async def test_an_owner_that_is_a_contract_signs_as_one(
+    chain: RpcChain, true: NetworkFile, signers: list[Signer]
+) -> None:
+    """EIP-1271, as multisigs answer it."""
+    await check_network(chain, true)
+    wallet = await make(chain, signers[5], "ContractWallet", signers[6].address)
+    await offer(chain, signers[OWNER], wallet.address)
+    for name in ("TaskRegistry", "MinerRegistry"):
+        accept = chain.call_data(name, "acceptOwnership")
+        await call(chain, signers[5], wallet.functions.run(chain.addresses[name], accept))
+    theirs = replace(true, revision=2, owner=wallet.address)
+    good = replace(theirs.signed_with(signers[6]), signer=wallet.address)
+    await require_true(chain, good)
+    assert await wrong(chain, replace(theirs.signed_with(signers[7]), signer=wallet.address)) == {
+        "signature"
+    }
+    assert await wrong(chain, theirs.signed_with(signers[6])) == {"signer"}
+
+
+async def test_a_timelock_s_proposer_speaks_for_it(
+    chain: RpcChain, true: NetworkFile, signers: list[Signer]
+) -> None:
+    """A timelock signs nothing itself."""
+    await check_network(chain, true)
+    council, nobody = signers[6], "0x" + "00" * 20
+    lock = await make(
+        chain, signers[5], "TimelockController", 60, [council.address], [nobody], nobody
+    )
+    await offer(chain, signers[OWNER], lock.address)
+    for name in ("TaskRegistry", "MinerRegistry"):
+        accept = [
+            chain.addresses[name],
+            0,
+            chain.call_data(name, "acceptOwnership"),
+            bytes(32),
+            bytes(32),
+        ]
+        await call(chain, council, lock.functions.schedule(*accept, 60))
+        await chain.rpc("evm_increaseTime", 61)
+        await call(chain, signers[5], lock.functions.execute(*accept))
+    theirs = replace(true, revision=2, owner=lock.address)
+    await require_true(chain, theirs.signed_with(council))
+    assert await wrong(chain, theirs.signed_with(signers[OWNER])) == {"signer"}
+    assert await speaks_for(chain, lock.address, council.address)
 
 
 async def test_a_plain_account_or_a_contract_of_another_kind_speaks_for_itself_alone(
