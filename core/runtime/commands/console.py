@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from core.keys.keystore import Keystore
     from core.keys.signer import Signer
-    from core.runtime.settings import Settings
+    from core.runtime.settings import NetworkSettings, Settings
 
 LINE_EVERY_S: Final = 10.0
 WIDEST_LIST: Final = 80
@@ -94,7 +94,18 @@ class Run:
             flags={**own, **(flags or {})}, config_file=options.config, folders=self.folders
         )
         self.set_up_logs(self._settings.log.level, self._settings.log.format)
+        self._say_network(self._settings.network)
         return self._settings
+
+    def _say_network(self, network: NetworkSettings) -> None:
+        """Begin every log with the network that the program is on; a daemon's is seen."""
+        from core.runtime.logs import get_logger
+
+        if network.chain_id is not None:
+            at = network.contracts.get("TaskRegistry", "")
+            get_logger(__name__).info(
+                "network", name=network.name, chain_id=network.chain_id, contract=at
+            )
 
     def set_up_logs(self, level: str = "auto", form: str = "auto") -> None:
         """Send logs to stderr and to this run's file. ``-q`` and ``-v`` win over ``level``."""

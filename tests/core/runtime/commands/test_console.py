@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -103,3 +104,18 @@ def test_rows_in_a_cell_are_said_by_their_fields():
     limits = [{"layers": 6, "t": 3e-05}, {"layers": 30, "t": 1e-4}]
     screen.print(_as_table({"tolerances": limits}, money_for_people))
     assert "layers 6 t 3e-05, layers 30 t 0.0001" in screen.file.getvalue()
+
+
+def test_every_log_begins_with_the_network(tmp_path: Path) -> None:
+    folders = Folders.at(tmp_path)
+    folders.networks.mkdir(parents=True)
+    contracts = {"TaskRegistry": "0x" + "11" * 20}
+    network = {"chain_id": 31337, "rpc_url": "http://127.0.0.1:1", "contracts": contracts}
+    (folders.networks / "riverside.json").write_text(json.dumps(network))
+    run = Run("prog", "start", GlobalOptions(network="riverside"), daemon=True, folders=folders)
+    run.load()
+    assert run.log_file is not None
+    said = [json.loads(line) for line in run.log_file.read_text().splitlines()]
+    (told,) = [line for line in said if line["event"] == "network"]
+    assert (told["name"], told["chain_id"]) == ("riverside", 31337)
+    assert told["contract"] == contracts["TaskRegistry"]
