@@ -80,7 +80,8 @@ class Builder:
         do = self._do
         match op.kind:
             case LeafKind.INPUT:
-                out[:, 0] = self._rows.inputs[: self._at.positions]
+                # A row may hold −0, and a trace holds +0 only.
+                out[:, 0] = self._rows.inputs[: self._at.positions] + np.float64(0.0)
             case LeafKind.EMBED:
                 table = self._tensor(section, op.tensor)
                 ids = np.asarray(self._rows.inputs[: self._at.positions], dtype=np.int64)

@@ -11,7 +11,13 @@ import torch
 
 from core.dispute.judging.numerics import reexecute
 from core.dispute.play import held
-from core.dispute.play.held import NODES_FILE, VALUES_FILE
+from core.dispute.play.held import (
+    NODES_FILE,
+    VALUES_FILE,
+    boundaries_of,
+    build_trace,
+    sources_of,
+)
 from core.dispute.play.nearest import Nearest
 from core.dispute.play.operators import Plain
 from core.dispute.play.selfcheck import sampled
@@ -20,7 +26,7 @@ from core.dispute.play.values import TraceValues
 from core.dispute.referee import LeafKind, Ruling
 from core.dispute.trace import chunks
 from core.dispute.trace.check import Checker
-from core.dispute.trace.derive import TraceRun
+from core.dispute.trace.derive import Derivation, TraceRun
 from core.dispute.trace.evidence import open_run
 from core.dispute.trace.layout import Place
 from core.dispute.trace.program import Form
@@ -83,6 +89,19 @@ def test_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
         LeafKind.EXP,
         LeafKind.MIX,
     } < kinds
+
+
+def test_a_row_s_negative_zero_is_a_positive_one_in_the_trace(tmp_path: Path) -> None:
+    """Else who signs one wins the stake of the honest stage that it enters."""
+    tiny, shard = Tiny.make(tmp_path, "llama"), SHARDS[1]
+    inputs, left = (np.frombuffer(rows, "<f4").copy() for rows in tiny.rows(shard))
+    inputs[5] = -0.0
+    layout, model = tiny.layout(shard), tiny.ours.trace_model(tiny.folder)
+    rows = inputs.tobytes(), left.tobytes()
+    trace = build_trace(layout, model, boundaries_of(layout, *rows))
+    sources = sources_of(layout.program, shard[:2], model, *rows)
+    checker = Checker(Derivation(layout, 3 * 10**7), sources)
+    assert checker.ruling(trace, Place(0, 0, 0, 0, 5)) == Ruling.HOLDS
 
 
 def test_shaken_values_are_those_of_the_referee_to_the_bit(tiny: Tiny) -> None:
