@@ -6,6 +6,7 @@
 `hashing`     the hashes of a worker: C of ours where it can be compiled, else Python
 `keccak.c`    Keccak-256
 `rows.c`      SHA-256 over rows
+`sha256.h`    SHA-256 of several messages side by side
 `compiled`    C of ours, compiled for this very processor
 `commit`      which root commits to which bytes (`docs/protocol.md` §3)
 `signing`     a message as a digest and a signature: EIP-712 (`docs/protocol.md` §2)

@@ -6,16 +6,22 @@ when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from core.dispute.play.values import TraceValues
+import numpy as np
+
+from core.dispute.kernels.cores import on_all_cores, slices
+from core.dispute.kernels.native import hashing
+from core.dispute.play.values import Floats, TraceValues
 from core.dispute.trace import chunks
+from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES
 from core.protocol import commit
 
 _HASH_BYTES = 32
+#: Chunks whose hashes are held at a time, and how many of them one core makes at a time.
+_BLOCK_CHUNKS, _CORE_CHUNKS = 1 << 20, 1 << 14
 
 
 class TraceTree(chunks.HashTree):
@@ -28,7 +34,7 @@ class TraceTree(chunks.HashTree):
         self._kept = min(chunks.STEP_LEVELS, self.height)
         self._levels = [self._read(file) or self._hash(file)]
         while len(self._levels[-1]) > _HASH_BYTES:
-            self._levels.append(_parents(self._levels[-1]))
+            self._levels.append(_above(bytearray(self._levels[-1]), 1))
         self._below = lru_cache(maxsize=64)(self._hash_group)
 
     @property
@@ -61,14 +67,14 @@ class TraceTree(chunks.HashTree):
     def _hash(self, file: Path | None) -> bytes:
         """The nodes of the lowest level that is kept."""
         group = _HASH_BYTES << self._kept
-        found, waiting = bytearray(), b""
+        found, waiting = bytearray(), bytearray()
         for section, op in self._values.keys:
-            for buffer, each, tail in self._values.tagged(section, op):
-                waiting += _leaves(buffer.data.cast("B"), buffer.shape[1], each, tail)
+            for lines in self._values.lines(section, op, _BLOCK_CHUNKS):
+                waiting += _leaves(lines)
                 whole = len(waiting) - len(waiting) % group
-                found += _up(waiting[:whole], self._kept)
-                waiting = waiting[whole:]
-        found += _up(waiting, self._kept)
+                found += _above(waiting[:whole], self._kept)
+                del waiting[:whole]
+        found += _above(waiting, self._kept)
         if file is not None:
             draft = file.with_suffix(".draft")
             draft.write_bytes(found)
@@ -76,32 +82,52 @@ class TraceTree(chunks.HashTree):
         return bytes(found)
 
 
-def _leaves(data: memoryview, width: int, each: int, tail: int) -> bytes:
-    """Hashes of tagged chunks; every `each`-th of them has `tail` bytes only."""
-    ends = [width] * (each - 1) + [tail]
-    rows = range(0, len(data), width)
-    if tail == width:
-        return b"".join([sha256(data[at : at + width]).digest() for at in rows])
-    lines = range(0, len(data), width * each)
-    return b"".join(
-        [
-            sha256(data[line + i * width : line + i * width + end]).digest()
-            for line in lines
-            for i, end in enumerate(ends)
-        ]
-    )
+def _leaves(lines: Floats) -> bytearray:
+    """Hashes of the chunks of segments [segments, length]."""
+    library, (count, length) = hashing(), lines.shape
+    if library is None:
+        return _leaves_in_python(lines)
+    each = -(-length // CHUNK_VALUES)
+    found = bytearray(count * each * _HASH_BYTES)
+    into = np.frombuffer(found, np.uint8).reshape(count, -1)
+
+    def some(at: slice) -> None:
+        here = lines[at]
+        library.leaves(here.ctypes.data, len(here), VALUE_BYTES * length, into[at].ctypes.data)
+
+    on_all_cores(some, slices(count, max(1, _CORE_CHUNKS // each)))
+    return found
 
 
-def _up(nodes: bytes, levels: int) -> bytes:
-    for _ in range(levels):
-        nodes = _parents(nodes)
-    return nodes
+def _leaves_in_python(lines: Floats) -> bytearray:
+    wide, found = CHUNK_VALUES * VALUE_BYTES, bytearray()
+    for line in lines:
+        row = line.tobytes()
+        for at in range(0, len(row), wide):
+            found += commit.leaf_hash(row[at : at + wide])
+    return found
 
 
-def _parents(nodes: bytes) -> bytes:
+def _above(nodes: bytearray, levels: int) -> bytes:
+    """The nodes `levels` above these; an unpaired last one moves up as it is."""
+    library = hashing()
+    if library is None:
+        for _ in range(levels):
+            nodes = _parents(nodes)
+        return bytes(nodes)
+    lines = np.frombuffer(nodes, np.uint8).reshape(-1, _HASH_BYTES)
+    parts = slices(len(lines), _CORE_CHUNKS)
+
+    def some(at: slice) -> None:
+        library.parents_above(lines[at].ctypes.data, at.stop - at.start, levels)
+
+    on_all_cores(some, parts)
+    kept = [lines[at.start : at.start + chunks.width(at.stop - at.start, levels)] for at in parts]
+    return b"".join(part.tobytes() for part in kept)
+
+
+def _parents(nodes: bytearray) -> bytearray:
     pair = 2 * _HASH_BYTES
     whole = len(nodes) - len(nodes) % pair
-    found: Sequence[bytes] = [
-        sha256(b"\x01" + nodes[at : at + pair]).digest() for at in range(0, whole, pair)
-    ]
-    return b"".join(found) + nodes[whole:]
+    found = [sha256(b"\x01" + nodes[at : at + pair]).digest() for at in range(0, whole, pair)]
+    return bytearray(b"".join(found)) + nodes[whole:]

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES, Place, TraceLayout
+from core.dispute.trace.layout import VALUE_BYTES, Place, TraceLayout
 
 Floats = npt.NDArray[np.float64]
-_BLOCK_CHUNKS = 1 << 16
 
 
 class TraceValues:
@@ -88,24 +87,11 @@ class TraceValues:
         ends = accumulate(map(self.layout.chunk_bytes, range(first, last)), initial=0)
         return [data[a:b] for a, b in pairwise(ends)]
 
-    def tagged(self, section: int, op: int) -> Iterator[tuple[npt.NDArray[np.uint8], int, int]]:
-        """The chunks of an operator, some at a time, each behind the byte that tags a leaf.
-
-        Yields arrays [chunks, 1 + 64], of how many chunks the last of each segment is one, and how
-        many bytes that one has.
-        """
+    def lines(self, section: int, op: int, chunks: int) -> Iterator[Floats]:
+        """An operator's segments [segments, length], so many at a time as have `chunks` chunks."""
         shape = self.layout.shape(self.layout.op(section, op).form)
-        if not shape.chunks:
-            return
-        lines = self.array(section, op).reshape(-1, shape.length)
-        each = shape.segment_chunks
-        tail = shape.length - (each - 1) * CHUNK_VALUES
-        step = max(1, _BLOCK_CHUNKS // each)
-        for at in range(0, len(lines), step):
-            part = lines[at : at + step]
-            padded = np.zeros((len(part), each * CHUNK_VALUES), dtype="<f8")
-            padded[:, : shape.length] = part
-            data = padded.view(np.uint8).reshape(-1, CHUNK_VALUES * VALUE_BYTES)
-            buffer = np.zeros((len(data), 1 + CHUNK_VALUES * VALUE_BYTES), dtype=np.uint8)
-            buffer[:, 1:] = data
-            yield buffer, each, 1 + tail * VALUE_BYTES
+        if shape.chunks:
+            lines = self.array(section, op).reshape(-1, shape.length)
+            step = max(1, chunks // shape.segment_chunks)
+            for at in range(0, len(lines), step):
+                yield lines[at : at + step]
