@@ -2,5 +2,10 @@
 
 `native`      the C of this room, compiled on the machine that runs it
 `cores`       work on all cores
+`dots.c`      dot products of two sets of rows
+`sums.c`      sums of rows and of their squares
+`elements.c`  what is made of each number by itself
 `chunks.c`    hashes of chunks
+`above.h`     a power of two above a sum's terms
+`pairs.h`     eight numbers of twice a double's digits
 """

@@ -1,7 +1,7 @@
 """How does the C of traces come to run on this very processor?
 
-It is compiled when the first trace is built (`core.protocol.compiled`). A machine without a
-compiler, or whose processor has no such instructions, does without.
+It is compiled when the first trace is built, in two seconds (`core.protocol.compiled`). A machine
+without a compiler, or whose processor has no such instructions, does without.
 """
 
 from __future__ import annotations
@@ -16,13 +16,35 @@ from core.protocol.compiled import NoKernels, compile_c
 
 _log = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
-_AT, _COUNT = ctypes.c_void_p, ctypes.c_int64
+#: Nothing may be contracted or put in another order: what a sum rounds off is computed.
+_ARITHMETIC = ("-ffp-contract=off", "-fno-math-errno")
+_AT, _COUNT, _REAL, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+
+
+@cache
+def arithmetic() -> ctypes.CDLL | None:
+    """The functions of `dots.c`, `sums.c` and `elements.c`; None where C does not compile."""
+    library = _made(("dots.c", "sums.c", "elements.c"), *_ARITHMETIC)
+    if library is not None:
+        for name, takes in {
+            "dot_products": [_AT, _COUNT, _AT, _COUNT, _AT, _AT, *[_COUNT] * 5, _REAL],
+            "part_sums": [_AT, _COUNT, _AT, _COUNT, _COUNT, _COUNT, _FLAG],
+            "exponentials": [_AT, _AT, _COUNT, _AT, _AT, _COUNT, _COUNT, _COUNT],
+            "gates": [_AT, _AT, _AT, _AT, _COUNT],
+            "soft_caps": [_AT, _AT, _REAL, _AT, _COUNT],
+            "norms": [_AT, _AT, _AT, _REAL, _AT, _COUNT],
+            "rotations": [_AT, _AT, _AT, _AT, _FLAG, _AT, _COUNT],
+            "whitened": [_AT, _AT, _AT, _AT, _COUNT],
+        }.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = takes, _COUNT
+    return library
 
 
 @cache
 def hashing() -> ctypes.CDLL | None:
     """The functions of `chunks.c`; None where C does not compile."""
-    library = _made("chunks.c")
+    library = _made(("chunks.c",))
     if library is not None:
         library.leaves.argtypes = [_AT, _COUNT, _COUNT, _AT]
         library.parents_above.argtypes = [_AT, _COUNT, _COUNT]
@@ -30,10 +52,10 @@ def hashing() -> ctypes.CDLL | None:
     return library
 
 
-def _made(*names: str) -> ctypes.CDLL | None:
+def _made(names: tuple[str, ...], *options: str) -> ctypes.CDLL | None:
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-traces-") as folder:
-            file = compile_c([_HERE / name for name in names], Path(folder))
+            file = compile_c([_HERE / name for name in names], Path(folder), *options)
             try:
                 return ctypes.CDLL(str(file))  # stays mapped once the file is gone
             except OSError as error:

@@ -9,6 +9,7 @@
 `build`         the trace of one request through one shard, section by section
 `operators`     each operator in float64, in any order of summation
 `nearest`       each operator rounded to the nearest float64 (`docs/trust.md` §5)
+`in_c`          the same from C of ours, where it compiles
 `doubles`       arithmetic with twice a float64's digits, over whole arrays
 `shakes`        the factors of a plea's second pass, of a whole operator at once
 `plea`          whether the noise of rows explains a deviation, and by which seed

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from core.dispute.kernels.cores import on_all_cores, slices
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.play.shakes import shakes
@@ -18,6 +19,9 @@ from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
 from core.dispute.trace.program import NONE, Form, Op
 
 Array = Callable[[int, int], Floats]
+#: What one core makes at a time: rows of attention, rows of a weight, or so many values.
+_SEEING_ROWS = _WEIGHT_ROWS = 128
+_VALUES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -87,18 +91,16 @@ class Builder:
                 ids = np.asarray(self._rows.inputs[: self._at.positions], dtype=np.int64)
                 out[:, 0] = do.scale(table[ids].astype(np.float64), self._number(op))
             case LeafKind.LINEAR:
-                bias = None if op.bias == NONE else self._tensor(section, op.bias)[0]
-                x = self._positions(section, op.a, array)
-                _put(out, do.linear(x, self._tensor(section, op.tensor), bias))
+                self._linear(section, op, array, out)
             case LeafKind.SQUARES:
-                x = self._positions(section, op.a, array)
-                _put(out, do.squares(self._grouped(section, op, x)))
+                x = self._grouped(section, op, self._positions(section, op.a, array))
+                _by_rows(do.squares, out, x)
             case LeafKind.SUM:
-                found = do.total(array(section, op.a))
-                _put(out, found)
+                _by_rows(do.total, out, array(section, op.a))
             case LeafKind.NORM_SCALE:
                 n = self._at.group(section, self._at.op(section, op.a))
-                _put(out, do.norm_scale(array(section, op.a), n, self._number(op)))
+                epsilon = self._number(op)
+                _by_rows(lambda q: do.norm_scale(q, n, epsilon), out, array(section, op.a))
             case LeafKind.NORM:
                 self._norm(section, op, array, out)
             case LeafKind.ROPE:
@@ -108,31 +110,28 @@ class Builder:
             case LeafKind.SCORE:
                 self._score(section, op, array, out)
             case LeafKind.STABILISER:
-                out[:, 0] = array(section, op.a).max(axis=2)
+                _by_rows(lambda s: s.max(axis=2), out, array(section, op.a))
             case LeafKind.EXP:
                 m, s = array(section, op.a), array(section, op.b)
-                for head in range(self._p.heads):
-                    out[:, head] = do.exp(s[:, head], m[:, 0, head, None])
+                self._by_heads(lambda i, head: do.exp(s[i, head], m[i, 0, head, None]), out)
             case LeafKind.PROBABILITY:
                 e, z = array(section, op.a), array(section, op.b)
-                for head in range(self._p.heads):
-                    out[:, head] = do.probability(e[:, head], z[:, 0, head, None])
+                self._by_heads(lambda i, head: do.probability(e[i, head], z[i, 0, head, None]), out)
             case LeafKind.MIX:
                 self._mix(section, op, array, out)
             case LeafKind.SILU:
-                out[:] = do.silu(array(section, op.a))
+                _by_rows(do.silu, out, array(section, op.a))
             case LeafKind.GELU_TANH:
-                out[:] = do.gelu_tanh(array(section, op.a))
-            case LeafKind.PRODUCT:
-                out[:] = do.product(self._of(section, op.a, array), self._of(section, op.b, array))
-            case LeafKind.ADD:
-                out[:] = do.add(self._of(section, op.a, array), self._of(section, op.b, array))
+                _by_rows(do.gelu_tanh, out, array(section, op.a))
+            case LeafKind.PRODUCT | LeafKind.ADD:
+                a, b = self._of(section, op.a, array), self._of(section, op.b, array)
+                _by_rows(do.add if op.kind == LeafKind.ADD else do.product, out, a, b)
             case LeafKind.SCALE:
-                out[:] = do.scale(array(section, op.a), self._number(op))
+                factor = self._number(op)
+                _by_rows(lambda x: do.scale(x, factor), out, array(section, op.a))
             case LeafKind.SOFTCAP:
-                x = array(section, op.a)
-                for segment in range(x.shape[1]):
-                    out[:, segment] = do.softcap(x[:, segment], self._number(op))
+                cap = self._number(op)
+                _by_rows(lambda x: do.softcap(x, cap), out, array(section, op.a))
             case LeafKind.WHITEN_REFERENCE:
                 out[:, 0] = do.whiten(self._window(section, op.a, array), self._sigma)
             case LeafKind.WHITEN_DIFFERENCE:
@@ -172,50 +171,93 @@ class Builder:
         (found,) = struct.unpack(">d", self._p.constants[op.constant].to_bytes(8, "big"))
         return float(found)
 
-    # --- operators over heads ---
+    # --- operators of several operands ---
+
+    def _linear(self, section: int, op: Op, array: Array, out: Floats) -> None:
+        x, weight = self._positions(section, op.a, array), self._tensor(section, op.tensor)
+        bias = None if op.bias == NONE else self._tensor(section, op.bias)[0]
+
+        def some(at: slice) -> None:
+            out[:, 0, at] = self._do.linear(x, weight[at], None if bias is None else bias[at])
+
+        on_all_cores(some, slices(len(weight), _WEIGHT_ROWS))
 
     def _norm(self, section: int, op: Op, array: Array, out: Floats) -> None:
         x = self._positions(section, op.a, array)
-        r = array(section, op.b)
         gain = self._tensor(section, op.tensor)[0].astype(np.float64)
-        scalars = r.reshape(len(x), -1)  # [N, 1] or [N, heads]
+        scalars = array(section, op.b).reshape(len(x), -1)  # [N, 1] or [N, heads]
         parts = x.reshape(len(x), scalars.shape[1], len(gain))
-        found = self._do.norm(parts, scalars[:, :, None], gain, op.flag)
-        _put(out, found.reshape(x.shape))
+        _by_rows(lambda x, r: self._do.norm(x, r, gain, op.flag), out, parts, scalars[:, :, None])
 
     def _rope(self, section: int, op: Op, array: Array, out: Floats) -> None:
         x, half = array(section, op.a)[:, 0], self._p.head_dim // 2
         table = self._model.tensor(TABLES_PART, op.tensor)[: len(x)].astype(np.float64)
-        c, s = table[:, None, 0::2], table[:, None, 1::2]
-        heads = x.reshape(len(x), -1, 2, half)
-        first, second = heads[:, :, 0], heads[:, :, 1]
-        turned = np.empty(heads.shape)
-        turned[:, :, 0] = self._do.rotate(first, second, c, s, True)
-        turned[:, :, 1] = self._do.rotate(second, first, c, s, False)
-        out[:, 0] = turned.reshape(x.shape)
+
+        def some(x: Floats, table: Floats) -> Floats:
+            c, s = table[:, None, 0::2], table[:, None, 1::2]
+            heads = x.reshape(len(x), -1, 2, half)
+            first, second = heads[:, :, 0], heads[:, :, 1]
+            turned = np.empty(heads.shape)
+            turned[:, :, 0] = self._do.rotate(first, second, c, s, True)
+            turned[:, :, 1] = self._do.rotate(second, first, c, s, False)
+            return turned
+
+        _by_rows(some, out, x, table)
 
     def _score(self, section: int, op: Op, array: Array, out: Floats) -> None:
-        d, share = self._p.head_dim, self._p.heads // self._p.key_heads
         q, k = array(section, op.a)[:, 0], array(section, op.b)[:, 0]
         window = 0 if op.bias == NONE else self._p.constants[op.bias]
-        back = np.arange(len(q))[:, None] - np.arange(len(q))[None, :]
-        hidden = (back < 0) | ((back >= window) if window else False)
-        for head in range(self._p.heads):
-            keys = k[:, head // share * d : (head // share + 1) * d]
-            found = self._do.score(q[:, head * d : (head + 1) * d], keys, self._number(op))
-            found[hidden] = -np.inf
-            out[:, head] = found
+        factor = self._number(op)
+
+        def some(rows: slice, head: int) -> Floats:
+            first = max(0, rows.start - window + 1) if window else 0
+            seen = slice(first, rows.stop)
+            found = np.full((rows.stop - rows.start, len(k)), -np.inf)
+            scores = self._do.score(q[rows, self._of_head(head)], k[seen, self._keys(head)], factor)
+            back = np.arange(rows.start, rows.stop)[:, None] - np.arange(first, rows.stop)
+            visible = (back >= 0) & (back < window) if window else back >= 0
+            np.copyto(found[:, seen], scores, where=visible)
+            return found
+
+        self._by_heads(some, out)
 
     def _mix(self, section: int, op: Op, array: Array, out: Floats) -> None:
-        d, share = self._p.head_dim, self._p.heads // self._p.key_heads
         p, turned = array(section, op.a), array(section, op.b)[0]
-        for head in range(self._p.heads):
-            v = turned[head // share * d : (head // share + 1) * d]
-            out[:, 0, head * d : (head + 1) * d] = self._do.mix(p[:, head], v)
+
+        def some(rows: slice, head: int) -> Floats:
+            return self._do.mix(p[rows, head], turned[self._keys(head)])
+
+        self._by_heads(some, out.reshape(len(out), self._p.heads, -1))
+
+    # --- heads ---
+
+    def _of_head(self, head: int) -> slice:
+        """Where a head's numbers stand in a position's."""
+        return slice(head * self._p.head_dim, (head + 1) * self._p.head_dim)
+
+    def _keys(self, head: int) -> slice:
+        """Where those of the keys and values stand that a head sees."""
+        return self._of_head(head // (self._p.heads // self._p.key_heads))
+
+    def _by_heads(self, make: Callable[[slice, int], Floats], out: Floats) -> None:
+        """`make` of some rows of a head, for all of `out` [rows, heads, …], on all cores."""
+
+        def some(part: tuple[slice, int]) -> None:
+            out[part] = make(*part)
+
+        rows = slices(len(out), _SEEING_ROWS)
+        on_all_cores(some, [(i, head) for head in range(self._p.heads) for i in rows])
 
 
-def _put(out: Floats, found: Floats) -> None:
-    out[:] = np.asarray(found).reshape(out.shape)
+def _by_rows(make: Callable[..., Floats], out: Floats, *operands: Floats) -> None:
+    """`make` of some rows of each operand, for all of `out`, on all cores."""
+    rows = len(operands[0])
+    lines = out.reshape(rows, -1)
+
+    def some(at: slice) -> None:
+        lines[at] = make(*(x[at] for x in operands)).reshape(-1, lines.shape[1])
+
+    on_all_cores(some, slices(rows, max(1, _VALUES * rows // max(1, operands[0].size))))
 
 
 def run_section(

@@ -67,6 +67,13 @@ def divided(a: Pair, b: Pair) -> Pair:
     return two_sum(high, low + rest[0] / b[0])
 
 
+def rooted(a: Pair) -> Pair:
+    """√a of a positive pair, by one step of Newton's."""
+    first = np.sqrt(a[0])
+    rest = add_pairs(a, _negative(two_product(first, first)))
+    return two_sum(first, rest[0] / (2 * first))
+
+
 def _negative(a: Pair) -> Pair:
     return -a[0], -a[1]
 
@@ -79,27 +86,27 @@ def pair_of(value: Decimal) -> tuple[float, float]:
 
 def exp_pair(x: Pair) -> tuple[Pair, npt.NDArray[np.int64]]:
     """e^x as a pair near one and a power of two, for |x| ≤ 5000."""
-    turns = np.rint(x[0] / _ln2()[0])
+    turns = np.rint(x[0] / ln2_parts()[0])
     rest = x
-    for part in _ln2()[1:]:
+    for part in ln2_parts()[1:]:
         rest = add_pairs(rest, two_product(-turns, np.float64(part)))
     steps = np.rint(rest[0] * _STEPS)
     rest = add_pairs(rest, (-steps / _STEPS, np.zeros_like(steps)))
-    coefficients = _coefficients()
-    tail = np.full_like(rest[0], coefficients[-1][0])
-    for high, _ in coefficients[-2 : _TAIL_TERMS - 1 : -1]:
+    terms = coefficients()
+    tail = np.full_like(rest[0], terms[-1][0])
+    for high, _ in terms[-2 : _TAIL_TERMS - 1 : -1]:
         tail = tail * rest[0] + high
     found: Pair = (tail, np.zeros_like(tail))
-    for high, low in coefficients[_TAIL_TERMS - 1 :: -1]:
+    for high, low in terms[_TAIL_TERMS - 1 :: -1]:
         one: Pair = (np.full_like(tail, high), np.full_like(tail, low))
         found = add_pairs(times(found, rest), one)
-    table = _table()
-    index = steps.astype(np.int64) + len(table) // 2
-    return times(found, (table[index, 0], table[index, 1])), turns.astype(np.int64)
+    steps_of_e = table()
+    index = steps.astype(np.int64) + len(steps_of_e) // 2
+    return times(found, (steps_of_e[index, 0], steps_of_e[index, 1])), turns.astype(np.int64)
 
 
 @cache
-def _ln2() -> tuple[float, ...]:
+def ln2_parts() -> tuple[float, ...]:
     """ln 2 rounded, its parts of 32 bits, whose multiples are exact, and what is left."""
     with localcontext() as context:
         context.prec = 80
@@ -113,7 +120,7 @@ def _ln2() -> tuple[float, ...]:
 
 
 @cache
-def _coefficients() -> list[tuple[float, float]]:
+def coefficients() -> list[tuple[float, float]]:
     """1 / n! as pairs; the last term is below 2^-110 for arguments up to 2^-7."""
     with localcontext() as context:
         context.prec = 50
@@ -125,7 +132,7 @@ def _coefficients() -> list[tuple[float, float]]:
 
 
 @cache
-def _table() -> Floats:
+def table() -> Floats:
     """e^(j/64) as pairs, for j from −24 to 24."""
     with localcontext() as context:
         context.prec = 50

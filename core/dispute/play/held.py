@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from core.dispute.play.build import Boundaries, Builder
+from core.dispute.play.in_c import nearest
 from core.dispute.play.model import TraceModel
-from core.dispute.play.nearest import Nearest
 from core.dispute.play.tree import TraceTree
 from core.dispute.play.values import TraceValues
 from core.dispute.trace.derive import Boundary, TraceRun, Weights
@@ -175,7 +175,7 @@ def build_trace(
         folder.mkdir(parents=True, exist_ok=True)
     values = TraceValues(layout, folder / VALUES_FILE if folder else None)
     if folder is None or not (folder / NODES_FILE).exists():
-        arithmetic = Nearest(layout.program.part_terms)
+        arithmetic = nearest(layout.program.part_terms)
         from_section = 0 if known is None else values.take(known)
         Builder(layout, model, boundaries, arithmetic).build(values, progress, from_section)
         if isinstance(values.flat, np.memmap):

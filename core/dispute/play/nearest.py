@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from core.dispute.play.doubles import (
     add_pairs,
     divided,
     exp_pair,
+    rooted,
     times,
     two_product,
     two_sum,
@@ -29,6 +31,7 @@ from core.dispute.play.doubles import (
 from core.dispute.play.operators import Floats, Plain
 from core.dispute.referee import Format, Leaf, LeafKind
 from core.dispute.referee.exact import CUBIC, TWO_ROOT, exact_value
+from core.dispute.referee.real import Real
 
 _SLICE_BITS = 22  # two slices' products of 128 terms, and four of those together, fit 53 bits
 _SLICES = 4
@@ -101,9 +104,13 @@ class Nearest(Plain):
 
     def norm_scale(self, q: Floats, n: int, epsilon: float) -> Floats:
         (bits,) = struct.unpack("<Q", _NUMBER.pack(epsilon))
-        params = (n, bits)
-        found = [_asked(LeafKind.NORM_SCALE, params, np.array([v])) for v in q.reshape(-1)]
-        return np.array(found).reshape(q.shape)
+        whole, zero = np.full_like(q, float(n)), np.zeros_like(q)
+        mean = add_pairs((q, zero), two_product(np.full_like(q, epsilon), whole))
+        known = (q >= 0) & (mean[0] > _SMALL) & (mean[0] < _LARGE)
+        mean = np.where(known, mean[0], 1.0), np.where(known, mean[1], 0.0)
+        found = rooted(divided((whole, zero), mean))
+        ask = _each(LeafKind.NORM_SCALE, (n, bits), [q])
+        return self._settled(found, found[0] * PAIR_ERROR, ask, doubt=~known)
 
     def norm(self, x: Floats, r: Floats, gain: Floats, plus: int) -> Floats:
         sizes = np.broadcast(x, r, gain)
@@ -233,7 +240,7 @@ class Nearest(Plain):
 
     def _sum_of(self, parts: Sequence[Floats], ask: Fallback) -> Floats:
         if len(parts) == 1:
-            return parts[0]
+            return _positive(parts[0])
         running = Running(parts[0])
         for part in parts[1:]:
             running.add(part)
@@ -332,13 +339,15 @@ def _slices(x: Floats) -> tuple[list[Floats], npt.NDArray[np.int64]]:
     return found, power.astype(np.int64)
 
 
-def _constant(value: Any, like: Floats) -> Pair:
+def pair_of_real(value: Real) -> tuple[float, float]:
     """A number of the referee's as a pair."""
-    from fractions import Fraction
-
     exact = Fraction(value.m) * Fraction(2) ** value.e
     high = float(exact)
-    low = float(exact - Fraction(high))
+    return high, float(exact - Fraction(high))
+
+
+def _constant(value: Real, like: Floats) -> Pair:
+    high, low = pair_of_real(value)
     return np.full_like(like, high), np.full_like(like, low)
 
 

@@ -14,6 +14,7 @@ from core.dispute.play.doubles import (
     add_pairs,
     divided,
     exp_pair,
+    rooted,
     times,
     two_product,
     two_sum,
@@ -48,6 +49,11 @@ def test_pairs_are_good_to_what_they_promise() -> None:
         for i in range(200):
             want = operation(exact(x, i), exact(y, i))
             assert abs(exact(found, i) - want) <= abs(want) * Fraction(PAIR_ERROR)
+    square = times(x, x)
+    root = rooted(square)
+    for i in range(200):
+        want = abs(exact(x, i))
+        assert abs(exact(root, i) - want) <= want * Fraction(PAIR_ERROR)
     found = add_pairs(x, y)
     for i in range(200):
         size = abs(exact(x, i)) + abs(exact(y, i))
