@@ -6,6 +6,7 @@
 `sums.c`      sums of rows and of their squares
 `elements.c`  what is made of each number by itself
 `chunks.c`    hashes of chunks
+`shakes.c`    the factors of a plea's second pass
 `above.h`     a power of two above a sum's terms
 `pairs.h`     eight numbers of twice a double's digits
 """

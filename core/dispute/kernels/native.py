@@ -43,11 +43,13 @@ def arithmetic() -> ctypes.CDLL | None:
 
 @cache
 def hashing() -> ctypes.CDLL | None:
-    """The functions of `chunks.c`; None where C does not compile."""
-    library = _made(("chunks.c",))
+    """The functions of `chunks.c` and `shakes.c`; None where C does not compile."""
+    library = _made(("chunks.c", "shakes.c"))
     if library is not None:
         library.leaves.argtypes = [_AT, _COUNT, _COUNT, _AT]
         library.parents_above.argtypes = [_AT, _COUNT, _COUNT]
+        library.shake.argtypes = [_AT, *[_COUNT] * 4, ctypes.c_char_p, _AT, _AT, _COUNT]
+        library.shake.restype = ctypes.c_int
         library.leaves.restype = library.parents_above.restype = None
     return library
 

@@ -11,7 +11,7 @@
 `nearest`       each operator rounded to the nearest float64 (`docs/trust.md` §5)
 `in_c`          the same from C of ours, where it compiles
 `doubles`       arithmetic with twice a float64's digits, over whole arrays
-`shakes`        the factors of a plea's second pass, of a whole operator at once
+`shakes`        a plea's second pass: all that an operator made, shaken
 `plea`          whether the noise of rows explains a deviation, and by which seed
 `values`        the values in the order of the trace, in memory or in a mapped file
 `tree`          a trace of millions of chunks, committed and opened

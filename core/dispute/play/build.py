@@ -12,7 +12,7 @@ import numpy as np
 from core.dispute.kernels.cores import on_all_cores, slices
 from core.dispute.play.model import TraceModel
 from core.dispute.play.operators import Floats, Plain
-from core.dispute.play.shakes import shakes
+from core.dispute.play.shakes import shake
 from core.dispute.play.values import TraceValues
 from core.dispute.referee import LeafKind
 from core.dispute.trace.layout import TABLES_PART, Place, TraceLayout
@@ -76,9 +76,7 @@ class Builder:
         self._evaluate(section, op, array, out)
         seed = self._at.plea
         if seed is not None and self._at.is_shaken(section, number):
-            place, own_bits = Place(section, number), self._p.plea.own_bits
-            for row, factors in enumerate(shakes(seed, own_bits, place, out.shape)):
-                out[row] *= factors
+            shake(out, seed, self._p.plea.own_bits, Place(section, number))
 
     def _evaluate(self, section: int, op: Op, array: Array, out: Floats) -> None:
         do = self._do

@@ -35,8 +35,13 @@ def signs(seed: int, wide: int, place: Place, block: int) -> bytes:
 
     1 stands for plus. `place` names the segment; its item is not looked at.
     """
+    return sha256(message(seed, wide, place, block)).digest()
+
+
+def message(seed: int, wide: int, place: Place, block: int) -> bytes:
+    """What `signs` hashes."""
     section, op, row, segment, _ = place
-    return sha256(_SIGNS.pack(seed, wide, section, op, row, segment, block)).digest()
+    return _SIGNS.pack(seed, wide, section, op, row, segment, block)
 
 
 def shake_at(seed: int, own_bits: int, place: Place, length: int) -> int:
