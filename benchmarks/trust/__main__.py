@@ -12,6 +12,7 @@ PARTS = (
     "adversary",
     "natural",
     "elements",
+    "traces",
     "cheats",
     "steering",
     "disputes",

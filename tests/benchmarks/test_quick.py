@@ -56,7 +56,17 @@ PARTS = {
     ),
     "models": ("publishing", "pulling", "loading", "packed", "depths"),
     "siege": ("junk",),
-    "trust": ("disputes", "honest", "elements", "cheats", "steering", "slashed", "gains", "cost"),
+    "trust": (
+        "disputes",
+        "honest",
+        "elements",
+        "traces",
+        "cheats",
+        "steering",
+        "slashed",
+        "gains",
+        "cost",
+    ),
 }
 
 #: Parts that have no rows where there is no such device.
