@@ -20,6 +20,8 @@ from core.protocol import types as t
 MAX_RECORD_BYTES = 4096
 #: Peers to which a machine tells its distance: their entries are most of a record.
 MAX_NEIGHBOURS = 32
+#: Peers of which it tells how fast they take bytes.
+MAX_LINKS = 16
 #: Topics over which machines are spread: of ten thousand, each has some 600.
 SHARDS = 16
 MOST_TTL_MS = 600_000
@@ -57,6 +59,8 @@ class MinerRecord(msgspec.Struct, frozen=True, rename="camel"):
     ttl_ms: _TtlMs = 10_000
     #: τ for steps of so many rows, as measured while it works.
     tau_ms_by_rows: Annotated[dict[t.U32, _Positive], msgspec.Meta(max_length=32)] = {}
+    #: Megabytes a second that peers, by operator, take from it.
+    link_mb_s: Annotated[dict[t.Address, _Positive], msgspec.Meta(max_length=MAX_LINKS)] = {}
 
 
 class SignedRecord(msgspec.Struct, frozen=True, array_like=True):

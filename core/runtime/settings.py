@@ -224,6 +224,9 @@ class MinerSettings(_Section):
     """Of the operator's wallet; the owner's is wallet.password_file."""
     model: str = "smollm2-135m"
     """The model to serve, by its name in the network file."""
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,40}$")] = ""
+    """Where this machine is, for planners that go by regions: a short name such as eu-west, of
+    lower-case letters, digits and hyphens; empty: matchers guess it from measured latencies."""
     price_in: TokenText = "0.10usd/Mtok"
     """What it asks for the tokens of prompts, of the whole model."""
     price_out: TokenText = "0.40usd/Mtok"

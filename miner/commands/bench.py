@@ -21,9 +21,9 @@ from core.protocol.errors import HeadraceError, ModelUnknown, UsageError
 from core.protocol.ids import Kind, short
 from core.protocol.signing import Domain
 from core.protocol.types import LayerRange
-from core.protocol.wire import Ping
 from core.runtime.commands.console import Run
 from core.runtime.folders import make_private
+from core.runtime.network.sending import takes_mb_s
 from core.runtime.settings import Settings
 from miner.commands.facts import dial, operator_address
 from miner.commands.market import ask, model_id_of
@@ -33,7 +33,7 @@ from miner.records.home import model_folder
 if TYPE_CHECKING:
     from core.engine.weights.shape import ModelSizes
     from core.models.having import ModelHere
-    from core.runtime.network.channel import Channel, Peers
+    from core.runtime.network.channel import Peers
     from miner.compute.compute import Compute
 
 KV_BYTES = 64 * 2**20
@@ -44,8 +44,6 @@ MAX_PEERS = 16
 #: What is sent to see how fast a link is: a few seconds' worth of the slowest line that could serve
 #: at all.
 SENT_BYTES, SENDS, SENT_WITHIN_S = 2**20, 2, 5.0
-PING_BYTES = 2**14
-LEAST_S = 1e-6
 
 
 async def _model(settings: Settings) -> tuple[ModelHere, str]:
@@ -301,32 +299,15 @@ async def _rates(settings: Settings, others: Sequence[dict[str, Any]]) -> list[f
 
 async def sends_mbit_s(peers: Peers, operator: str, endpoint: str) -> float | None:
     """How fast an authenticated stream takes a mebibyte, the best of a few; None where there is
-    none, or not within seconds. The bytes are the payloads of pings, as large as a stranger's may
-    be, which the other machine reads and forgets. What comes back is a pong, so the other direction
-    is for the other machine to measure.
+    none, or not within seconds.
     """
     try:
         channel = await peers.get(operator, endpoint, timeout_s=DIAL_WITHIN_S)
-        empty_s = min([await _ping_s(channel, b"") for _ in range(DIALS)])
         async with asyncio.timeout(SENDS * SENT_WITHIN_S):
-            full_s = min([await _send_s(channel, SENT_BYTES) for _ in range(SENDS)])
+            mb_s = await takes_mb_s(channel, SENT_BYTES, SENDS, timeout_s=SENT_WITHIN_S)
     except (HeadraceError, TimeoutError):
         return None
-    return round(8e-6 * SENT_BYTES / max(full_s - empty_s, LEAST_S), 1)
-
-
-async def _send_s(channel: Channel, size_bytes: int) -> float:
-    payload, started = os.urandom(PING_BYTES), time.perf_counter()
-    for _ in range(size_bytes // PING_BYTES):
-        await channel.send(Ping(), payload)
-    await channel.call(Ping(), timeout_s=SENT_WITHIN_S)
-    return time.perf_counter() - started
-
-
-async def _ping_s(channel: Channel, payload: bytes) -> float:
-    started = time.perf_counter()
-    await channel.call(Ping(), payload, timeout_s=SENT_WITHIN_S)
-    return time.perf_counter() - started
+    return None if mb_s is None else round(8 * mb_s, 1)
 
 
 async def round_trip_ms(endpoint: str) -> float | None:

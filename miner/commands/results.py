@@ -314,6 +314,7 @@ class MinerStatus(OwnerResult, frozen=True, forbid_unknown_fields=False):
     problem: str | None
     tau_ms_per_layer: float
     rho_ms: dict[str, float]
+    link_mb_s: dict[str, float]
     active_requests: int
     free_requests: int
     max_requests: int

@@ -53,6 +53,8 @@ from miner.daemon import assignment
 from miner.daemon.announce import Announcer, Distances, neighbours
 from miner.daemon.assignment import Assignment, LocalModel, ShardHook
 from miner.daemon.claims import Claims
+from miner.daemon.link_speeds import EVERY_S as LINKS_S
+from miner.daemon.link_speeds import LinkSpeeds
 from miner.daemon.stake_watch import EVENTS, OwnerSeen, StakeWatch
 from miner.daemon.status import serve_status
 from miner.daemon.swarm_places import SwarmPlaces
@@ -304,6 +306,8 @@ class MinerDaemon:
         self._circuits: Circuits | None = None
         self._announcer = Announcer(swarm, signer, self._domain)
         self._distances = Distances(self._peers)
+        self._link_speeds = LinkSpeeds(Peers(identity), lambda: self._table.is_idle)
+        self._others: list[MinerRecord] = []
         fixed = settings.miner.layers
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
@@ -372,6 +376,7 @@ class MinerDaemon:
             _every(STAKED_S, self._places.admit_staked),
             _every(self._settings.miner.announce_interval_s, self._announce),
             _every(DISTANCES_S, self._measure_distances),
+            _every(LINKS_S, self._measure_link),
             _every(FOLLOW_S, self._follow_allocation),
             _every(FOLLOW_S, self._follow_chain_for_ever),
             _every(TEND_S, self._tend),
@@ -477,14 +482,17 @@ class MinerDaemon:
 
     async def _measure_distances(self) -> None:
         serving = self._table.serving
-        others = await neighbours(
+        self._others = await neighbours(
             self._swarm,
             self._domain,
             self._signer.address,
             self._model.model_id,
             serving.layers if serving else None,
         )
-        await self._distances.measure(others)
+        await self._distances.measure(self._others)
+
+    async def _measure_link(self) -> None:
+        await self._link_speeds.measure_next(self._others)
 
     def _take_allocation(self, peer: str, message: wire.Allocate) -> bool:
         """A matcher's word: whether it is followed."""
@@ -683,7 +691,7 @@ class MinerDaemon:
             memory_bytes=self._memory_bytes,
             tflops=round(self._speed[0], 4),
             bandwidth_gb_s=round(self._speed[1], 3),
-            region="",
+            region=self._settings.miner.region,
             tau_ms_per_layer=round(self._compute.tau_ms_per_layer, 4),
             rho_ms={who: round(ms, 3) for who, ms in self._distances.rho_ms.items()},
             max_requests=table.terms.max_requests,
@@ -695,6 +703,7 @@ class MinerDaemon:
             allocation=self._assignment.allocation,
             sent_at_ms=int(self._clock.now() * 1000),
             tau_ms_by_rows=dict(engine.tau_ms_by_rows),
+            link_mb_s={who: round(mb_s, 3) for who, mb_s in self._link_speeds.mb_s.items()},
         )
 
     def describe(self) -> MinerStatus:
@@ -716,6 +725,7 @@ class MinerDaemon:
             problem=self._problem or None,
             tau_ms_per_layer=self._compute.tau_ms_per_layer,
             rho_ms=dict(self._distances.rho_ms),
+            link_mb_s=dict(self._link_speeds.mb_s),
             active_requests=table.active_requests,
             free_requests=table.free_requests,
             max_requests=table.terms.max_requests,
@@ -763,6 +773,7 @@ class MinerDaemon:
         await self._standing.alerts.close()
         await self._stage.close()
         await self._outboxes.close()
+        await self._link_speeds.close()
         await self._peers.close()
         if self._circuits is not None:
             await self._circuits.close()

@@ -3,6 +3,7 @@
 `transport`  the swarm: who is there and what they say of themselves (hivemind's DHT)
 `swarm_peer` our peer of it, in a process of its own that is started anew when it ends
 `channel`    direct streams between two proven keys: connect, call, push, answer
+`sending`    how fast a peer takes bytes from us
 `places`     which stream makes room for a new one
 `pace`       how many frames strangers may have read in a second
 `targets`    which addresses a stranger's endpoint may make us dial

@@ -120,16 +120,21 @@ def test_deep_nesting_is_not_believed(domain: Domain) -> None:
 
 
 def test_the_largest_record_is_believed_and_no_larger_one(author: Signer, domain: Domain) -> None:
-    def told(peers: int) -> bytes:
-        rho = {f"0x{i:040x}": 1.0 for i in range(peers)}
-        tau = {2**31 + i: 1.0 for i in range(32)}
-        values = {"endpoint": "x" * 255, "region": "y" * 40, "rho_ms": rho, "tau_ms_by_rows": tau}
+    def told(peers: int, links: int = records.MAX_LINKS) -> bytes:
+        values = {
+            "endpoint": "x" * 255,
+            "region": "y" * 40,
+            "rho_ms": {f"0x{i:040x}": 1.0 for i in range(peers)},
+            "tau_ms_by_rows": {2**31 + i: 1.0 for i in range(32)},
+            "link_mb_s": {f"0x{i:040x}": 1.0 for i in range(links)},
+        }
         return records.seal(miner_record(author.address, **values), 1, author, domain)
 
     largest = told(records.MAX_NEIGHBOURS)
     assert len(largest) <= records.MAX_RECORD_BYTES
     assert records.unseal(largest, domain) is not None
     assert records.unseal(told(records.MAX_NEIGHBOURS + 1), domain) is None
+    assert records.unseal(told(0, records.MAX_LINKS + 1), domain) is None
     assert len(told(100)) > records.MAX_RECORD_BYTES
     assert records.unseal(told(100), domain) is None
 
@@ -142,6 +147,8 @@ def test_the_largest_record_is_believed_and_no_larger_one(author: Signer, domain
         {"tflops": math.inf},
         {"rho_ms": {t.ZERO_ADDRESS: math.nan}},
         {"rho_ms": {"somebody": 1.0}},
+        {"link_mb_s": {t.ZERO_ADDRESS: math.inf}},
+        {"link_mb_s": {"somebody": 1.0}},
         {"state": "HAPPY"},
         {"endpoint": "x" * 256},
         {"price_in": -1},

@@ -185,6 +185,8 @@ def test_unknown_keys_are_errors_with_a_suggestion_and_their_origin(
         ("client.max_cost_per_job", "5eth"),
         ("miner.layers", "9:3"),
         ("miner.layers", "some"),
+        ("miner.region", "EU West"),
+        ("miner.region", "x" * 41),
         ("miner.allow_matchers", "0x12"),
         ("miner.listen_port", 70_000),
         ("client.verify", "sample=2"),
