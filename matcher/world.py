@@ -130,6 +130,12 @@ class MatcherWorld:
         found = present(self.sightings, self.standings, model_id, now_ms)
         return tuple(s for s in found if s.operator not in self.marks.left_out)
 
+    def region_of(self, sighting: Sighting) -> str:
+        """The region that plans count a machine in; before the first, what it says of itself."""
+        cluster = self.clusters.get(sighting.record.model_id)
+        member = cluster.members.get(sighting.operator) if cluster is not None else None
+        return sighting.record.region if member is None else member.machine.region
+
     def offers(self, model_id: str, now_ms: int) -> tuple[StageOffer, ...]:
         """What serves a model now, with every promised slot counted."""
         routes = self.routes.get(model_id)

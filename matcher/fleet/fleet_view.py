@@ -8,17 +8,18 @@ operator is one machine: a re-join replaces, it never adds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.chain.machines import ListedMachine
 from core.protocol import signing
 from core.protocol.ids import address
 from core.protocol.records import MinerRecord, is_fresh, unseal
 from core.protocol.types import LayerRange
+from matcher.fleet.links import links_of, said_of
+from matcher.fleet.regions import regions_of
 from scheduler.fleet.errors import FleetError
-from scheduler.fleet.fleet import UNMEASURED_RHO_MS, Fleet, Link, Links, Machine
+from scheduler.fleet.fleet import Fleet, Machine
 
 #: A machine's own limit covers weights and cache; this share of it is kept for weights.
 WEIGHT_FRACTION = 0.75
@@ -128,7 +129,7 @@ def layers_of(sightings: Iterable[Sighting]) -> dict[str, LayerRange]:
 
 
 def machine_of(sighting: Sighting) -> Machine | None:
-    """The planner's machine, or None for a record with numbers that no machine has."""
+    """The planner's machine, in no region; None for a record with numbers that no machine has."""
     record = sighting.record
     try:
         return Machine(
@@ -136,7 +137,6 @@ def machine_of(sighting: Sighting) -> Machine | None:
             memory_bytes=record.memory_bytes,
             tflops=record.tflops,
             bandwidth_gb_s=record.bandwidth_gb_s,
-            region=record.region,
             weight_fraction=WEIGHT_FRACTION,
             kv_fraction=KV_FRACTION,
             max_concurrent=record.max_requests,
@@ -147,18 +147,13 @@ def machine_of(sighting: Sighting) -> Machine | None:
 
 
 def fleet_of(sightings: Iterable[Sighting]) -> Fleet:
-    """Machines with the one-way latencies that they measured; other pairs get an assumed one."""
+    """Machines, the links between them by the word of both ends, and their regions."""
     sightings = tuple(sightings)
-    machines, pairs = list[Machine](), dict[tuple[str, str], Link]()
-    # Looked up, not checksummed anew: there may be as many latencies as pairs of machines.
-    here = {sighting.operator.lower(): sighting.operator for sighting in sightings}
-    for sighting in sightings:
-        machine = machine_of(sighting)
-        if machine is None:
-            continue
-        machines.append(machine)
-        for named, rho_ms in sighting.record.rho_ms.items():
-            peer = here.get(named.lower())
-            if peer is not None and math.isfinite(rho_ms) and rho_ms >= 0:
-                pairs[sighting.operator, peer] = Link(rho_ms)
-    return Fleet(tuple(machines), Links(pairs, default_ms=UNMEASURED_RHO_MS))
+    rho_ms, mb_s = said_of((sighting.operator, sighting.record) for sighting in sightings)
+    regions = regions_of({s.operator: s.record.region for s in sightings}, rho_ms)
+    machines = [
+        replace(machine, region=regions[machine.id])
+        for machine in map(machine_of, sightings)
+        if machine is not None
+    ]
+    return Fleet(tuple(machines), links_of(rho_ms, mb_s))

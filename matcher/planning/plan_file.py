@@ -7,7 +7,7 @@ Reads `fleet/1`, `cluster/1` (with a `gpu_profiles/1` file) and machines listed 
                "vocab": 49152, "tied": true},
      "machines": [{"id": "a", "memory": "6GiB", "tflops": 20, "bandwidth_gb_s": 300,
                    "region": "eu"}],
-     "links": {"rho_ms": {"a": {"b": 12.5}}, "default_ms": 50}}
+     "links": {"rho_ms": {"a": {"b": 12.5}}, "mbit_s": {"a": {"b": 900}}, "default_ms": 50}}
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from scheduler.fleet.files import read_cluster, read_fleet, read_placement
 from scheduler.fleet.fleet import (
     UNMEASURED_RHO_MS,
     Fleet,
+    Link,
     Links,
     Machine,
     ModelShape,
@@ -223,14 +224,29 @@ def _machine(entry: Any, name: str) -> Machine:
 
 
 def _links(entry: Any) -> Links:
-    values = checked_table(entry, "links", {"rho_ms", "default_ms"})
+    values = checked_table(entry, "links", {"rho_ms", "mbit_s", "default_ms", "default_mbit_s"})
+    mbit_s = _pairs(values.get("mbit_s"))
     pairs = {
-        (a, b): float(ms)
-        for a, to in dict(values.get("rho_ms", {})).items()
-        for b, ms in dict(to).items()
+        pair: Link(ms, mbit_s.pop(pair, None)) for pair, ms in _pairs(values.get("rho_ms")).items()
     }
-    default = values.get("default_ms", UNMEASURED_RHO_MS)
-    return Links.from_rho_ms(pairs, None if default is None else float(default))
+    if mbit_s:
+        a, b = min(mbit_s)
+        raise FleetError(f"links: mbit_s has {a} → {b}, of which rho_ms does not say how far it is")
+    return Links(
+        pairs,
+        default_ms=_number_or_none(values.get("default_ms", UNMEASURED_RHO_MS)),
+        default_mbit_s=_number_or_none(values.get("default_mbit_s")),
+    )
+
+
+def _pairs(table: Any) -> dict[tuple[str, str], float]:
+    return {
+        (a, b): float(value) for a, to in dict(table or {}).items() for b, value in dict(to).items()
+    }
+
+
+def _number_or_none(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def list_methods() -> list[Method]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import Sighting, fleet_of, layers_of, plannable
-from scheduler.fleet.fleet import Machine, ModelShape
-from scheduler.live.churn import Cluster, Event, Joined, Left, Reported, observe
+from scheduler.fleet.fleet import Fleet, Machine, ModelShape
+from scheduler.live.churn import Cluster, Event, Joined, Left, Member, Reported, observe
 from scheduler.live.repair import decide
 from scheduler.live.standby import Rules
 from scheduler.methods.methods import Budget
@@ -38,7 +38,7 @@ def seen(cluster: Cluster, present: Sequence[Sighting], now_ms: int) -> Cluster:
     """The cluster after sightings of `present`: machines of this model that may work."""
     here = [sighting for sighting in plannable(present) if _sane(sighting, cluster.model)]
     fleet = fleet_of(here)
-    cluster = replace(cluster, links=fleet.links)
+    cluster = replace(cluster, links=fleet.links, members=_placed(cluster, fleet))
     known = [sighting for sighting in here if sighting.operator in fleet.by_id]
     for event in _events(cluster, known, fleet.by_id, now_ms):
         cluster, ignored = observe(cluster, event, now_ms)
@@ -90,6 +90,17 @@ def _sane(sighting: Sighting, shape: ModelShape) -> bool:
     """A machine that claims layers the model does not have takes part in nothing."""
     layers = sighting.record.layers
     return layers is None or layers.end <= shape.layers
+
+
+def _placed(cluster: Cluster, fleet: Fleet) -> dict[str, Member]:
+    """Members in the regions where they are found now: another one makes no other machine of it."""
+    members = dict(cluster.members)
+    for operator, member in cluster.members.items():
+        seen_as = fleet.by_id.get(operator)
+        if seen_as is not None and seen_as.region != member.machine.region:
+            machine = replace(member.machine, region=seen_as.region)
+            members[operator] = replace(member, machine=machine)
+    return members
 
 
 def _events(

@@ -48,9 +48,13 @@ class PlanBody(Value, frozen=True):
 def fleet_document(name: str, shape: ModelShape, present: Sequence[Sighting]) -> dict[str, Any]:
     """The machines there now as a document for `matcher plan` and `POST /v1/plan`."""
     fleet = fleet_of(plannable(present))
+    links = fleet.links
     rho_ms: dict[str, dict[str, float]] = {}
-    for (a, b), link in fleet.links.pairs.items():
+    mbit_s: dict[str, dict[str, float]] = {}
+    for (a, b), link in links.pairs.items():
         rho_ms.setdefault(a, {})[b] = link.latency_ms
+        if link.bandwidth_mbit_s is not None:
+            mbit_s.setdefault(a, {})[b] = link.bandwidth_mbit_s
     return {
         "id": name,
         "shape": asdict(shape),
@@ -58,7 +62,12 @@ def fleet_document(name: str, shape: ModelShape, present: Sequence[Sighting]) ->
             {field: getattr(machine, field) for field in _MACHINE_FIELDS}
             for machine in fleet.machines
         ],
-        "links": {"rho_ms": rho_ms, "default_ms": fleet.links.default_ms},
+        "links": {
+            "rho_ms": rho_ms,
+            "mbit_s": mbit_s,
+            "default_ms": links.default_ms,
+            "default_mbit_s": links.default_mbit_s,
+        },
     }
 
 

@@ -7,7 +7,7 @@ latencies that moved, make a new router.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,7 +31,9 @@ JOB_SLOTS = 8
 LEASE_MS = 5_000
 #: A latency changed when it moved by more than both; else every ping would make a new router.
 MOVED_MS, MOVED_SHARE = 1.0, 0.2
-#: Changed latencies make at most one new router in this time.
+#: A link's speed changed when it is so many times what it was, or less than that part of it.
+MOVED_TIMES = 2.0
+#: Changed links make at most one new router in this time.
 ANEW_MS = 5_000
 NO_PIPELINE = "no pipeline serves this order"
 
@@ -69,6 +71,15 @@ def slots_of(signed: SignedOrder) -> int:
     return JOB_SLOTS
 
 
+def _latency_moved(before_ms: float, now_ms: float) -> bool:
+    return abs(now_ms - before_ms) > max(MOVED_MS, MOVED_SHARE * before_ms)
+
+
+def _speed_moved(before_mb_s: float, now_mb_s: float) -> bool:
+    low, high = sorted((before_mb_s, now_mb_s))
+    return high > MOVED_TIMES * low
+
+
 class LiveRoutes:
     """Routes and promises over the machines that serve a model. Times are ours, in milliseconds."""
 
@@ -80,6 +91,7 @@ class LiveRoutes:
         self._router = self._router_of(())
         self._facts: dict[str, _Facts] = {}  # the router's
         self._rho_ms: dict[str, Mapping[str, float]] = {}
+        self._mb_s: dict[str, Mapping[str, float]] = {}
         self._made_ms = 0
 
     # --- what is known ---
@@ -321,12 +333,22 @@ class LiveRoutes:
         return moved and now_ms - self._made_ms >= ANEW_MS
 
     def _has_moved(self, sighting: Sighting) -> bool:
-        before, now = self._rho_ms.get(sighting.operator, {}), sighting.record.rho_ms
+        operator, record = sighting.operator, sighting.record
+        return self._differs(self._rho_ms.get(operator, {}), record.rho_ms, _latency_moved) or (
+            self._differs(self._mb_s.get(operator, {}), record.link_mb_s, _speed_moved)
+        )
+
+    def _differs(
+        self,
+        before: Mapping[str, float],
+        now: Mapping[str, float],
+        moved: Callable[[float, float], bool],
+    ) -> bool:
         if before == now:
             return False
         return any(
-            peer not in before or abs(ms - before[peer]) > max(MOVED_MS, MOVED_SHARE * before[peer])
-            for peer, ms in now.items()
+            peer not in before or moved(before[peer], value)
+            for peer, value in now.items()
             if peer in self._facts
         )
 
@@ -335,6 +357,7 @@ class LiveRoutes:
         self._router = self._router_of([seen.sighting for seen in self._seen.values()])
         self._facts = {operator: seen.facts for operator, seen in self._seen.items()}
         self._rho_ms = {op: seen.sighting.record.rho_ms for op, seen in self._seen.items()}
+        self._mb_s = {op: seen.sighting.record.link_mb_s for op, seen in self._seen.items()}
         self._made_ms = now_ms
         for operator in self._facts:
             self._tell(operator)

@@ -252,20 +252,14 @@ class Links:
     """One-way latencies ρ(g, g′), measured by pair or, failing that, factored by region.
 
     Looked up in this order: the pair, the reverse pair, region to region plus both machines'
-    ``access_ms``, then ``default_ms``. When nothing answers, the two machines cannot reach each
-    other.
+    ``access_ms``, then ``default_ms`` with ``default_mbit_s``. When nothing answers, the two
+    machines cannot reach each other.
     """
 
     pairs: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     regions: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     default_ms: float | None = None
-
-    @classmethod
-    def from_rho_ms(
-        cls, rho_ms: Mapping[tuple[str, str], float], default_ms: float | None = None
-    ) -> Links:
-        """Links from measured one-way latencies; ``math.inf`` marks a pair known to be cut off."""
-        return cls({pair: Link(ms) for pair, ms in rho_ms.items()}, {}, default_ms)
+    default_mbit_s: float | None = None
 
     def between(self, a: Located, b: Located) -> Link | None:
         """The link a → b, or None when b cannot be reached from a."""
@@ -280,7 +274,7 @@ class Links:
                 latency_ms = region.latency_ms + a.access_ms + b.access_ms
                 link = Link(latency_ms, region.bandwidth_mbit_s)
             elif self.default_ms is not None:
-                link = Link(self.default_ms)
+                link = Link(self.default_ms, self.default_mbit_s)
         return None if link is None or math.isinf(link.latency_ms) else link
 
     def rho_ms(self, a: Located, b: Located) -> float:

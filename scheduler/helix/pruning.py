@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scheduler.fleet.costs import link_tokens_per_s
-from scheduler.fleet.fleet import Fleet, Link, Links, ModelShape, Placement
+from scheduler.fleet.fleet import Fleet, Link, ModelShape, Placement
 from scheduler.flow.flow_graph import flow_graph
 
 #: The average degree that Helix prunes to.
@@ -51,7 +52,7 @@ def prune_links(
         for b in machines
         if a.id != b.id and frozenset((a.id, b.id)) not in kept
     }
-    links = Links({**fleet.links.pairs, **cut}, fleet.links.regions, fleet.links.default_ms)
+    links = replace(fleet.links, pairs={**fleet.links.pairs, **cut})
     return Fleet(machines, links, fleet.coordinator)
 
 

@@ -177,7 +177,9 @@ def hops_of(
 
     names = sorted({machine.region for machine in machines})
     region = {name: r for r, name in enumerate(names)}
-    nowhere = math.inf if links.default_ms is None else links.default_ms
+    nowhere = math.inf
+    if links.default_ms is not None:
+        nowhere = time_ms(Link(links.default_ms, links.default_mbit_s))
     by_region = np.full((len(names), len(names)), nowhere)
     known = np.zeros(by_region.shape, dtype=np.bool_)
     for (i, a), (j, b) in ((x, y) for x in enumerate(names) for y in enumerate(names)):

@@ -11,8 +11,10 @@ def narrowed(fleet: Fleet, factor: float) -> Fleet:
     """The same fleet with every known bandwidth times ``factor``."""
 
     def narrow(link: Link) -> Link:
-        bandwidth = link.bandwidth_mbit_s
-        return link if bandwidth is None else replace(link, bandwidth_mbit_s=bandwidth * factor)
+        return replace(link, bandwidth_mbit_s=times(link.bandwidth_mbit_s))
+
+    def times(mbit_s: float | None) -> float | None:
+        return None if mbit_s is None else mbit_s * factor
 
     links = fleet.links
     return replace(
@@ -21,5 +23,6 @@ def narrowed(fleet: Fleet, factor: float) -> Fleet:
             {pair: narrow(link) for pair, link in links.pairs.items()},
             {pair: narrow(link) for pair, link in links.regions.items()},
             links.default_ms,
+            times(links.default_mbit_s),
         ),
     )

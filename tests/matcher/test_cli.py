@@ -218,6 +218,8 @@ def test_route_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
         ({**FLEET, "model": {**FLEET["model"], "layers": 0}}, "layers is 0"),
         ({**FLEET, "model": {**FLEET["model"], "heads": 1.5}}, "heads is 1.5"),
         ({**FLEET, "links": {"default_ms": 10**400}}, "too large"),
+        ({**FLEET, "links": {"mbit_s": {"a": {"b": 9}}}}, "does not say how far"),
+        ({**FLEET, "links": {"rho_ms": {"a": {"b": 1}}, "mbit_s": {"a": {"b": 0}}}}, "0.0 Mbit/s"),
         ("[" * 100_000, "is not JSON"),
     ],
 )

@@ -16,7 +16,7 @@ from scheduler.parallax.column_generation import PatternLimits, allocate_by_patt
 from scheduler.parallax.parallax_allocate import Dp1, Objective, allocate_by_dp
 from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, route
 from scheduler.routing.routing_table import prepare
-from tests.scheduler.worlds import fleet_of, holding, shard, toy_model
+from tests.scheduler.worlds import fleet_of, holding, links_of, shard, toy_model
 
 
 def test_p1_initialization_sorts_capacities_and_bounds_k() -> None:
@@ -107,7 +107,7 @@ def test_water_filling_by_hand() -> None:
 def test_phase_2_chain_by_hand() -> None:
     """§3.3: dp₂ takes the slower machine where the faster one is further away."""
     machines = (holding("a", 2), holding("b", 2, tflops=2.0), holding("c", 2))
-    links = Links.from_rho_ms({("a", "b"): 9.0, ("a", "c"): 1.0})
+    links = links_of({("a", "b"): 9.0, ("a", "c"): 1.0})
     shards = (shard("a", 0, 2), shard("b", 2, 4), shard("c", 2, 4))
     found = route(prepare(Fleet(machines, links), toy_model(4), shards))
     assert isinstance(found, Route)

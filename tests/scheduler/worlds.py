@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from hypothesis import strategies as st
@@ -44,6 +44,11 @@ def holding(
         kv_fraction=0.0,
         **more,  # type: ignore[arg-type]
     )
+
+
+def links_of(rho_ms: Mapping[tuple[str, str], float], default_ms: float | None = None) -> Links:
+    """Links of these one-way latencies; ``math.inf`` marks a pair that is cut off."""
+    return Links({pair: Link(ms) for pair, ms in rho_ms.items()}, {}, default_ms)
 
 
 def fleet_of(*layers: int, rho_ms: float = 1.0, **more: object) -> Fleet:

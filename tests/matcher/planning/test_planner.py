@@ -300,3 +300,12 @@ def test_the_order_of_records_does_not_matter(count: int) -> None:
     assert one is not None
     assert other is not None
     assert one.assignments == other.assignments
+
+
+def test_a_machine_found_in_another_region_is_still_the_same_machine() -> None:
+    first = placed()
+    moved = (serving_at(1, 0, 10, region="mars"), *THIRDS[1:])
+    cluster = seen(first.cluster, [replace(one, seen_ms=LATER) for one in moved], LATER)
+    assert cluster.members[op(1)].machine.region == "mars"
+    assert cluster.members[op(1)].incarnation == first.cluster.members[op(1)].incarnation
+    assert cluster.changed_ms == first.cluster.changed_ms, "nothing waits for it to settle"

@@ -10,12 +10,21 @@ import httpx2
 import pytest
 
 from core.protocol.errors import DeadlinePassed, NoCapacity
+from matcher.fleet.fleet_view import fleet_of
+from matcher.fleet.shapes import shape_of
 from matcher.planning import planning
 from matcher.planning.plan_child import answer
-from matcher.planning.planning import MAX_MACHINES, MAX_PLAN_BODY_BYTES, PlanBody, PlanDesk
+from matcher.planning.plan_file import what_if_of
+from matcher.planning.planning import (
+    MAX_MACHINES,
+    MAX_PLAN_BODY_BYTES,
+    PlanBody,
+    PlanDesk,
+    fleet_document,
+)
 from tests.matcher.api.test_api import error, http  # noqa: F401
 from tests.matcher.test_cli import FLEET
-from tests.town.fleet import MODEL_ID
+from tests.town.fleet import MODEL_ID, SPEC, machine_key, sighting
 
 
 async def test_the_live_fleet_is_a_document_that_plans(http: httpx2.AsyncClient):  # noqa: F811
@@ -28,6 +37,20 @@ async def test_the_live_fleet_is_a_document_that_plans(http: httpx2.AsyncClient)
     even, nonsense = response.json()["plans"]
     assert sorted(even["plan"]["layers"]) == sorted(m["id"] for m in document["machines"])
     assert "nonsense" in nonsense["error"]["why"]
+
+
+def test_a_document_says_of_links_what_the_planner_knows() -> None:
+    one, two, three = (machine_key(number).address for number in (1, 2, 3))
+    here = (
+        sighting(1, region="eu", rho_ms={two: 3.0}, link_mb_s={two: 9.0}),
+        sighting(2, region="", rho_ms={one: 4.0}, link_mb_s={one: 5.0}),
+        sighting(3),
+    )
+    document = fleet_document("live", shape_of(SPEC), here)
+    read = what_if_of(document, "live").fleet
+    known = fleet_of(here)
+    assert read.links == known.links
+    assert {m.id: m.region for m in read.machines} == {one: "eu", two: "eu", three: "here"}
 
 
 def test_methods_answer_side_by_side_and_one_that_fails_does_not_take_the_others() -> None:

@@ -196,14 +196,21 @@ def test_what_changes_by_the_second_makes_no_new_router() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"layers": LayerRange(0, 14)}, {"rho_ms": {op(2): 13.0}}, {"max_requests": 99}]
+    "change",
+    [
+        {"layers": LayerRange(0, 14)},
+        {"rho_ms": {op(2): 13.0}},
+        {"link_mb_s": {op(2): 0.9}},
+        {"max_requests": 99},
+    ],
 )
-def test_other_shards_latencies_or_hardware_make_a_new_router(change: dict[str, object]) -> None:
-    here = (serving_at(1, 0, 15, rho_ms={op(2): 10.0}), serving_at(2, 15, 30))
+def test_other_shards_links_or_hardware_make_a_new_router(change: dict[str, object]) -> None:
+    links = {"rho_ms": {op(2): 10.0}, "link_mb_s": {op(2): 2.0}}
+    here = (serving_at(1, 0, 15, **links), serving_at(2, 15, 30))
     routes = routes_over(*here)
     before = routes.routers
     later = NOW_MS + ANEW_MS
-    record = {"rho_ms": {op(2): 10.0}, **change, "seen_ms": later}
+    record = {**links, **change, "seen_ms": later}
     layers = record.pop("layers", LayerRange(0, 15))
     assert isinstance(layers, LayerRange)
     see(routes, serving_at(1, layers.start, layers.end, **record), here[1], now_ms=later)

@@ -10,7 +10,7 @@ import pytest
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
 from scheduler.fleet.workload import Workload
-from tests.scheduler.worlds import holding, toy_model
+from tests.scheduler.worlds import holding, links_of, toy_model
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,15 @@ def test_rho_prefers_pair_then_reverse_then_region_then_default() -> None:
     assert Links({("b", "a"): Link(8)}, {("x", "y"): Link(30)}, 50).rho_ms(a, b) == 8
     assert Links({}, {("y", "x"): Link(30)}, 50).rho_ms(a, b) == 33
     assert Links({}, {}, 50).rho_ms(a, b) == 50
+    assert Links({}, {}, 50, 8).between(a, b) == Link(50, 8)
+    assert Links({("a", "b"): Link(7)}, {}, 50, 8).between(a, b) == Link(7), "its speed is unknown"
     assert Links().rho_ms(a, b) == math.inf
     assert Links().rho_ms(a, a) == 0
 
 
 def test_pair_known_to_be_cut_off_is_not_rescued_by_default() -> None:
     a, b = holding("a", 1), holding("b", 1)
-    links = Links.from_rho_ms({("a", "b"): math.inf}, default_ms=5)
+    links = links_of({("a", "b"): math.inf}, default_ms=5)
     assert links.between(a, b) is None
 
 

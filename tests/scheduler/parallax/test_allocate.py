@@ -19,7 +19,7 @@ from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
 from scheduler.fleet.validate import validate_pipeline, validate_pipelines
 from scheduler.parallax.allocate import AllocateOptions, allocate, pipeline_ms
 from scheduler.parallax.column_generation import PatternLimits
-from tests.scheduler.worlds import fleet_of, fleets, holding, models, shard, toy_model
+from tests.scheduler.worlds import fleet_of, fleets, holding, links_of, models, shard, toy_model
 
 options = st.builds(
     AllocateOptions,
@@ -159,7 +159,7 @@ def test_machines_that_cannot_reach_each_other_make_no_pipeline() -> None:
 
 def test_pipeline_is_found_along_the_only_connected_path() -> None:
     machines = tuple(holding(m, 4) for m in "abcd")
-    links = Links.from_rho_ms({("a", "c"): 5.0, ("c", "b"): 5.0})
+    links = links_of({("a", "c"): 5.0, ("c", "b"): 5.0})
     plan = allocate(Fleet(machines, links), toy_model(12))
     assert len(plan.pipelines) == 1
     assert [s.machine_id for s in plan.pipelines[0]] in (["a", "c", "b"], ["b", "c", "a"])

@@ -12,7 +12,7 @@ from scheduler.fleet.costs import hop_ms
 from scheduler.fleet.fleet import Fleet, Link, Links, Machine, ModelShape
 from scheduler.routing.routing_table import prepare
 from tests.scheduler.routing.worlds import world
-from tests.scheduler.worlds import shard
+from tests.scheduler.worlds import links_of, shard
 
 
 @pytest.mark.parametrize("measured", ["none", "few", "half", "all"])
@@ -53,6 +53,15 @@ def test_latencies_by_region_are_factored_exactly_with_their_bandwidth() -> None
     assert [m.region for m in table.machines] == ["r0"] * 3 + ["r1"] * 3
 
 
+def test_pairs_that_nobody_measured_take_the_time_of_a_usual_link() -> None:
+    machines = tuple(Machine(f"m{i}", 1000, 1.0, 1e6) for i in range(3))
+    links = Links({("m0", "m1"): Link(5.0, 80.0)}, default_ms=50.0, default_mbit_s=8.0)
+    model = ModelShape(2, 100, 0, 0, False, 8, 1e9, activation_bytes_per_token=1000)
+    table = prepare(Fleet(machines, links), model, [shard(m.id, 0, 2) for m in machines])
+    found = table.hops.between(0, 1), table.hops.between(1, 2)
+    assert found == pytest.approx((5.0 + 0.1, 50.0 + 1.0))
+
+
 def test_measured_pairs_without_regions_fall_into_localities() -> None:
     near, far = 2.0, 60.0
     machines = tuple(Machine(f"m{i:02}", 1000, 1.0, 1e6) for i in range(30))
@@ -63,7 +72,7 @@ def test_measured_pairs_without_regions_fall_into_localities() -> None:
         if i < j
     }
     table = prepare(
-        Fleet(machines, Links.from_rho_ms(pairs)),
+        Fleet(machines, links_of(pairs)),
         ModelShape(2, 100, 0, 0, False, 8, 1e9),
         [shard(m.id, 0, 2) for m in machines],
     )

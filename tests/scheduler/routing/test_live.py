@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import scheduler.routing.bounds as bounds_module
 import scheduler.routing.routing_table as table_module
 from benchmarks.scheduler.worlds import mixed
-from scheduler.fleet.fleet import Fleet, Links, ModelShape
+from scheduler.fleet.fleet import Fleet, ModelShape
 from scheduler.parallax.allocate import allocate
 from scheduler.routing.bridge import bridge
 from scheduler.routing.live import LiveRouter
@@ -29,7 +29,7 @@ from scheduler.routing.parallax_route import (
 )
 from scheduler.routing.routing_table import RoutingTable, prepare
 from tests.scheduler.routing.worlds import cost_of, world
-from tests.scheduler.worlds import fleet_of, shard, toy_model
+from tests.scheduler.worlds import fleet_of, links_of, shard, toy_model
 
 
 class Mirror:
@@ -211,7 +211,7 @@ def test_most_random_updates_need_no_search_at_256_machines() -> None:
 
 
 def test_links_cut_off_all_chains_and_bring_them_back() -> None:
-    fleet = Fleet(fleet_of(3, 3).machines, Links.from_rho_ms({("m00", "m01"): 1.0}))
+    fleet = Fleet(fleet_of(3, 3).machines, links_of({("m00", "m01"): 1.0}))
     live = LiveRouter(prepare(fleet, toy_model(6), [shard("m00", 0, 3), shard("m01", 3, 6)]))
     assert isinstance(live.route(), Route)
     live.ready("m01", False)

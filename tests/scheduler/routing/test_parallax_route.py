@@ -17,7 +17,7 @@ from scheduler.fleet.fleet import Fleet, Links, Machine, ModelShape, Shard
 from scheduler.parallax.allocate import allocate, pipeline_ms
 from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
 from scheduler.routing.routing_table import prepare
-from tests.scheduler.worlds import fleet_of, fleets, holding, shard, toy_model
+from tests.scheduler.worlds import fleet_of, fleets, holding, links_of, shard, toy_model
 
 HEADED = ModelShape(6, 100, 0, 0, False, 8, 1e9, head_flops_per_token=2e9)
 
@@ -187,7 +187,7 @@ def test_missing_latency_both_ways_means_no_route() -> None:
     found = route(prepare(Fleet(machines, Links()), model, shards))
     assert isinstance(found, NoRoute)
     assert found.reason == "disconnected"
-    one_way = Fleet(machines, Links.from_rho_ms({("b", "a"): 4.0}))
+    one_way = Fleet(machines, links_of({("b", "a"): 4.0}))
     answered = route(prepare(one_way, model, shards))
     assert isinstance(answered, Route) and answered.legs[1].hop_ms == 4.0
 
@@ -255,7 +255,7 @@ def test_client_latency_to_first_and_last_counts() -> None:
 def test_replacement_of_a_middle_stage_counts_the_neighbours_that_stay() -> None:
     machines, model = tuple(holding(m, 2) for m in "abcd"), toy_model(6)
     near, far = 1.0, 40.0
-    links = Links.from_rho_ms(
+    links = links_of(
         {("a", "b"): near, ("b", "d"): far, ("a", "c"): 5.0, ("c", "d"): 5.0, ("a", "d"): near}
     )
     shards = (shard("a", 0, 2), shard("b", 2, 4), shard("c", 2, 4), shard("d", 4, 6))

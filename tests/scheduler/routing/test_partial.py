@@ -17,7 +17,7 @@ from scheduler.fleet.fleet import Fleet, Links, Machine, ModelShape
 from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
 from scheduler.routing.routing_table import prepare
 from tests.scheduler.routing.worlds import any_query, cost_of, least_cost, world
-from tests.scheduler.worlds import shard
+from tests.scheduler.worlds import links_of, shard
 
 WORLDS = 300
 
@@ -71,7 +71,7 @@ def test_single_layer_next_to_the_end_pays_where_the_head_is_slow() -> None:
 
 def test_relay_nearer_than_the_direct_hop_is_visited_for_one_layer() -> None:
     machines = tuple(Machine(m, 1000, t, 1e6) for m, t in (("a", 4.0), ("b", 0.5), ("c", 4.0)))
-    links = Links.from_rho_ms({("a", "b"): 1.0, ("b", "c"): 1.0, ("a", "c"): 100.0})
+    links = links_of({("a", "b"): 1.0, ("b", "c"): 1.0, ("a", "c"): 100.0})
     shards = (shard("a", 0, 8), shard("b", 0, 8), shard("c", 5, 10))
     table = prepare(Fleet(machines, links), ModelShape(10, 100, 0, 0, False, 8, 1e9), shards)
     assert not table.hops.is_metric

@@ -7,10 +7,10 @@ import time
 from benchmarks.scheduler.routing import sliced
 from benchmarks.scheduler.worlds import cluster, mixed, shipped_placement
 from scheduler.fleet.costs import head_ms, tau_ms_per_layer
-from scheduler.fleet.fleet import Fleet, Links
+from scheduler.fleet.fleet import Fleet
 from scheduler.routing.parallax_route import Route, RouteQuery, route
 from scheduler.routing.routing_table import prepare
-from tests.scheduler.worlds import fleet_of, shard, toy_model
+from tests.scheduler.worlds import fleet_of, links_of, shard, toy_model
 
 
 def test_ten_thousand_machines_are_prepared_and_routed_exactly_in_few_states() -> None:
@@ -34,7 +34,7 @@ def test_grid_is_boundaries_and_the_layers_next_to_the_ends() -> None:
 
 
 def test_without_the_triangle_inequality_every_layer_is_a_place_to_switch() -> None:
-    links = Links.from_rho_ms({("m00", "m01"): 50.0, ("m00", "m02"): 1.0, ("m01", "m02"): 1.0})
+    links = links_of({("m00", "m01"): 50.0, ("m00", "m02"): 1.0, ("m01", "m02"): 1.0})
     fleet = Fleet(fleet_of(6, 6, 6).machines, links)
     table = prepare(fleet, toy_model(6), [shard(m.id, 0, 6) for m in fleet.machines])
     assert table.grid == tuple(range(7))

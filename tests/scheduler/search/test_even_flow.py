@@ -144,3 +144,5 @@ def test_it_is_a_flow_whatever_the_cluster(
 def test_narrowed_links_carry_their_share() -> None:
     fleet, placement = two_by_two()
     assert max_flow(narrowed(fleet, 0.25), MODEL, placement).tokens_per_s == pytest.approx(10.0)
+    usual = Fleet(fleet.machines, Links(default_ms=1.0, default_mbit_s=8.0))
+    assert narrowed(usual, 0.25).links == Links(default_ms=1.0, default_mbit_s=2.0)
