@@ -350,8 +350,9 @@ class Matcher(_Section):
     """Be a relay, unpaid and open to strangers, for machines that no peer can dial."""
     placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
     """How layers are given to machines when all are placed anew: auto is the utility plan, parallax
-    Parallax's score, helix Helix's program, memory HyperCluster's shares of memory. Where one of
-    them finds no plan, the utility plan is taken."""
+    Parallax's pipelines inside regions, helix Helix's program over links, with slices that overlap,
+    memory HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is
+    taken."""
     min_machines: Annotated[int, Field(ge=1)] = 1
     """Plan a model for the first time when this many machines are there."""
     settle_s: Annotated[Seconds, Field(alias="settle", ge=1)] = 2

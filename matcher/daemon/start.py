@@ -37,7 +37,9 @@ from matcher.settling.next_step import Patience
 
 SHORTEST_WINDOW_BLOCKS = 64
 #: By `matcher.placement`, the method of `scheduler.methods.methods` that plans anew.
-PLACEMENTS = {"auto": "utility", "parallax": "score", "helix": "helix", "memory": "memory"}
+PLACEMENTS = {"auto": "utility", "parallax": "regions", "helix": "helix", "memory": "memory"}
+#: Of these, those whose slices may overlap: requests then use parts of them.
+OVERLAPPING = frozenset({"helix"})
 log = get_logger(__name__)
 
 
@@ -72,6 +74,7 @@ def rules_of(settings: Settings) -> MatcherRules:
         planning=replace(
             PLANNING,
             method=PLACEMENTS[matcher.placement],
+            partial=matcher.placement in OVERLAPPING,
             min_machines=matcher.min_machines,
             settle_ms=matcher.settle_s * 1000,
         ),

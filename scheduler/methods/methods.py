@@ -176,11 +176,12 @@ def _utility(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
     return _Found(found.pipelines, gap=found.gap, notes=found.explanation)
 
 
-def _parallax(method: str) -> Method:
+def _parallax(method: str, scope: str = "auto") -> Method:
     def solve(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
         from scheduler.parallax.allocate import AllocateOptions, allocate
 
-        found = allocate(fleet, model, AllocateOptions(method=method))  # type: ignore[arg-type]
+        options = AllocateOptions(method=method, scope=scope)  # type: ignore[arg-type]
+        found = allocate(fleet, model, options)
         return _Found(found.pipelines, gap=found.gap, notes=found.explanation, how=found.method)
 
     return solve
@@ -249,7 +250,7 @@ def _helix(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
     from scheduler.helix.milp import MilpOptions
     from scheduler.helix.planner import plan_helix
 
-    found = plan_helix(fleet, model, MilpOptions(time_limit_s=budget.left_s))
+    found = plan_helix(fleet, model, MilpOptions(partial=True, time_limit_s=budget.left_s))
     gap = relative_gap(found.tokens_per_s, found.bound)
     start = f"started from {found.start_tokens_per_s:.1f} tokens/s, {found.nodes} nodes"
     return _Found(placement=found.placement, gap=gap, notes=(start,))
@@ -301,9 +302,13 @@ METHODS: Mapping[str, tuple[str, Method]] = MappingProxyType(
             "Parallax's Z(k), proven by the configuration formulation",
             _parallax("patterns"),
         ),
-        "dp": ("Parallax's phase 1 as printed", _parallax("dp")),
+        "dp": ("Parallax's phase 1 as printed, or over all regions if better", _parallax("dp")),
+        "regions": (
+            "Parallax's phase 1 as printed: inside each region, leftovers pooled",
+            _parallax("dp", "region"),
+        ),
         "greedy": ("Z(k) without a solver", _parallax("greedy")),
-        "helix": ("Helix's mixed-integer program, warm-started and pruned", _helix),
+        "helix": ("Helix's mixed-integer program, slices may overlap", _helix),
         "swarm": ("Swarm: equal stages of equal power", _swarm),
         "petals": ("Petals: each machine where the model is thinnest", _petals),
         "separate": ("one pipeline for each type of machine", _separate(mixed=False)),

@@ -91,13 +91,14 @@ def test_settings_become_rules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("placement", "method"),
-    [("auto", "utility"), ("parallax", "score"), ("helix", "helix"), ("memory", "memory")],
+    [("auto", "utility"), ("parallax", "regions"), ("helix", "helix"), ("memory", "memory")],
 )
 def test_every_placement_is_one_of_the_planners_methods(
     tmp_path: Path, placement: str, method: str
 ) -> None:
     given = settings(tmp_path, **{"matcher.placement": placement})
-    assert rules_of(given).planning.method == method
+    planning = rules_of(given).planning
+    assert (planning.method, planning.partial) == (method, placement == "helix")
     assert method in METHODS
 
 

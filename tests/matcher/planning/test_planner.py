@@ -12,10 +12,19 @@ from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import Sighting, fleet_of
 from matcher.fleet.shapes import shape_of
 from matcher.planning.planner import Placement, nobody, plan, seen
+from matcher.routes.routes import Chosen, LiveRoutes
 from scheduler.fleet.costs import capacity, position_of
 from scheduler.live.churn import Cluster
 from scheduler.live.standby import Rules
-from tests.town.fleet import NOW_MS, SPEC, machine_key, serving_at, sighting
+from tests.town.fleet import (
+    NOW_MS,
+    SPEC,
+    machine_key,
+    make_order,
+    serving_at,
+    sighting,
+    standing,
+)
 
 SHAPE = shape_of(SPEC)
 AT_ONCE = Rules(partial=False)
@@ -309,3 +318,50 @@ def test_a_machine_found_in_another_region_is_still_the_same_machine() -> None:
     assert cluster.members[op(1)].machine.region == "mars"
     assert cluster.members[op(1)].incarnation == first.cluster.members[op(1)].incarnation
     assert cluster.changed_ms == first.cluster.changed_ms, "nothing waits for it to settle"
+
+
+def far_apart(number: int, *inside: int, region: str = "") -> Sighting:
+    """Machine `number` of four, near these and far from the others."""
+    rho_ms = {op(n): 2.0 if n in inside else 80.0 for n in range(1, 5) if n != number}
+    return sighting(number, memory_bytes=600 * 2**20, region=region, rho_ms=rho_ms)
+
+
+def test_parallax_plans_inside_regions_stated_or_guessed() -> None:
+    coasts = (
+        far_apart(1, 3, region="eu"),
+        far_apart(2, 4, region="us"),
+        far_apart(3, 1),
+        far_apart(4, 2),
+    )
+    found = decide(None, *coasts, rules=Rules(method="regions", partial=False))
+    assert found is not None
+    told = found.assignments
+    for pair in ((1, 3), (2, 4)):
+        assert covers({op(n): told[op(n)] for n in pair}), "no hop goes over the sea"
+
+
+def test_slices_of_helix_overlap_and_an_order_uses_a_part_of_one() -> None:
+    speeds = {1: 20.0, 2: 20.0, 3: 10.0, 4: 20.0}
+    big = {"memory_bytes": 600 * 2**20}
+    near = {n: {op(other): 2.0 for other in speeds if other != n} for n in speeds}
+    here = [sighting(n, bandwidth_gb_s=speed, rho_ms=near[n], **big) for n, speed in speeds.items()]
+    found = decide(None, *here, rules=Rules(method="helix", partial=True))
+    assert found is not None
+    told = found.assignments
+    assert {(told[op(n)].start, told[op(n)].end) for n in speeds} == {
+        (0, 10),
+        (0, 15),
+        (10, 30),
+        (15, 30),
+    }
+    serve = [serving_at(n, told[op(n)].start, told[op(n)].end, rho_ms=near[n]) for n in speeds]
+    holds = {told[op(n)].start: op(n) for n in speeds if told[op(n)].end in (15, 30)}
+    others = {op(n) for n in speeds} - {holds[0], holds[10]}
+    for partial, ends in ((True, [(0, 10), (10, 30)]), (False, None)):
+        routes = LiveRoutes(SPEC, SHAPE, partial=partial)
+        routes.see(serve, {s.operator: standing() for s in serve}, NOW_MS)
+        chosen = routes.take("job", make_order(), NOW_MS, others)
+        parts = None
+        if isinstance(chosen, Chosen):
+            parts = [(stage.layer_from, stage.layer_to) for stage in chosen.plan]
+        assert parts == ends
