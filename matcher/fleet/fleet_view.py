@@ -24,6 +24,9 @@ from scheduler.fleet.fleet import Fleet, Machine
 #: A machine's own limit covers weights and cache; this share of it is kept for weights.
 WEIGHT_FRACTION = 0.75
 KV_FRACTION = 0.25
+#: Faster than any machine. Who claims more counts as this: plans are made of sums of rates, and no
+#: claim may make one too large to compute with.
+MOST_TFLOPS, MOST_GB_S, LEAST_TAU_MS = 1e5, 1e5, 1e-4
 
 
 @dataclass(frozen=True)
@@ -135,12 +138,14 @@ def machine_of(sighting: Sighting) -> Machine | None:
         return Machine(
             id=sighting.operator,
             memory_bytes=record.memory_bytes,
-            tflops=record.tflops,
-            bandwidth_gb_s=record.bandwidth_gb_s,
+            tflops=min(record.tflops, MOST_TFLOPS),
+            bandwidth_gb_s=min(record.bandwidth_gb_s, MOST_GB_S),
             weight_fraction=WEIGHT_FRACTION,
             kv_fraction=KV_FRACTION,
             max_concurrent=record.max_requests,
-            tau_ms_per_layer=record.tau_ms_per_layer or None,
+            tau_ms_per_layer=max(record.tau_ms_per_layer, LEAST_TAU_MS)
+            if record.tau_ms_per_layer
+            else None,
         )
     except FleetError:
         return None

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.protocol import records
+from core.protocol.types import LayerRange
 from matcher.fleet.fleet_view import (
+    LEAST_TAU_MS,
+    MOST_GB_S,
+    MOST_TFLOPS,
     fleet_of,
     forget,
     machine_of,
@@ -17,9 +21,13 @@ from matcher.fleet.fleet_view import (
     present,
     serving,
 )
+from matcher.fleet.shapes import shape_of
+from scheduler.fleet.fleet import Shard
+from scheduler.flow.max_flow import max_flow
 from tests.town.fleet import (
     MODEL_ID,
     NOW_MS,
+    SPEC,
     machine_key,
     make_record,
     seal,
@@ -126,6 +134,18 @@ def test_numbers_that_no_machine_has_leave_it_out_of_the_fleet() -> None:
     assert machine_of(sighting(1, bandwidth_gb_s=math.nan)) is None
     poisoned = sighting(1, rho_ms={machine_key(2).address: math.nan})
     assert fleet_of([poisoned, sighting(2, tflops=0.0)]).links.pairs == {}
+
+
+def test_a_claim_beyond_any_machine_counts_as_the_fastest_one() -> None:
+    boast = machine_of(sighting(1, tflops=1e9, bandwidth_gb_s=1e9, tau_ms_per_layer=1e-9))
+    assert boast is not None
+    assert (boast.tflops, boast.bandwidth_gb_s) == (MOST_TFLOPS, MOST_GB_S)
+    assert boast.tau_ms_per_layer == LEAST_TAU_MS
+    here = [sighting(n, memory_bytes=2**30, tflops=1e9, bandwidth_gb_s=1e9) for n in range(1, 33)]
+    fleet = fleet_of([*here, sighting(33, memory_bytes=2**30)])
+    everything = [Shard(machine.id, LayerRange(0, SPEC.layers)) for machine in fleet.machines]
+    flow = max_flow(fleet, shape_of(SPEC), tuple(everything), partial=True)
+    assert 0 < flow.tokens_per_s < math.inf
 
 
 def test_a_record_is_signed_for_one_deployment() -> None:
