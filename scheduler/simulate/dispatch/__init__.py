@@ -2,6 +2,7 @@
 
 `router`    what a router promises
 `topology`  the hops that a placement allows
-`iwrr`      round robin over a flow (Helix §5.1)
+`turns`     weighted round robin at every vertex of a flow (Helix §5.1)
+`iwrr`      the router of these turns, with a mask at the high-water mark
 `estimate`  the KV cache that running requests will need (§5.2)
 """

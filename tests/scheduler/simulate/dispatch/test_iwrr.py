@@ -79,9 +79,9 @@ def test_iwrr_puts_every_load_back_when_it_refuses():
     r.choose(100)
     for machine_id in "cd":
         r.kv.used[machine_id] = r.kv.capacity[machine_id]
-    before = list(r._loads), dict(r.kv.used)
+    before = list(r._turns._loads), dict(r.kv.used)
     assert r.choose(333) is None
-    assert (list(r._loads), dict(r.kv.used)) == before
+    assert (list(r._turns._loads), dict(r.kv.used)) == before
 
 
 def test_iwrr_follows_a_new_flow_and_old_routes_still_end():
