@@ -52,8 +52,9 @@ class SwarmHealth:
 class MatcherWorld:
     """The live view. Operators are checksummed addresses everywhere.
 
-    `partial` tells whether stages may be parts of shards. `reports` are those that are believed, by
-    auditor in lower case; `marks` is what follows from them and from the chain.
+    `partial` tells whether stages may be parts of shards, `by_turns` whether chains are taken by
+    turns over a flow instead of the fastest one. `reports` are those that are believed, by auditor
+    in lower case; `marks` is what follows from them and from the chain.
     """
 
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class MatcherWorld:
     reports: Mapping[str, SignedReport] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
     partial: bool = False
+    by_turns: bool = False
 
     def learn_models(self, models: Mapping[str, ModelSpec]) -> None:
         """Take the registry's models; those of a dtype without a size are never planned."""
@@ -82,7 +84,9 @@ class MatcherWorld:
         self.models, self.shapes = dict(models), shapes
         for model_id, shape in shapes.items():
             if model_id not in self.routes:
-                routes = LiveRoutes(models[model_id], shape, partial=self.partial)
+                routes = LiveRoutes(
+                    models[model_id], shape, partial=self.partial, by_turns=self.by_turns
+                )
                 self.routes[model_id], self.lines[model_id] = routes, WaitingLine(routes.book)
         for gone in set(self.routes) - set(shapes):
             del self.routes[gone], self.lines[gone]

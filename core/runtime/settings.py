@@ -353,6 +353,10 @@ class Matcher(_Section):
     Parallax's pipelines inside regions, helix Helix's program over links, with slices that overlap,
     memory HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is
     taken."""
+    routing: Literal["fastest", "iwrr"] = "fastest"
+    """Which chain an order gets: the fastest with room, counting what is promised, or the next by
+    Helix's interleaved weighted round robin over a maximum flow, where no machine is promised more
+    than 85 % of its KV cache."""
     min_machines: Annotated[int, Field(ge=1)] = 1
     """Plan a model for the first time when this many machines are there."""
     settle_s: Annotated[Seconds, Field(alias="settle", ge=1)] = 2

@@ -71,11 +71,13 @@ class MatcherRules:
 
     `plan_s` is the most that one plan may take, `queue_s` how long an order waits for room. With
     `parts` an order's stage may be any part of what a machine holds; plans do not depend on it:
-    whole shards meet (`planning.partial`).
+    whole shards meet unless `planning.partial` says otherwise. `by_turns` takes chains in turns
+    over a flow instead of the fastest.
     """
 
     planning: Planning = PLANNING
     parts: bool = True
+    by_turns: bool = False
     patience: Patience = field(default_factory=Patience)
     replan_every_ms: int = 10_000
     plan_s: float = 20.0
@@ -106,7 +108,7 @@ class MatcherDaemon:
     ) -> None:
         self.chain, self.swarm, self.signer, self.store = chain, swarm, signer, store
         self.clock, self.rules = clock, rules
-        self.world = MatcherWorld(partial=rules.parts)
+        self.world = MatcherWorld(partial=rules.parts, by_turns=rules.by_turns)
         self.matchmaker = Matchmaker(
             chain, signer, peers, store, self.world, terms, clock, queue_s=rules.queue_s
         )

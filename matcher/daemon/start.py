@@ -78,6 +78,7 @@ def rules_of(settings: Settings) -> MatcherRules:
             min_machines=matcher.min_machines,
             settle_ms=matcher.settle_s * 1000,
         ),
+        by_turns=matcher.routing == "iwrr",
         patience=Patience(ack_grace_s=matcher.ack_grace_s),
         replan_every_ms=matcher.replan_interval_s * 1000,
         queue_s=matcher.queue_s,

@@ -16,7 +16,8 @@ from core.protocol.types import LayerRange, ModelSpec, Order, SignedOrder, Stage
 from matcher.fleet.fleet_view import Sighting, Standings, fleet_of, machine_of, serving
 from matcher.records.jobs import BUSY, Job
 from matcher.routes.offers import Price, StageOffer, cheapest, covered_to, serves, show_price
-from scheduler.fleet.fleet import Machine, ModelShape, Shard
+from matcher.routes.round_robin import FlowTurns, PromisedCache
+from scheduler.fleet.fleet import Machine, ModelShape, Shard, in_layer_order
 from scheduler.live.holdings import missing
 from scheduler.routing.bridge import bridge
 from scheduler.routing.live import LiveRouter
@@ -83,10 +84,19 @@ def _speed_moved(before_mb_s: float, now_mb_s: float) -> bool:
 class LiveRoutes:
     """Routes and promises over the machines that serve a model. Times are ours, in milliseconds."""
 
-    def __init__(self, spec: ModelSpec, shape: ModelShape, *, partial: bool = False) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        shape: ModelShape,
+        *,
+        partial: bool = False,
+        by_turns: bool = False,
+    ) -> None:
         self.spec, self.shape, self.partial = spec, shape, partial
         self.book = Reservations()
         self.routers = 0  # made so far
+        self._by_turns = by_turns
+        self._turns: FlowTurns | None = None
         self._seen: dict[str, _SeenMachine] = {}
         self._router = self._router_of(())
         self._facts: dict[str, _Facts] = {}  # the router's
@@ -163,7 +173,7 @@ class LiveRoutes:
         stage, which is what a stage sets aside for it: more are its own once it uses them. `slots`
         are what it could use at most, and count for which chain is faster.
         """
-        found = self._find(order, now_ms, excluded, self.book.claimed(name))
+        found = self._find(order, now_ms, excluded, self.book.claimed(name), slots)
         if isinstance(found, Chosen):
             needs = self._needs(order, found.plan, slots)
             taken = self.book.hold(name, needs, now_ms, now_ms + LEASE_MS)
@@ -293,14 +303,33 @@ class LiveRoutes:
     # --- inside ---
 
     def _find(
-        self, order: Order, now_ms: int, excluded: Collection[str], claimed: frozenset[str]
+        self,
+        order: Order,
+        now_ms: int,
+        excluded: Collection[str],
+        claimed: frozenset[str],
+        slots: int = JOB_SLOTS,
     ) -> Chosen | HeadraceError:
         self._settle(now_ms)
-        gone = frozenset(excluded)
-        found = self._router.route(self.kv_tokens(order), self._barred(order) | gone | claimed)
+        gone, need = frozenset(excluded), self.kv_tokens(order)
+        barred = self._barred(order) | gone | claimed
+        if self._turns is not None:
+            barred |= {operator for operator in self._seen if not self._takes(operator, need)}
+            allowed = self._seen.keys() - barred
+            chain = self._turns.next(min(order.requests, slots), allowed.__contains__)
+            if chain is not None:
+                return self._chosen(self._router.priced(chain))
+            # Turns may lead nowhere while another chain of these machines is whole.
+        found = self._router.route(need, barred)
         if isinstance(found, Route):
             return self._chosen(found)
         return self._why_not(order, gone, now_ms)
+
+    def _takes(self, operator: str, tokens: int) -> bool:
+        """Whether a machine has a slot, and stays under the high-water mark of its KV cache."""
+        free = self.book.free(operator)
+        cache = PromisedCache(self._seen[operator].kv_tokens, free.kv_tokens)
+        return free.slots > 0 and cache.takes(tokens)
 
     def _read(
         self, sighting: Sighting, stake_units: int, known: _SeenMachine | None
@@ -366,8 +395,11 @@ class LiveRoutes:
         self.routers += 1
         layers = {operator: seen.facts.layers for operator, seen in self._seen.items()}
         shards = [Shard(operator, held) for operator, held in layers.items()]
-        table = prepare(fleet_of(sightings), self.shape, shards)
-        return LiveRouter(table, partial=self.partial)
+        fleet = fleet_of(sightings)
+        if self._by_turns:
+            placement = in_layer_order(shards)
+            self._turns = FlowTurns(fleet, self.shape, placement, partial=self.partial)
+        return LiveRouter(prepare(fleet, self.shape, shards), partial=self.partial)
 
     def _settle(self, now_ms: int) -> None:
         """What was promised, or has ended, into the router."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from core.protocol.types import LayerRange
 from scheduler.fleet.arrays import Floats
+from scheduler.fleet.fleet import Pipeline
 from scheduler.routing.bounds import Bounds
 from scheduler.routing.layout import RoutingLayout, Sweep, best_end, sweep, trace
 from scheduler.routing.parallax_route import Answer, NoRoute, Route, no_route, priced_route
@@ -125,6 +126,11 @@ class LiveRouter:
         self.can_hold(kv_needed_tokens)
         with self.without(excluded):
             return self._once()
+
+    def priced(self, stages: Pipeline) -> Route:
+        """A chain that was chosen elsewhere, with what each of its stages costs now."""
+        index = self.table.index
+        return self._priced([(index[i], held.start, held.end) for i, held in stages])
 
     def backups(
         self, n: int, kv_needed_tokens: int = 0, excluded: Collection[str] = ()

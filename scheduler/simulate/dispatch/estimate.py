@@ -13,6 +13,8 @@ from scheduler.fleet.fleet import Fleet, ModelShape, Placement, Shard
 
 #: Mean answer of the Azure conversation trace as Helix rounds it.
 MEAN_OUTPUT_TOKENS = 240
+#: The share of a cache that may be promised.
+HIGH_WATER = 0.85
 
 
 class KvEstimate:
@@ -30,7 +32,7 @@ class KvEstimate:
         model: ModelShape,
         placement: Placement,
         *,
-        high_water: float = 0.85,
+        high_water: float = HIGH_WATER,
         output_tokens: int = MEAN_OUTPUT_TOKENS,
     ) -> None:
         if not 0 < high_water <= 1 or output_tokens < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduler.fleet.fleet import Fleet, ModelShape, Placement
-from scheduler.simulate.dispatch.estimate import KvEstimate
+from scheduler.simulate.dispatch.estimate import HIGH_WATER, MEAN_OUTPUT_TOKENS, KvEstimate
 from scheduler.simulate.dispatch.router import RequestRoute
 from scheduler.simulate.dispatch.topology import Topology
 from scheduler.simulate.dispatch.turns import WeightedTurns
@@ -46,8 +46,8 @@ class IwrrRouter:
         placement: Placement,
         flow: Mapping[tuple[str, str], float],
         *,
-        high_water: float = 0.85,
-        output_tokens: int = 240,
+        high_water: float = HIGH_WATER,
+        output_tokens: int = MEAN_OUTPUT_TOKENS,
         by_load: bool = True,
     ) -> IwrrRouter:
         """The router of a placement with these tokens/s on each (machine, machine) link."""

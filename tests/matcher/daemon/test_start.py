@@ -81,12 +81,14 @@ def test_settings_become_rules(tmp_path: Path) -> None:
         "matcher.ack_grace": "1m",
         "matcher.replan_interval": "2s",
         "matcher.queue": "45s",
+        "matcher.routing": "iwrr",
         "network.deploy_block": 7,
     }
     rules = rules_of(settings(tmp_path, **given))
     assert (rules.planning.settle_ms, rules.planning.min_machines) == (5000, 3)
     assert (rules.patience.ack_grace_s, rules.replan_every_ms, rules.start_block) == (60, 2000, 7)
-    assert rules.queue_s == 45 and not rules.planning.partial
+    assert rules.queue_s == 45 and rules.by_turns and not rules.planning.partial
+    assert not rules_of(settings(tmp_path)).by_turns
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,9 @@ def test_every_placement_is_one_of_the_planners_methods(
     assert method in METHODS
 
 
-@pytest.mark.parametrize("flags", [{"matcher.placement": "best"}, {"matcher.fee_bps": 501}])
+@pytest.mark.parametrize(
+    "flags", [{"matcher.placement": "best"}, {"matcher.routing": "best"}, {"matcher.fee_bps": 501}]
+)
 def test_what_this_matcher_cannot_do_is_refused_at_the_start(
     tmp_path: Path, flags: dict[str, object]
 ) -> None:
