@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from client.orders.matcher_api import MatcherApi
+from client.orders.matchers import Matchers
 from client.records.store import ClientStore
 from core.chain.chain import Chain
 from core.chain.outbox import TransactionOutbox
@@ -43,6 +44,12 @@ class Model:
     spec: ModelSpec
 
 
+def matchers_of(settings: Settings) -> Matchers:
+    """The network's matchers. Raises ConfigError when none is configured, or none can be asked."""
+    places = settings.require_matchers()
+    return Matchers([(MatcherApi(url), address) for url, address in places])
+
+
 def model_folder(name: str, settings: Settings, model_id: str | None = None) -> Path:
     """Where a model's files are, all or some of them. Raises ModelMissing."""
     found = find_model(name, model_id or local_id(name, settings), settings.folders.cache)
@@ -67,9 +74,9 @@ class Context:
     settings: Settings
     chain: Chain
 
-    def matcher(self) -> MatcherApi:
-        """The network's matcher. Raises ConfigError when none is configured."""
-        return MatcherApi(self.settings.require_matcher_url())
+    def matcher(self) -> Matchers:
+        """The network's matchers. Raises ConfigError when none is configured."""
+        return matchers_of(self.settings)
 
     def store(self) -> ClientStore:
         """The requester's records."""

@@ -29,6 +29,7 @@ from benchmarks.engine.rig.fleet import Fleet
 from benchmarks.engine.rig.market import Market, terms
 from benchmarks.table import Row, table
 from client.jobs.batch import Policy, Requester, run_batch
+from client.orders.matchers import Matchers
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
@@ -191,7 +192,7 @@ class Loads:
         store = ClientStore(self._folder / f"client-{number}.sqlite")
         requester = Requester(
             self._market.chain,  # type: ignore[arg-type]
-            self._market,  # type: ignore[arg-type]
+            Matchers([(self._market, None)]),  # type: ignore[list-item]
             signer(FIRST_CLIENT_KEY + number),
             store,
             SystemClock(),

@@ -346,11 +346,15 @@ class Dashboard:
         if not methods:
             raise UsageError("no method is chosen", next_step="choose at least one")
         matcher, model = self.sources.matcher(), form.get("model", "")
-        document = await matcher.fleet(model) if model else _document(form.get("document", ""))
+        if model:
+            document = await matcher.ask(lambda api: api.fleet(model))
+        else:
+            document = _document(form.get("document", ""))
         limit_s = min(60.0, max(1.0, limit_s))
         question = {"document": document, "methods": methods, "limitS": limit_s}
         fleet = self.sources.name_of(model) if model else str(document.get("id", ""))
-        view = planner.plans(document, await matcher.plan(question), fleet, self.sources.now_ms())
+        plans = await matcher.ask(lambda api: api.plan(question))
+        view = planner.plans(document, plans, fleet, self.sources.now_ms())
         values = {"view": view, "now_ms": self.sources.now_ms()}
         return HTMLResponse(self.renderer.render("parts/plans.html", values))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from client.gateway.records.database import Database
     from client.gateway.stored_responses import StoredResponses
     from client.gateway.workers import Workers
-    from client.orders.matcher_api import MatcherApi
+    from client.orders.matchers import Matchers
     from client.records.store import ClientStore
     from client.sessions.answering import Answerer
     from core.protocol.signing import DigestSigner
@@ -46,7 +46,7 @@ class Gateway:
     context: Context | None
     answerer: Answerer
     prices: ModelPrices
-    matcher: MatcherApi | None
+    matcher: Matchers | None
     #: The requester's own records: jobs, prompts, answers, stage receipts.
     store: ClientStore | None
     #: Models on offer, their tokenizers and prices.

@@ -41,7 +41,7 @@ from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from client.gateway.records.tables import PaidRequestRow
-    from client.orders.matcher_api import MatcherApi
+    from client.orders.matchers import Matchers
     from client.records.store import ClientStore, JobRow
     from client.records.store import RequestRow as StoredRow
     from core.protocol.signing import DigestSigner
@@ -65,7 +65,7 @@ def assemble(
     payer: str,
     clock: Clock | None = None,
     context: Context | None = None,
-    matcher: MatcherApi | None = None,
+    matcher: Matchers | None = None,
     store: ClientStore | None = None,
     local_token: str | None = None,
     metrics: GatewayMetrics | None = None,

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 from client.jobs.earlier import left_jobs
 from client.jobs.failover import Ongoing, continues, go_on
 from client.jobs.job_run import JobRun
-from client.orders.matcher_api import Goes, MatcherApi
+from client.jobs.withdrawal import withdraw
+from client.orders.matcher_api import Goes
+from client.orders.matchers import Matchers
 from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
 from client.orders.shard_roots import shard_roots
 from client.pipeline.on_chain import is_nonce_used, job_with_plan
@@ -64,6 +66,9 @@ FRUITLESS_ROUNDS = 7  # most orders in a row without a token
 OPEN_TRIES = 6  # a matcher that restarts is back by then
 ACK_TRIES = 5
 PAUSE_S, SHORT_PAUSE_S, LONGEST_PAUSE_S = 1.0, 0.25, 8.0
+#: After these nobody knows whether the matcher opens the order: where it has lost the chain it does
+#: so later, and one that lies may.
+NO_ANSWER = (MatcherUnreachable, ChainUnreachable, CheckFailed)
 MATCHED_WITHIN_S = 5.0  # our node may be a block behind the matcher's
 LOOK_AGAIN_S = 0.5
 
@@ -95,7 +100,7 @@ class Requester:
     """Everything a batch needs of its owner."""
 
     chain: Chain
-    matcher: MatcherApi
+    matcher: Matchers
     signer: signing.DigestSigner
     store: ClientStore
     clock: Clock
@@ -109,11 +114,19 @@ class TermsOf(Protocol):
     def __call__(self, chain_now: int) -> OrderTerms: ...
 
 
+class TermsElsewhere(Protocol):
+    """Terms with another matcher than these addresses. Raises NoCapacity where there is none."""
+
+    async def __call__(self, but_not: frozenset[str]) -> TermsOf: ...
+
+
 @dataclass(frozen=True)
 class Policy:
     """How this submission behaves."""
 
     terms_of: TermsOf
+    #: Asked where the matcher that orders name failed; None: there is no other.
+    elsewhere: TermsElsewhere | None = None
     limits: PipelinePatience = field(default_factory=PipelinePatience)
     acknowledge: bool = True
     deposit_missing: bool = True
@@ -227,9 +240,12 @@ class _Submission:
         streams: Streams,
     ) -> None:
         self._requester, self._policy, self._watcher = requester, policy, watcher
+        self._terms_of = policy.terms_of
         self._name, self._streams = name, streams
         self._matches: list[Match] = []
         self._lost: frozenset[str] = frozenset()
+        self._unanswered: SignedOrder | None = None  # the newest order, which may be opened yet
+        self._held: dict[str, tuple[int, int]] = {}  # units and deadline of others that may be
         self._behind: list[tuple[Match, JobRun]] = []  # broken, kept until others went on from them
         self._settling: set[asyncio.Task[None]] = set()
         self._shard_roots: dict[tuple[int, int], str] = {}
@@ -254,6 +270,7 @@ class _Submission:
                     break
                 continue
             outcome = await self._stream(match, batch, answers)
+            await self._weigh(match.signed.order.matcher, outcome)
             left, whole = self._taken(match, answers, outcome, finished)
             errors = {
                 answers[index].prompt.custom_id: error
@@ -313,15 +330,24 @@ class _Submission:
         requester, signed = self._requester, signed_of(order)
         try:
             match = await match_order(requester, signed, None)
-        except (MatcherUnreachable, ChainUnreachable):
-            raise
+        except NO_ANSWER:
+            if not requester.matcher.has_several:
+                raise
+            requester.store.leave_order(order.job_id)
+            await withdraw(requester.chain, requester.signer, requester.store, signed)
+            return
         except HeadraceError as error:
             log.info("an earlier order opened nothing", job=order.job_id[:10], why=str(error))
             return
         requester.store.add_job(self._name, match, None, int(requester.clock.now()))
 
     async def settled(self) -> None:
-        """Wait until every job that was left behind is paid for what it gave."""
+        """Wait until every job that was left behind is paid for what it gave.
+
+        An order that nobody answered is revoked: its lines may be ordered anew.
+        """
+        if self._unanswered is not None:
+            self._leave(self._unanswered)
         self._settle_behind()
         ended = await asyncio.gather(*self._settling, return_exceptions=True)
         for error in ended:
@@ -339,9 +365,46 @@ class _Submission:
             return await self._open_now(answers)
 
     async def _open_now(self, answers: Sequence[Ongoing]) -> tuple[Match, PromptBatch]:
-        requester, policy = self._requester, self._policy
+        """With the matcher of the terms, or where it fails with another. Raises its error."""
+        failed: frozenset[str] = frozenset()
+        while True:
+            signed, batch = await self._order(answers)
+            try:
+                return await self._matched(signed, batch), batch
+            except HeadraceError as error:
+                matcher = signed.order.matcher
+                failed |= {matcher}
+                self._requester.matcher.failed(matcher, error)
+                if not await self._turn_to_another(failed):
+                    raise
+
+    async def _turn_to_another(self, failed: frozenset[str]) -> bool:
+        """Let orders name another matcher than those that failed; whether there is one."""
+        if self._policy.elsewhere is None or not self._requester.matcher.has_several:
+            return False
+        try:
+            self._terms_of = await self._policy.elsewhere(failed)
+        except HeadraceError as error:
+            log.info("no other matcher takes it", why=str(error))
+            return False
+        return True
+
+    async def _weigh(self, matcher: str, outcome: PipelineOutcome) -> None:
+        """A matcher whose job gave nothing at all rests, whatever the reason."""
+        if outcome.finished or outcome.begun:
+            self._requester.matcher.served(matcher)
+            return
+        error = next(iter(outcome.unfinished.values()))
+        self._requester.matcher.failed(matcher, error)
+        await self._turn_to_another(frozenset({matcher}))
+
+    async def _order(self, answers: Sequence[Ongoing]) -> tuple[SignedOrder, PromptBatch]:
+        """Sign an order for these answers, which the prepaid balance covers, and write it down."""
+        requester = self._requester
+        if self._unanswered is not None:
+            self._leave(self._unanswered)
         batch = PromptBatch.of([answer.next_prompt(os.urandom) for answer in answers])
-        terms = policy.terms_of(await self._chain_now())
+        terms = self._terms_of(await self._chain_now())
         model, account = (requester.model_id, requester.model), requester.signer.address
         nonce = requester.store.next_nonce(account)
         order = make_order(batch, *model, terms, account, nonce)
@@ -350,21 +413,48 @@ class _Submission:
         signature = signing.sign(requester.signer, requester.chain.domain, order)
         signed = SignedOrder(order, signature, terms.demands)
         self._watcher.order_signed(order, locked)
-        goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
-        store, now_s = requester.store, int(requester.clock.now())
         job_id = signing.job_id(requester.chain.domain, order)
-        store.add_order(self._name, job_id, signed, now_s, batch)
-        match = await match_order(requester, signed, goes_on)
-        store.add_job(self._name, match, batch, now_s)
+        now_s = int(requester.clock.now())
+        requester.store.add_order(self._name, job_id, signed, now_s, batch)
+        return signed, batch
+
+    async def _matched(self, signed: SignedOrder, batch: PromptBatch) -> Match:
+        requester, store = self._requester, self._requester.store
+        goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
         try:
-            check_plan(match.plan, terms.demands)
+            match = await match_order(requester, signed, goes_on)
+        except NO_ANSWER:
+            self._unanswered = signed
+            raise
+        store.add_job(self._name, match, batch, int(requester.clock.now()))
+        try:
+            check_plan(match.plan, signed.terms)
             await check_on_chain(requester, match)
         except HeadraceError:
-            requester.store.set_state(match.job_id, "abandoned")
+            store.set_state(match.job_id, "abandoned")
+            self._unanswered = signed
             raise
         self._matches.append(match)
         self._watcher.job_opened(match)
-        return match, batch
+        return match
+
+    def _leave(self, signed: SignedOrder) -> None:
+        """Before another order for the same answers: nobody takes this one up, and it is revoked.
+
+        Until the chain says so, what it would lock is held back.
+        """
+        requester, self._unanswered = self._requester, None
+        job_id = signing.job_id(requester.chain.domain, signed.order)
+        requester.store.leave_order(job_id)
+        units = pricing.max_amount(signed.order, requester.model)
+        self._held[job_id] = units, signed.order.deadline
+
+        async def revoke() -> None:
+            of = requester.chain, requester.signer, requester.store
+            if await withdraw(*of, signed):
+                del self._held[job_id]
+
+        self._settling.add(asyncio.create_task(revoke()))
 
     async def _chain_now(self) -> int:
         """Chain time: asked once, then by our own clock, so that going on waits for no answer."""
@@ -375,6 +465,8 @@ class _Submission:
 
     async def _provide(self, locked: int) -> None:
         """Have so much prepaid; at first twice that, so that going on needs no deposit."""
+        now_s = await self._chain_now()
+        locked += sum(units for units, until in self._held.values() if until >= now_s)
         chain, signer = self._requester.chain, self._requester.signer
         may, spare = self._policy.deposit_missing, 0 if self._matches else locked
         try:
@@ -513,21 +605,22 @@ def pause_s(failures: int, first_s: float = PAUSE_S) -> float:
 
 
 async def match_order(requester: Requester, signed: SignedOrder, goes_on: Goes | None) -> Match:
-    """Hand in the order, again if the matcher is unreachable: the same order gives the same job.
+    """Hand in the order, again if the only matcher is away: the same order gives the same job.
 
     Of one that is refused nothing is kept. Raises ContractRefused for a nonce that is used already;
     those of later orders are new ones.
     """
     failures, domain = 0, requester.chain.domain
+    tries = 1 if requester.matcher.has_several else OPEN_TRIES
     while True:
         try:
             return await requester.matcher.open_job(signed, domain, goes_on)
         except MatcherUnreachable:
             failures += 1
-            if failures == OPEN_TRIES:
+            if failures == tries:
                 raise
             await requester.clock.sleep(pause_s(failures - 1))
-        except ChainUnreachable:  # the matcher opens it once the chain is back
+        except NO_ANSWER:
             raise
         except HeadraceError as error:
             requester.store.forget_order(signing.job_id(domain, signed.order))
@@ -623,7 +716,7 @@ async def acknowledge(
 ) -> None:
     """Sign off these answers, as far as they came, and have the matcher settle the job on chain."""
     ack, signature = signed_ack(requester, match, answers)
-    await requester.matcher.acknowledge(match.job_id, ack, signature)
+    await requester.matcher.acknowledge(match, ack, signature)
     requester.store.set_state(match.job_id, "acknowledged")
     counts = ack.tokens_in, ack.tokens_out
     result = pricing.split(match.signed.order, match.plan, requester.model, *counts)

@@ -25,7 +25,8 @@ from client.jobs.batch import (
     run_batch,
 )
 from client.orders.demands import demanded
-from client.orders.matcher_api import MatcherApi, Quote
+from client.orders.matcher_api import Quote
+from client.orders.matchers import Matchers
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
@@ -50,7 +51,7 @@ class AllowedMiners:
 
 
 async def quotes(
-    api: MatcherApi, model_id: str, tokens: tuple[int, int], wanted: AllowedMiners, replicas: int
+    api: Matchers, model_id: str, tokens: tuple[int, int], wanted: AllowedMiners, replicas: int
 ) -> list[Quote]:
     """A price for each replica, over machines of its own. `tokens` are in and out.
 

@@ -13,11 +13,12 @@ import msgspec
 
 from client.context import Context, Model
 from client.jobs.answer_lines import answer_line
-from client.jobs.batch import BatchResult, FinishedAnswer
+from client.jobs.batch import BatchResult, FinishedAnswer, TermsElsewhere, TermsOf
 from client.options import OrderOptions
 from client.orders.arbitrator import arbitrator_of, check_named
 from client.orders.demands import audit_bps
 from client.orders.matcher_api import Quote
+from client.orders.matchers import Matchers
 from client.orders.orders import OrderTerms, Prompt, make_prompt, route_text
 from client.orders.requests import ChatRequest, read_requests
 from client.pipeline.pipeline import Logprobs, PipelinePatience
@@ -33,7 +34,7 @@ from core.protocol.errors import (
     PriceAboveCap,
     UsageError,
 )
-from core.protocol.types import ZERO_ADDRESS, SamplingParams
+from core.protocol.types import ZERO_ADDRESS, SamplingParams, Terms
 from core.runtime.commands.results import Result
 from core.runtime.network.pulse import Beat
 from core.runtime.settings import THE_MATCHERS, Settings
@@ -312,6 +313,31 @@ def terms_for(wishes: Wishes, price: Quote, chain_now: int) -> OrderTerms:
         auditor=auditor_of(wishes, price),
         arbitrator=wishes.arbitrator,
     )
+
+
+def terms_by(wishes: Wishes, price: Quote, demands: Callable[[], Terms | None]) -> TermsOf:
+    """Terms of orders at this price, with the demands of the moment in which each is made."""
+    return lambda chain_now: replace(terms_for(wishes, price, chain_now), demands=demands())
+
+
+def terms_elsewhere(
+    settings: Settings,
+    matchers: Matchers,
+    work: tuple[Model, Prepared],
+    wishes: Wishes,
+    demands: Callable[[], Terms | None],
+) -> TermsElsewhere:
+    """Terms of orders of this work at what another matcher asks, where the wishes allow it."""
+    model, prepared = work
+
+    async def elsewhere(but_not: frozenset[str]) -> TermsOf:
+        tokens = prepared.tokens_in, prepared.max_tokens_out
+        price = await matchers.quote(model.model_id, *tokens, demands(), but_not=but_not)
+        locked = maximum(model, price, prepared)
+        check_caps(settings, wishes, model.spec.layer_units, price, locked)
+        return terms_by(wishes, price, demands)
+
+    return elsewhere
 
 
 def ending_by(tokenizer: Tokenizer) -> Callable[[Prompt], AnswerEnding]:

@@ -6,6 +6,7 @@
 `demands`         who may serve, and the share to be audited
 `arbitrator`      who settles an order's disputes: the tolerance game, the jury, or an address
 `matcher_api`     the matcher's HTTP API: offers, orders, acknowledgements
+`matchers`        which matcher is asked, and which one rests because it failed
 `orders`          a batch of prompts, its commitments, and an order with every cap
 `shard_roots`     what the chain has registered for the layers of a plan
 """

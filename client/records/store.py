@@ -198,8 +198,14 @@ class ClientStore:
             return list(session.exec(select(SentOrderRow).order_by(col(SentOrderRow.created_at))))
 
     def leave_order(self, job_id: str) -> None:
-        """Nobody waits for an order's job any more: who settles sessions looks for it."""
-        self._change(SentOrderRow, job_id, submission="")
+        """Nobody waits for an order's job any more, if it is not known: it gives no answers.
+
+        Who settles sessions looks for those of open orders.
+        """
+        with Session(self._engine) as session:
+            if (order := session.get(SentOrderRow, job_id)) is not None:
+                order.submission = ""
+                session.commit()
 
     def forget_order(self, job_id: str) -> None:
         """Nothing was opened for an order, and nothing will be."""

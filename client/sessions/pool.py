@@ -21,6 +21,7 @@ import msgspec
 from client.context import Context, Model
 from client.jobs.batch import (
     FRUITLESS_ROUNDS,
+    NO_ANSWER,
     Requester,
     check_on_chain,
     check_plan,
@@ -37,6 +38,7 @@ from client.jobs.wishes import (
     terms_for,
     within_limits,
 )
+from client.jobs.withdrawal import withdraw
 from client.orders.matcher_api import Goes, Quote
 from client.orders.orders import Allowance, Prompt, make_open_order
 from client.orders.shard_roots import shard_roots
@@ -67,7 +69,6 @@ from core.protocol.errors import (
     HeadraceError,
     NoCapacity,
     PeerUnreachable,
-    Unreachable,
 )
 from core.protocol.types import SignedOrder, Terms
 from core.runtime import origin
@@ -155,6 +156,7 @@ class SessionPool:
         self._deposit_lock = asyncio.Lock()
         self._closed_idle_at = float("-inf")
         self._locking_units = 0  # of orders that the chain does not show yet
+        self._held: dict[str, tuple[int, int]] = {}  # units and deadline of left ones
         self._chain_ahead_s: float | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -343,19 +345,38 @@ class SessionPool:
     # --- opening ---
 
     async def _open(self, pool: _Pool, need: _Need) -> LiveSession:
-        """Sign an open order, have it matched, check what came, and connect to every stage."""
-        model, chain = pool.model, self._context.chain
+        """A session by the first matcher that opens one. Raises what the first of them refused."""
+        model, failed = pool.model, frozenset[str]()
+        refused: HeadraceError | None = None
         alive = [s for s in pool.sessions if s.use.life is Life.OPEN]
         if len(alive) >= self._sizes.pipelines:
             raise NoCapacity(
                 "no further session is opened",
                 f"{len(alive)} of this model are open, the limit is sessions.pipelines",
             )
-        requester, span_layers = await self._requester(model), await self._spans_of(model)
-        wishes = await within_limits(self._context, model, need.wishes, Choices())
         first = self._size(model, need)
         tokens = first.tokens_in, first.tokens_out
-        quote = await self._matcher.quote(model.model_id, *tokens, pool.demands)
+        while True:
+            try:
+                quote = await self._matcher.quote(
+                    model.model_id, *tokens, pool.demands, but_not=failed
+                )
+            except HeadraceError as error:
+                raise refused or error from None
+            try:
+                return await self._open_by(quote, pool, need, first)
+            except HeadraceError as error:
+                if not self._matcher.has_several:
+                    raise
+                refused, failed = refused or error, failed | {quote.matcher}
+
+    async def _open_by(
+        self, quote: Quote, pool: _Pool, need: _Need, first: Allowance
+    ) -> LiveSession:
+        """Sign an open order, have it matched, check what came, and connect to every stage."""
+        model, chain = pool.model, self._context.chain
+        requester, span_layers = await self._requester(model), await self._spans_of(model)
+        wishes = await within_limits(self._context, model, need.wishes, Choices())
         async with self._deposit_lock:
             allowed = await self._afford(model, need, first, quote, wishes.max_cost)
             locked = quote.lock(model.spec, allowed.tokens_in, allowed.tokens_out)
@@ -376,8 +397,9 @@ class SessionPool:
             with origin.within(need.origin, "open a session"):
                 try:
                     match = await match_order(requester, signed, need.goes)
-                except Unreachable:  # nobody knows whether it was opened
-                    self._store.leave_order(job_id)
+                except NO_ANSWER as error:
+                    self._matcher.failed(quote.matcher, error)
+                    self._leave(signed, job_id, locked)
                     raise
                 name = ids.short(ids.Kind.JOB, match.job_id)
                 log.info("session matched", job=name, stages=len(match.plan))
@@ -408,13 +430,30 @@ class SessionPool:
             await check_on_chain(requester, match)
             await self._learn_roots(model, match.plan)
             await session.open()
-        except HeadraceError:
+        except HeadraceError as error:
+            self._matcher.failed(quote.matcher, error)
             self._spawn(self._ended(session))
             raise
+        self._matcher.served(quote.matcher)
         pool.sessions.append(session)
         pool.stir()
         log.info("session opened", job=match.job_id[:10], stages=len(match.plan), locked=locked)
         return session
+
+    def _leave(self, signed: SignedOrder, job_id: str, locked: int) -> None:
+        """An order that nobody answered is revoked; till then what it would lock is held back."""
+        self._store.leave_order(job_id)
+        self._held[job_id] = locked, signed.order.deadline
+
+        async def revoke() -> None:
+            if await withdraw(self._context.chain, self._signer, self._store, signed):
+                del self._held[job_id]
+
+        self._spawn(revoke())
+
+    def _held_units(self) -> int:
+        now_s = self._chain_now()
+        return sum(units for units, until in self._held.values() if until >= now_s)
 
     def _size(self, model: Model, need: _Need) -> Allowance:
         """As large as the settings say, and large enough for what is asked."""
@@ -431,7 +470,7 @@ class SessionPool:
         funds: int = await chain.read("Escrow", "balanceOf", self._account)
         if self._account == self._signer.address:
             funds += await chain.read("TestUSD", "balanceOf", self._account)
-        funds -= self._locking_units
+        funds -= self._locking_units + self._held_units()
         cost = quote.cost(model.spec, wanted.tokens_in, wanted.tokens_out)
         most = max(0, min(max_cost, funds) - quote.opening_fee)
         if cost <= most:
@@ -443,7 +482,7 @@ class SessionPool:
     async def _provide(self, locked: int) -> None:
         if self._account == self._signer.address:
             chain, signer = self._context.chain, self._signer
-            locking = locked + self._locking_units
+            locking = locked + self._locking_units + self._held_units()
             await ensure_deposit(chain, signer, locking, may_deposit=True, spare=locked)
 
     async def _requester(self, model: Model) -> Requester:

@@ -49,7 +49,7 @@ from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
-    from client.orders.matcher_api import MatcherApi
+    from client.orders.matchers import Matchers
     from client.records.keeper import Keeper
     from core.chain.chain import Chain
     from core.protocol.signing import DigestSigner
@@ -68,7 +68,7 @@ class Recovery:
     store: ClientStore
     keeper: Keeper
     chain: Chain
-    matcher: MatcherApi
+    matcher: Matchers
     signer: DigestSigner
     clock: Clock
     streams: Streams
@@ -141,7 +141,7 @@ class Recovery:
         store.put_charges(job_id, charges_left(*of_job, answers, unknown, charges))
         if not is_over:
             signature = signing.sign(self.signer, self.chain.domain, ack)
-            await self.matcher.acknowledge(job_id, ack, signature, closing=True)
+            await self.matcher.acknowledge(match, ack, signature, closing=True)
         store.set_state(job_id, "acknowledged" if any(counts) else "abandoned")
         log.info("an earlier session is settled", job=job_id[:10], requests=len(answers))
         return True

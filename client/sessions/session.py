@@ -368,7 +368,7 @@ class LiveSession(Pipeline):
         if newest is None or (newest[0] == self._told and not closing):
             return
         (ack, signature), matcher = newest, self._requester.matcher
-        await matcher.acknowledge(self.match.job_id, ack, signature, closing=closing)
+        await matcher.acknowledge(self.match, ack, signature, closing=closing)
         self._told = ack
 
     # --- the end ---

@@ -180,7 +180,7 @@ def peers_by_matcher(
     """
     from core.keys.signer import Signer
 
-    url = (settings.network.matcher_url or "").rstrip("/")
+    url = next((url for url, _ in settings.network.matcher_places), "")
     if not url:
         return []
     chain_id, _ = settings.require_network()

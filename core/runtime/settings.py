@@ -132,6 +132,23 @@ def _auditor(value: object) -> object:
     return value if value == THE_MATCHERS else _address(value)
 
 
+def _matcher_places(value: object) -> object:
+    """`https://one.example, 0x12…@https://two.example` as URLs, those with an address before it."""
+    places = _as_list(value)
+    for place in places if isinstance(places, list | tuple) else ():
+        url, named = _split_place(str(place))
+        if named is not None:
+            _address(named)
+        if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", url) is None:
+            raise ValueError(f"'{place}' is neither a URL nor ADDRESS@URL")
+    return places
+
+
+def _split_place(place: str) -> tuple[str, str | None]:
+    named, at, url = place.partition("@")
+    return (url, named) if at else (place, None)
+
+
 def _public_url(value: object) -> object:
     text = str(value).removesuffix("/")
     if text and re.fullmatch(r"https?://[^\s/?#@]+", text) is None:
@@ -150,6 +167,7 @@ AnAddress = Annotated[Address, BeforeValidator(_address)]
 Addresses = Annotated[tuple[AnAddress, ...], BeforeValidator(_as_list)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Aliases = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_aliases)]
+MatcherPlaces = Annotated[tuple[str, ...], BeforeValidator(_matcher_places)]
 PublicUrl = Annotated[str, BeforeValidator(_public_url)]
 
 
@@ -175,6 +193,8 @@ class NetworkSettings(_Section):
     """Multiaddresses of the swarm to join through."""
     matcher_url: str | None = None
     """The matcher that orders are sent to."""
+    matchers: MatcherPlaces = ()
+    """Those that orders go to where it fails or has no room: URLs, or ADDRESS@URL."""
     matcher: AnAddress | None = None
     """The matcher that miners without `miner.allow_matchers` let choose their layers; else any."""
     token_symbol: str = units.TOKEN_SYMBOL
@@ -188,6 +208,15 @@ class NetworkSettings(_Section):
     """The block from which events are read."""
     reorg_window_blocks: Annotated[int, Field(ge=0)] = 12
     """How many blocks back are read again, in case the chain changed its mind."""
+
+    @property
+    def matcher_places(self) -> list[tuple[str, str | None]]:
+        """Every matcher once, the preferred one first: its URL, and its address where given."""
+        places = [*filter(None, [self.matcher_url]), *self.matchers]
+        found = dict[str, str | None]()
+        for url, named in map(_split_place, places):
+            found[url.rstrip("/")] = found.get(url.rstrip("/")) or named
+        return list(found.items())
 
     def contract(self, name: str) -> Address:
         """The address of ``TaskRegistry``, ``Escrow`` and so on. Raises ConfigError."""
@@ -580,14 +609,18 @@ class Settings(_Section):
         return network.chain_id, network.rpc_url
 
     def require_matcher_url(self) -> str:
-        """Raises ConfigError if no matcher is configured."""
-        if not self.network.matcher_url:
+        """The preferred matcher's. Raises ConfigError if no matcher is configured."""
+        return self.require_matchers()[0][0]
+
+    def require_matchers(self) -> list[tuple[str, str | None]]:
+        """URLs of matchers, with their addresses where given. Raises ConfigError for none."""
+        if not (places := self.network.matcher_places):
             raise ConfigError(
                 f"network '{self.network.name}' names no matcher",
                 why="network.matcher_url is not set",
                 next_step="config set network.matcher_url URL",
             )
-        return self.network.matcher_url
+        return places
 
 
 # --- loading -----------------------------------------------------------------------------------

@@ -256,7 +256,7 @@ def _kernels() -> str:
 
 async def _peers(settings: Settings) -> tuple[list[PeerDistance], str]:
     """Distances to the machines that the matcher knows, and why there are none."""
-    if not settings.network.matcher_url:
+    if not settings.network.matcher_places:
         return [], "no matcher is configured"
     try:
         known = (await ask(settings, "/v1/miners"))["miners"]

@@ -395,7 +395,7 @@ async def _peer(address: str) -> Check:
 
 
 async def _matcher(settings: Settings) -> Check:
-    if not settings.network.matcher_url:
+    if not settings.network.matcher_places:
         return _warning(
             "matcher",
             "none is configured: hold layers of your own choice with --layers",

@@ -140,7 +140,7 @@ def _share(bench: Bench | None, model: dict[str, object] | None) -> tuple[int, i
 
 
 async def _market(settings: Settings) -> tuple[Market | None, dict[str, object] | None, str]:
-    if not settings.network.matcher_url:
+    if not settings.network.matcher_places:
         return None, None, "no matcher is configured, so the market is not known"
     try:
         status = await ask(settings, "/v1/status")

@@ -231,6 +231,7 @@ NETWORK = {
     "chain_id": 31337,
     "rpc_url": "http://127.0.0.1:8545",
     "matcher_url": "http://127.0.0.1:9000",
+    "matchers": ["0x" + "33" * 20 + "@http://127.0.0.1:9001", "https://two.example/market"],
     "token_symbol": "usd",
     "token_decimals": 6,
     "contracts": {"Staking": "0x" + "11" * 20},

@@ -406,6 +406,11 @@ class FakeChain(Chain):
                 return self._expire(*args)
             case "requestClose":
                 return self._request_close(sender, *args)
+            case "revokeNonce":
+                if (sender, args[0]) in self.used_nonces:
+                    raise _refusal("NonceUsedAlready")
+                self.used_nonces.add((sender, args[0]))
+                return "NonceRevoked", {"requester": sender, "nonce": args[0]}
             case "deposit":
                 self.usd[sender] -= args[0]
                 self.prepaid[sender] += args[0]

@@ -12,6 +12,7 @@ from typing import Any
 
 from client.jobs.batch import BatchResult, Policy, Requester, run_batch
 from client.orders.matcher_api import Goes
+from client.orders.matchers import Matchers
 from client.orders.orders import OrderTerms, Prompt
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
@@ -53,13 +54,15 @@ class Town:
         self.matches: list[Match] = []
         self.goes: list[Goes | None] = []
         self.acks: dict[str, t.Ack] = {}
+        #: Keys of matchers, by address: each sends what its own orders need.
+        self.clerks = {MATCHER.address: MATCHER}
+        self._peers: dict[str, Peers] = {}  # by matcher
         #: Between the stages' acceptances and the transaction, and between that and the client's
         #: first stream.
         self.while_matching: Moment | None = None
         self.when_matched: Moment | None = None
         self._born = self._begun = 0
         self._tending: asyncio.Task[None] | None = None
-        self._peers = Peers(StreamIdentity(MATCHER, DOMAIN))
 
     async def start(self, *cuts: tuple[int, int], **options: Any) -> list[Machine]:
         prices = {"price_in": PRICE_IN, "price_out": PRICE_OUT}
@@ -115,7 +118,8 @@ class Town:
     async def close(self) -> None:
         if self._tending is not None:
             self._tending.cancel()
-        await self._peers.close()
+        for peers in self._peers.values():
+            await peers.close()
         for machine in self.machines:
             for channel in machine._channels():
                 if channel._send_lock.locked():
@@ -142,11 +146,13 @@ class Town:
         self.goes.append(goes_on)
         excluded = set(goes_on.lost) if goes_on else set()
         before = self._match_of(goes_on.continues) if goes_on else None
+        clerk = self.clerks[signed.order.matcher]
+        peers = self._peers.setdefault(clerk.address, Peers(StreamIdentity(clerk, DOMAIN)))
         while True:
             plan = self._route(excluded, before)
             stages = tuple(t.Stage(m.signer.address, m.layers.start, m.layers.end) for m in plan)
             endpoints = [m.endpoint for m in plan]
-            _, silent = await propose(self._peers, signed, stages, endpoints, before)
+            _, silent = await propose(peers, signed, stages, endpoints, before)
             if not silent:
                 break
             excluded |= silent
@@ -167,8 +173,9 @@ class Town:
         self.acks[job_id] = ack
         return {}
 
-    async def _send(self, function: str, *args: Any) -> None:
-        await self.chain.transact(MATCHER, "TaskRegistry", function, *args)
+    async def _send(self, function: str, order: t.Order, *args: Any) -> None:
+        clerk = self.clerks[order.matcher]
+        await self.chain.transact(clerk, "TaskRegistry", function, order, *args)
 
     def _match_of(self, job_id: str) -> Match:
         return next(m for m in self.matches if m.job_id == job_id)
@@ -200,6 +207,7 @@ class Town:
         *,
         in_flight: int = 16,
         clock: SystemClock | None = None,
+        matchers: Matchers | None = None,
         **policy: Any,
     ) -> asyncio.Task[BatchResult]:
         """The client's whole run of a batch."""
@@ -207,7 +215,7 @@ class Town:
         store = ClientStore(self.folder / f"client-{self._begun}.sqlite")
         requester = Requester(
             self.chain,
-            self,  # type: ignore[arg-type]
+            matchers or Matchers([(self, None)]),  # type: ignore[list-item]
             REQUESTER,
             store,
             clock or SystemClock(),
@@ -216,7 +224,7 @@ class Town:
         )
         self.store = store
         limits = PipelinePatience(in_flight=in_flight, connect_s=2.0, beat=Beat())
-        rules = Policy(terms_of=offer, limits=limits, **policy)
+        rules = Policy(**{"terms_of": offer, "limits": limits} | policy)
 
         async def run() -> BatchResult:
             async with asyncio.timeout(120):

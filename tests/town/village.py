@@ -9,6 +9,7 @@ from typing import Any
 
 from client.context import Context, Model
 from client.orders.matcher_api import Goes, Quote
+from client.orders.matchers import Matchers
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
@@ -132,6 +133,10 @@ class Village(Town):
     def model(self) -> Model:
         return Model("tiny", signing.model_id(self.spec), self.spec)
 
+    def matchers(self) -> Matchers:
+        """What a program of the requester asks."""
+        return Matchers([(_Api(self), None)])  # type: ignore[list-item]
+
     def sessions(
         self, sizes: Sizes = SMALL, *, clock: SystemClock | None = None, **settings: Any
     ) -> SessionPool:
@@ -162,7 +167,7 @@ class _Context(Context):
         object.__setattr__(self, "village", village)
 
     def matcher(self) -> Any:
-        return _Api(self.village)  # type: ignore[attr-defined]
+        return self.village.matchers()  # type: ignore[attr-defined]
 
     def store(self) -> ClientStore:
         return ClientStore(self.village.folder / "client.sqlite")  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from client.context import model_name, open_context
+from client.context import matchers_of, model_name, open_context
 from client.orders.matcher_api import MatcherApi
 from core.protocol import ids
 from core.protocol.errors import MatcherUnreachable
@@ -212,8 +212,8 @@ def _short_model(model_id: Any) -> str:
 
 
 async def _ask(settings: Settings, what: Listing) -> list[dict[str, Any]]:
-    api = MatcherApi(settings.require_matcher_url())
+    api = matchers_of(settings)
     try:
-        return await what(api)
+        return await api.ask(what)
     finally:
         await api.close()

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +49,16 @@ from client.jobs.wishes import (
     maximum,
     prepare,
     read_file,
-    terms_for,
+    terms_by,
+    terms_elsewhere,
     wishes_of,
     within_limits,
     write_results,
 )
 from client.orders.demands import names_ids, operators_of
-from client.orders.matcher_api import MatcherApi, Quote
-from client.orders.orders import OrderTerms, route_text
+from client.orders.matcher_api import Quote
+from client.orders.matchers import Matchers
+from client.orders.orders import route_text
 from client.records.keeper import Keeper, keepers_of
 from client.wallet import Balances, balances
 from core.engine.sampling.stops import stop_strings
@@ -258,7 +261,7 @@ class _Submitting:
             return None
 
     async def _stream(
-        self, store: ClientStore, matcher: MatcherApi, views: Sequence[BatchWatcher]
+        self, store: ClientStore, matcher: Matchers, views: Sequence[BatchWatcher]
     ) -> tuple[list[Replica], list[AnswerDifference]]:
         """Raises what kept the first order from being made, where no replica has one."""
         quote, prompts = self._quote, self._quote.prepared.prompts
@@ -273,7 +276,7 @@ class _Submitting:
             ending_by(quote.tokenizer),
         )
         apart = Apart(quote.wanted, quote.prices)
-        policies = [self._policy(apart, number) for number in range(len(views))]
+        policies = [self._policy(matcher, apart, number) for number in range(len(views))]
         if len(views) == 1:
             done = await run_batch(requester, prompts, policies[0], views[0], self._submission)
             return [Replica(0, done)], []
@@ -285,15 +288,17 @@ class _Submitting:
             raise replicas[0].error
         return replicas, differing
 
-    def _policy(self, apart: Apart, number: int) -> Policy:
-        wishes, price = self._wishes, self._quote.prices[number]
-
-        def terms_of(chain_now: int) -> OrderTerms:
-            return replace(terms_for(wishes, price, chain_now), demands=apart.demands(number))
-
+    def _policy(self, matcher: Matchers, apart: Apart, number: int) -> Policy:
+        quote, wishes, settings = self._quote, self._wishes, self._context.settings
+        # A replica may lock what the limit on all leaves it beside the others.
+        others = quote.locked - maximum(quote.model, quote.prices[number], quote.prepared)
+        own = replace(wishes, max_cost=wishes.max_cost - others)
+        demands = partial(apart.demands, number)
+        work = quote.model, quote.prepared
         return Policy(
-            terms_of=terms_of,
-            limits=limits_of(self._context.settings),
+            terms_of=terms_by(wishes, quote.prices[number], demands),
+            elsewhere=terms_elsewhere(settings, matcher, work, own, demands),
+            limits=limits_of(settings),
             acknowledge=wishes.acknowledge,
         )
 
@@ -413,7 +418,7 @@ async def _prices(
         await api.close()
 
 
-async def _wanted(settings: Settings, api: MatcherApi, choices: Choices) -> AllowedMiners:
+async def _wanted(settings: Settings, api: Matchers, choices: Choices) -> AllowedMiners:
     """Who may serve, by flags and settings. Raises IdInvalid, UsageError."""
     trusted = choices.trusted or settings.client.trusted
     avoided = (*(choices.avoid or ()), *settings.client.avoid)

@@ -31,7 +31,7 @@ from core.money.paid_audits import (
     sign_finding,
 )
 from core.protocol import ids
-from core.protocol.errors import CheckFailed
+from core.protocol.errors import CheckFailed, MatcherUnreachable
 from core.protocol.signing import DigestSigner, Domain
 from core.protocol.types import RequestLeaf, SignedReceipt
 from core.runtime.clock import SystemClock
@@ -125,7 +125,6 @@ class _Work:
     ) -> None:
         self._run, self._context, self._signer = run, context, signer
         self._delegations = delegations
-        self._matcher = ""
 
     def _delegation(self, case: AuditCase) -> Delegation | None:
         return self._delegations.get(case.order_hash)
@@ -166,12 +165,11 @@ class _Work:
     async def paid_lots(
         self, case: AuditCase, pipelines: list[list[SignedReceipt]]
     ) -> Collection[int]:
-        """What the network's matcher drew of a job that it opened; nothing of another matcher's."""
-        api = self._context.matcher()
+        """What a matcher that we know drew of a job that it opened; of another's job nothing."""
+        matchers = self._context.matcher()
         try:
-            if not self._matcher:
-                self._matcher = str((await api.status()).get("matcher", "")).lower()
-            if case.order.matcher.lower() != self._matcher:
+            api = await matchers.of(case.order.matcher)
+            if api is None:
                 return ()
             of_last, drawn = [receipts[-1] for receipts in pipelines], set[int]()
             for start in range(0, len(of_last), MOST_RECEIPTS):
@@ -181,18 +179,23 @@ class _Work:
                 drawn.update(lots.requests)
             return drawn
         finally:
-            await api.close()
+            await matchers.close()
 
     async def hand_in(self, case: AuditCase, verdict: RequestVerdict) -> None:
-        """What was found of one request, signed, to the network's matcher."""
+        """What was found of one request, signed, to the matcher that drew it."""
         finding = AuditFinding(
             self._signer.address, case.job_id, verdict.request, verdict.found, verdict.stage
         )
-        api = self._context.matcher()
+        matchers = self._context.matcher()
         try:
+            api = await matchers.of(case.order.matcher)
+            if api is None:
+                raise MatcherUnreachable(
+                    "no matcher takes a finding", "that of its job is not in network.matchers"
+                )
             await api.hand_in(sign_finding(finding, self._signer, self._domain))
         finally:
-            await api.close()
+            await matchers.close()
 
     @property
     def _domain(self) -> Domain:
@@ -243,14 +246,17 @@ def open_book(settings: Settings, auditor: str) -> WatchBook:
 async def tell_matcher(
     context: Context, signer: DigestSigner, standings: Sequence[OperatorAudits]
 ) -> AuditReport:
-    """Sign what audits came to and hand it to the matcher. Raises what the matcher answers."""
+    """Sign what audits came to and hand it to all matchers.
+
+    Raises what the first one answers, where none takes it.
+    """
     sequence = int(SystemClock().now() * 1000)
     report = report_of(signer.address, sequence, standings)
-    api = context.matcher()
+    signed, matchers = sign_report(report, signer, context.chain.domain), context.matcher()
     try:
-        await api.tell(sign_report(report, signer, context.chain.domain))
+        await matchers.each(lambda api: api.tell(signed))
     finally:
-        await api.close()
+        await matchers.close()
     return report
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from client.disputes.game_record import OnTrial
     from client.gateway.gateway import Gateway
     from client.orders.matcher_api import MatcherApi
+    from client.orders.matchers import Matchers
     from core.models.local import ShownModel
 
 log = get_logger(__name__)
@@ -167,7 +168,7 @@ class PageSources:
         except HeadraceError:
             return model_id
 
-    def matcher(self) -> MatcherApi:
+    def matcher(self) -> Matchers:
         """Raises MatcherUnreachable where none is configured."""
         if self.gateway.matcher is None:
             raise MatcherUnreachable("no matcher is configured", "network.matcher_url is not set")
@@ -188,7 +189,7 @@ class PageSources:
         return self.log
 
     def _of_matcher(self, ask: Callable[[MatcherApi], Awaitable[Any]]) -> Cached[Any]:
-        return Cached(lambda: ask(self.matcher()), self.clock)
+        return Cached(lambda: self.matcher().ask(ask), self.clock)
 
     def kept(
         self, name: str, fetch: Callable[[], Awaitable[T]], *, fresh_s: float, first_s: float = 2.0

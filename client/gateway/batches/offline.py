@@ -26,7 +26,8 @@ from client.jobs.wishes import (
     ending_by,
     limits_of,
     maximum,
-    terms_for,
+    terms_by,
+    terms_elsewhere,
     within_limits,
 )
 from client.orders.demands import demanded
@@ -44,7 +45,7 @@ from core.runtime.clock import SystemClock
 from core.runtime.logs import get_logger
 
 if TYPE_CHECKING:
-    from client.orders.matcher_api import MatcherApi
+    from client.orders.matchers import Matchers
     from core.engine.weights.tokenizer import Tokenizer
     from core.protocol.signing import DigestSigner
     from core.runtime.settings import Settings
@@ -73,7 +74,7 @@ class BatchRunner:
     """Buys batches from the owner's wallet. `name` is the batch's, the same after a restart."""
 
     def __init__(
-        self, context: Context, matcher: MatcherApi, store: ClientStore, signer: DigestSigner
+        self, context: Context, matcher: Matchers, store: ClientStore, signer: DigestSigner
     ) -> None:
         self._context, self._matcher = context, matcher
         self._store, self._signer = store, signer
@@ -104,7 +105,10 @@ class BatchRunner:
             wishes = replace(wishes, max_cost=locked)  # a batch is held to its key's budget
         check_caps(settings, wishes, model.spec.layer_units, price, locked)
         policy = Policy(
-            terms_of=lambda now: replace(terms_for(wishes, price, now), demands=demands),
+            terms_of=terms_by(wishes, price, lambda: demands),
+            elsewhere=terms_elsewhere(
+                settings, self._matcher, (model, prepared), wishes, lambda: demands
+            ),
             limits=limits_of(settings),
             on_whole=lines.whole,
         )

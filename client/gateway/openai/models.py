@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from client.context import Context
     from client.gateway.openai.fields import RequestBody
-    from client.orders.matcher_api import MatcherApi
+    from client.orders.matchers import Matchers
     from core.engine.weights.tokenizer import Tokenizer
     from core.runtime.clock import Clock
 
@@ -189,7 +189,7 @@ class OfferedModel:
 class Catalogue:
     """What the network file names, the chain has registered and the matcher sees."""
 
-    def __init__(self, context: Context, matcher: MatcherApi, clock: Clock) -> None:
+    def __init__(self, context: Context, matcher: Matchers, clock: Clock) -> None:
         self._context, self._matcher, self._clock = context, matcher, clock
         self._models: dict[str, Model] = {}
         self._served: dict[str, ServedModel] = {}

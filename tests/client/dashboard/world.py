@@ -20,6 +20,7 @@ from client.dashboard.sources import sources as dashboard_sources
 from client.gateway.gateway import Gateway
 from client.gateway.money.keyring import KeyLimits
 from client.gateway.money.ledger import DONE, FAILED, RequestEnding, Reservation
+from client.orders.matchers import Matchers
 from client.orders.orders import PromptBatch
 from client.pipeline.pipeline import Match
 from client.records.store import ClientStore
@@ -297,7 +298,7 @@ class PagesWorld(World):
     def _assemble(self) -> Gateway:
         gateway = super()._assemble()
         gateway.payer = PAYER
-        matcher: Any = ToldMatcher(self.told)
+        matcher: Any = Matchers([(ToldMatcher(self.told), None)])  # type: ignore[list-item]
         gateway.matcher = matcher
         gateway.store = open_store(self.settings)
         _fill(gateway.store)

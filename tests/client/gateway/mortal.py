@@ -27,6 +27,7 @@ from client.gateway.money.keyring import KeyLimits
 from client.gateway.openai.models import OfferedModel, ServedModel, unknown
 from client.gateway.records.database import Database, private_sqlite_url
 from client.gateway.start import assemble, serving
+from client.orders.matchers import Matchers
 from client.records.store import ClientStore
 from client.sessions.pool import SessionPool
 from core.engine.weights.tokenizer import Tokenizer
@@ -90,7 +91,7 @@ class _There(Context):
 
     def matcher(self) -> Any:
         _, village, loop = self._there  # type: ignore[attr-defined]
-        return _Matcher(village, loop)
+        return Matchers([(_Matcher(village, loop), None)])  # type: ignore[list-item]
 
     def store(self) -> ClientStore:
         folder, _, _ = self._there  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from client.jobs.batch import (
     run_batch,
 )
 from client.orders.matcher_api import Goes
+from client.orders.matchers import Matchers
 from client.orders.orders import Prompt
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.pipeline.verify import ack_of_leaves
@@ -158,7 +159,7 @@ class Bench:
         self.matcher.offers = list(offers)
         requester = Requester(
             self.chain,
-            self.matcher,  # type: ignore[arg-type]
+            Matchers([(self.matcher, None)], self.clock),  # type: ignore[list-item]
             REQUESTER,
             self.store,
             self.clock,

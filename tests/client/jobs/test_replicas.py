@@ -23,6 +23,7 @@ from client.jobs.replicas import (
     suspicion,
 )
 from client.orders.matcher_api import Quote
+from client.orders.matchers import Matchers
 from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import PipelinePatience
 from client.pipeline.verify import RequestAnswer
@@ -61,7 +62,8 @@ async def buy(
 ) -> tuple[list[Replica], list[AnswerDifference], list[Watch]]:
     """One replica for each pipeline; `then` are those that orders after the first ones get."""
     bench.matcher.offers = [*pipelines, *then]
-    fakes: Any = (bench.chain, bench.matcher, REQUESTER, bench.store, bench.clock)
+    matchers = Matchers([(bench.matcher, None)])  # type: ignore[list-item]
+    fakes: Any = (bench.chain, matchers, REQUESTER, bench.store, bench.clock)
     requester = Requester(*fakes, MODEL_ID, SPEC)
     limits = PipelinePatience(in_flight=2, connect_s=5.0, silence_s=5.0)
     apart = Apart(AllowedMiners(limits.in_flight), [quote_over(stages) for stages in pipelines])

@@ -15,6 +15,7 @@ import pytest
 from client.audit.evidence import AuditCase
 from client.commands.judge.watch_service import _Work, tell_matcher
 from client.orders.matcher_api import MatcherApi
+from client.orders.matchers import Matchers
 from client.orders.orders import PromptBatch
 from client.watch.watch_book import RequestVerdict, StageVerdict, WatchBook
 from core.money.audit_report import SignedReport, is_its_authors
@@ -126,7 +127,9 @@ async def test_auditor_tells_all_it_has_found_signed(tmp_path: Path, serve: Serv
     good, bad = key(101).address, key(102).address
     book.keep([StageVerdict("0x01", 0, good, AuditEnd.CLEAN, 1, 0, 0.1, 1.0, "")], 5.0)
     book.keep([StageVerdict("0x01", 1, bad, AuditEnd.FAULT, 1, 1, 2.0, 1.0, "off")], 6.0)
-    context: Any = SimpleNamespace(matcher=lambda: api, chain=SimpleNamespace(domain=DOMAIN))
+    context: Any = SimpleNamespace(
+        matcher=lambda: Matchers([(api, None)]), chain=SimpleNamespace(domain=DOMAIN)
+    )
     await tell_matcher(context, key(77), book.standings())
     book.close()
     ((line, body),) = api.requests  # type: ignore[attr-defined]
@@ -148,10 +151,9 @@ async def test_auditor_asks_for_lots_and_answers_signed(serve: Serve) -> None:
     auditor = key(77)
 
     def work_of(api: MatcherApi) -> _Work:
-        context: Any = SimpleNamespace(matcher=lambda: api, chain=SimpleNamespace(domain=DOMAIN))
-        work = _Work(SimpleNamespace(), context, auditor, {})  # type: ignore[arg-type]
-        work._matcher = signed.order.matcher.lower()
-        return work
+        known = Matchers([(api, signed.order.matcher)])
+        context: Any = SimpleNamespace(matcher=lambda: known, chain=SimpleNamespace(domain=DOMAIN))
+        return _Work(SimpleNamespace(), context, auditor, {})  # type: ignore[arg-type]
 
     api = await serve(200, {"requests": [0]})
     assert await work_of(api).paid_lots(case, pipelines) == {0}

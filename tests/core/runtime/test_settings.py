@@ -143,6 +143,26 @@ def test_a_network_file_is_read_whole(folders):
     assert find_network_file("devnet", folders) == folders.networks / "devnet.json"
 
 
+def test_matchers_are_in_order_each_once_with_the_address_that_is_known(folders):
+    places = f"https://two.example/market/, {A}@http://127.0.0.1:7100"
+    flags = {"network.matcher_url": "http://127.0.0.1:7100", "network.matchers": places}
+    settings = load(folders=folders, environ={}, flags=flags)
+    found = [("http://127.0.0.1:7100", A), ("https://two.example/market", None)]
+    assert settings.require_matchers() == found
+    assert settings.require_matcher_url() == "http://127.0.0.1:7100"
+    del flags["network.matcher_url"]
+    alone = load(folders=folders, environ={}, flags=flags)
+    assert alone.require_matcher_url() == "https://two.example/market"
+
+
+@pytest.mark.parametrize(
+    "place", ["two.example", "0x12@https://two.example", "ftp://two.example", "me@http://a.example"]
+)
+def test_what_is_no_matchers_place_is_refused(folders, place):
+    with pytest.raises(ConfigError):
+        load(folders=folders, environ={}, flags={"network.matchers": place})
+
+
 def test_an_unknown_network_says_what_is_missing_and_how_to_start_one(folders):
     settings = load(folders=folders, environ={})
     with pytest.raises(ConfigError) as caught:
