@@ -164,7 +164,9 @@ class Matchmaker:
             self._locking[job_id] = (signed.order.requester, need)
         try:
             broken = await self._broken(signed, goes_on)
-            job = await self._find_pipeline(job_id, signed, spec, broken)
+            # Of another matcher's job we know only what its requester lost: this order avoids it.
+            lost = broken.lost if broken else goes_on.lost if goes_on else frozenset()
+            job = await self._find_pipeline(job_id, signed, spec, broken, lost)
             await self._store.off_loop(self._store.begin, job, int(self._clock.now()))
         except BaseException:
             self._world.release(job_id, self._now_ms())
@@ -215,10 +217,14 @@ class Matchmaker:
             self._world.avoid(operator, self._now_ms())
 
     async def _find_pipeline(
-        self, job_id: str, signed: SignedOrder, spec: ModelSpec, broken: _Broken | None
+        self,
+        job_id: str,
+        signed: SignedOrder,
+        spec: ModelSpec,
+        broken: _Broken | None,
+        lost: frozenset[str],
     ) -> Job:
         order, refusals, accepted = signed.order, list[ProposalRefusal](), dict[str, str]()
-        lost = broken.lost if broken is not None else frozenset[str]()
         for _ in range(ROUNDS):
             excluded = lost | {refusal.operator for refusal in refusals}
             chosen = await self._choose(job_id, signed, excluded, broken)

@@ -581,10 +581,23 @@ async def test_nobody_goes_on_with_a_strangers_job(net: Net) -> None:
     stranger = key(77)
     net.chain.prepaid[stranger.address] = net.chain.prepaid[REQUESTER.address]
     order = make_order(requester=stranger.address, nonce=2)
-    goes_on = Continuation(job.job_id, frozenset({op(1), op(2), op(3)}))
-    await net.daemon.matchmaker.open(sign_order(order, stranger), goes_on)
+    goes_on = Continuation(job.job_id, frozenset({op(2)}))
+    found = await net.daemon.matchmaker.open(sign_order(order, stranger), goes_on)
+    assert [stage.operator for stage in found.plan] == [op(1), op(7), op(3)], "its own is without"
     assert net.stage(1).continued is None
     assert not await confirmed(net)
+
+
+async def test_what_was_lost_in_another_matchers_job_is_avoided_by_this_order_alone(
+    net: Net,
+) -> None:
+    net.serve(*SPLIT, (7, 10, 20))
+    await net.tick()
+    goes_on = Continuation("0x" + "ee" * 32, frozenset({op(2)}))
+    found = await net.daemon.matchmaker.open(sign_order(make_order()), goes_on)
+    assert [stage.operator for stage in found.plan] == [op(1), op(7), op(3)]
+    assert net.stage(1).continued is None
+    assert not await confirmed(net), "other orders go by what this matcher sees itself"
 
 
 async def test_a_stand_in_that_is_gone_too_is_passed_over(net: Net) -> None:
