@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 app = App("client", help="Buy inference from your own wallet and keep a receipt for every answer.")
 wallet = app.group("wallet", help="Keys, and the prepaid balance.")
 jobs = app.group("jobs", help="What you submitted and what came of it.")
+orders = app.group("orders", help="Signed orders that no matcher answered: void, or taken back.")
 receipts = app.group("receipts", help="What stages signed for your answers.")
 models = app.group("models", models_commands.HELP, bare="offers")
 models_commands.mount(models)
@@ -307,6 +308,34 @@ async def jobs_retry_failed(
     await retry_failed(run, job, file, model, choices)
 
 
+@orders.command("ls")
+async def orders_ls(run: Run) -> None:
+    """Signed orders whose jobs are not known here, and whether a matcher may open them yet."""
+    from client.commands.ask.orders import list_orders
+
+    run.emit(await list_orders(run.settings))
+
+
+@orders.command("revoke")
+async def orders_revoke(
+    run: Run, order: Annotated[str, Argument(help="Its id or prefix, or any nonce of yours.")]
+) -> None:
+    """Make an order void before a matcher opens it; costs gas, and locks nothing."""
+    from client.commands.ask.orders import revoke_order
+
+    run.emit(await revoke_order(run, order))
+
+
+@orders.command("cancel")
+async def orders_cancel(
+    run: Run, order: Annotated[str, Argument(help="Its id or prefix.")]
+) -> None:
+    """Take back what an order locks on chain: at once without machines, else after its deadline."""
+    from client.commands.ask.orders import cancel_order
+
+    run.emit(await cancel_order(run, order))
+
+
 @receipts.command("ls")
 def receipts_ls(
     run: Run, job: Annotated[str | None, Argument(help="Only this job's.")] = None
@@ -558,6 +587,7 @@ def _results() -> Results:
     from client import wallet
     from client.commands.ask import chat as conversation
     from client.commands.ask import detach, job_follow, job_list, offers, receipts
+    from client.commands.ask import orders as sent
     from client.commands.ask import submit as submitting
     from client.commands.judge import dispute_results
     from client.commands.publish import publish, share
@@ -586,6 +616,9 @@ def _results() -> Results:
         "jobs cancel": (job_follow.Ended,),
         "jobs fetch": (job_follow.Fetched,),
         "jobs retry-failed": (submitting.SubmittedJob,),
+        "orders ls": (list[sent.SentOrder],),
+        "orders revoke": (sent.Revoked,),
+        "orders cancel": (job_follow.Ended,),
         "receipts ls": (list[job_list.ReceiptLine],),
         "receipts show": (receipts.ShownReceipt,),
         "receipts verify": (job_list.JobVerified, receipts.FileVerified),

@@ -1,5 +1,6 @@
 """What a requester asks for, and what became of it.
 
+`orders`      `client orders`: signed orders whose jobs are not known, made void or taken back
 `offers`      `client models` and `client miners`: what a matcher says is on offer
 `submit`      `client quote`, `submit`, `jobs retry-failed`: a file in, answers and receipts out
 `render`      a running batch on a terminal: text, progress, money

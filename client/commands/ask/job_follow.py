@@ -17,9 +17,11 @@ from client.commands.ask.job_list import keeper_pid
 from client.commands.ask.left import is_left, settle_left
 from client.context import Context, model_folder, model_name, open_context, open_store
 from client.pipeline.on_chain import FoundJob, find_job
+from client.pipeline.pipeline import Match
 from client.records.store import JobRow, RequestRow, match_of
 from core.protocol import ids, units
 from core.protocol.errors import DeadlinePassed, UsageError
+from core.protocol.signing import DigestSigner
 from core.protocol.types import JobState, SamplingParams
 from core.runtime.clock import SystemClock
 from core.runtime.commands.console import Run
@@ -149,7 +151,7 @@ async def wait_for_job(run: Run, typed: str) -> Ended:
     row, _ = _find(settings, typed)
     _tell_if_left(run, row)
     async with open_context(settings) as context:
-        delay_s = await _delay_s(context)
+        delay_s = await close_delay_s(context)
         with run.stage(1, 1, f"waiting for {ids.short(ids.Kind.JOB, row.job_id)}") as stage:
             while True:
                 found = await _found(context, row)
@@ -215,28 +217,40 @@ async def cancel_job(run: Run, typed: str) -> Ended:
             run.confirm("End it?", {"job": name, "by": f"program {pid}, which pays for what came"})
             await _interrupt(settings, row, pid)
             return await _settled(context, row)
-        delay_s = await _delay_s(context)
+        delay_s = await close_delay_s(context)
         if state is JobState.MATCHED and left_s + delay_s >= 0:
             with closing(open_store(settings)) as store:
                 if is_left(settings, store, row):
                     run.confirm("End it?", {"job": name, "by": "paying here for what came"})
                     await settle_left(context, signer, store, row)
                     return await _settled(context, row)
-        function = _way_out(name, state, left_s, delay_s)
-        said = (found.order, list(found.plan)) if function == "expire" else (found.order,)
-        await context.chain.simulate(signer.address, "TaskRegistry", function, *said)
-        run.confirm(
-            "End it?",
-            {
-                "job": name,
-                "state": state.name.lower(),
-                "locked": settings.show_token(units.covering_units(found.locked_nano)),
-                "back to": f"the prepaid balance of {found.order.requester}",
-            },
+        return await end_on_chain(
+            run, context, signer, match_of(row), way_out(name, state, left_s, delay_s)
         )
-        sent = await context.chain.transact(signer, "TaskRegistry", function, *said)
-        ending = await _ending(context, row.job_id, (await _found(context, row)).state)
-        return msgspec.structs.replace(ending, tx=sent.tx_hash)
+
+
+async def end_on_chain(
+    run: Run, context: Context, signer: DigestSigner, match: Match, function: str
+) -> Ended:
+    """Call what `way_out` said; the locked money returns to the prepaid balance."""
+    first = context.settings.network.deploy_block
+    found = await find_job(context.chain, match, first)
+    said = (found.order, list(found.plan)) if function == "expire" else (found.order,)
+    gas = await context.chain.simulate(signer.address, "TaskRegistry", function, *said)
+    run.confirm(
+        "End it?",
+        {
+            "job": ids.short(ids.Kind.JOB, match.job_id),
+            "state": found.state.name.lower(),
+            "locked": context.settings.show_token(units.covering_units(found.locked_nano)),
+            "back to": f"the prepaid balance of {found.order.requester}",
+            "gas": str(gas),
+        },
+    )
+    sent = await context.chain.transact(signer, "TaskRegistry", function, *said)
+    ended = await find_job(context.chain, match, first)
+    ending = await _ending(context, match.job_id, ended.state)
+    return msgspec.structs.replace(ending, tx=sent.tx_hash)
 
 
 async def _found(context: Context, row: JobRow) -> FoundJob:
@@ -283,13 +297,13 @@ async def _settled(context: Context, row: JobRow) -> Ended:
     return await _ending(context, row.job_id, state)
 
 
-async def _delay_s(context: Context) -> int:
+async def close_delay_s(context: Context) -> int:
     """How long after a job's deadline only an acknowledgement counts."""
     params = await context.chain.read("TaskRegistry", "params")
     return int(params["closeDelaySeconds"])
 
 
-def _way_out(name: str, state: JobState, left_s: int, delay_s: int) -> str:
+def way_out(name: str, state: JobState, left_s: int, delay_s: int) -> str:
     """The contract's function that ends a job in this state. Raises UsageError when none does.
 
     `left_s` until its deadline, and `delay_s` after it in which only an acknowledgement counts.

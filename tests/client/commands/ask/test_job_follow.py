@@ -101,7 +101,7 @@ def test_waiting_says_what_it_waits_for(
     assert job_follow._waits_for(state, job, now) == says
 
 
-async def test_waiting_for_a_job_that_missed_its_deadline_is_exit_8_with_the_way_out(
+async def test_waiting_for_a_job_that_missed_its_deadline_is_exit_8_with_theway_out(
     desk: Desk,
 ) -> None:
     desk.keep()
