@@ -73,10 +73,20 @@ async def dispute(
 
 
 @app.command()
-async def convict(run: Run, job: JobArgument, delegation: DelegationOption = None) -> None:
-    """Take the stake of stages that their own signed words convict: no bond, no judge, one call."""
-    from client.commands.judge.convict import convict_job
+async def convict(
+    run: Run,
+    job: Annotated[str, Argument(help="Job id or prefix, or a file of receipts.")],
+    delegation: DelegationOption = None,
+) -> None:
+    """Take the stake of stages that their own signed words convict: no bond, no judge, one call.
 
+    With a file of receipts anybody does so who holds two that contradict each other.
+    """
+    from client.commands.judge.convict import convict_by_file, convict_job
+
+    if (file := Path(job)).is_file():
+        await convict_by_file(run, file)
+        return
     await convict_job(run, job, delegation)
 
 

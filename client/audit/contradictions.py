@@ -16,11 +16,13 @@ from client.audit.evidence import (
     PromptOpening,
     ShownRows,
     Testimony,
+    is_told_by,
     tokens_in,
 )
 from core.protocol import commit, wire
 from core.protocol.errors import HeadraceError
 from core.protocol.receipts import equivocation, told
+from core.protocol.signing import Domain
 from core.protocol.types import ZERO_HASH, RequestLeaf, SignedReceipt
 
 _NO_ID: tuple[int, bytes, list[bytes]] = (0, bytes(4), [])
@@ -153,6 +155,19 @@ def fed(
         return None
     ids = answer, states, commit.merkle_proof(hashes, position)
     return _fed_otherwise("fed", signed, position, ids, fed, leaf.tokens_in, leaf.tokens_out)
+
+
+def of_receipts(
+    domain: Domain, case: AuditCase, receipts: Sequence[SignedReceipt]
+) -> list[Contradiction]:
+    """What receipts alone convict a job's stages of, one finding a stage at most.
+
+    Receipts that no stage of the job signed count for nothing.
+    """
+    stages = range(len(case.plan))
+    told = {n: [one for one in receipts if is_told_by(domain, case, n, one)] for n in stages}
+    firsts = (next(_of_words(case, stage, told, ()), None) for stage in stages)
+    return [one for one in firsts if one is not None]
 
 
 async def find(

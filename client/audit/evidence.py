@@ -185,6 +185,32 @@ class ShownRows:
     beside: str | None
 
 
+def is_told_by(domain: signing.Domain, case: AuditCase, stage: int, signed: SignedReceipt) -> bool:
+    """Whether a stage of a job signed this receipt over these leaves, whatever else it says."""
+    try:
+        root = commit.root_of_hashes(commit.request_hashes(signed.leaves))
+    except ValueError:
+        return False
+    receipt = signed.receipt
+    return (
+        receipt.requests_root == commit.to_hex(root)
+        and receipt.requests == len(signed.leaves)
+        and _is_signed_by(domain, case, stage, signed)
+    )
+
+
+def _is_signed_by(
+    domain: signing.Domain, case: AuditCase, stage: int, signed: SignedReceipt
+) -> bool:
+    receipt = signed.receipt
+    return (
+        receipt.order_hash == case.order_hash
+        and receipt.plan_hash == case.plan_hash
+        and receipt.stage == stage
+        and signing.is_signed_by(domain, receipt, signed.signature, case.plan[stage].operator)
+    )
+
+
 class EvidenceCollector:
     """Collects what one job's stages hold."""
 
@@ -275,16 +301,7 @@ class EvidenceCollector:
 
     def is_told_by(self, stage: int, signed: SignedReceipt) -> bool:
         """Whether the stage signed this receipt over these leaves, whatever else it says."""
-        try:
-            root = commit.root_of_hashes(commit.request_hashes(signed.leaves))
-        except ValueError:
-            return False
-        receipt = signed.receipt
-        return (
-            receipt.requests_root == commit.to_hex(root)
-            and receipt.requests == len(signed.leaves)
-            and self._is_signed_by(stage, signed)
-        )
+        return is_told_by(self._domain, self.case, stage, signed)
 
     async def pipelines(self) -> list[list[SignedReceipt]]:
         """Receipts of all stages over the requests that all of them signed for, no request twice.
@@ -452,15 +469,7 @@ class EvidenceCollector:
         )
 
     def _is_signed_by(self, stage: int, signed: SignedReceipt) -> bool:
-        receipt = signed.receipt
-        return (
-            receipt.order_hash == self.case.order_hash
-            and receipt.plan_hash == self.case.plan_hash
-            and receipt.stage == stage
-            and signing.is_signed_by(
-                self._domain, receipt, signed.signature, self.case.plan[stage].operator
-            )
-        )
+        return _is_signed_by(self._domain, self.case, stage, signed)
 
     async def _receipts_or_none(self, stage: int) -> list[SignedReceipt]:
         if not 0 <= stage < len(self.case.plan):

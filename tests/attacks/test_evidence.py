@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,18 @@ from client.audit.evidence import (
     Testimony,
     delivered_receipts,
 )
+from client.commands.judge import convict
+from client.context import Context
 from client.orders.orders import Prompt
 from core.keys.signer import Signer
 from core.protocol import commit, signing, wire
 from core.protocol import types as t
-from core.protocol.errors import ContractRefused, RowsWithheld
+from core.protocol.errors import ContractRefused, RowsWithheld, UsageError
 from core.protocol.receipts import word_of
 from core.protocol.types import RequestLeaf, SamplingParams, SignedReceipt
+from core.runtime.commands.console import GlobalOptions, Run
+from core.runtime.folders import Folders
+from core.runtime.settings import Settings, load
 from devnet.models.tiny_models import write_tiny_model
 from tests.conftest import start_anvil
 from tests.game.world import STAKE, Work, World
@@ -346,6 +352,42 @@ async def test_receipts_that_stages_show_to_nobody_are_read_from_their_delivery(
     assert [(one.receipt, one.signature) for one in found] == [
         (one.receipt, one.signature) for one in work.receipts
     ]
+
+
+async def test_anybody_convicts_by_a_file_of_receipts_that_contradict_each_other(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outsider holds them: no stage is asked, and what a stranger forged convicts nobody."""
+    work = await world.work(SPANS, prompts(4))
+    parties = Parties(work)
+    liar = sign_two(parties)
+    forged = signed_again(work, 0, work.receipts[0], parties.with_leaf(0, 1, out_root=OTHER))
+    stranger = signing.sign(world.signers[OUTSIDER], world.chain.domain, forged.receipt)
+    held = [*work.receipts, *parties.receipts_of[liar]]
+    held.append(msgspec.structs.replace(forged, signature=stranger))
+    file = tmp_path / "receipts.jsonl"
+    file.write_bytes(b"\n".join(map(msgspec.json.encode, held)))
+
+    @asynccontextmanager
+    async def open_context(settings: Settings) -> AsyncIterator[Context]:
+        yield Context(settings, world.chain)
+
+    monkeypatch.setattr(convict, "open_context", open_context)
+    emitted: list[Any] = []
+    settings = load(environ={}, folders=Folders.at(tmp_path))
+    run = Run("auditor", "convict", GlobalOptions(yes=True, quiet=True), folders=settings.folders)
+    run._settings = settings
+    run.unlock = lambda *_, **__: world.signers[OUTSIDER]  # type: ignore[method-assign, assignment]
+    run.emit = lambda found, **_: emitted.extend(found)  # type: ignore[method-assign]
+    await convict.convict_by_file(run, file)
+    assert [(one.evidence, one.stage) for one in emitted] == [("equivocation", liar)]
+    await assert_only_liar(work, liar)
+    with pytest.raises(UsageError, match="convicted already"):
+        await convict.convict_by_file(run, file)
+    honest = tmp_path / "honest.jsonl"
+    honest.write_bytes(b"\n".join(map(msgspec.json.encode, work.receipts)))
+    with pytest.raises(UsageError, match="nothing to convict by"):
+        await convict.convict_by_file(run, honest)
 
 
 # --- honest stages ---

@@ -81,7 +81,7 @@ async def verify_file(settings: Settings, file: Path) -> FileVerified:
     """
     found = read_receipts(file)
     async with open_context(settings) as context:
-        cases = await _cases(context, {signed.receipt.plan_hash for _, signed in found})
+        cases = await cases_of(context, {signed.receipt.plan_hash for _, signed in found})
         for number, signed in found:
             _check_line(context, number, signed, cases)
     return FileVerified(
@@ -93,7 +93,7 @@ async def verify_file(settings: Settings, file: Path) -> FileVerified:
     )
 
 
-async def _cases(context: Context, plan_hashes: set[str]) -> Cases:
+async def cases_of(context: Context, plan_hashes: set[str]) -> Cases:
     """The jobs on chain with these plans, and their shards' roots, by order hash and plan hash."""
     first = context.settings.network.deploy_block
     found: Cases = {}

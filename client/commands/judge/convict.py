@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from client.audit.contradictions import Contradiction, find
+from client.audit.contradictions import Contradiction, find, of_receipts
 from client.audit.evidence import AuditCase, Delegation, PromptOpening, case_of_job
 from client.audit.investigation import open_evidence, read_delegation, resolve_job
+from client.commands.ask.receipts import cases_of, read_receipts
 from client.context import Context, open_context, open_store
 from client.orders.orders import PromptBatch
 from client.records.store import RequestRow, prompt_of
@@ -64,31 +65,61 @@ async def convict_job(run: Run, typed: str, delegation_file: Path | None) -> Non
     """Convict each stage that its own words convict. Raises UsageError where none are found."""
     delegation, signer = read_delegation(delegation_file), run.unlock()
     async with open_context(run.settings) as context:
-        if CONTRACT not in context.chain.addresses:
-            raise ConfigError("this network has no Evidence", "the network file does not name it")
+        _check_network(context)
         job_id = await resolve_job(context, typed)
         case = await case_of_job(context.chain, job_id, run.settings.network.deploy_block)
         found, gaps = await contradictions(context, signer, case, delegation)
         for gap in gaps:
             run.note(f"not seen: {gap}")
-        due = [one for one in found if await _is_due(context, case, one)]
-        if not due:
-            why = "no stage contradicts the order or itself by what could be seen"
-            raise UsageError(
-                "there is nothing to convict by" if not found else "all are convicted already",
-                why if not found else f"{len(found)} at fault in this job",
-                next_step=f"auditor check {ids.short(ids.Kind.JOB, job_id)}",
-            )
-        costs = [
-            await context.chain.simulate(signer.address, CONTRACT, one.call, *_call(case, one))
-            for one in due
+        await _convict_all(run, context, signer, [(case, one) for one in found])
+
+
+async def convict_by_file(run: Run, file: Path) -> None:
+    """Convict each stage that the receipts of a file convict, whoever holds them.
+
+    Stages are not asked. Raises UsageError where none is convicted.
+    """
+    receipts, signer = [signed for _, signed in read_receipts(file)], run.unlock()
+    async with open_context(run.settings) as context:
+        _check_network(context)
+        cases = await cases_of(context, {signed.receipt.plan_hash for signed in receipts})
+        found = [
+            (case, one)
+            for case, _ in cases.values()
+            for one in of_receipts(context.chain.domain, case, receipts)
         ]
-        lines = [
-            (f"stage {one.stage}", f"{one.call}, request {one.request}: {one.why}; {gas} gas")
-            for one, gas in zip(due, costs, strict=True)
-        ]
-        run.confirm("Convict?", lines)
-        run.emit([await _convict(run, context, signer, case, one) for one in due])
+        await _convict_all(run, context, signer, found)
+
+
+def _check_network(context: Context) -> None:
+    if CONTRACT not in context.chain.addresses:
+        raise ConfigError("this network has no Evidence", "the network file does not name it")
+
+
+async def _convict_all(
+    run: Run,
+    context: Context,
+    signer: DigestSigner,
+    found: Sequence[tuple[AuditCase, Contradiction]],
+) -> None:
+    due = [(case, one) for case, one in found if await _is_due(context, case, one)]
+    if not due:
+        why = "no stage contradicts the order or itself by what could be seen"
+        raise UsageError(
+            "there is nothing to convict by" if not found else "all are convicted already",
+            why if not found else f"{len(found)} at fault",
+            next_step="auditor check JOB",
+        )
+    costs = [
+        await context.chain.simulate(signer.address, CONTRACT, one.call, *_call(case, one))
+        for case, one in due
+    ]
+    lines = [
+        (f"stage {one.stage}", f"{one.call}, request {one.request}: {one.why}; {gas} gas")
+        for (_, one), gas in zip(due, costs, strict=True)
+    ]
+    run.confirm("Convict?", lines)
+    run.emit([await _convict(run, context, signer, case, one) for case, one in due])
 
 
 async def convict_unasked(
