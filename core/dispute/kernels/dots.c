@@ -9,9 +9,10 @@
 
 #include "above.h"
 
-#define ROWS 4
-#define COLUMNS 16 /* of a panel: [terms][COLUMNS] */
-#define VECTORS (COLUMNS / WIDE)
+/* Sums and what they round off fit sixteen registers. */
+#define ROWS 3
+#define VECTORS 2
+#define COLUMNS (VECTORS * WIDE) /* of a panel: [terms][COLUMNS] */
 #define LEVELS 3
 
 /* A running sum over vectors, as `Running` in doubles.py. */
@@ -168,13 +169,14 @@ int64_t dot_products(const double *x, int64_t x_stride, const double *w, int64_t
         const int64_t first = p * terms, left = depth - first;
         const double *from[ROWS];
         double most[ROWS];
+        int empty = parts > 1;
         for (int r = 0; r < ROWS; r++) {
           const int64_t i = row + r < rows ? row + r : rows - 1;
           from[r] = x + i * x_stride + first;
           most[r] = x_above[i * parts + p];
+          empty &= most[r] == 0;
         }
-        /* what a causal row does not see are zeros, and add none */
-        if (parts > 1 && most[0] == 0 && most[1] == 0 && most[2] == 0 && most[3] == 0) continue;
+        if (empty) continue; /* what a causal row does not see adds nothing */
         part(from, panel + first * COLUMNS, left < terms ? left : terms, most,
              w_above + p * COLUMNS, factor, value);
         if (parts > 1 || bias)

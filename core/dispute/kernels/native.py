@@ -22,9 +22,12 @@ _AT, _COUNT, _REAL, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ct
 
 
 @cache
-def arithmetic() -> ctypes.CDLL | None:
-    """The functions of `dots.c`, `sums.c` and `elements.c`; None where C does not compile."""
-    library = _made(("dots.c", "sums.c", "elements.c"), *_ARITHMETIC)
+def arithmetic(*options: str) -> ctypes.CDLL | None:
+    """The functions of `dots.c`, `sums.c` and `elements.c`; None where C does not compile.
+
+    `options` are the compiler's, beside those that it needs.
+    """
+    library = _made(("dots.c", "sums.c", "elements.c"), *_ARITHMETIC, *options)
     if library is not None:
         for name, takes in {
             "dot_products": [_AT, _COUNT, _AT, _COUNT, _AT, _AT, *[_COUNT] * 5, _REAL],

@@ -1,4 +1,4 @@
-/* Eight numbers of twice a double's digits side by side: core/dispute/play/doubles.py in C.
+/* Numbers of twice a double's digits side by side: core/dispute/play/doubles.py in C.
 
    A number is a pair (high, low) whose sum it is. Compiled without contraction, so that each line
    rounds as it is written. */
@@ -14,14 +14,20 @@
 #if defined(__FAST_MATH__)
 #error "sums must not be reordered"
 #endif
-#if defined(__FMA__)
+
+#if defined(__AVX512F__)
 #include <immintrin.h>
+#define WIDE 8
+#elif defined(__FMA__)
+#include <immintrin.h>
+#define WIDE 4
+#else
+#include <arm_neon.h>
+#define WIDE 2
 #endif
 
-#define WIDE 8
-
-typedef double lanes __attribute__((vector_size(64)));
-typedef int64_t numbers __attribute__((vector_size(64)));
+typedef double lanes __attribute__((vector_size(8 * WIDE)));
+typedef int64_t numbers __attribute__((vector_size(8 * WIDE)));
 typedef struct {
   lanes high, low;
 } pair;
@@ -60,18 +66,9 @@ INLINE lanes multiply_add(const lanes a, const lanes b, const lanes c) {
 #if defined(__AVX512F__)
   return (lanes)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(__FMA__)
-  __m256d x[2], y[2], z[2];
-  memcpy(x, &a, sizeof a);
-  memcpy(y, &b, sizeof b);
-  memcpy(z, &c, sizeof c);
-  for (int i = 0; i < 2; i++) z[i] = _mm256_fmadd_pd(x[i], y[i], z[i]);
-  lanes all;
-  memcpy(&all, z, sizeof all);
-  return all;
+  return (lanes)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #else
-  lanes all;
-  for (int i = 0; i < WIDE; i++) all[i] = __builtin_fma(a[i], b[i], c[i]);
-  return all;
+  return (lanes)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
 #endif
 }
 
