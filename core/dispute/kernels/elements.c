@@ -13,7 +13,10 @@ typedef struct {
 #define TERMS 14
 #define STEPS 64
 #define MIDDLE 24 /* of the table */
-#define FAR 600.0
+/* Of an exponential: up to here it is a normal number, and from NOTHING on it, and a number as
+   large as what it is of times it, are nearest to 0. */
+#define FAR 700.0
+#define NOTHING 760.0
 /* Terms of the series that are pairs, and the relative error with room: from there on a double is
    enough, rounded off below 2^-51 of r^4/4! < 2^-32, or of r^7/7! < 2^-61. */
 #define FEW 4
@@ -24,8 +27,8 @@ INLINE lanes whole(const lanes v) { return (v + 0x1.8p52) - 0x1.8p52; }
 
 INLINE pair constant(const double *both) { return (pair){spread(both[0]), spread(both[1])}; }
 
-/* e^x for |x| ≤ FAR. */
-INLINE pair exponential(const series *s, const pair x, const int pairs) {
+/* e^x for |x| ≤ FAR, as a pair near one times a power of two. */
+INLINE pair near_one(const series *s, const pair x, const int pairs, lanes *power) {
   const lanes turns = whole(x.high / s->ln2[0]);
   pair rest = x;
   for (int i = 1; i < 5; i++) rest = add_pairs(rest, two_product(-turns, spread(s->ln2[i])));
@@ -43,8 +46,13 @@ INLINE pair exponential(const series *s, const pair x, const int pairs) {
     step.high[i] = s->table[at[i]][0];
     step.low[i] = s->table[at[i]][1];
   }
-  found = times(found, step);
-  const lanes power = (lanes)((__builtin_convertvector(turns, numbers) + 1023) << 52);
+  *power = (lanes)((__builtin_convertvector(turns, numbers) + 1023) << 52);
+  return times(found, step);
+}
+
+INLINE pair exponential(const series *s, const pair x, const int pairs) {
+  lanes power;
+  const pair found = near_one(s, x, pairs, &power);
   return (pair){found.high * power, found.low * power};
 }
 
@@ -75,10 +83,12 @@ int64_t exponentials(const series *s, const double *x, int64_t x_stride, const d
         continue;
       }
       pair by = two_sum(pick(hidden, m, v), -m);
-      const numbers far = is_far(&by), one = ~far & (by.high == 0) & (by.low == 0);
-      const pair found = exponential(s, by, FEW);
-      const lanes near = settled(found, size_of(found.high) * FEW_ERROR, hidden, far);
-      open += put(out + r * out_stride + i, pick(one & ~hidden, spread(1), near), left);
+      const numbers zero = hidden | (by.high < -NOTHING), far = is_far(&by);
+      const numbers one = ~far & (by.high == 0) & (by.low == 0);
+      lanes power;
+      const pair found = near_one(s, by, FEW, &power);
+      const lanes near = settled(found, size_of(found.high) * FEW_ERROR, zero, far) * power;
+      open += put(out + r * out_stride + i, pick(one & ~zero, spread(1), near), left);
     }
   return open;
 }
@@ -95,14 +105,17 @@ int64_t gates(const series *s, const double *gelu, const double *g, double *out,
       const pair cubed = times(times(times(one, one), one), constant(gelu + 2));
       x = times(add_pairs(one, cubed), constant(gelu));
     }
-    const numbers positive = x.high >= 0, far = is_far(&x);
+    const numbers positive = x.high >= 0, nothing = x.high < -NOTHING, all = x.high > FAR;
+    const numbers far = is_far(&x);
     const pair e = exponential(
         s, (pair){pick(positive, -x.high, x.high), pick(positive, -x.low, x.low)}, FEW);
     pair above = times(single(v), e);
     above.high = pick(positive, v, above.high);
     above.low = pick(positive, (lanes){0}, above.low);
     const pair found = divided(above, add_pairs(single(spread(1)), e));
-    open += put(out + i, settled(found, size_of(found.high) * FEW_ERROR, v == 0, far), count - i);
+    const numbers zero = (v == 0) | nothing;
+    const lanes near = settled(found, size_of(found.high) * FEW_ERROR, zero, far);
+    open += put(out + i, pick(all & (size_of(v) < LARGE), v, near), count - i);
   }
   return open;
 }
@@ -116,14 +129,17 @@ int64_t soft_caps(const series *s, const double *x, double cap, double *out, int
     const pair limit = single(spread(cap)), one = single(spread(1));
     const lanes size = pick(infinite, (lanes){0}, size_of(v));
     pair by = negative(divided(single(2 * size), limit));
-    const numbers far = is_far(&by);
+    const numbers all = (by.high < -FAR) & (size < LARGE), far = is_far(&by);
     const pair e = exponential(s, by, MANY);
     pair found = divided(times(add_pairs(one, negative(e)), limit), add_pairs(one, e));
     const lanes off = size_of(found.high) * PAIR_ERROR + cap * PAIR_ERROR;
+    found.high = pick(all, limit.high, found.high);
+    found.low = pick(all, limit.low, found.low);
     const numbers below = v < 0;
     found.high = pick(below, -found.high, found.high);
     found.low = pick(below, -found.low, found.low);
-    open += put(out + i, pick(infinite, v, settled(found, off, v == 0, far)), count - i);
+    const lanes near = settled(found, off, v == 0, far & ~all);
+    open += put(out + i, pick(infinite, v, near), count - i);
   }
   return open;
 }
