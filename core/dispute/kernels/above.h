@@ -2,11 +2,12 @@
 
 #include "pairs.h"
 
-/* Of the largest number of one row and another, and of one that is squared: between these nothing
-   is lost below the smallest double nor above the largest. */
-#define LEAST_X (-600)
-#define LEAST_W (-200)
+/* Of the largest number of a row, of one that is squared, and of a product: between these nothing
+   that counts is lost below the smallest double, nor above the largest. Weights of attention can be
+   that small. */
+#define LEAST (-950)
 #define LEAST_SQUARED (-400)
+#define LEAST_PRODUCT 0x1p-960
 #define MOST 400
 
 /* A power of two above all of `count` numbers; 0 where all are 0, NaN where none is safe. */

@@ -116,14 +116,19 @@ INLINE pair divided(const pair a, const pair b) {
 #define LARGE 0x1p900
 
 /* The double nearest to `found`, which may be `off`; zero where `zero` is; NaN where that does not
-   settle it or `doubt` is. */
-INLINE lanes settled(const pair found, const lanes off, const numbers zero, const numbers doubt) {
+   settle it, `doubt` is, or it is no larger than `small`. */
+INLINE lanes settled_above(const double small, const pair found, const lanes off,
+                           const numbers zero, const numbers doubt) {
   const pair at = two_sum(found.high, found.low);
   const lanes size = size_of(at.high), gap = (size - (lanes)(bits_of(size) - 1)) / 2;
   numbers sure = (size_of(at.low) + off < gap) | ((off == 0) & (size > 0));
-  sure &= (size > SMALL) & (size < LARGE) & ~doubt;
+  sure &= (size > small) & (size < LARGE) & ~doubt;
   const lanes value = pick(sure, at.high + 0.0, spread(__builtin_nan("")));
   return (lanes)(bits_of(value) & ~zero);
+}
+
+INLINE lanes settled(const pair found, const lanes off, const numbers zero, const numbers doubt) {
+  return settled_above(SMALL, found, off, zero, doubt);
 }
 
 INLINE int none_of(const numbers which) {

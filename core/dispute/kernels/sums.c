@@ -6,7 +6,7 @@
 
 /* Terms are numbers, or their squares. NaN where the double is not settled. */
 INLINE double one_sum(const double *x, const int64_t count, const int squared) {
-  const double most = above(x, count, squared ? LEAST_SQUARED : LEAST_X);
+  const double most = above(x, count, squared ? LEAST_SQUARED : LEAST);
   if (!(most > 0)) return most;
   const int bits = bits_for(count);
   const double term_above = squared ? most * most : most;

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from core.dispute.kernels.speed import Speed
 from core.dispute.trace.length import judged_parts, longest_request
 from core.protocol.signing import name_hash
 from core.protocol.types import LayerRange
 from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from miner.defence import longest
-from miner.defence.longest import CHUNKS_PER_S, undefended
+from miner.defence.longest import undefended
 from tests.core.models.test_programs import Stored, of
 from tests.town.orders import SPEC
 from tests.twins.game import toy
@@ -43,12 +44,22 @@ def settings(folder: Path, **miner: str) -> Settings:
 
 
 LAYERS = len(PROGRAM.layer_types)
+SLOW = Speed(1e-5, 1e-8)
 JUDGED = msgspec.structs.replace(SPEC, layers=LAYERS, context=8192, numerics_profile=of(DATA))
 
 
 def built_in(turn_s: int, layers: LayerRange = LayerRange(0, LAYERS)) -> int:
     """Positions of the longest request that can be defended in turns of so many seconds."""
-    return longest_request(PROGRAM, judged_parts(PROGRAM, layers), turn_s * CHUNKS_PER_S)
+    return longest_request(
+        PROGRAM,
+        judged_parts(PROGRAM, layers),
+        lambda work: SLOW.seconds(work.chunks, work.products) <= turn_s,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(longest, "speed", lambda: SLOW)
 
 
 async def test_a_short_turn_bounds_what_can_be_defended(tmp_path: Path) -> None:

@@ -67,7 +67,13 @@ def zero(*shape: int) -> Floats:
     return np.copysign(np.zeros(shape), RNG.normal(size=shape))
 
 
-EXTREMES = (mixed, small_whole, subnormal, tiny, huge, zero)
+def faint(*shape: int) -> Floats:
+    """Products of two, or one and a number of ordinary size, come near the smallest double."""
+    sizes = RNG.choice([-960, -930, -800, -480, -30, 0], size=(*shape[:-1], 1))
+    return RNG.normal(size=shape) * 2.0 ** (sizes + RNG.integers(-40, 1, shape))
+
+
+EXTREMES = (faint, mixed, small_whole, subnormal, tiny, huge, zero)
 
 
 def float32(x: Floats) -> Any:
@@ -180,12 +186,16 @@ def test_what_is_far_from_one_makes_the_same_and_is_seldom_left_open(
     """Crafted rows can have scores far apart: what is left open takes a thousand times as long."""
     in_numpy, ours = both
     far = np.concatenate([np.linspace(-800, 800, 501), [-1e5, 1e5, -1e200, 1e200]])[None]
+    values = plain(64, 256)
+    far_apart = np.repeat([-600.0, 0.0], 128) * np.linspace(0.5, 1.0, 16)[:, None]
+    weights = np.abs(plain(16, 256)) * np.exp(far_apart)
     for made in (
         lambda do: do.exp(-np.abs(far), np.zeros((1, 1))),
         lambda do: do.exp(far, far.max(axis=1, keepdims=True)),
         lambda do: do.silu(far),
         lambda do: do.gelu_tanh(far / 9),
         lambda do: do.softcap(far[:, :-2], 1.5),
+        lambda do: do.mix(weights, values),
     ):
         with np.errstate(all="ignore"):
             ours.asked = 0
