@@ -7,19 +7,19 @@ in time, or has no disk for.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
 from core.chain.chain import Chain
 from core.dispute.game.game_log import GAME
-from core.dispute.trace.length import judged_parts, longest_request
+from core.dispute.kernels.speed import speed
+from core.dispute.trace.length import TraceWork, judged_parts, longest_request
 from core.models.programs import registered_program
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import LayerRange, ModelSpec
 from core.runtime.settings import Settings
 
-#: What one core builds and hashes in a second (`docs/trust.md` §12).
-CHUNKS_PER_S = 100_000
 #: On the disk, of a plea's trace: half as much again is the trace before the plea. Nodes are 1.
 _BYTES_PER_CHUNK = 98
 
@@ -37,8 +37,13 @@ async def undefended(chain: Chain, settings: Settings, spec: ModelSpec) -> int |
         return None
     turn_s, free = int(await chain.read(GAME, "turnSeconds")), _free_bytes(settings.folders.state)
     layers = LayerRange(*(settings.miner.layers or (0, spec.layers)))
-    chunks = min(turn_s * CHUNKS_PER_S, free // _BYTES_PER_CHUNK)
-    longest = max(1, longest_request(program, judged_parts(program, layers), chunks))
+    here = await asyncio.to_thread(speed)
+
+    def fits(work: TraceWork) -> bool:
+        in_time = here.seconds(work.chunks, work.products) <= turn_s
+        return in_time and work.chunks * _BYTES_PER_CHUNK <= free
+
+    longest = max(1, longest_request(program, judged_parts(program, layers), fits))
     taken = min(spec.context, settings.miner.max_context or spec.context)
     return longest if longest < taken else None
 

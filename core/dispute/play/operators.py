@@ -1,8 +1,7 @@
 """What does each operator of a program make of its operands, in float64?
 
 Numpy's own sums and exponentials. σ is measured with these operators: it is rounded to eight bits,
-and `core/dispute/play/nearest.py`, which makes the one set of bits that a trace has, takes some
-twenty times as long.
+and `core/dispute/play/nearest.py`, which makes the one set of bits that a trace has, takes longer.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 `program`      operators in bytes that a program's id commits to
 `calibration`  how large a tolerance must be, for what honest machines do
 `layout`       where each value of a trace stands
-`length`       how long a request may be, for a trace of so many chunks
+`length`       how long a request may be, for a trace of so much work
 `shake`        by how much a value of a plea's second pass is changed
 `derive`       which leaf the value at a place stands or falls by
 `draw`         the draw that an order's sampling bytes prescribe

@@ -1,0 +1,44 @@
+"""How long does this machine take for a trace?
+
+The figures are of a slow machine that does something else beside; `docs/trust.md` §12 has what
+was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core.dispute.kernels.cores import cores
+from core.dispute.kernels.native import arithmetic, hashing
+
+#: In a second of one core: chunks whose values and hashes are made, without the products of dot
+#: products; and these products.
+_CHUNKS_PER_S, _PRODUCTS_PER_S = 1_500_000, 3_000_000_000
+_CHUNKS_PER_S_IN_NUMPY, _PRODUCTS_PER_S_IN_NUMPY = 150_000, 300_000_000
+#: Of a process, whose Python hashes on one core at a time.
+_HASHED_PER_S_IN_PYTHON = 300_000
+#: To a slow disk and from it. What does not fit the memory is written, read about twice for what
+#: follows from it, and read to be hashed.
+_DISK_BYTES_PER_S, _MOVED_BYTES = 200_000_000, 4 * 64
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of all cores for one chunk, and for one product of a dot product."""
+
+    chunk_s: float
+    product_s: float
+
+    def seconds(self, chunks: int, products: int) -> float:
+        """Seconds for a trace of so many."""
+        return chunks * self.chunk_s + products * self.product_s
+
+
+def speed() -> Speed:
+    """Of this process, with all its cores and one disk; the first call compiles for two seconds."""
+    chunk_s, product_s = 1 / _CHUNKS_PER_S, 1 / _PRODUCTS_PER_S
+    if arithmetic() is None:
+        chunk_s, product_s = 1 / _CHUNKS_PER_S_IN_NUMPY, 1 / _PRODUCTS_PER_S_IN_NUMPY
+    hashed_s = 1 / _HASHED_PER_S_IN_PYTHON if hashing() is None else 0.0
+    moved_s = _MOVED_BYTES / _DISK_BYTES_PER_S
+    return Speed(chunk_s / cores() + hashed_s + moved_s, product_s / cores())
