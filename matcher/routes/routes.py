@@ -21,7 +21,7 @@ from scheduler.fleet.fleet import Machine, ModelShape, Shard, in_layer_order
 from scheduler.live.holdings import missing
 from scheduler.routing.bridge import bridge
 from scheduler.routing.live import LiveRouter
-from scheduler.routing.parallax_route import NoRoute, Route
+from scheduler.routing.parallax_route import NoRoute, Route, without_returns
 from scheduler.routing.reservations import MOST, Need, Reservations
 from scheduler.routing.routing_table import prepare
 
@@ -434,7 +434,9 @@ class LiveRoutes:
         )
 
     def _chosen(self, found: Route) -> Chosen:
-        shards = found.stages
+        shards = without_returns(found.stages)  # a machine stands in a plan once
+        if len(shards) < len(found.stages):
+            found = self._router.priced(shards)
         return Chosen(
             plan=tuple(Stage(s.machine_id, s.layers.start, s.layers.end) for s in shards),
             endpoints=tuple(self._seen[s.machine_id].sighting.record.endpoint for s in shards),

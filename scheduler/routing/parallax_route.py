@@ -148,6 +148,23 @@ def priced_route(table: RoutingTable, prices: Stages, runs: Sequence[Run]) -> Ro
     return Route(tuple(stages), latency + return_ms, tuple(legs), return_ms)
 
 
+def without_returns(stages: Pipeline) -> Pipeline:
+    """The chain in which a machine that it comes back to does what lies between by itself.
+
+    It holds those layers, because what it holds is one range. Its stages have the same layers
+    together.
+    """
+    kept: list[Shard] = []
+    for stage in stages:
+        at = next((i for i, other in enumerate(kept) if other.machine_id == stage.machine_id), None)
+        if at is None:
+            kept.append(stage)
+        else:
+            first = kept[at].layers.start
+            kept[at:] = [Shard(stage.machine_id, LayerRange(first, stage.layers.end))]
+    return tuple(kept)
+
+
 def no_route(table: RoutingTable, span: LayerRange | None, prices: Stages, reached: int) -> NoRoute:
     """Why there is no chain over the span (None: the model), given how far the best one reaches."""
     span = span or LayerRange(0, table.model.layers)

@@ -123,6 +123,22 @@ def test_whole_shards_must_meet_and_parts_need_not() -> None:
 # --- promises ---
 
 
+def test_no_machine_stands_twice_in_a_plan() -> None:
+    # The fastest way is through 1, 2 and 1 again.
+    near = {"rho_ms": {op(2): 0.0}}
+    slow = serving_at(1, 0, 30, bandwidth_gb_s=1.0, **near)
+    fast = serving_at(2, 10, 20, bandwidth_gb_s=1000.0, tflops=1000.0)
+    routes = routes_over(slow, fast, partial=True)
+    fastest = routes._router.route(0)
+    assert isinstance(fastest, Route)
+    assert [shard.machine_id for shard in fastest.stages] == [op(1), op(2), op(1)]
+    found = found_by(routes, TWO, NOW_MS)
+    assert isinstance(found, Chosen)
+    assert [(s.operator, s.layer_from, s.layer_to) for s in found.plan] == [(op(1), 0, 30)]
+    assert found.latency_ms > fastest.latency_ms
+    assert [chain.plan for chain in routes.disjoint(NOW_MS)] == [found.plan]
+
+
 def test_a_promise_counts_at_once_and_ends_with_its_lease_or_release() -> None:
     here = (serving_at(1, 0, 30, max_requests=1), serving_at(2, 0, 30, max_requests=1))
     routes = routes_over(*here)

@@ -15,7 +15,14 @@ from core.protocol.types import LayerRange
 from scheduler.fleet.costs import head_ms, hop_ms, tau_ms_per_layer
 from scheduler.fleet.fleet import Fleet, Links, Machine, ModelShape, Shard
 from scheduler.parallax.allocate import allocate, pipeline_ms
-from scheduler.routing.parallax_route import NoRoute, Route, RouteQuery, disjoint_backups, route
+from scheduler.routing.parallax_route import (
+    NoRoute,
+    Route,
+    RouteQuery,
+    disjoint_backups,
+    route,
+    without_returns,
+)
 from scheduler.routing.routing_table import prepare
 from tests.scheduler.worlds import fleet_of, fleets, holding, links_of, shard, toy_model
 
@@ -318,3 +325,18 @@ def test_the_way_back_to_the_client_may_differ_from_the_way_there() -> None:
     assert found.stages[-1].machine_id == "m01"
     assert found.return_ms == 7.0
     assert found.latency_ms == min(5.0 + 6.0 + 7.0, 1.0 + 6.0 + 1.0 + 7.0)
+
+
+def test_a_chain_that_comes_back_to_machines_is_shortened_to_each_once() -> None:
+    a, b, c = "abc"
+    assert without_returns((shard(a, 0, 4), shard(b, 4, 8))) == (shard(a, 0, 4), shard(b, 4, 8))
+    there_and_back = (
+        shard(a, 0, 2),
+        shard(b, 2, 3),
+        shard(c, 3, 4),
+        shard(b, 4, 5),
+        shard(a, 5, 8),
+    )
+    assert without_returns(there_and_back) == (shard(a, 0, 8),)
+    later = (shard(c, 0, 1), shard(a, 1, 2), shard(b, 2, 3), shard(a, 3, 4), shard(b, 4, 5))
+    assert without_returns(later) == (shard(c, 0, 1), shard(a, 1, 4), shard(b, 4, 5))
