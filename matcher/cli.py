@@ -207,6 +207,83 @@ def best_route(
         run.note(f"{result.backups_missing} backups less: no other chain shares no machine")
 
 
+class Routing(StrEnum):
+    """How simulated requests get their chains."""
+
+    OWN = "own"
+    FASTEST = "fastest"
+    IWRR = "iwrr"
+
+
+@app.command()
+async def simulate(
+    run: Run,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(help="A file as `matcher plan` reads it; without: the running matcher's."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Which of the file's models; of a running matcher, its id.")
+    ] = None,
+    profiles: Profiles = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="See `matcher methods`; repeatable.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="JSON file of requests: trace/1; without: built-in.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Built-in requests a second; without: at full load.")
+    ] = None,
+    warmup: Annotated[str, typer.Option(help="Simulated first and not counted.")] = "60s",
+    duration: Annotated[str, typer.Option(help="Simulated and counted.")] = "120s",
+    routing: Annotated[
+        Routing, typer.Option(help="own: iwrr for helix and behind a coordinator, else fastest.")
+    ] = Routing.OWN,
+    time_limit: Annotated[str, typer.Option(help="For each method's plan.")] = "20s",
+    pictures: Annotated[
+        Path | None, typer.Option(help="Folder for an SVG of each plan and one of all.")
+    ] = None,
+) -> None:
+    """What would each method's plan serve of the same requests? Changes nothing."""
+    import asyncio
+
+    from core.protocol.errors import UsageError
+    from core.protocol.units import parse_duration
+    from matcher.commands.simulate import Asked, draw_methods, simulate_methods, world_of
+    from matcher.planning.plan_file import read_what_if
+    from matcher.planning.simulated import METHODS, simulated_rows
+
+    if nodes is not None:
+        world = read_what_if(nodes, model, profiles)
+    elif model is None:
+        raise UsageError(
+            "no fleet to simulate",
+            why="neither --nodes names a file nor --model a model of the running matcher",
+            next_step="pass --nodes FILE, or --model with an id of `client models`",
+        )
+    else:
+        world = world_of(await _ask(run.settings, "/v1/fleet", model=model), model)
+    asked = Asked(
+        world=world,
+        methods=method or METHODS,
+        warmup_s=parse_duration(warmup),
+        duration_s=parse_duration(duration),
+        limit_s=parse_duration(time_limit),
+        routing=None if routing is Routing.OWN else routing.value,
+        trace=trace,
+        requests_per_s=rate,
+    )
+    found, played = await asyncio.to_thread(simulate_methods, asked)
+    run.emit(found if run.options.json else simulated_rows(found))
+    run.note(f"{found.id}: {found.requests}, {found.duration_s:g} s after {found.warmup_s:g} s")
+    for refused in found.refused:
+        run.note(f"{refused['method']} has no plan: {refused['why']}")
+    if pictures is not None:
+        for path in draw_methods(asked, played, pictures):
+            run.note(f"drawn: {path}")
+
+
 @registry.command("ls")
 async def registry_ls(run: Run) -> None:
     """Every machine the matcher knows, with the age of what it knows."""
@@ -400,7 +477,7 @@ def _results() -> Results:
     from matcher.commands import audit_lists, compare
     from matcher.commands import pay_audits as paying
     from matcher.daemon import start
-    from matcher.planning import models_file, plan_file
+    from matcher.planning import models_file, plan_file, simulated
 
     return {
         **network_commands.printed(),
@@ -408,6 +485,7 @@ def _results() -> Results:
         "plan": (plan_file.Plan, models_file.PlacedModels),
         "methods": (list[plan_file.Method],),
         "route": (plan_file.Routed,),
+        "simulate": (simulated.Simulated,),
         "registry ls": (list[compare.MachineRow],),
         "registry show": (compare.MachineRow,),
         "registry diff": (list[compare.Difference],),

@@ -11,6 +11,7 @@
 `fabric`        several models over GPU types, on LLMFabric's example
 `routing`       one exact route, and backups
 `load`          requests over 64 machines at 60 % of their bound
+`methods`       the default and the papers' methods on the same fleets
 `loss`          what is left when a tenth of the machines vanish
 `robustness`    fuzzed fleets and streams of events
 `pictures`      drawings of every method's plan; no part of the table

@@ -16,6 +16,7 @@ PARTS = (
     "fabric",
     "routing",
     "load",
+    "methods",
     "loss",
     "robustness",
 )

@@ -5,5 +5,6 @@
 `own_network`  `matcher network deploy` and `sign`: an owner's network, and its file
 `administer`   what an owner or a guardian may still do, and what it means
 `network_commands`  these two as commands, beside those that every program has
+`simulate`     methods side by side on a file or on the live fleet
 `compare`      where two matchers see the network otherwise
 """

@@ -41,9 +41,10 @@ class Budget:
 class MethodPlan:
     """A placement and the chains that serve over it.
 
-    ``chains`` are disjoint pipelines, or the paths of ``flow``, a maximum flow (with partial
-    slices). ``at_most`` bounds the tokens/s of every plan of this fleet. ``gap`` is the method's
-    own distance to the proven best of what it optimises, NaN where a method proves nothing.
+    ``chains`` are disjoint pipelines, or the paths of ``flow``: the one that the method chose, else
+    a maximum flow (with partial slices). ``at_most`` bounds the tokens/s of every plan of this
+    fleet. ``gap`` is the method's own distance to the proven best of what it optimises, NaN where a
+    method proves nothing.
     ``standby`` machines could hold layers and hold none; ``ignored`` ones cannot.
     """
 
@@ -72,6 +73,7 @@ class _Found:
     gap: float = math.nan
     notes: tuple[str, ...] = ()
     how: str = ""
+    flow: Flow | None = None  # that its requests follow, where the method chose one
 
 
 Method = Callable[[Fleet, ModelShape, Budget], _Found]
@@ -132,7 +134,7 @@ def _measured(
     else:
         validate_placement(found.placement, fleet, model)
         placement = found.placement
-        flow = least_latency_flow(fleet, model, placement, partial=True)
+        flow = found.flow or least_latency_flow(fleet, model, placement, partial=True)
         chains = chains_of_flow(flow, placement, fleet, model)
     holding = {shard.machine_id for shard in placement}
     return MethodPlan(
@@ -226,7 +228,8 @@ def _serve(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
         f"at flow {ranked.candidate.tokens_per_s:.0f} over {ranked.candidate.stages:.1f} stages"
         for ranked in found.ranked
     ]
-    return _Found(placement=found.best.candidate.placement, notes=tuple(notes))
+    best = found.best
+    return _Found(placement=best.candidate.placement, notes=tuple(notes), flow=best.way.flow)
 
 
 def _compact(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:

@@ -26,6 +26,7 @@ PARTS = {
         "fabric",
         "routing",
         "load",
+        "methods",
         "loss",
         "robustness",
     ),
