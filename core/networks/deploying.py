@@ -160,7 +160,8 @@ def _astray(deployment: Deployment, nonce: int, name: str) -> ConfigError:
         why=f"nonce {nonce} of {deployment.deployer} was spent on another transaction, or the "
         "chain is another one",
         state="what was created is not in use and can stay",
-        next_step="deploy under another name, and send nothing else from the deployer meanwhile",
+        next_step="move its journal away (deployments/ in the state folder) and deploy anew; send "
+        "nothing else from the deployer meanwhile",
     )
 
 

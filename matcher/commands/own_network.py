@@ -35,6 +35,7 @@ from core.protocol.network_file import TOKEN, TokenFacts
 from core.runtime.commands.console import Run
 from core.runtime.commands.debug import record_transaction
 from core.runtime.commands.results import Result
+from core.runtime.folders import alone_in
 
 NEW_TOKEN = "new"
 
@@ -79,8 +80,8 @@ async def deploy_network(run: Run, file: Path, token: str, holder: str) -> Netwo
         deployment = Deployment(
             chain_id=wanted.chain_id,
             deployer=signer.address,
-            first_nonce=await chain.nonce(signer.address),
-            first_block=await chain.block_number(),
+            first_nonce=0,
+            first_block=0,
             token=None if token == NEW_TOKEN else report.facts.address,
             owner=address(wanted.owner),
             guardian=address(wanted.guardian),
@@ -88,9 +89,17 @@ async def deploy_network(run: Run, file: Path, token: str, holder: str) -> Netwo
             parameters=parameters,
         )
         run.confirm("Deploy it?", _summary(wanted, deployment, report, chain.rpc_url))
-        journal = JournalWriter(folder / "journal.json", deployment)
-        deployment = journal.now.deployment
-        with run.stage(1, 1, "contracts", total=len(deployment.created)) as stage:
+        deployment = msgspec.structs.replace(  # a person may have taken long to answer
+            deployment,
+            first_nonce=await chain.nonce(signer.address),
+            first_block=await chain.block_number(),
+        )
+        with (
+            alone_in(folder, f"a deployment of {wanted.name}", "wait until it has ended"),
+            run.stage(1, 1, "contracts", total=len(deployment.created)) as stage,
+        ):
+            journal = JournalWriter(folder / "journal.json", deployment)
+            deployment = journal.now.deployment
             await create(
                 chain, signer, deployment, journal.add, lambda name: stage.advance(note=name)
             )

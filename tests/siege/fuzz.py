@@ -38,6 +38,7 @@ from core.models.publication import publication_of
 from core.models.pull import layers_of, plan_pull
 from core.protocol import records
 from core.protocol.errors import HeadraceError
+from core.protocol.network_file import read_network
 from core.protocol.types import LayerRange
 from core.runtime.folders import Folders
 from core.runtime.settings import load
@@ -271,6 +272,17 @@ def _networks(folder: Path) -> Subject:
     return Subject(read, change)
 
 
+def _signed_networks(folder: Path) -> Subject:
+    """A network file from a URL, until it is known who signed it."""
+
+    def read(data: bytes) -> None:
+        found = read_network(data)
+        if found.recovered is None:
+            found.as_settings()
+
+    return Subject.of_json(read, json.loads(network_file().signed_with(machine_key(1)).as_json()))
+
+
 def _records(folder: Path) -> Subject:
     signer = machine_key(1)
     good = {
@@ -442,6 +454,7 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "indexes": _indexes,
     "manifests": _manifests,
     "networks": _networks,
+    "signed networks": _signed_networks,
     "records": _records,
     "bodies": _bodies,
     "tools": _tools,

@@ -86,6 +86,22 @@ contract VectorsTest is Test {
         vm.assertGe(checked, 10, "one of each message that the chain reads");
     }
 
+    /// What a multisig that owns a network is asked about by EIP-1271.
+    function test_networks_areSignedInTheSameDomain() public view {
+        bytes32 structHash = keccak256(
+            abi.encode(
+                keccak256("Record(bytes32 kind,bytes32 contentHash,uint64 sequence)"),
+                keccak256("NetworkFile"),
+                word(".networks[0].record.contentHash"),
+                num(".networks[0].file.revision")
+            )
+        );
+        bytes32 digest = word(".networks[0].digest");
+        vm.assertEq(types.toDigest(word(".domainSeparator"), structHash), digest);
+        bytes memory sig = vm.parseJsonBytes(json, ".networks[0].file.signature");
+        vm.assertEq(types.recover(digest, sig), account(".networks[0].file.signer"));
+    }
+
     function hashOf(string memory name, string memory v)
         private
         view

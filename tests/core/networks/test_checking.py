@@ -54,7 +54,7 @@ async def wrong(chain: RpcChain, file: NetworkFile) -> set[str]:
 
 async def test_a_true_file_has_no_contradiction(chain: RpcChain, true: NetworkFile) -> None:
     rows = await require_true(chain, true)
-    assert len(rows) > 35
+    assert len(rows) == 39
     assert len({row.point for row in rows}) == len(rows)
 
 
