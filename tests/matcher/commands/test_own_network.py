@@ -15,7 +15,7 @@ from core.networks.parameters import PRESETS
 from core.networks.plan import parameters_of, read_wanted, require_apart
 from core.protocol.errors import ConfigError
 from core.protocol.network_file import USD, read_network
-from tests.conftest import CHAIN_ID
+from tests.conftest import CHAIN_ID, ROOT
 from tests.matcher.commands.office import DEPLOYER, GUARDIAN, OWNER, Office, parameters_file
 
 
@@ -148,6 +148,15 @@ def test_a_parameter_that_cannot_be_used_is_named(
     with pytest.raises(ConfigError) as error:
         parameters_of(read_wanted(path), decimals)
     assert said in str(error.value)
+
+
+def test_the_example_of_the_owner_s_page_is_sound(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "roles" / "owner.md").read_text()
+    path = tmp_path / "riverside.toml"
+    path.write_text(page.partition("```toml\n")[2].partition("```")[0])
+    wanted = read_wanted(path)
+    assert parameters_of(wanted, 6).min_stake == 1000 * USD
+    require_apart("0x" + "11" * 20, wanted)
 
 
 def test_toml_is_read_too_and_amounts_are_in_the_file_s_unit(
