@@ -9,24 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from eth_abi.abi import encode
 
 from core.chain.chain import BLOCKS_PER_CALL, CONTRACTS
 from core.chain.rpc import RpcChain
+from core.keys.signer import DEVNET_CHAIN_IDS
 from core.networks.code import code_at, code_faults, creation_fault, immutables
 from core.networks.plan import made_by_registry
 from core.networks.token import call_contract, read_token, selector
-from core.protocol.errors import CheckFailed, ContractRefused, HeadraceError
+from core.protocol.errors import (
+    ChainUnreachable,
+    CheckFailed,
+    ContractRefused,
+    HeadraceError,
+)
 from core.protocol.hashing import keccak
 from core.protocol.ids import address
 from core.protocol.network_file import TOKEN, NetworkFile
 from core.protocol.types import ZERO_ADDRESS
 from core.runtime.commands.results import Result
+from core.runtime.network.targets import is_public
 
 _IS_VALID = selector("isValidSignature(bytes32,bytes)")
 _HAS_ROLE = selector("hasRole(bytes32,address)")
 _PROPOSER = keccak(b"PROPOSER_ROLE")
+_ADDED, _PROPOSED, _OWNED = (
+    "0x" + keccak(event).hex()
+    for event in (
+        b"ArbitratorAdded(address)",
+        b"ArbitratorProposed(address,uint256)",
+        b"OwnershipTransferred(address,address)",
+    )
+)
 #: What has an owner and a guardian.
 OWNED = ("MinerRegistry", "TaskRegistry")
 NAMES = (*CONTRACTS, "Evidence")
@@ -67,6 +83,7 @@ async def check_network(
     )
     if contradictions(rows):
         return rows
+    rows += [_matcher_row(file), NetworkRow("digest", True, "", "0x" + file.digest.hex())]
     codes = await _code_rows(chain, file)
     rows += [*codes, *await _creation_rows(chain, file), *await _token_rows(chain, file)]
     if all(one.ok for one in codes):  # else what they answer means nothing
@@ -193,17 +210,9 @@ async def _approves(chain: RpcChain, signer: str, file: NetworkFile) -> bool:
 
 async def _arbitrator_rows(chain: RpcChain, file: NetworkFile) -> list[NetworkRow]:
     """Who may slash: every account that was ever added, by the events since the creation."""
-    added, proposed, is_whole = set[str](), set[str](), False
-    head = await chain.block_number()
-    for start in range(file.deploy_block, head + 1, BLOCKS_PER_CALL):
-        end = min(head, start + BLOCKS_PER_CALL - 1)
-        for event in await chain.events(start, end, contract="MinerRegistry"):
-            if event.name == "ArbitratorAdded":
-                added.add(address(event.args["arbitrator"]))
-            elif event.name == "ArbitratorProposed":
-                proposed.add(address(event.args["arbitrator"]))
-            elif event.name == "OwnershipTransferred":
-                is_whole |= event.args["previousOwner"] == ZERO_ADDRESS
+    found = await _logs(chain, file, file.deploy_block, await chain.block_number())
+    added, proposed = found[_ADDED], found[_PROPOSED]
+    is_whole = ZERO_ADDRESS in found[_OWNED]  # the first owner follows nobody
     named = ", ".join(sorted(map(address, file.arbitrators)))
     waiting = ", ".join(sorted(proposed - added)) or "none"
     return [
@@ -211,3 +220,52 @@ async def _arbitrator_rows(chain: RpcChain, file: NetworkFile) -> list[NetworkRo
         row("arbitrators", ", ".join(sorted(added)), named),
         NetworkRow("proposed arbitrators", True, waiting, ""),
     ]
+
+
+async def _logs(chain: RpcChain, file: NetworkFile, first: int, last: int) -> dict[str, set[str]]:
+    """Event → the account that each one names first, in these blocks.
+
+    They are asked for at once, and in halves where the node refuses so many blocks.
+    """
+    asked = {
+        "address": file.contracts["MinerRegistry"],
+        "topics": [[_ADDED, _PROPOSED, _OWNED]],
+        "fromBlock": hex(first),
+        "toBlock": hex(max(first, last)),
+    }
+    found: dict[str, set[str]] = {_ADDED: set(), _PROPOSED: set(), _OWNED: set()}
+    try:
+        for entry in await chain.rpc("eth_getLogs", asked):
+            event, account = entry["topics"][:2]
+            found[event].add(address("0x" + account[-40:]))
+    except (ContractRefused, ChainUnreachable):
+        if last - first < BLOCKS_PER_CALL:
+            raise
+        middle = (first + last) // 2
+        for start, end in ((first, middle), (middle + 1, last)):
+            for event, accounts in (await _logs(chain, file, start, end)).items():
+                found[event] |= accounts
+    except (KeyError, TypeError, ValueError, HeadraceError) as error:
+        raise ChainUnreachable("eth_getLogs failed at the node", str(error)[:100]) from None
+    return found
+
+
+def _matcher_row(file: NetworkFile) -> NetworkRow:
+    """A file sends its readers' orders to these URLs, so not into the readers' own network."""
+    inside = [one.url for one in file.matchers if not _is_public_url(one.url)]
+    is_local = file.chain_id in DEVNET_CHAIN_IDS
+    told = "public" if is_local or not inside else ", ".join(inside)
+    return row("matchers' URLs", told, "public")
+
+
+def _is_public_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if parts.scheme != "https" or not host:
+            return False
+        if host.replace(".", "").isdigit() or ":" in host:
+            return is_public(host)
+    except ValueError:
+        return False
+    return "." in host.strip(".")

@@ -32,6 +32,7 @@ from core.protocol import units
 from core.protocol.errors import CheckFailed, ConfigError
 from core.protocol.ids import address
 from core.protocol.network_file import TOKEN, TokenFacts
+from core.protocol.types import ZERO_ADDRESS
 from core.runtime.commands.console import Run
 from core.runtime.commands.debug import record_transaction
 from core.runtime.commands.results import Result
@@ -196,7 +197,7 @@ async def _token(chain: RpcChain, wanted: WantedNetwork, token: str, holder: str
             why="its owner could mint as much as it likes",
             next_step="name an ERC-20 that others hold: --token ADDRESS",
         )
-    facts = TokenFacts(address(wanted.owner), units.TOKEN_SYMBOL, units.TOKEN_DECIMALS)
+    facts = TokenFacts(ZERO_ADDRESS, units.TOKEN_SYMBOL, units.TOKEN_DECIMALS)
     return TokenReport(facts, ("its owner mints it: it is worth nothing",))
 
 

@@ -12,10 +12,11 @@ import pytest
 
 from core.chain.rpc import RpcChain, artifact, predict_address
 from core.keys.signer import Signer
-from core.networks.checking import check_network, require_true, speaks_for
+from core.networks import checking
+from core.networks.checking import _matcher_row, check_network, require_true, speaks_for
 from core.networks.deploying import Journal, create
 from core.networks.plan import constructor_arguments
-from core.protocol.errors import CheckFailed
+from core.protocol.errors import CheckFailed, ContractRefused
 from core.protocol.network_file import NetworkFile, Parameters
 from tests.conftest import CHAIN_ID, Anvil
 from tests.core.networks.deployed import (
@@ -27,6 +28,7 @@ from tests.core.networks.deployed import (
     deployment_by,
     file_of,
 )
+from tests.twins.make_vectors import network_file
 
 pytestmark = pytest.mark.chain
 replace = msgspec.structs.replace
@@ -54,7 +56,7 @@ async def wrong(chain: RpcChain, file: NetworkFile) -> set[str]:
 
 async def test_a_true_file_has_no_contradiction(chain: RpcChain, true: NetworkFile) -> None:
     rows = await require_true(chain, true)
-    assert len(rows) == 39
+    assert len(rows) == 41
     assert len({row.point for row in rows}) == len(rows)
 
 
@@ -232,6 +234,53 @@ async def call(chain: RpcChain, signer: Signer, asked: Any) -> None:
 async def offer(chain: RpcChain, owner: Signer, to: str) -> None:
     for name in ("TaskRegistry", "MinerRegistry"):
         await chain.transact(owner, name, "transferOwnership", to)
+
+
+async def test_events_are_asked_for_in_halves_where_a_node_refuses_many_blocks(
+    chain: RpcChain, true: NetworkFile, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check_network(chain, true)
+    await chain.rpc("anvil_mine", hex(20))
+    await chain.transact(signers[OWNER], "MinerRegistry", "proposeArbitrator", STRANGER)
+    rpc, spans = chain.rpc, list[int]()
+
+    async def limited(method: str, *params: Any) -> Any:
+        if method == "eth_getLogs":
+            spans.append(int(params[0]["toBlock"], 16) - int(params[0]["fromBlock"], 16))
+            if spans[-1] > 3:
+                raise ContractRefused("eth_getLogs", error="block range too large")
+        return await rpc(method, *params)
+
+    monkeypatch.setattr(checking, "BLOCKS_PER_CALL", 3)
+    monkeypatch.setattr(chain, "rpc", limited)
+    rows = {row.point: row for row in await require_true(chain, true)}
+    assert rows["proposed arbitrators"].chain == STRANGER
+    assert max(spans) > 20 and min(spans) <= 3
+    monkeypatch.setattr(checking, "BLOCKS_PER_CALL", 9)
+    with pytest.raises(ContractRefused, match="eth_getLogs"):
+        await check_network(chain, true)
+
+
+@pytest.mark.parametrize(
+    ("url", "is_public"),
+    [
+        ("https://matcher.example", True),
+        ("https://8.8.8.8:7100", True),
+        ("http://matcher.example", False),
+        ("https://localhost:7100", False),
+        ("https://127.0.0.1", False),
+        ("https://169.254.169.254/latest", False),
+        ("https://[::1]:7100", False),
+        ("https://10.0.0.7", False),
+        ("https://[oops", False),
+        ("", False),
+    ],
+)
+def test_a_file_sends_no_orders_into_its_readers_own_network(url: str, is_public: bool) -> None:
+    file = network_file()
+    named = replace(file, chain_id=1, matchers=(replace(file.matchers[0], url=url),))
+    assert _matcher_row(named).ok == is_public
+    assert _matcher_row(replace(named, chain_id=CHAIN_ID)).ok, "a local chain's are local"
 
 
 async def test_an_owner_that_is_a_contract_signs_as_one(
