@@ -39,6 +39,8 @@ from core.runtime.commands.results import Result
 from core.runtime.folders import alone_in
 
 NEW_TOKEN = "new"
+#: Of a whole deployment with a token of its own, rounded up.
+GAS = 39_000_000
 
 
 class NetworkDeployed(Result, frozen=True):
@@ -89,7 +91,14 @@ async def deploy_network(run: Run, file: Path, token: str, holder: str) -> Netwo
             fee_recipient=address(wanted.fee_recipient),
             parameters=parameters,
         )
-        run.confirm("Deploy it?", _summary(wanted, deployment, report, chain.rpc_url))
+        price_wei = int.from_bytes(await chain.raw("eth_gasPrice"))
+        has_wei = await chain.balance_wei(signer.address)
+        summary = _summary(wanted, deployment, report, chain.rpc_url)
+        summary["gas"] = (
+            f"about {units.show_eth(GAS * price_wei)} now; the deployer has "
+            f"{units.show_eth(has_wei)}"
+        )
+        run.confirm("Deploy it?", summary)
         deployment = msgspec.structs.replace(  # a person may have taken long to answer
             deployment,
             first_nonce=await chain.nonce(signer.address),
@@ -110,6 +119,7 @@ async def deploy_network(run: Run, file: Path, token: str, holder: str) -> Netwo
         if address(wanted.owner) == signer.address:
             network = network.signed_with(signer)
         await require_true(chain, network, is_signed=bool(network.signature))
+        rpc_url = chain.rpc_url
         arguments = {name: chain.creation_code(name, *deployment.arguments[name]) for name in made}
     written, explorer = folder / f"{wanted.name}.json", folder / "creation-code.json"
     if not written.exists():  # else the owner may have signed it by now
@@ -117,7 +127,10 @@ async def deploy_network(run: Run, file: Path, token: str, holder: str) -> Netwo
     network = read_here(written)
     write_whole(explorer, msgspec.json.format(msgspec.json.encode(arguments), indent=1))
     if not network.signature:
-        run.note(f"the owner signs the file now: matcher network sign {written} --wallet OWNER")
+        run.note(
+            f"the owner signs the file now: matcher network sign {written} --wallet OWNER "
+            f"--rpc-url {rpc_url}"
+        )
     return NetworkDeployed(
         network=network.name,
         chain_id=network.chain_id,

@@ -15,8 +15,19 @@ from core.networks.parameters import PRESETS
 from core.networks.plan import parameters_of, read_wanted, require_apart
 from core.protocol.errors import ConfigError
 from core.protocol.network_file import USD, read_network
+from matcher.commands.own_network import GAS
 from tests.conftest import CHAIN_ID, ROOT
 from tests.matcher.commands.office import DEPLOYER, GUARDIAN, OWNER, Office, parameters_file
+
+
+def gas_used(office: Office, hashes: list[str]) -> int:
+    async def work() -> int:
+        chain = RpcChain(office.rpc_url, CHAIN_ID, {})
+        receipts = [await chain.rpc("eth_getTransactionReceipt", one) for one in hashes]
+        await chain.close()
+        return sum(int(receipt["gasUsed"], 16) for receipt in receipts)
+
+    return asyncio.run(work())
 
 
 @pytest.mark.chain
@@ -31,6 +42,8 @@ def test_a_network_is_deployed_and_its_owner_signs_its_file(
     assert network.owner == signers[OWNER].address
     assert (network.parameters.turn_s, network.parameters.bond) == (29, 21 * USD)
     assert set(json.loads(Path(made["explorer_file"]).read_text())) == set(network.creations)
+
+    assert 0.95 * GAS < gas_used(office, list(network.creations.values())) < GAS
 
     code, refused = office.run("network", "sign", made["file"], wallet="guardian")
     assert (code, refused["code"]) == (9, "E-CHECK-01")
