@@ -24,6 +24,8 @@ from core.runtime.folders import make_private
 
 MAX_JOURNAL_BYTES = 2**18
 _POLL_S, _PENDING_WITHIN_S = 0.2, 60.0
+#: Behind one URL may be several nodes, some of them a few blocks late.
+_LAG_WITHIN_S = 15.0
 
 
 class Journal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,18 +86,19 @@ async def create(
     at, arguments = deployment.at, deployment.arguments
     expected = immutables(at, deployment.parameters)
     for nonce, name in enumerate(deployment.created, deployment.first_nonce):
-        code = await code_at(chain, at[name])
-        if not code:
-            await _wait_for_turn(chain, deployment, nonce, name)
-            code = await code_at(chain, at[name])
-        if not code:
+        code = await code_at(chain, at[name]) or await _wait_for_turn(
+            chain, deployment, nonce, name
+        )
+        while not code:
             prepared = await chain.prepare_creation(deployer, name, *arguments[name])
-            if prepared.nonce != nonce:
-                raise _astray(deployment, nonce, name)
+            if prepared.nonce != nonce:  # of a node that is late, or no longer ours
+                code = await _wait_for_turn(chain, deployment, nonce, name)
+                continue
             on_signed(name, prepared.tx_hash)
             await chain.push(prepared)
             await chain.mined_as(prepared)
-            code = await code_at(chain, at[name])
+            code = await _code_once_seen(chain, at[name])
+            break
         if name in expected and (wrong := code_faults(name, code, expected[name])):
             raise CheckFailed(
                 f"{name} is not what was compiled",
@@ -129,22 +132,24 @@ async def creations(chain: RpcChain, journal: Journal) -> dict[str, str]:
     return found
 
 
-async def _wait_for_turn(chain: RpcChain, deployment: Deployment, nonce: int, name: str) -> None:
-    """Until this nonce is the account's next, or a transaction of an earlier run has spent it."""
-    deadline = asyncio.get_running_loop().time() + _PENDING_WITHIN_S
+async def _wait_for_turn(chain: RpcChain, deployment: Deployment, nonce: int, name: str) -> bytes:
+    """Until this nonce is the account's next, or the code that an earlier run created is there.
+
+    Returns that code, or nothing where it is our turn.
+    """
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
     while True:
         pending = await chain.nonce(deployment.deployer)
         if pending == nonce:
-            return
+            return b""
+        if code := await code_at(chain, deployment.at[name]):
+            return code
         counted = await chain.raw("eth_getTransactionCount", deployment.deployer, "latest")
-        mined = int.from_bytes(counted)
-        if mined > nonce:
-            if await code_at(chain, deployment.at[name]):
-                return
-            raise _astray(deployment, nonce, name)
-        if pending < nonce:
-            raise _astray(deployment, nonce, name)
-        if asyncio.get_running_loop().time() > deadline:
+        is_waiting = int.from_bytes(counted) <= nonce < pending
+        if clock() - began_s > (_PENDING_WITHIN_S if is_waiting else _LAG_WITHIN_S):
+            if not is_waiting:
+                raise _astray(deployment, nonce, name)
             raise ChainUnreachable(
                 f"the transaction that creates {name} waits in the node",
                 why=f"it was sent earlier with nonce {nonce}, and no block has it",
@@ -152,6 +157,15 @@ async def _wait_for_turn(chain: RpcChain, deployment: Deployment, nonce: int, na
                 next_step="repeat the command later; it goes on from here",
             )
         await asyncio.sleep(_POLL_S)
+
+
+async def _code_once_seen(chain: RpcChain, address: str) -> bytes:
+    """Code that was just created, once the node that answers knows of it; else empty."""
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
+    while not (code := await code_at(chain, address)) and clock() - began_s < _LAG_WITHIN_S:
+        await asyncio.sleep(_POLL_S)
+    return code
 
 
 def _astray(deployment: Deployment, nonce: int, name: str) -> ConfigError:

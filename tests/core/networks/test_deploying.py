@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ async def test_killed_at_every_point_it_goes_on_at_the_same_addresses(
             await work
         await run.close()
     assert run.addresses == {k: v for k, v in first.at.items() if k != "Proofs"}
-    assert await run.nonce(signers[DEPLOYER].address) == first.first_nonce + len(CONTRACTS)
+    assert await chain.nonce(signers[DEPLOYER].address) == first.first_nonce + len(CONTRACTS)
     file = await file_of(chain, journal[0], signers[OWNER])
     await require_true(chain, file)
 
@@ -111,8 +112,9 @@ async def test_a_transaction_that_waits_in_the_node_is_waited_for(
 
 
 async def test_a_nonce_that_was_spent_elsewhere_is_told(
-    chain: RpcChain, signers: list[Signer]
+    chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(deploying, "_LAG_WITHIN_S", 0.1)
     deployment = await deployment_by(chain, signers)
     await chain.send_eth(signers[DEPLOYER], signers[OWNER].address, 1)
     with pytest.raises(ConfigError, match="TestUSD can no longer be created") as error:
@@ -120,11 +122,40 @@ async def test_a_nonce_that_was_spent_elsewhere_is_told(
     assert f"nonce {deployment.first_nonce}" in error.value.why
 
 
-async def test_a_chain_that_began_anew_is_told(chain: RpcChain, signers: list[Signer]) -> None:
+async def test_a_chain_that_began_anew_is_told(
+    chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploying, "_LAG_WITHIN_S", 0.1)
     deployment = await deployment_by(chain, signers)
     later = msgspec.structs.replace(deployment, first_nonce=deployment.first_nonce + 3)
     with pytest.raises(ConfigError, match="can no longer"):
         await create(chain, signers[DEPLOYER], later)
+
+
+async def test_nodes_that_are_late_are_waited_for(
+    chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every third answer is of a node that knows neither the last contract nor its nonce."""
+    raw, nonce, asked = chain.raw, chain.nonce, Counter[str]()
+
+    def is_late(method: str) -> bool:
+        asked[method] += 1
+        return asked[method] % 3 == 0
+
+    async def late_raw(method: str, *params: Any) -> bytes:
+        return b"" if is_late(method) else await raw(method, *params)
+
+    async def late_nonce(account: str) -> int:
+        return await nonce(account) - is_late("nonce")
+
+    deployment = await deployment_by(chain, signers)
+    monkeypatch.setattr(deploying, "_POLL_S", 0.0)
+    monkeypatch.setattr(chain, "raw", late_raw)
+    monkeypatch.setattr(chain, "nonce", late_nonce)
+    await create(chain, signers[DEPLOYER], deployment)
+    assert asked["nonce"] > 3
+    await create(chain, signers[DEPLOYER], deployment)
+    assert await nonce(deployment.deployer) == deployment.first_nonce + len(CONTRACTS)
 
 
 async def test_other_code_at_a_foretold_address_is_not_taken(
