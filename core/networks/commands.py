@@ -50,7 +50,7 @@ def show(
     run: Run,
     name: Annotated[str | None, typer.Argument(help="Else the current one.")] = None,
 ) -> None:
-    """The network that this program is on, and who signed its file."""
+    """The network that this program is on, and whose it is."""
     from core.networks.joining import known_network
 
     run.emit(known_network(run.settings, name or run.settings.network.name))

@@ -117,9 +117,15 @@ def known_networks(settings: Settings) -> list[KnownNetwork]:
 
 
 def known_network(settings: Settings, name: str) -> KnownNetwork:
-    """What is known of one network, whatever else is configured. Raises ConfigError."""
+    """What is known of one network, whatever else is configured. Raises ConfigError for none."""
     is_current = name == settings.network.name
     path = find_network_file(name, settings.folders)
+    if path is None and not is_current:
+        raise ConfigError(
+            f"network '{name[:60]}' is not known here",
+            why=f"there is no file of it in {settings.folders.networks}",
+            next_step="network join FILE, or an https URL; `network ls` shows what is known",
+        )
     own = load(flags={"network.name": name}, environ={}, folders=settings.folders)
     network = settings.network if is_current else own.network
     signed: NetworkFile | None = None

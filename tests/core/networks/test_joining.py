@@ -140,6 +140,13 @@ def test_a_name_that_is_taken_is_not_taken_over(
     assert code == 2 and "no name" in refused["what"]
 
 
+def test_a_network_that_is_not_known_is_no_empty_answer(person: Person) -> None:
+    code, refused = person.run("auditor", "network", "show", "nonesuch")
+    assert code == 2 and "not known" in refused["what"]
+    code, shown = person.run("auditor", "network")
+    assert (code, shown["network"], shown["chain_id"]) == (0, "devnet", None)
+
+
 def test_without_a_node_it_is_said_what_is_missing(person: Person) -> None:
     code, refused = person.run("client", "network", "join", person.write(network_file()))
     assert code == 2
