@@ -108,7 +108,7 @@ class Job:
 class Network:
     """What is fixed at deployment, and the hashes that Python and the chain share (§2)."""
 
-    clocks: Any  # devnet.deploy.Parameters
+    clocks: Any  # core.protocol.network_file.Parameters
     fee_account: str
     model: t.ModelSpec
     model_id: str
