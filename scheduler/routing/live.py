@@ -336,6 +336,8 @@ class LiveRouter:
         """The answer from nothing, and a pass to go on from."""
         table = self.table
         self._kept = None
+        if not table.index:
+            return 0
         if not self.partial:
             found = self._whole()
             if not isinstance(found, int):

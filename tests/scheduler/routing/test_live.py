@@ -171,6 +171,13 @@ def test_unchanged_state_is_answered_from_the_cache() -> None:
     assert live.version == 0 and live.route() is first
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_without_machines_there_is_no_route(partial: bool) -> None:
+    fleet = fleet_of()
+    found = LiveRouter(prepare(fleet, toy_model(6), []), partial=partial).route()
+    assert isinstance(found, NoRoute) and found.reason == "uncovered"
+
+
 def test_rise_off_the_best_chain_is_dismissed_and_a_fall_is_not() -> None:
     fleet, model = fleet_of(6, 6, tflops=2.0), toy_model(6)
     live = LiveRouter(prepare(fleet, model, [shard(m.id, 0, 6) for m in fleet.machines]))
