@@ -188,6 +188,9 @@ async def submit(
             "--wait/--detach", help="Stay to the end, or only until the order is open on chain."
         ),
     ] = True,
+    on_chain: Annotated[
+        bool, Option("--on-chain", help="Open the order on chain, for its matcher to see there.")
+    ] = False,
     out: OutOption = None,
     text: Annotated[bool, Option("--text/--no-text", help="Show answers as they come.")] = True,
     sampling: SamplingOptions,
@@ -206,6 +209,7 @@ async def submit(
         text=text,
         name=name,
         detach=not wait,
+        on_chain=on_chain,
         **vars(order),
     )
     await submit_file(run, file, model, choices)

@@ -5,6 +5,7 @@
 `batch`         order, match, stream, acknowledge, and go on after a lost pipeline
 `earlier`       what an earlier run of the program came to, by its records
 `job_run`       one matched job over its stages' streams
+`registering`   an order that its requester opens on chain, for its matcher to see there
 `withdrawal`    an order that its matcher did not answer, and how it is made void
 `failover`      what is left of each answer when a pipeline breaks, and where it goes on
 `answer_lines`  an answer as a line in the OpenAI batch format

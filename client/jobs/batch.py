@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from client.jobs.earlier import left_jobs
 from client.jobs.failover import Ongoing, continues, go_on
 from client.jobs.job_run import JobRun
+from client.jobs.registering import register
 from client.jobs.withdrawal import withdraw
 from client.orders.matcher_api import Goes
 from client.orders.matchers import Matchers
@@ -42,6 +43,7 @@ from core.protocol.errors import (
     UsageError,
 )
 from core.protocol.types import (
+    REGISTERED,
     Ack,
     JobState,
     ModelSpec,
@@ -129,6 +131,8 @@ class Policy:
     elsewhere: TermsElsewhere | None = None
     limits: PipelinePatience = field(default_factory=PipelinePatience)
     acknowledge: bool = True
+    #: Open orders on chain and wait for their matcher to see them, instead of handing them in.
+    registers: bool = False
     deposit_missing: bool = True
     #: Held while an order is made and matched: replicas take turns, to get different machines.
     turn: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
@@ -409,8 +413,10 @@ class _Submission:
         nonce = requester.store.next_nonce(account)
         order = make_order(batch, *model, terms, account, nonce)
         locked = pricing.max_amount(order, requester.model)
-        await self._provide(locked)
-        signature = signing.sign(requester.signer, requester.chain.domain, order)
+        signature = REGISTERED
+        if not self._policy.registers:
+            await self._provide(locked)
+            signature = signing.sign(requester.signer, requester.chain.domain, order)
         signed = SignedOrder(order, signature, terms.demands)
         self._watcher.order_signed(order, locked)
         job_id = signing.job_id(requester.chain.domain, order)
@@ -422,7 +428,10 @@ class _Submission:
         requester, store = self._requester, self._requester.store
         goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
         try:
-            match = await match_order(requester, signed, goes_on)
+            if self._policy.registers:
+                match = await self._registered(signed)
+            else:
+                match = await match_order(requester, signed, goes_on)
         except NO_ANSWER:
             self._unanswered = signed
             raise
@@ -437,6 +446,19 @@ class _Submission:
         self._matches.append(match)
         self._watcher.job_opened(match)
         return match
+
+    async def _registered(self, signed: SignedOrder) -> Match:
+        requester = self._requester
+        around = requester.chain, requester.signer, requester.matcher, requester.clock
+        try:
+            return await register(
+                *around, signed, pricing.max_amount(signed.order, requester.model)
+            )
+        except NO_ANSWER:
+            raise
+        except HeadraceError:  # nothing was opened, or it is taken back
+            requester.store.forget_order(signing.job_id(requester.chain.domain, signed.order))
+            raise
 
     def _leave(self, signed: SignedOrder) -> None:
         """Before another order for the same answers: nobody takes this one up, and it is revoked.

@@ -53,6 +53,7 @@ class Choices(OrderOptions):
     text: bool = True
     name: str = ""
     detach: bool = False
+    on_chain: bool = False
 
 
 class Offer(Result, frozen=True):

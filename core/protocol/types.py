@@ -12,13 +12,15 @@ import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 Hash32 = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 Signature = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{130}\Z")]
+#: In place of an order's signature: its requester has registered it on chain itself.
+REGISTERED: Final = "0x" + "00" * 65
 #: A signature, or words of each request, 205 bytes each (`receipts.receipt_by_words`).
 ReceiptSignature = Annotated[
     str, msgspec.Meta(pattern=r"^0x(?:[0-9a-f]{130}|(?:[0-9a-f]{410})+)\Z")
@@ -412,6 +414,11 @@ class SignedOrder(Value, frozen=True):
     order: Order
     signature: Signature
     terms: Terms | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the chain has to show the order itself, waiting for a plan, instead of a key."""
+        return self.signature == REGISTERED
 
 
 class SignedOpening(Value, frozen=True):

@@ -394,6 +394,8 @@ class Matcher(_Section):
     """Deliver finished work that its requester has not acknowledged for this long."""
     queue_s: Annotated[Seconds, Field(alias="queue", ge=0)] = 30
     """An order that finds every machine taken waits for this long before it is refused."""
+    registered_orders: bool = True
+    """Match orders that name it and that their requesters have registered on chain themselves."""
     replan_interval_s: Annotated[Seconds, Field(alias="replan_interval", ge=1)] = 10
     """How often it looks whether layers should move."""
     fee_bps: Annotated[int, Field(ge=0, le=10_000)] = 0

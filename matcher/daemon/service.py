@@ -19,6 +19,7 @@ from matcher.audits.audit_desk import AuditDesk, Pays
 from matcher.audits.reports import Reports
 from matcher.fleet.fleet_view import ChainStanding, forget, merge, plannable
 from matcher.matching.matching import Matchmaker
+from matcher.matching.registered import RegisteredOrders
 from matcher.planning.allocating import Allocator
 from matcher.planning.planner import nobody, plan, seen
 from matcher.records.jobs import DISPUTED, ENDED
@@ -82,6 +83,8 @@ class MatcherRules:
     replan_every_ms: int = 10_000
     plan_s: float = 20.0
     queue_s: float = 30.0
+    #: Match orders that requesters have registered on chain, without a word to us.
+    registered: bool = False
     start_block: int = 0
     window_blocks: int = 64
     #: Auditors whose reports are believed, and how long a finding of theirs counts.
@@ -112,6 +115,8 @@ class MatcherDaemon:
         self.matchmaker = Matchmaker(
             chain, signer, peers, store, self.world, terms, clock, queue_s=rules.queue_s
         )
+        first = rules.start_block
+        self.registered = RegisteredOrders(chain, self.matchmaker, signer.address, clock, first)
         self.settler = Settler(
             chain, signer, peers, store, self.world, self.matchmaker, clock, rules.patience
         )
@@ -169,6 +174,7 @@ class MatcherDaemon:
             self.refresh_routes,
             self.replan,
             self.allocate,
+            self.match_registered,
             self.advance_jobs,
             self.take_stock,
         )
@@ -228,6 +234,8 @@ class MatcherDaemon:
             self._standing_at.clear()
         for job_id in seen.jobs:
             self.settler.wake(job_id)
+        if self.rules.registered:
+            await self.registered.take_in(seen.opened)
 
     async def admit_staked(self) -> None:
         """Let our peer of the swarm believe operators that have stake, and nobody else."""
@@ -327,6 +335,13 @@ class MatcherDaemon:
                 return
             if self.settler.due(job.job_id):
                 spawn(self._advance(job.job_id), self._tasks, name=f"job {job.job_id[:10]}")
+
+    def match_registered(self) -> None:
+        """Match the orders that wait on chain for us."""
+        if self.rules.registered and self.world.chain.ok:
+            spawn(self._phase(self.registered.look_back), self._tasks)
+            for job_id in self.registered.due():
+                spawn(self.registered.match(job_id), self._tasks, name=f"match {job_id[:10]}")
 
     async def take_stock(self) -> None:
         """Metrics, and which machines were seen."""

@@ -82,6 +82,7 @@ def rules_of(settings: Settings) -> MatcherRules:
         patience=Patience(ack_grace_s=matcher.ack_grace_s),
         replan_every_ms=matcher.replan_interval_s * 1000,
         queue_s=matcher.queue_s,
+        registered=matcher.registered_orders,
         auditors=frozenset(matcher.auditors),
         memory_s=matcher.audit_memory_s,
         pays=pays_of(settings),

@@ -9,8 +9,8 @@ the same job.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from core.money import pricing
 from core.protocol import signing
@@ -106,10 +106,13 @@ class Matchmaker:
         up. Raises what `check_order` finds, NoCapacity, what `send` raises, or ChainUnreachable
         (the job is then stored and opened when the chain is back, as long as its acceptances hold).
         """
-        problem = await check_signer(self._chain, signed)
-        if problem is not None:
-            raise problem
         job_id = signing.job_id(self._chain.domain, signed.order)
+        is_known = await self._store.off_loop(self._store.job, job_id) is not None
+        # One that was registered waits on chain no more once it is matched.
+        if not (signed.is_registered and is_known):
+            problem = await check_signer(self._chain, signed)
+            if problem is not None:
+                raise problem
         task = self._under_way.get(job_id)
         if task is None:
             self._check_room(signed.order.requester)
@@ -160,7 +163,7 @@ class Matchmaker:
             return self._world.reachable(known, self._now_ms())
         async with self._deposit_locks.setdefault(signed.order.requester, asyncio.Lock()):
             spec = await self._check(signed)
-            need = pricing.max_amount(signed.order, spec)
+            need = 0 if signed.is_registered else pricing.max_amount(signed.order, spec)
             self._locking[job_id] = (signed.order.requester, need)
         try:
             broken = await self._broken(signed, goes_on)
@@ -185,6 +188,9 @@ class Matchmaker:
             pending = sum(self._locking[other][1] for other in others)
             now_s = await self.chain_time()
             facts = await read_facts(self._chain, order, now_s, pending_units=pending)
+            if signed.is_registered:  # so its nonce is used and its money locked
+                locked = pricing.max_amount(order, spec)
+                facts = replace(facts, nonce_used=False, balance_units=locked)
             problem = check_order(order, spec, facts, self._terms, chain_id=self._chain.chain_id)
             if problem is None:
                 return spec
@@ -332,15 +338,12 @@ class Matchmaker:
                 next_step="hand in the order again: its stages are then chosen anew",
             )
             return await self._unless_open(job, refusal)
+        order, plan = job.signed.order, list(job.plan)
+        call: tuple[Any, ...] = ("openMatched", order, job.signed.signature, plan)
+        if job.signed.is_registered:
+            call = ("matchJob", order, plan)
         try:
-            sent = await self._chain.transact(
-                self._signer,
-                "TaskRegistry",
-                "openMatched",
-                job.signed.order,
-                job.signed.signature,
-                list(job.plan),
-            )
+            sent = await self._chain.transact(self._signer, "TaskRegistry", *call)
         except ContractRefused as error:
             is_used = error.error == "NonceUsedAlready"
             refusal = used_already(job.signed.order) if is_used else error

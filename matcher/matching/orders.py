@@ -20,7 +20,14 @@ from core.protocol.errors import (
     NoCapacity,
     UsageError,
 )
-from core.protocol.types import ZERO_ADDRESS, ModelSpec, Order, SignedOrder
+from core.protocol.types import (
+    ZERO_ADDRESS,
+    ZERO_HASH,
+    JobState,
+    ModelSpec,
+    Order,
+    SignedOrder,
+)
 from core.protocol.units import format_token
 
 if TYPE_CHECKING:
@@ -74,11 +81,24 @@ async def read_facts(
 async def check_signer(chain: Chain, signed: SignedOrder) -> HeadraceError | None:
     """Whether an order and its terms are signed by the requester or a spender that it allows.
 
-    Raises ChainUnreachable.
+    One that its requester registered needs no signature, as long as it waits on chain. Raises
+    ChainUnreachable.
     """
     order, domain = signed.order, chain.domain
+    if signed.is_registered:
+        return check_signature(signed, domain, may_sign=await waits_on_chain(chain, order))
     signer = signing.recover(domain, order, signed.signature)
     return check_signature(signed, domain, await may_sign_for(chain, order.requester, signer))
+
+
+async def waits_on_chain(chain: Chain, order: Order) -> bool:
+    """Whether its requester opened an order itself, so that it waits for a plan, its money locked.
+
+    Raises ChainUnreachable.
+    """
+    job_id = signing.job_id(chain.domain, order)
+    found = await chain.read("TaskRegistry", "jobOf", job_id, ZERO_HASH)
+    return JobState(int(found["state"])) is JobState.OPEN
 
 
 def check_signature(

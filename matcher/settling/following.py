@@ -19,7 +19,7 @@ from core.chain.chain import Chain, ChainCall, ChainEvent
 from core.chain.follower import EventBatch, EventFollower
 from core.money import pricing
 from core.protocol.ids import Kind, short
-from core.protocol.types import ModelSpec, Order, SignedOrder, Stage
+from core.protocol.types import REGISTERED, ModelSpec, Order, SignedOrder, Stage
 from core.protocol.units import whole_units
 from core.runtime.logs import get_logger
 from matcher.records.jobs import (
@@ -45,6 +45,7 @@ class Followed:
     miners_changed: bool = False
     models_changed: bool = False
     rolled_back: bool = False
+    opened: list[ChainEvent] = field(default_factory=list)  # orders that requesters registered
     events: int = 0
     block: int = 0
 
@@ -89,7 +90,7 @@ def job_change(event: ChainEvent) -> JobChange | None:
 
 
 def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:
-    """The job that a mined `openMatched` opened.
+    """The job that a mined `openMatched` opened, or `matchJob` matched.
 
     Without endpoints, which the swarm says again, and without acceptances, which no longer matter.
     """
@@ -97,7 +98,7 @@ def job_from_call(call: ChainCall, event: ChainEvent, spec: ModelSpec) -> Job:
     plan = tuple(msgspec.convert(stage, Stage) for stage in call.args["plan"])
     return Job(
         job_id=str(event.args["job"]),
-        signed=SignedOrder(order, call.args["requesterSig"]),
+        signed=SignedOrder(order, call.args.get("requesterSig", REGISTERED)),
         plan=plan,
         endpoints=("",) * len(plan),
         acceptances=(),
@@ -150,6 +151,8 @@ class JobFollower:
                 seen.miners_changed = True
             elif event.contract == "TaskRegistry" and "job" in event.args:
                 seen.jobs.add(str(event.args["job"]))
+                if event.name == "JobOpened":
+                    seen.opened.append(event)
                 if event.name == "JobMatched":
                     await self._adopt(event, known, now)
                 change = job_change(event)
@@ -183,7 +186,7 @@ class JobFollower:
         values: dict[str, Any] = {"open_tx": event.tx_hash, "state_block": event.block_number}
         if known is None or known.plan_hash != event.args["planHash"]:
             call = await self._chain.call_of(event.tx_hash)
-            if call is None or call.function != "openMatched":
+            if call is None or call.function not in ("openMatched", "matchJob"):
                 return
             model = models.get(str(call.args["order"]["modelId"]))
             if model is None:

@@ -73,6 +73,7 @@ class ChainView:
     max_job_s: int
     max_window_s: int
     signer_may_spend: bool = True  # the signer is the requester or a spender that it allows
+    is_registered: bool = False  # the requester opened it itself: it waits, its money locked
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class ReceivedProposal:
     """A proposal as it arrived, with whatever its signatures proved."""
 
     order: Order
-    order_signed: bool  # by any signer; the chain knows whether it may
+    order_signed: bool  # by any signer, or registered: the chain knows whether it may, or is
     proposer: str
     plan: Sequence[Stage]
     stage: int
@@ -129,11 +130,11 @@ def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal |
     None: no objection.
     """
     lead_s = order.deadline - seen.now_s
-    if not seen.signer_may_spend:
+    if not (seen.signer_may_spend or seen.is_registered):
         return Refusal(
             SIGNATURE, f"the order is not signed by {order.requester} or a spender that it allows"
         )
-    if seen.nonce_used:
+    if seen.nonce_used and not seen.is_registered:
         return Refusal(
             USED, f"nonce {order.nonce} is used up: a job was opened with it, or it was revoked"
         )
@@ -150,7 +151,7 @@ def decide_on_chain(order: Order, spec: ModelSpec, seen: ChainView) -> Refusal |
             WINDOW, f"the window is {order.window} s, the limit is {seen.max_window_s} s"
         )
     need = pricing.max_amount(order, spec)
-    if seen.requester_balance < need:
+    if seen.requester_balance < need and not seen.is_registered:
         return Refusal(
             ESCROW,
             f"{order.requester} has {format_token(seen.requester_balance)} in escrow, the order "

@@ -17,6 +17,7 @@ from core.chain.earned import earned_by
 from core.chain.follower import ChainPosition, EventFollower
 from core.chain.machines import ListedMachine, machines_of
 from core.money.spending import may_sign_for
+from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import ChainUnreachable, ContractRefused
 from core.protocol.types import JobState
@@ -61,7 +62,10 @@ class MinerChain:
         return self.now_s()
 
     async def view(self, order: t.Order, signer: str | None) -> ChainView:
-        """What it says of an order that was proposed. `signer` signed the order."""
+        """What it says of an order that was proposed.
+
+        `signer` signed the order; None: its requester should have registered it on chain.
+        """
         read = self.chain.read
         limits = await self._job_limits()
         now_s, balance, listed, can_work, is_used, may_spend = await self._ask(
@@ -83,7 +87,12 @@ class MinerChain:
             max_job_s=limits[0],
             max_window_s=limits[1],
             signer_may_spend=may_spend,
+            is_registered=signer is None and await self._is_registered(order),
         )
+
+    async def _is_registered(self, order: t.Order) -> bool:
+        job_id = signing.job_id(self.chain.domain, order)
+        return (await self.job(job_id, t.ZERO_HASH)).state is JobState.OPEN
 
     async def job(self, job_id: str, plan_hash: str) -> JobOnChain:
         """The job with exactly this plan."""

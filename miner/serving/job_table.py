@@ -334,7 +334,7 @@ class JobTable:
         signer = signing.recover(self.terms.domain, order, message.signed.signature)
         offer = ReceivedProposal(
             order=order,
-            order_signed=signer is not None,
+            order_signed=signer is not None or message.signed.is_registered,
             proposer=peer,
             plan=message.plan,
             stage=message.stage,
@@ -418,6 +418,7 @@ class JobTable:
             and job.reserved
             and job.order.requester == order.requester
             and job.stored.order_hash != mine
+            and not job.stored.signed.is_registered  # its money is locked already
         )
 
     def withdraw(self, peer: str, order_hash: str) -> None:

@@ -394,6 +394,10 @@ class FakeChain(Chain):
         match function:
             case "openMatched":
                 return self._open(sender, *args)
+            case "open":
+                return self._register(sender, *args)
+            case "matchJob":
+                return self._match_registered(sender, *args)
             case "settleAck":
                 return self._settle_ack(sender, *args)
             case "deliver":
@@ -448,6 +452,35 @@ class FakeChain(Chain):
         job = ChainJob(JobState.MATCHED, plan_hash, order, tuple(plan), opener=opener)
         self.jobs[job_id] = job
         said = {"job": job_id, "matcher": sender, "planHash": plan_hash}
+        return "JobMatched", {**said, "plan": msgspec.to_builtins(list(plan))}
+
+    def _register(self, sender: str, order: t.Order) -> Event:
+        self._check_order(order.matcher, order)
+        if sender != order.requester:
+            raise _refusal("NotParty")
+        need = pricing.max_nano(order, self.models[order.model_id])
+        pulled = -(-need // NANO)
+        if self.usd[sender] < pulled:
+            raise _refusal("InsufficientBalance")
+        self.usd[sender] -= pulled
+        self.add_nano(sender, pulled * NANO - need)
+        job_id = signing.job_id(DOMAIN, order)
+        self.used_nonces.add((order.requester, order.nonce))
+        self.locked[job_id] = need
+        self.jobs[job_id] = ChainJob(JobState.OPEN, t.ZERO_HASH, order, opener=order.requester)
+        said = {"job": job_id, "requester": sender, "modelId": order.model_id}
+        return "JobOpened", {**said, "maxNano": need}
+
+    def _match_registered(self, sender: str, order: t.Order, plan: Sequence[t.Stage]) -> Event:
+        job_id, job = self._found(order, t.ZERO_HASH, JobState.OPEN)
+        if sender != order.matcher:
+            raise _refusal("NotMatcher")
+        if self.clock.now() > order.deadline:
+            raise _refusal("DeadlinePassed")
+        if any(self.stakes.get(s.operator, 0) < max(1, order.min_stake) for s in plan):
+            raise _refusal("MinerCannotWork")
+        job.state, job.plan, job.plan_hash = JobState.MATCHED, plan, signing.plan_hash(plan)
+        said = {"job": job_id, "matcher": sender, "planHash": job.plan_hash}
         return "JobMatched", {**said, "plan": msgspec.to_builtins(list(plan))}
 
     def _check_order(self, sender: str, order: t.Order) -> None:

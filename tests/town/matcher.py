@@ -43,6 +43,7 @@ PHASES = [
     "refresh_routes",
     "replan",
     "allocate",
+    "match_registered",
     "advance_jobs",
     "take_stock",
 ]

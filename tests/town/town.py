@@ -17,6 +17,7 @@ from client.orders.orders import OrderTerms, Prompt
 from client.pipeline.pipeline import Match, PipelinePatience
 from client.records.store import ClientStore
 from core.engine.weights.weights import weight_roots
+from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
 from core.protocol.errors import HeadraceError, NoCapacity
@@ -146,8 +147,7 @@ class Town:
         self.goes.append(goes_on)
         excluded = set(goes_on.lost) if goes_on else set()
         before = self._match_of(goes_on.continues) if goes_on else None
-        clerk = self.clerks[signed.order.matcher]
-        peers = self._peers.setdefault(clerk.address, Peers(StreamIdentity(clerk, DOMAIN)))
+        peers = self.peers_of(self.clerks[signed.order.matcher])
         while True:
             plan = self._route(excluded, before)
             stages = tuple(t.Stage(m.signer.address, m.layers.start, m.layers.end) for m in plan)
@@ -166,6 +166,10 @@ class Town:
         if moment is not None:
             await moment(plan)
         return match
+
+    def peers_of(self, clerk: Signer) -> Peers:
+        """Streams of a matcher to machines."""
+        return self._peers.setdefault(clerk.address, Peers(StreamIdentity(clerk, DOMAIN)))
 
     async def acknowledge(self, job_id: str, ack: t.Ack, signature: str) -> dict[str, Any]:
         match = self._match_of(job_id)

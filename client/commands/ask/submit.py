@@ -147,6 +147,12 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
     async with open_context(settings) as context:
         quote = await _quote_file(run, context, model_name, choices, good, bad)
         wishes = await _agree(context, quote, wishes, choices)
+        if choices.on_chain and (len(quote.prices) > 1 or quote.wanted.demands() is not None):
+            raise UsageError(
+                "an order that is opened on chain has no terms",
+                "which machines may serve it does not travel with it, nor what is audited",
+                next_step="leave out --trusted, --avoid, --verify and --replicas, or --on-chain",
+            )
         shown = settings.show_token(quote.locked)
         wallet = {"wallet": f"{signer.address}; at most {shown} is locked"}
         run.confirm("Sign and lock it?", plain(_offered(settings, quote, wishes)) | wallet)
@@ -300,6 +306,7 @@ class _Submitting:
             elsewhere=terms_elsewhere(settings, matcher, work, own, demands),
             limits=limits_of(settings),
             acknowledge=wishes.acknowledge,
+            registers=self._choices.on_chain,
         )
 
     def _view(self, number: int, stage: StageProgress) -> BatchView:

@@ -138,6 +138,17 @@ def test_refused_without_asking_the_chain(
     assert refusal.code == code
 
 
+def test_a_registered_order_needs_no_key_no_nonce_and_no_balance() -> None:
+    """Its requester opened it itself: it waits on chain, its money locked."""
+    alone: dict[str, Any] = {"signer_may_spend": False, "nonce_used": True, "requester_balance": 0}
+    assert decide_on_chain(ORDER, SPEC, replace(VIEW, **alone, is_registered=True)) is None
+    found = decide_on_chain(ORDER, SPEC, replace(VIEW, **alone))
+    assert found is not None and found.code == admission.SIGNATURE
+    late = replace(VIEW, **alone, is_registered=True, now_s=ORDER.deadline)
+    found = decide_on_chain(ORDER, SPEC, late)
+    assert found is not None and found.code == admission.DEADLINE
+
+
 @pytest.mark.parametrize(
     ("code", "view", "order"),
     [
