@@ -27,7 +27,7 @@ from tests.failover.clerks import (
     tokens_paid,
 )
 from tests.town.chain import PREPAID
-from tests.town.orders import DOMAIN, REQUESTER
+from tests.town.orders import DOMAIN, REQUESTER, key
 from tests.town.town import Town, Watch, prompts
 from tests.town.village import Village, ask, hear
 
@@ -284,3 +284,25 @@ async def test_quotes_of_one_that_rests_are_not_waited_for(town: Town) -> None:
     assert {quote.matcher for quote in found} == {second.address}
     await matchers.quote("", 1, 1)
     assert first.quotes == 3, "it rests"
+
+
+async def test_two_matchers_that_promise_the_same_slots_lose_no_line_and_pay_none_twice(
+    town: Town,
+) -> None:
+    """Each sees one free slot at each machine, and neither sees the other's orders."""
+    await town.start(*CUTS, max_requests=1)
+    other = key(52)
+    town.chain.prepaid[other.address] = PREPAID
+    parties = [(Clerk(town, 0), REQUESTER), (Clerk(town, 1), other)]
+    asked, watches = prompts(LINES, tokens=TOKENS), [Watch() for _ in parties]
+    running = [
+        town.begin(asked, watch, in_flight=2, signer=signer, **policy_of(matchers_of(clerk)))
+        for (clerk, signer), watch in zip(parties, watches, strict=True)
+    ]
+    results = await asyncio.gather(*running)
+    assert not any(result.unfinished for result in results)
+    for watch in watches:
+        check_answers(town, watch)
+    given = sum(len(tokens) for watch in watches for tokens in watch.tokens.values())
+    assert sum(tokens_paid(town).values()) == given
+    assert len(town.matches) == 2, "nobody had to order again"

@@ -212,6 +212,7 @@ class Town:
         in_flight: int = 16,
         clock: SystemClock | None = None,
         matchers: Matchers | None = None,
+        signer: Signer = REQUESTER,
         **policy: Any,
     ) -> asyncio.Task[BatchResult]:
         """The client's whole run of a batch."""
@@ -220,7 +221,7 @@ class Town:
         requester = Requester(
             self.chain,
             matchers or Matchers([(self, None)]),  # type: ignore[list-item]
-            REQUESTER,
+            signer,
             store,
             clock or SystemClock(),
             signing.model_id(self.spec),
