@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+from client.jobs.batch import Policy, Requester, Unwatched, nothing_new, take_up
+from client.orders.matchers import Matchers
 from client.records.store import ClientStore
 from client.sessions.answering import Said
 from core.money import pricing
@@ -274,6 +276,40 @@ async def test_a_session_holds_back_what_an_order_that_is_not_revoked_would_lock
 def check_counted(town: Town, tokens_out: int) -> None:
     """The chain counts each token of the answers once."""
     assert sum(tokens_paid(town).values()) == tokens_out
+
+
+async def test_a_program_that_died_after_it_ordered_takes_up_nothing_that_nobody_answers(
+    town: Town,
+) -> None:
+    """Its matcher is gone: the order is revoked, and its lines can be ordered anew, once."""
+    await town.start(*CUTS)
+    first, second = Clerk(town, 0), Clerk(town, 1)
+    first.fails = ("order", FROZEN)
+    matchers = Matchers([(first, None)])  # type: ignore[list-item]
+    running = town.begin(prompts(LINES, tokens=TOKENS), Watch(), **policy_of(matchers))
+    async with asyncio.timeout(30):
+        while not first.orders:
+            await asyncio.sleep(0.01)
+    running.cancel()  # as a killed program: the order is written down, nothing else is known
+    await asyncio.gather(running, return_exceptions=True)
+    (left,) = town.store.orders()
+    assert left.submission == "sub"
+    first.fails = ("order", KILLED)
+    first.is_gone = KILLED
+    requester = Requester(
+        town.chain,
+        matchers_of(first, second),
+        REQUESTER,
+        town.store,
+        Hasty(),
+        signing.model_id(town.spec),
+        town.spec,
+    )
+    await take_up(requester, Policy(terms_of=nothing_new), Unwatched(), "sub")
+    assert not town.store.orders()
+    order = first.orders[0].order
+    assert (order.requester, order.nonce) in town.chain.used_nonces
+    assert town.prepaid == PREPAID * NANO
 
 
 async def test_quotes_of_one_that_rests_are_not_waited_for(town: Town) -> None:

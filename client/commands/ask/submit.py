@@ -147,12 +147,7 @@ async def submit_file(run: Run, file: Path, model_name: str | None, choices: Cho
     async with open_context(settings) as context:
         quote = await _quote_file(run, context, model_name, choices, good, bad)
         wishes = await _agree(context, quote, wishes, choices)
-        if choices.on_chain and (len(quote.prices) > 1 or quote.wanted.demands() is not None):
-            raise UsageError(
-                "an order that is opened on chain has no terms",
-                "which machines may serve it does not travel with it, nor what is audited",
-                next_step="leave out --trusted, --avoid, --verify and --replicas, or --on-chain",
-            )
+        _check_terms(quote, choices)
         shown = settings.show_token(quote.locked)
         wallet = {"wallet": f"{signer.address}; at most {shown} is locked"}
         run.confirm("Sign and lock it?", plain(_offered(settings, quote, wishes)) | wallet)
@@ -453,6 +448,16 @@ def _offered(settings: Settings, quote: FileQuote, wishes: Wishes) -> Offer:
         more["auditor"] = " and ".join(auditors)
     offer = describe(settings, quote.model, prices[0], quote.prepared)
     return msgspec.structs.replace(offer, **more)
+
+
+def _check_terms(quote: FileQuote, choices: Choices) -> None:
+    """Raise UsageError for an order on chain with terms: they do not travel with it."""
+    if choices.on_chain and (len(quote.prices) > 1 or quote.wanted.demands() is not None):
+        raise UsageError(
+            "an order that is opened on chain has no terms",
+            "which machines may serve it does not travel with it, nor what is audited",
+            next_step="leave out --trusted, --avoid, --verify and --replicas, or --on-chain",
+        )
 
 
 def _check_name(name: str) -> None:

@@ -318,6 +318,47 @@ def test_terms_are_the_offer_and_the_wishes_at_the_chains_time() -> None:
     assert (made.auditor, made.arbitrator) == (key(60).address, ARBITRATOR)
 
 
+async def test_terms_elsewhere_are_another_matchers_offer_within_the_same_limits(
+    tmp_path: Path,
+) -> None:
+    settings, asked = settings_of(tmp_path), list[Any]()
+
+    class Others:
+        async def quote(self, *of: Any, but_not: frozenset[str]) -> Quote:
+            asked.append((*of, but_not))
+            return msgspec.structs.replace(quote(), matcher=key(41).address)
+
+    prepared = submission.Prepared([], [])
+    work = Model("toy", MODEL_ID, SPEC), prepared
+    around: Any = (settings, Others(), work)
+    failed = frozenset({key(40).address})
+    found = await submission.terms_elsewhere(*around, wishes(), lambda: None)(failed)
+    made = found(NOW_S)
+    assert (made.matcher, made.deadline, made.demands) == (key(41).address, NOW_S + 60, None)
+    assert asked == [(MODEL_ID, 0, 0, None, failed)]
+    with pytest.raises(NoCapacity, match="too much for opening"):
+        tight = wishes(max_opening_fee=8)
+        await submission.terms_elsewhere(*around, tight, lambda: None)(failed)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offers"),
+    [
+        (AllowedMiners(4, trusted=frozenset({key(100).address})), 1),
+        (AllowedMiners(4, audit_bps=500), 1),
+        (AllowedMiners(4), 2),
+    ],
+)
+def test_an_order_on_chain_has_no_terms(wanted: AllowedMiners, offers: int) -> None:
+    parts: Any = (Model("toy", MODEL_ID, SPEC), None, None)
+    asked = submit.FileQuote(*parts, wanted, [quote()] * offers)
+    submit._check_terms(asked, Choices())
+    with pytest.raises(UsageError, match="has no terms"):
+        submit._check_terms(asked, Choices(on_chain=True))
+    plain_one = submit.FileQuote(*parts, AllowedMiners(4), [quote()])
+    submit._check_terms(plain_one, Choices(on_chain=True))
+
+
 OFFER = AuditOffer(key(70).address, 300, 10_000, "0x" + "5e" * 32)
 
 
