@@ -127,7 +127,7 @@ class Endpoints(AsyncJSONBaseProvider):
 def _has_it(answer: RPCResponse) -> bool:
     """Whether a node may have this very transaction from others already, even in a block."""
     said = str(answer["error"]).lower()
-    return "known" in said or "nonce too low" in said
+    return any(word in said for word in ("known", "already", "nonce too low"))
 
 
 async def _stopped(tasks: Sequence[asyncio.Task[Any] | Awaitable[Any]]) -> None:

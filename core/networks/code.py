@@ -12,7 +12,8 @@ import msgspec
 from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
 
-from core.chain.rpc import RpcChain, artifact, canonical
+from core.chain.artifacts import artifact, canonical
+from core.chain.rpc import RpcChain
 from core.networks.plan import constructor_arguments, made_by_registry
 from core.protocol.network_file import TOKEN, Parameters
 from core.protocol.types import ZERO_ADDRESS

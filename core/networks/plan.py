@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from core.chain.artifacts import predict_address
 from core.chain.chain import CONTRACTS
-from core.chain.rpc import predict_address
 from core.keys.signer import DEVNET_CHAIN_IDS
 from core.networks.parameters import AMOUNTS, faults, preset
 from core.protocol import types as t

@@ -14,7 +14,8 @@ from typing import Any, Final
 from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError
 
-from core.chain.rpc import RpcChain, artifact
+from core.chain.artifacts import artifact
+from core.chain.rpc import RpcChain
 from core.networks.code import code_at
 from core.protocol.errors import CheckFailed, ConfigError, ContractRefused
 from core.protocol.hashing import keccak

@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from core.chain.rpc import RpcChain, artifact, decode_revert
+from core.chain.artifacts import artifact, decode_revert
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t

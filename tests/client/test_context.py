@@ -112,7 +112,7 @@ async def test_what_is_sent_is_journaled(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(RpcChain, "check", check)
     settings = settings_of(tmp_path)
     async with open_context(settings) as context:
-        assert context.chain.journal is not None
-        context.chain.journal({"what": "Escrow.deposit", "hash": "0xab", "outcome": "sent"})
+        assert context.chain._sender.journal is not None
+        context.chain._sender.journal({"what": "Escrow.deposit", "hash": "0xab", "outcome": "sent"})
     (line,) = settings.folders.transactions.read_text().splitlines()
     assert json.loads(line)["what"] == "Escrow.deposit"

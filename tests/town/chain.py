@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from core.chain.artifacts import artifact
 from core.chain.chain import Chain, ChainCall, ChainEvent, Mined, Sent
 from core.chain.machines import class_of
-from core.chain.rpc import artifact
 from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t

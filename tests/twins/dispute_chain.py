@@ -15,7 +15,8 @@ from eth_abi.abi import decode, encode
 from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 from eth_utils.crypto import keccak
 
-from core.chain.rpc import RpcChain, artifact
+from core.chain.artifacts import artifact
+from core.chain.rpc import RpcChain
 from core.dispute.game.dispute import Phase
 from core.dispute.trace.calls import (
     claim_tuple,

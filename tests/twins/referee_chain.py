@@ -12,7 +12,7 @@ from typing import Any
 from eth_abi.abi import decode, encode
 from eth_utils.abi import function_abi_to_4byte_selector
 
-from core.chain.rpc import artifact
+from core.chain.artifacts import artifact
 from core.dispute.referee import Leaf
 from core.dispute.referee.real import Real
 

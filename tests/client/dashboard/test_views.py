@@ -30,8 +30,8 @@ from client.dashboard.views.meaning import WORDS
 from client.dashboard.views.wallet import MOVES, movement
 from client.disputes.game_record import OnTrial
 from client.wallet import Balances
+from core.chain.artifacts import artifact
 from core.chain.chain import CONTRACTS
-from core.chain.rpc import artifact
 from core.dispute.trace.layout import Place
 from core.money.break_even import Earning, HourlyCost
 from core.protocol import ids

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.chain import rpc
+from core.chain.artifacts import argument, artifact, canonical, decode_revert, predict_address
 from core.chain.chain import CONTRACTS, ChainCall, ChainEvent, Fate, Sent, TransactionFate
 from core.chain.follower import EventFollower
-from core.chain.rpc import RpcChain, artifact, decode_revert, predict_address
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
@@ -247,7 +247,7 @@ async def test_the_journal_hears_of_a_transaction_twice(
     chain: RpcChain, signers: list[Signer]
 ) -> None:
     heard: list[dict[str, Any]] = []
-    chain.journal = heard.append
+    chain._sender.journal = heard.append
     sent = await mint(chain, signers[0], STRANGER, 1)
     assert [entry["hash"] for entry in heard] == [sent.tx_hash] * 2
     assert heard[0]["outcome"] == "sent"
@@ -306,7 +306,7 @@ async def test_a_call_that_reverts_in_its_block_is_refused_with_its_gas_paid(
     data = transfer_data(chain, STRANGER, 1)
     before = await chain.balance_wei(poor.address)
     with pytest.raises(ContractRefused) as refused:
-        await chain._send(poor, chain.addresses["TestUSD"], data, 100_000, "transfer")
+        await chain._sender.send(poor, chain.addresses["TestUSD"], data, 100_000, "transfer")
     assert refused.value.error == "reverted"
     assert await chain.balance_wei(poor.address) < before
 
@@ -368,7 +368,7 @@ def test_every_error_of_every_contract_is_known() -> None:
     for name in (*CONTRACTS, "Evidence"):
         for entry in artifact(name)["abi"]:
             if entry["type"] == "error":
-                kinds = ",".join(rpc.canonical(i) for i in entry["inputs"])
+                kinds = ",".join(canonical(i) for i in entry["inputs"])
                 assert decode_revert(revert_data_of(entry["name"], kinds))[0] == entry["name"]
 
 
@@ -413,7 +413,7 @@ async def test_orders_and_plans_in_calldata_are_read_back_as_values(
     stages = [t.Stage(signers[2].address, 0, 2), t.Stage(signers[3].address, 2, 3)]
     arguments = (order, "0x12", stages)
     function = chain._contracts["TaskRegistry"].functions["openMatched"]
-    data = function(*map(rpc._argument, arguments))._encode_transaction_data()
+    data = function(*map(argument, arguments))._encode_transaction_data()
     call = await chain.call_of(await send_refused(chain, signers[5], "TaskRegistry", data))
     assert call is not None
     assert (call.function, call.sender) == ("openMatched", signers[5].address)
@@ -425,9 +425,9 @@ async def test_orders_and_plans_in_calldata_are_read_back_as_values(
 async def send_refused(chain: RpcChain, signer: Signer, contract: str, data: str) -> str:
     """Hash of a transaction that reverted in its block."""
     heard: list[dict[str, Any]] = []
-    chain.journal = heard.append
+    chain._sender.journal = heard.append
     with pytest.raises(ContractRefused):
-        await chain._send(signer, chain.addresses[contract], data, 200_000, "refused")
+        await chain._sender.send(signer, chain.addresses[contract], data, 200_000, "refused")
     return str(heard[0]["hash"])
 
 

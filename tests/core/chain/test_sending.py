@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from eth_utils.address import to_checksum_address
 
-from core.chain import rpc
+from core.chain import sending as sender
 from core.chain.chain import PreparedTransaction
 from core.chain.fees import MOST_GAS, first_bid
 from core.chain.outbox import TransactionOutbox
@@ -41,7 +41,7 @@ async def chain(node: Anvil) -> AsyncIterator[RpcChain]:
 
 @pytest.fixture(autouse=True)
 def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "_OUTBID_EVERY_S", 0.0)
+    monkeypatch.setattr(sender, "OUTBID_EVERY_S", 0.0)
 
 
 async def mine(chain: RpcChain, base_fee: int | None = None) -> None:
@@ -91,7 +91,7 @@ async def test_more_is_bid_while_blocks_become_dearer(
 async def test_what_is_too_dear_waits_and_goes_first_the_next_time(
     chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "_CONFIRM_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sender, "CONFIRM_S", 0.5)
     await mine(chain, GWEI)
     before = await chain.balance_wei(TO)
     sending = asyncio.create_task(chain.send_eth(signers[0], TO, 7))
@@ -101,7 +101,7 @@ async def test_what_is_too_dear_waits_and_goes_first_the_next_time(
         await sending
     assert first["hash"] in given_up.value.state and "may still be mined" in given_up.value.state
 
-    monkeypatch.setattr(rpc, "_CONFIRM_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(sender, "CONFIRM_S", 60.0)
     await mine(chain, 40 * GWEI)
     sending = asyncio.create_task(chain.send_eth(signers[0], TO, 100))
     await until_waits(chain, 2, above=40 * GWEI)
@@ -129,7 +129,7 @@ async def test_what_an_account_cannot_pay_is_not_bid(
 async def test_another_transaction_with_its_nonce_ends_the_wait(
     chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "_OUTBID_EVERY_S", 60.0)
+    monkeypatch.setattr(sender, "OUTBID_EVERY_S", 60.0)
     await mine(chain, GWEI)
     sending = asyncio.create_task(chain.send_eth(signers[0], TO, 1))
     (first,) = await until_waits(chain, 1)
@@ -142,7 +142,7 @@ async def test_another_transaction_with_its_nonce_ends_the_wait(
         await theirs
     finally:
         await elsewhere.close()
-    monkeypatch.setattr(rpc, "_OUTBID_EVERY_S", 0.0)
+    monkeypatch.setattr(sender, "OUTBID_EVERY_S", 0.0)
     with pytest.raises(ContractRefused, match="will not be mined") as replaced:
         await sending
     assert "had its nonce" in replaced.value.state
@@ -152,7 +152,7 @@ async def test_more_gas_than_a_block_takes_of_one_is_refused_before(
     chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ContractRefused, match="too much for one transaction") as refused:
-        await chain._priced(signers[0], TO, "0x01", MOST_GAS + 1, "Game.move")
+        await chain._sender.priced(signers[0], TO, "0x01", MOST_GAS + 1, "Game.move")
     assert refused.value.error_args == {"needed": MOST_GAS + 1, "most": MOST_GAS}
 
 
@@ -180,9 +180,9 @@ def dying(
     if point == POINTS[0]:
         monkeypatch.setattr(box, "put", die)
     elif point == POINTS[1]:
-        monkeypatch.setattr(chain, "_push", die_later)
+        monkeypatch.setattr(chain._sender, "push", die_later)
     elif point == POINTS[2]:
-        monkeypatch.setattr(chain, "_until_mined", die_later)
+        monkeypatch.setattr(chain._sender, "until_mined", die_later)
     else:
         monkeypatch.setattr(box, "forget", die)
 
@@ -249,8 +249,8 @@ async def test_of_two_with_one_nonce_one_is_mined(
     try:
         await mine(chain, GWEI)
         before = await chain.balance_wei(TO)
-        fields = await chain._priced(signers[3], TO, "0x", 21_000, "transfer", 5)
-        old = await chain._signed(signers[3], fields, "transfer")
+        fields = await chain._sender.priced(signers[3], TO, "0x", 21_000, "transfer", 5)
+        old = await chain._sender.signed(signers[3], fields, "transfer")
         box._me = 2**22 + 1, "ended"
         box.put(old)
         box._me = TransactionOutbox(tmp_path / "outbox.sqlite")._me
@@ -271,6 +271,6 @@ def test_what_was_signed_can_be_read_back(signers: list[Signer]) -> None:
         **{"type": 2, "chainId": CHAIN_ID, "to": TO, "value": 3, "data": "0x1234", "gas": 50_000},
         **{"maxFeePerGas": 7, "maxPriorityFeePerGas": 2, "nonce": 4},
     }
-    prepared: PreparedTransaction = rpc._prepared(signers[0], fields, "x")
-    again = rpc._prepared(signers[0], rpc._fields_of(prepared), "x")
+    prepared: PreparedTransaction = sender.prepared_by(signers[0], fields, "x")
+    again = sender.prepared_by(signers[0], sender._fields_of(prepared), "x")
     assert again == prepared

@@ -12,7 +12,7 @@ from eth_keys.datatypes import Signature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.chain.rpc import _sign_transaction
+from core.chain.sending import sign_transaction
 from core.keys import signer as signer_module
 from core.keys.signer import DEVNET_ADDRESSES, Signer, random_secret, secret_from_phrase
 from core.protocol.errors import (
@@ -59,7 +59,7 @@ def test_a_signed_transaction_is_the_one_eth_account_makes():
     transaction = {"to": TO, "value": 7, "gas": 21000, "nonce": 3, "chainId": 5, "type": 2, **fees}
     theirs = Account.sign_transaction(transaction, SECRET)
     signer = Signer(SECRET, chain_id=5)
-    ours = _sign_transaction(signer, {**transaction, "data": "0x", "accessList": ()})
+    ours = sign_transaction(signer, {**transaction, "data": "0x", "accessList": ()})
     assert ours == bytes(theirs.raw_transaction)
     assert Account.recover_transaction(ours) == signer.address
 

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.chain.rpc import RpcChain, artifact, predict_address
+from core.chain.artifacts import artifact, predict_address
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.networks import checking
 from core.networks.checking import _matcher_row, check_network, require_true, speaks_for
@@ -220,15 +221,17 @@ async def test_a_proposed_arbitrator_is_told_and_no_contradiction(
 async def make(chain: RpcChain, signer: Signer, name: str, *arguments: Any) -> Any:
     """A contract that tests alone have, as web3 knows it."""
     found = json.loads(Path(__file__).with_name(f"{name}.json").read_text())
-    factory = chain._eth.contract(abi=found["abi"], bytecode=found["bytecode"])
+    factory = chain._node.eth.contract(abi=found["abi"], bytecode=found["bytecode"])
     data = factory.constructor(*arguments).data_in_transaction
     at = predict_address(signer.address, await chain.nonce(signer.address))
-    await chain._send(signer, None, data, 4_000_000, name)
-    return chain._eth.contract(address=at, abi=found["abi"])
+    await chain._sender.send(signer, None, data, 4_000_000, name)
+    return chain._node.eth.contract(address=at, abi=found["abi"])
 
 
 async def call(chain: RpcChain, signer: Signer, asked: Any) -> None:
-    await chain._send(signer, asked.address, asked._encode_transaction_data(), 500_000, "call")
+    await chain._sender.send(
+        signer, asked.address, asked._encode_transaction_data(), 500_000, "call"
+    )
 
 
 async def offer(chain: RpcChain, owner: Signer, to: str) -> None:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from core.chain.rpc import RpcChain, predict_address
+from core.chain.artifacts import predict_address
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.networks.parameters import (
     AMOUNTS,

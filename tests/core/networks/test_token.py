@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.chain.rpc import RpcChain, artifact, predict_address
+from core.chain.artifacts import artifact, predict_address
+from core.chain.rpc import RpcChain
 from core.keys.signer import Signer
 from core.networks.token import LEAST_MOVED_UNITS, REBASING, examine_token, selector
 from core.protocol.errors import CheckFailed, ConfigError
