@@ -14,8 +14,8 @@ from core.dispute.kernels.native import arithmetic, hashing
 #: In a second of one core: chunks whose values and hashes are made, without the products of dot
 #: products; and these products.
 _CHUNKS_PER_S, _PRODUCTS_PER_S = 1_500_000, 3_000_000_000
+#: Of a process whose numpy or whose Python does it, on one core or hardly more.
 _CHUNKS_PER_S_IN_NUMPY, _PRODUCTS_PER_S_IN_NUMPY = 150_000, 300_000_000
-#: Of a process, whose Python hashes on one core at a time.
 _HASHED_PER_S_IN_PYTHON = 300_000
 #: To a slow disk and from it. What does not fit the memory is written, read about twice for what
 #: follows from it, and read to be hashed.
@@ -36,9 +36,8 @@ class Speed:
 
 def speed() -> Speed:
     """Of this process, with all its cores and one disk; the first call compiles for two seconds."""
-    chunk_s, product_s = 1 / _CHUNKS_PER_S, 1 / _PRODUCTS_PER_S
+    chunk_s, product_s = 1 / _CHUNKS_PER_S / cores(), 1 / _PRODUCTS_PER_S / cores()
     if arithmetic() is None:
         chunk_s, product_s = 1 / _CHUNKS_PER_S_IN_NUMPY, 1 / _PRODUCTS_PER_S_IN_NUMPY
     hashed_s = 1 / _HASHED_PER_S_IN_PYTHON if hashing() is None else 0.0
-    moved_s = _MOVED_BYTES / _DISK_BYTES_PER_S
-    return Speed(chunk_s / cores() + hashed_s + moved_s, product_s / cores())
+    return Speed(chunk_s + hashed_s + _MOVED_BYTES / _DISK_BYTES_PER_S, product_s)

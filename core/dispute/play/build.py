@@ -92,13 +92,13 @@ class Builder:
                 self._linear(section, op, array, out)
             case LeafKind.SQUARES:
                 x = self._grouped(section, op, self._positions(section, op.a, array))
-                _by_rows(do.squares, out, x)
+                self._by_rows(do.squares, out, x)
             case LeafKind.SUM:
-                _by_rows(do.total, out, array(section, op.a))
+                self._by_rows(do.total, out, array(section, op.a))
             case LeafKind.NORM_SCALE:
                 n = self._at.group(section, self._at.op(section, op.a))
                 epsilon = self._number(op)
-                _by_rows(lambda q: do.norm_scale(q, n, epsilon), out, array(section, op.a))
+                self._by_rows(lambda q: do.norm_scale(q, n, epsilon), out, array(section, op.a))
             case LeafKind.NORM:
                 self._norm(section, op, array, out)
             case LeafKind.ROPE:
@@ -108,7 +108,7 @@ class Builder:
             case LeafKind.SCORE:
                 self._score(section, op, array, out)
             case LeafKind.STABILISER:
-                _by_rows(lambda s: s.max(axis=2), out, array(section, op.a))
+                self._by_rows(lambda s: s.max(axis=2), out, array(section, op.a))
             case LeafKind.EXP:
                 m, s = array(section, op.a), array(section, op.b)
                 self._by_heads(lambda i, head: do.exp(s[i, head], m[i, 0, head, None]), out)
@@ -118,18 +118,18 @@ class Builder:
             case LeafKind.MIX:
                 self._mix(section, op, array, out)
             case LeafKind.SILU:
-                _by_rows(do.silu, out, array(section, op.a))
+                self._by_rows(do.silu, out, array(section, op.a))
             case LeafKind.GELU_TANH:
-                _by_rows(do.gelu_tanh, out, array(section, op.a))
+                self._by_rows(do.gelu_tanh, out, array(section, op.a))
             case LeafKind.PRODUCT | LeafKind.ADD:
                 a, b = self._of(section, op.a, array), self._of(section, op.b, array)
-                _by_rows(do.add if op.kind == LeafKind.ADD else do.product, out, a, b)
+                self._by_rows(do.add if op.kind == LeafKind.ADD else do.product, out, a, b)
             case LeafKind.SCALE:
                 factor = self._number(op)
-                _by_rows(lambda x: do.scale(x, factor), out, array(section, op.a))
+                self._by_rows(lambda x: do.scale(x, factor), out, array(section, op.a))
             case LeafKind.SOFTCAP:
                 cap = self._number(op)
-                _by_rows(lambda x: do.softcap(x, cap), out, array(section, op.a))
+                self._by_rows(lambda x: do.softcap(x, cap), out, array(section, op.a))
             case LeafKind.WHITEN_REFERENCE:
                 out[:, 0] = do.whiten(self._window(section, op.a, array), self._sigma)
             case LeafKind.WHITEN_DIFFERENCE:
@@ -178,14 +178,16 @@ class Builder:
         def some(at: slice) -> None:
             out[:, 0, at] = self._do.linear(x, weight[at], None if bias is None else bias[at])
 
-        on_all_cores(some, slices(len(weight), _WEIGHT_ROWS))
+        self._share(some, self._slices(len(weight), _WEIGHT_ROWS))
 
     def _norm(self, section: int, op: Op, array: Array, out: Floats) -> None:
         x = self._positions(section, op.a, array)
         gain = self._tensor(section, op.tensor)[0].astype(np.float64)
         scalars = array(section, op.b).reshape(len(x), -1)  # [N, 1] or [N, heads]
         parts = x.reshape(len(x), scalars.shape[1], len(gain))
-        _by_rows(lambda x, r: self._do.norm(x, r, gain, op.flag), out, parts, scalars[:, :, None])
+        self._by_rows(
+            lambda x, r: self._do.norm(x, r, gain, op.flag), out, parts, scalars[:, :, None]
+        )
 
     def _rope(self, section: int, op: Op, array: Array, out: Floats) -> None:
         x, half = array(section, op.a)[:, 0], self._p.head_dim // 2
@@ -200,7 +202,7 @@ class Builder:
             turned[:, :, 1] = self._do.rotate(second, first, c, s, False)
             return turned
 
-        _by_rows(some, out, x, table)
+        self._by_rows(some, out, x, table)
 
     def _score(self, section: int, op: Op, array: Array, out: Floats) -> None:
         q, k = array(section, op.a)[:, 0], array(section, op.b)[:, 0]
@@ -244,18 +246,30 @@ class Builder:
             out[part] = make(*part)
 
         rows = slices(len(out), _SEEING_ROWS)
-        on_all_cores(some, [(i, head) for head in range(self._p.heads) for i in rows])
+        self._share(some, [(i, head) for head in range(self._p.heads) for i in rows])
 
+    # --- cores ---
 
-def _by_rows(make: Callable[..., Floats], out: Floats, *operands: Floats) -> None:
-    """`make` of some rows of each operand, for all of `out`, on all cores."""
-    rows = len(operands[0])
-    lines = out.reshape(rows, -1)
+    def _by_rows(self, make: Callable[..., Floats], out: Floats, *operands: Floats) -> None:
+        """`make` of some rows of each operand, for all of `out`, on all cores."""
+        rows = len(operands[0])
+        lines = out.reshape(rows, -1)
 
-    def some(at: slice) -> None:
-        lines[at] = make(*(x[at] for x in operands)).reshape(-1, lines.shape[1])
+        def some(at: slice) -> None:
+            lines[at] = make(*(x[at] for x in operands)).reshape(-1, lines.shape[1])
 
-    on_all_cores(some, slices(rows, max(1, _VALUES * rows // max(1, operands[0].size))))
+        self._share(some, self._slices(rows, _VALUES * rows // max(1, operands[0].size)))
+
+    def _slices(self, count: int, most: int) -> list[slice]:
+        """[0, count) in runs of about `most` for one core at a time; whole where none is shared."""
+        return slices(count, max(1, most if self._do.is_shared else count))
+
+    def _share(self, work: Callable[[Any], None], parts: list[Any]) -> None:
+        if self._do.is_shared:
+            on_all_cores(work, parts)
+        else:
+            for part in parts:
+                work(part)
 
 
 def run_section(

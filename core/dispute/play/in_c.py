@@ -29,6 +29,8 @@ def nearest(part_terms: int) -> Nearest:
 class NearestInC(Nearest):
     """The operators of `Nearest`, in C where that settles a value."""
 
+    is_shared = True
+
     def __init__(self, part_terms: int, library: ctypes.CDLL) -> None:
         super().__init__(part_terms)
         self._c = library

@@ -22,6 +22,9 @@ class Plain:
     N counts rows; arrays without a shape here are of one shape, or broadcast to one.
     """
 
+    #: Whether each core is to make a part; numpy's products use all cores by themselves.
+    is_shared = False
+
     def __init__(self, part_terms: int) -> None:
         self._terms = part_terms
 
