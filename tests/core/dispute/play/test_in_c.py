@@ -203,6 +203,20 @@ def test_what_is_far_from_one_makes_the_same_and_is_seldom_left_open(
             assert ours.asked < far.size / 12
 
 
+def test_a_soft_cap_of_what_is_near_zero_is_itself(both: tuple[Nearest, Nearest]) -> None:
+    """Faint rows make such scores, and each that is left open takes a thousand times as long."""
+    in_numpy, ours = both
+    for cap in (1.5, 50.0, 2.0**-3):
+        sizes = cap * 2.0 ** RNG.integers(-66, -27, (1, 2000))
+        x = np.copysign(sizes * RNG.choice([1.0, 1.0 + 2.0**-52, 2.0 - 2.0**-52], (1, 2000)), sizes)
+        x = np.concatenate([x, -x, plain(1, 500) * sizes[:, :500], np.array([[-0.0, 5e-324]])], 1)
+        ours.asked = 0
+        assert np.array_equal(
+            outcome(in_numpy, "softcap", (x, cap)), outcome(ours, "softcap", (x, cap))
+        )
+        assert ours.asked == 0
+
+
 def test_hardly_a_value_is_left_open(both: tuple[Nearest, Nearest]) -> None:
     _, ours = both
     library, x = native.arithmetic(), plain(256, 512)
