@@ -147,6 +147,15 @@ int64_t soft_caps(const series *s, const double *x, double cap, double *out, int
   return open;
 }
 
+/* Where a product is one number, and is no rounded one: ties are settled there. */
+INLINE numbers is_exact(const pair product, const numbers zero) {
+  return (product.low == 0) & ((size_of(product.high) > SMALL) | zero);
+}
+
+INLINE lanes unless(const numbers exact, const lanes off) {
+  return (lanes)(bits_of(off) & ~exact);
+}
+
 /* x · r · (gain + plus). */
 int64_t norms(const double *x, const double *r, const double *gain, double plus, double *out,
               int64_t count) {
@@ -154,10 +163,14 @@ int64_t norms(const double *x, const double *r, const double *gain, double plus,
   for (int64_t i = 0; i < count; i += WIDE) {
     const int64_t left = count - i;
     const lanes v = load(x + i, left), g = load(gain + i, left);
-    const pair found = times(two_product(v, load(r + i, left)), two_sum(spread(plus), g));
+    const pair product = two_product(v, load(r + i, left)), gained = two_sum(spread(plus), g);
+    const pair found = times(product, gained);
     const numbers zero = (v == 0) | (plus + g == 0);
+    /* one number times another, or times one */
+    const numbers exact = is_exact(product, zero) & (gained.low == 0);
+    const numbers alike = (gained.high == 1) & (gained.low == 0) & (size_of(product.high) > SMALL);
     const lanes off = size_of(found.high) * PAIR_ERROR;
-    open += put(out + i, settled(found, off, zero, (numbers){0}), left);
+    open += put(out + i, settled(found, unless(exact | alike, off), zero, (numbers){0}), left);
   }
   return open;
 }
@@ -168,12 +181,17 @@ int64_t rotations(const double *a, const double *b, const double *c, const doubl
   int64_t open = 0;
   for (int64_t i = 0; i < count; i += WIDE) {
     const int64_t left = count - i;
-    const pair first = two_product(load(a + i, left), load(c + i, left));
-    pair second = two_product(load(b + i, left), load(s + i, left));
+    const lanes x = load(a + i, left), y = load(b + i, left);
+    const lanes cosine = load(c + i, left), sine = load(s + i, left);
+    const pair first = two_product(x, cosine);
+    pair second = two_product(y, sine);
     if (minus) second = negative(second);
     const lanes off = (size_of(first.high) + size_of(second.high)) * 0x1p-100;
     const numbers zero = (first.high == 0) & (second.high == 0);
-    open += put(out + i, settled(add_pairs(first, second), off, zero, (numbers){0}), left);
+    const numbers exact = is_exact(first, (x == 0) | (cosine == 0)) &
+                          is_exact(second, (y == 0) | (sine == 0));
+    const pair found = add_pairs(first, second);
+    open += put(out + i, settled(found, unless(exact, off), zero, (numbers){0}), left);
   }
   return open;
 }

@@ -217,6 +217,21 @@ def test_a_soft_cap_of_what_is_near_zero_is_itself(both: tuple[Nearest, Nearest]
         assert ours.asked == 0
 
 
+def test_ties_of_products_are_settled(both: tuple[Nearest, Nearest]) -> None:
+    """Faint rows leave a norm's factor and a bias as they are, numbers of few bits."""
+    in_numpy, ours = both
+    x, y = (wide(plain(400, 50)) * 2.0**-100 for _ in range(2))
+    r, gain, (c, s) = np.full((400, 1), 1000.0), wide(plain(50)), wide(plain(2, 50))
+    for made in (
+        lambda do: do.norm(x, r, gain, 0),
+        lambda do: do.norm(x, r * (1 + 2.0**-26), gain * 0, 1),
+        lambda do: do.rotate(x, y * 2.0**-7, c, s, True),
+    ):
+        in_numpy.asked = ours.asked = 0
+        assert np.array_equal(made(in_numpy), made(ours))
+        assert in_numpy.asked > 20 > ours.asked
+
+
 def test_hardly_a_value_is_left_open(both: tuple[Nearest, Nearest]) -> None:
     _, ours = both
     library, x = native.arithmetic(), plain(256, 512)
