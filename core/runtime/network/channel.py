@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import secrets
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
@@ -119,7 +120,6 @@ class Channel:
         self._sent = itertools.count()
         self.received = 0  # frames
         self.heard_at = asyncio.get_running_loop().time()
-        self._last_id = 0
         self._waiting: dict[int, asyncio.Future[wire.Frame | None]] = {}
         self._handler = handler
         self._stats = stats
@@ -199,7 +199,7 @@ class Channel:
 
         Raises PeerUnreachable when the stream ends or `timeout_s` passes first.
         """
-        call_id = self._last_id = self._last_id % (2**32 - 1) + 1
+        call_id = self._fresh_id()
         answer: asyncio.Future[wire.Frame | None] = asyncio.get_running_loop().create_future()
         self._waiting[call_id] = answer
         try:
@@ -213,6 +213,16 @@ class Channel:
         if frame is None:
             raise PeerUnreachable(self.peer, "stream closed")
         return frame
+
+    def _fresh_id(self) -> int:
+        """The id of a call, which the peer cannot know before it has read all that came before it.
+
+        Else it could answer early, and seem nearer or faster than it is.
+        """
+        while True:
+            call_id = secrets.randbits(32)
+            if call_id and call_id not in self._waiting:
+                return call_id
 
     async def close(self) -> None:
         """End the stream once what was sent has left; pending calls fail. Safe to repeat."""

@@ -574,6 +574,26 @@ async def test_malformed_bodies_are_counted_and_the_eighth_ends_the_stream(
     await still_serves(server, dial)
 
 
+async def test_a_peer_cannot_answer_a_call_that_it_has_not_read(server: Server, dial) -> None:
+    """Else it could seem nearer, or to take bytes faster, than it does."""
+    asked: list[int] = []
+
+    async def reply(channel: Channel, frame: wire.Frame) -> wire.AnyMessage:
+        for ahead in range(1, 33) if asked else ():  # by what it knew before this call came
+            early = wire.encode_parts(wire.Pong(99), re=(asked[-1] + ahead) % 2**32)
+            await channel._send_body(early)
+        asked.append(frame.id)
+        return wire.Pong(7)
+
+    server.reply = reply
+    stream = await dial(server)
+    for _ in range(20):
+        answer = await stream.call(wire.Ping(), timeout_s=DEADLINE_S)
+        assert answer.message == wire.Pong(7)
+    assert len(set(asked)) == 20
+    assert all(1 <= call_id < 2**32 for call_id in asked)
+
+
 async def test_answers_to_nothing_are_counted(server: Server, dial) -> None:
     stream = await dial(server)
     await stream._send_body(encode(wire.Pong(), re=12345))
