@@ -47,6 +47,7 @@ async def start(
     ] = None,
     db: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the database.")] = None,
     placement: Annotated[str | None, typer.Option(help="auto, parallax, helix or memory.")] = None,
+    routing: Annotated[str | None, typer.Option(help="fastest or iwrr.")] = None,
     replan_every: Annotated[str | None, typer.Option(help="Such as 10s.")] = None,
     fee_bps: Annotated[int | None, typer.Option(help="What it asks of each job.")] = None,
     metrics_port: Annotated[
@@ -62,6 +63,7 @@ async def start(
             "matcher.peers": peers,
             "matcher.db_url": db,
             "matcher.placement": placement,
+            "matcher.routing": routing,
             "matcher.replan_interval": replan_every,
             "matcher.fee_bps": fee_bps,
             "matcher.metrics_port": metrics_port,
