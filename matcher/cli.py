@@ -46,7 +46,9 @@ async def start(
         str | None, typer.Option(help="Swarm peers to join through, by comma.")
     ] = None,
     db: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the database.")] = None,
-    placement: Annotated[str | None, typer.Option(help="auto, parallax, helix or memory.")] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="auto, simulated, parallax, helix or memory.")
+    ] = None,
     routing: Annotated[str | None, typer.Option(help="fastest or iwrr.")] = None,
     replan_every: Annotated[str | None, typer.Option(help="Such as 10s.")] = None,
     fee_bps: Annotated[int | None, typer.Option(help="What it asks of each job.")] = None,

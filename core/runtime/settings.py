@@ -377,11 +377,11 @@ class Matcher(_Section):
     """Port of its peer of the swarm; 0: any that is free."""
     relay: bool = False
     """Be a relay, unpaid and open to strangers, for machines that no peer can dial."""
-    placement: Literal["auto", "parallax", "helix", "memory"] = "auto"
-    """How layers are given to machines when all are placed anew: auto is the utility plan, parallax
-    Parallax's pipelines inside regions, helix Helix's program over links, with slices that overlap,
-    memory HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is
-    taken."""
+    placement: Literal["auto", "simulated", "parallax", "helix", "memory"] = "auto"
+    """How layers are given to machines when all are placed anew: auto is the utility plan,
+    simulated that or Parallax's, whichever serves more in simulation, parallax Parallax's pipelines
+    inside regions, helix Helix's program over links, with slices that overlap, memory
+    HyperCluster's shares of memory. Where one of them finds no plan, the utility plan is taken."""
     routing: Literal["fastest", "iwrr"] = "fastest"
     """Which chain an order gets: the fastest with room, counting what is promised, or the next by
     Helix's interleaved weighted round robin over a maximum flow, where no machine is promised more

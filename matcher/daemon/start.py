@@ -37,7 +37,13 @@ from matcher.settling.next_step import Patience
 
 SHORTEST_WINDOW_BLOCKS = 64
 #: By `matcher.placement`, the method of `scheduler.methods.methods` that plans anew.
-PLACEMENTS = {"auto": "utility", "parallax": "regions", "helix": "helix", "memory": "memory"}
+PLACEMENTS = {
+    "auto": "utility",
+    "simulated": "simulated",
+    "parallax": "regions",
+    "helix": "helix",
+    "memory": "memory",
+}
 #: Of these, those whose slices may overlap: requests then use parts of them.
 OVERLAPPING = frozenset({"helix"})
 log = get_logger(__name__)

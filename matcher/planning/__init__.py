@@ -7,7 +7,6 @@
 `plan_file`    a fleet that exists only in a file
 `trace_file`   requests of the built-in trace or of a file
 `simulated`    what each method's plan would serve of them
-`fastest_route` the matcher's own routing, for that simulation
 `pictures`     plans and what they served, drawn
 `models_file`  several models and GPU types that exist only in a file
 """

@@ -12,13 +12,13 @@ from statistics import fmean
 from typing import Any, Literal
 
 from core.runtime.commands.results import Result
-from matcher.planning.fastest_route import FastestRouter
 from matcher.planning.plan_file import WhatIf
 from scheduler.fleet.errors import FleetError
 from scheduler.fleet.fleet import Placement, Shard, in_layer_order
 from scheduler.flow.max_flow import max_flow
 from scheduler.live.standby import Rules, with_standby
 from scheduler.methods.methods import Budget, plan_by
+from scheduler.search.fastest_route import FastestRouter
 from scheduler.simulate.dispatch.estimate import MEAN_OUTPUT_TOKENS, KvEstimate
 from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.dispatch.router import Router

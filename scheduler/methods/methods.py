@@ -23,6 +23,8 @@ from scheduler.methods.outcome import PlannedChain, chains_of_flow, chains_of_pi
 #: Ranking by simulation takes about so long on a few dozen machines.
 SERVE_S = 60.0
 TRACE_REQUESTS = 2_000
+#: Up to this many machines plans are tried in simulation, some seconds each.
+TRIED_MACHINES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,31 @@ def _parallax(method: str, scope: str = "auto") -> Method:
     return solve
 
 
+def _simulated(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
+    """The utility plan and Parallax's, whichever serves most; too many machines are not tried."""
+    from scheduler.search.trial import try_plans
+
+    if fleet.coordinator is not None:
+        return _auto(fleet, model, budget)
+    found = {"utility": _utility(fleet, model, budget)}
+    if len(fleet.machines) > TRIED_MACHINES:
+        return replace(found["utility"], how="utility")
+    for name, method in (("regions", _parallax("dp", "region")), ("score", _parallax("patterns"))):
+        found[name] = method(fleet, model, budget)
+    plans = {
+        name: in_layer_order(shard for pipeline in plan.pipelines for shard in pipeline)
+        for name, plan in found.items()
+        if plan.pipelines
+    }
+    tried = try_plans(fleet, model, plans.items(), over=lambda: budget.left_s <= 0.0)
+    notes = tuple(
+        f"{trial.name} serves {trial.report.decode_tokens_per_s:.0f} output tokens/s in simulation"
+        for trial in tried
+    )
+    best = tried[0].name if tried else "utility"
+    return replace(found[best], notes=(*notes, *found[best].notes), how=f"simulated, {best}")
+
+
 def _search(fleet: Fleet, model: ModelShape, budget: Budget) -> _Found:
     from scheduler.helix.planner import warm_starts
     from scheduler.search.plan_flow import plan_flow
@@ -297,6 +324,7 @@ METHODS: Mapping[str, tuple[str, Method]] = MappingProxyType(
     {
         "auto": ("utility for a fleet; serve for a cluster, or search when time is short", _auto),
         "utility": ("disjoint pipelines by throughput and latency, with a bound", _utility),
+        "simulated": ("of the utility plan and Parallax's, what serves most", _simulated),
         "serve": ("candidates of different depth, ranked by what they serve in simulation", _serve),
         "search": ("chain search, stage patterns and all heuristics; the largest flow", _search),
         "stages": ("stage patterns: one pipeline of shared stages", _stages),

@@ -12,4 +12,6 @@ Max flow alone picks pipelines that serve less: candidates are gathered, and ran
 `starts`        the chains that a run starts from
 `anneal`        one run over several chains
 `aim`           one run for a single chain that must pass a given flow
+`trial`          of a few plans of pipelines, the one that serves most as the matcher routes
+`fastest_route`  the matcher's own routing, for the simulator
 """

@@ -93,7 +93,13 @@ def test_settings_become_rules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("placement", "method"),
-    [("auto", "utility"), ("parallax", "regions"), ("helix", "helix"), ("memory", "memory")],
+    [
+        ("auto", "utility"),
+        ("simulated", "simulated"),
+        ("parallax", "regions"),
+        ("helix", "helix"),
+        ("memory", "memory"),
+    ],
 )
 def test_every_placement_is_one_of_the_planners_methods(
     tmp_path: Path, placement: str, method: str

@@ -14,7 +14,7 @@ from scheduler.methods.methods import METHODS, Budget, plan_by
 from tests.scheduler.worlds import fleet_of, toy_model
 
 #: Minutes on 24 machines, so they meet smaller worlds below.
-SLOW = {"helix", "compact", "dp", "search", "serve", "auto"}
+SLOW = {"helix", "compact", "dp", "search", "serve", "auto", "simulated"}
 
 
 def ticking(seconds: float) -> Budget:
