@@ -218,19 +218,32 @@ class Matchers:
     async def _find(self, address: str) -> _KnownMatcher | None:
         if (found := next(self._with(address), None)) is not None:
             return found
+        unknown = [one for one in self._known if one.address is None]
+        asking = [asyncio.create_task(self._learn_address(one)) for one in unknown]
         silent: HeadraceError | None = None
-        for one in (one for one in self._known if one.address is None):
-            try:
-                status = await self._heard(one, one.api.status(), ANSWER_S)
-                one.address = str(status.get("matcher", "")).lower()
-            except HeadraceError as error:
-                silent = error
-        found = next(self._with(address), None)
-        if found is None and silent is not None:
+        try:
+            for learned in asyncio.as_completed(asking):
+                silent = await learned or silent
+                if (found := next(self._with(address), None)) is not None:
+                    return found
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        if silent is not None:
             raise MatcherUnreachable(
                 f"the matcher {address} is not known to answer", f"{silent.what}: {silent.why}"
             )
-        return found
+        return None
+
+    async def _learn_address(self, one: _KnownMatcher) -> HeadraceError | None:
+        """Why a matcher has not said who it is; None where it has."""
+        try:
+            status = await self._heard(one, one.api.status(), ANSWER_S)
+        except HeadraceError as error:
+            return error
+        one.address = str(status.get("matcher", "")).lower()
+        return None
 
     async def _heard(self, one: _KnownMatcher, work: Awaitable[T], within_s: float) -> T:
         """What a matcher answers. Where there are others, nobody waits for a silent one.

@@ -171,6 +171,14 @@ async def test_an_order_of_no_known_matcher_is_unreachable() -> None:
         await known(one, two).of(C)  # it may be the one that is away
 
 
+async def test_who_it_is_is_learned_from_those_that_answer_past_a_frozen_one() -> None:
+    one, two = FakeApi(A), FakeApi(B)
+    one.is_frozen = True
+    began = time.monotonic()
+    found: Any = await known(one, two).of(B)
+    assert found is two and time.monotonic() - began < asking.SILENT_S
+
+
 async def test_who_offers_in_anothers_name_is_passed_over_and_blames_nobody() -> None:
     one, liar, three = FakeApi(A), FakeApi(A), FakeApi(C)
     assert await offered(known(one, liar, three), A) == C
