@@ -18,7 +18,7 @@ from client.jobs.earlier import left_jobs
 from client.jobs.failover import Ongoing, continues, go_on
 from client.jobs.job_run import JobRun
 from client.jobs.registering import register
-from client.jobs.withdrawal import withdraw
+from client.jobs.withdrawal import Unopened, withdraw
 from client.orders.matcher_api import Goes
 from client.orders.matchers import Matchers
 from client.orders.orders import OrderTerms, Prompt, PromptBatch, make_order
@@ -229,6 +229,7 @@ async def _submission(
             yield submitted
         finally:
             await submitted.settled()
+            await submitted.void_unopened()
             await streams.close()
 
 
@@ -248,8 +249,7 @@ class _Submission:
         self._name, self._streams = name, streams
         self._matches: list[Match] = []
         self._lost: frozenset[str] = frozenset()
-        self._unanswered: SignedOrder | None = None  # the newest order, which may be opened yet
-        self._held: dict[str, tuple[int, int]] = {}  # units and deadline of others that may be
+        self._unopened = Unopened(requester.chain, requester.signer, requester.store)
         self._behind: list[tuple[Match, JobRun]] = []  # broken, kept until others went on from them
         self._settling: set[asyncio.Task[None]] = set()
         self._shard_roots: dict[tuple[int, int], str] = {}
@@ -338,7 +338,7 @@ class _Submission:
             if not requester.matcher.has_several:
                 raise
             requester.store.leave_order(order.job_id)
-            await withdraw(requester.chain, requester.signer, requester.store, signed)
+            await withdraw(requester.chain, requester.signer, requester.store, [signed])
             return
         except HeadraceError as error:
             log.info("an earlier order opened nothing", job=order.job_id[:10], why=str(error))
@@ -346,17 +346,16 @@ class _Submission:
         requester.store.add_job(self._name, match, None, int(requester.clock.now()))
 
     async def settled(self) -> None:
-        """Wait until every job that was left behind is paid for what it gave.
-
-        An order that nobody answered is revoked: its lines may be ordered anew.
-        """
-        if self._unanswered is not None:
-            self._leave(self._unanswered)
+        """Wait until every job that was left behind is paid for what it gave."""
         self._settle_behind()
         ended = await asyncio.gather(*self._settling, return_exceptions=True)
         for error in ended:
             if isinstance(error, Exception):
                 log.error("a job was left unpaid", reason=repr(error), exc_info=error)
+
+    async def void_unopened(self) -> None:
+        """No order follows those that came to nothing: their lines may be ordered anew."""
+        await self._unopened.void()
 
     def _settle_behind(self) -> None:
         """Have stages sign for what they gave, once another order has taken it over."""
@@ -376,6 +375,12 @@ class _Submission:
             try:
                 return await self._matched(signed, batch), batch
             except HeadraceError as error:
+                if self._unopened.was_one_opened(error):
+                    continue
+                is_silent = isinstance(error, NO_ANSWER)
+                self._unopened.came_to_nothing(signed, is_silent=is_silent)
+                if self._policy.registers:  # so its nonce is used
+                    await self._unopened.void()
                 matcher = signed.order.matcher
                 failed |= {matcher}
                 self._requester.matcher.failed(matcher, error)
@@ -405,12 +410,10 @@ class _Submission:
     async def _order(self, answers: Sequence[Ongoing]) -> tuple[SignedOrder, PromptBatch]:
         """Sign an order for these answers, which the prepaid balance covers, and write it down."""
         requester = self._requester
-        if self._unanswered is not None:
-            self._leave(self._unanswered)
         batch = PromptBatch.of([answer.next_prompt(os.urandom) for answer in answers])
         terms = self._terms_of(await self._chain_now())
         model, account = (requester.model_id, requester.model), requester.signer.address
-        nonce = requester.store.next_nonce(account)
+        nonce = self._unopened.next_nonce(account)
         order = make_order(batch, *model, terms, account, nonce)
         locked = pricing.max_amount(order, requester.model)
         signature = REGISTERED
@@ -427,22 +430,18 @@ class _Submission:
     async def _matched(self, signed: SignedOrder, batch: PromptBatch) -> Match:
         requester, store = self._requester, self._requester.store
         goes_on = Goes(self._matches[-1].job_id, self._lost) if self._matches else None
-        try:
-            if self._policy.registers:
-                match = await self._registered(signed)
-            else:
-                match = await match_order(requester, signed, goes_on)
-        except NO_ANSWER:
-            self._unanswered = signed
-            raise
+        if self._policy.registers:
+            match = await self._registered(signed)
+        else:
+            match = await match_order(requester, signed, goes_on)
         store.add_job(self._name, match, batch, int(requester.clock.now()))
         try:
             check_plan(match.plan, signed.terms)
             await check_on_chain(requester, match)
         except HeadraceError:
             store.set_state(match.job_id, "abandoned")
-            self._unanswered = signed
             raise
+        self._unopened.another_is_open()
         self._matches.append(match)
         self._watcher.job_opened(match)
         return match
@@ -460,24 +459,6 @@ class _Submission:
             requester.store.forget_order(signing.job_id(requester.chain.domain, signed.order))
             raise
 
-    def _leave(self, signed: SignedOrder) -> None:
-        """Before another order for the same answers: nobody takes this one up, and it is revoked.
-
-        Until the chain says so, what it would lock is held back.
-        """
-        requester, self._unanswered = self._requester, None
-        job_id = signing.job_id(requester.chain.domain, signed.order)
-        requester.store.leave_order(job_id)
-        units = pricing.max_amount(signed.order, requester.model)
-        self._held[job_id] = units, signed.order.deadline
-
-        async def revoke() -> None:
-            of = requester.chain, requester.signer, requester.store
-            if await withdraw(*of, signed):
-                del self._held[job_id]
-
-        self._settling.add(asyncio.create_task(revoke()))
-
     async def _chain_now(self) -> int:
         """Chain time: asked once, then by our own clock, so that going on waits for no answer."""
         clock = self._requester.clock
@@ -487,8 +468,6 @@ class _Submission:
 
     async def _provide(self, locked: int) -> None:
         """Have so much prepaid; at first twice that, so that going on needs no deposit."""
-        now_s = await self._chain_now()
-        locked += sum(units for units, until in self._held.values() if until >= now_s)
         chain, signer = self._requester.chain, self._requester.signer
         may, spare = self._policy.deposit_missing, 0 if self._matches else locked
         try:

@@ -38,7 +38,7 @@ from client.jobs.wishes import (
     terms_for,
     within_limits,
 )
-from client.jobs.withdrawal import withdraw
+from client.jobs.withdrawal import Unopened
 from client.orders.matcher_api import Goes, Quote
 from client.orders.orders import Allowance, Prompt, make_open_order
 from client.orders.shard_roots import shard_roots
@@ -64,6 +64,7 @@ from core.models.programs import span_layers_of
 from core.protocol import ids, signing, units, wire
 from core.protocol.errors import (
     CheckFailed,
+    ContractRefused,
     DeadlinePassed,
     DepositShort,
     HeadraceError,
@@ -156,7 +157,7 @@ class SessionPool:
         self._deposit_lock = asyncio.Lock()
         self._closed_idle_at = float("-inf")
         self._locking_units = 0  # of orders that the chain does not show yet
-        self._held: dict[str, tuple[int, int]] = {}  # units and deadline of left ones
+        self._held: dict[int, tuple[int, int]] = {}  # units and deadline of left ones, by nonce
         self._chain_ahead_s: float | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -348,6 +349,7 @@ class SessionPool:
         """A session by the first matcher that opens one. Raises what the first of them refused."""
         model, failed = pool.model, frozenset[str]()
         refused: HeadraceError | None = None
+        unopened = Unopened(self._context.chain, self._signer, self._store)
         alive = [s for s in pool.sessions if s.use.life is Life.OPEN]
         if len(alive) >= self._sizes.pipelines:
             raise NoCapacity(
@@ -355,23 +357,28 @@ class SessionPool:
                 f"{len(alive)} of this model are open, the limit is sessions.pipelines",
             )
         first = self._size(model, need)
-        tokens = first.tokens_in, first.tokens_out
+        tokens, first_lock = (first.tokens_in, first.tokens_out), 0
         while True:
             try:
                 quote = await self._matcher.quote(
                     model.model_id, *tokens, pool.demands, but_not=failed
                 )
             except HeadraceError as error:
+                self._leave(unopened, locked=first_lock)
                 raise refused or error from None
+            first_lock = max(first_lock, quote.lock(model.spec, *tokens))
             try:
-                return await self._open_by(quote, pool, need, first)
+                return await self._open_by(quote, pool, need, first, unopened)
             except HeadraceError as error:
+                if unopened.was_one_opened(error):
+                    continue
                 if not self._matcher.has_several:
+                    self._leave(unopened, locked=first_lock)
                     raise
                 refused, failed = refused or error, failed | {quote.matcher}
 
     async def _open_by(
-        self, quote: Quote, pool: _Pool, need: _Need, first: Allowance
+        self, quote: Quote, pool: _Pool, need: _Need, first: Allowance, unopened: Unopened
     ) -> LiveSession:
         """Sign an open order, have it matched, check what came, and connect to every stage."""
         model, chain = pool.model, self._context.chain
@@ -388,7 +395,7 @@ class SessionPool:
             wishes = replace(wishes, deadline_s=min(self._sizes.length_s, wishes.deadline_s))
             terms = replace(terms_for(wishes, quote, now_s), demands=pool.demands)
             of_model = model.model_id, model.spec
-            nonce = self._store.next_nonce(self._account)
+            nonce = unopened.next_nonce(self._account)
             order = make_open_order(allowed, *of_model, terms, self._account, nonce)
             signature = signing.sign(self._signer, chain.domain, order)
             signed = SignedOrder(order, signature, pool.demands)
@@ -397,9 +404,11 @@ class SessionPool:
             with origin.within(need.origin, "open a session"):
                 try:
                     match = await match_order(requester, signed, need.goes)
-                except NO_ANSWER as error:
-                    self._matcher.failed(quote.matcher, error)
-                    self._leave(signed, job_id, locked)
+                except HeadraceError as error:
+                    if not unopened.orders or not isinstance(error, ContractRefused):
+                        is_silent = isinstance(error, NO_ANSWER)
+                        self._matcher.failed(quote.matcher, error)
+                        unopened.came_to_nothing(signed, is_silent=is_silent)
                     raise
                 name = ids.short(ids.Kind.JOB, match.job_id)
                 log.info("session matched", job=name, stages=len(match.plan))
@@ -428,6 +437,7 @@ class SessionPool:
         try:
             check_plan(match.plan, pool.demands)
             await check_on_chain(requester, match)
+            unopened.another_is_open()
             await self._learn_roots(model, match.plan)
             await session.open()
         except HeadraceError as error:
@@ -440,16 +450,17 @@ class SessionPool:
         log.info("session opened", job=match.job_id[:10], stages=len(match.plan), locked=locked)
         return session
 
-    def _leave(self, signed: SignedOrder, job_id: str, locked: int) -> None:
-        """An order that nobody answered is revoked; till then what it would lock is held back."""
-        self._store.leave_order(job_id)
-        self._held[job_id] = locked, signed.order.deadline
+    def _leave(self, unopened: Unopened, *, locked: int) -> None:
+        """Orders that nobody answered are revoked; where that fails, their lock is held back."""
+        if unopened.is_silent:
+            order = unopened.orders[0].order
+            self._held[order.nonce] = locked, order.deadline
 
-        async def revoke() -> None:
-            if await withdraw(self._context.chain, self._signer, self._store, signed):
-                del self._held[job_id]
+            async def revoke() -> None:
+                if await unopened.void():
+                    del self._held[order.nonce]
 
-        self._spawn(revoke())
+            self._spawn(revoke())
 
     def _held_units(self) -> int:
         now_s = self._chain_now()

@@ -14,7 +14,7 @@ from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import Match
 from core.protocol import signing
 from core.protocol import types as t
-from core.protocol.errors import CheckFailed, MatcherUnreachable, NoCapacity
+from core.protocol.errors import CheckFailed, MatcherUnreachable, NoCapacity, UsageError
 from core.runtime.clock import SystemClock
 from miner.daemon.claims import Claims
 from tests.town.chain import CLOSE_DELAY_S
@@ -82,11 +82,19 @@ class Clerk:
     ) -> Match:
         self.orders.append(signed)
         await self._at("order")
+        order = signed.order
+        if (order.requester, order.nonce) in self._town.chain.used_nonces and not self._own_job(
+            signing.job_id(domain, order)
+        ):
+            raise UsageError("the order was used already", "its nonce is used")
         if goes_on is not None and all(m.job_id != goes_on.continues for m in self._own()):
             goes_on = None  # another matcher's job, of which it knows nothing
         match = await self._town.open_job(signed, domain, goes_on)
         await self._at("opened")
         return match
+
+    def _own_job(self, job_id: str) -> bool:
+        return any(match.job_id == job_id for match in self._own())
 
     def _own(self) -> list[Match]:
         return [m for m in self._town.matches if m.signed.order.matcher == self.address]

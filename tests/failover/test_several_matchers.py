@@ -10,11 +10,12 @@ import pytest
 
 from client.jobs.batch import Policy, Requester, Unwatched, nothing_new, take_up
 from client.orders.matchers import Matchers
+from client.orders.orders import PromptBatch, make_order
 from client.records.store import ClientStore
 from client.sessions.answering import Said
 from core.money import pricing
 from core.protocol import signing
-from core.protocol.errors import ContractRefused, HeadraceError
+from core.protocol.errors import ContractRefused, HeadraceError, UsageError
 from core.protocol.units import NANO
 from tests.failover.clerks import (
     FROZEN,
@@ -30,7 +31,7 @@ from tests.failover.clerks import (
 )
 from tests.town.chain import PREPAID
 from tests.town.orders import DOMAIN, REQUESTER, key
-from tests.town.town import Town, Watch, prompts
+from tests.town.town import Town, Watch, offer, prompts
 from tests.town.village import Village, ask, hear
 
 CUTS = ((0, 2), (2, 4), (4, 6))
@@ -80,10 +81,10 @@ async def test_a_batch_goes_on_with_the_second_wherever_the_first_one_fails(
     first.wake()
     await time_passes(town)
     check_paid(town, watch)
-    is_void = {REQUESTER.address: town.chain.used_nonces}
-    for signed in first.orders:  # revoked, or opened in time: it opens nothing any more
-        is_refusal = how == FULL
-        assert ((REQUESTER.address, signed.order.nonce) in is_void[REQUESTER.address]) != is_refusal
+    for signed in first.orders:  # it opens nothing any more
+        assert (REQUESTER.address, signed.order.nonce) in town.chain.used_nonces
+    called = [function for _, function, *_ in town.chain.sent]
+    assert "revokeNonce" not in called, "the order that followed has its nonce"
 
 
 @pytest.mark.parametrize("how", [KILLED, FROZEN])
@@ -118,7 +119,7 @@ async def test_a_matcher_that_wakes_up_opens_nothing_of_what_went_on_elsewhere(t
     assert not result.unfinished
     first.wake()
     (signed,) = first.orders
-    with pytest.raises(RuntimeError, match="is used up"):  # so its stages say
+    with pytest.raises(UsageError, match="used already"):
         await first.open_job(signed, DOMAIN)
     with pytest.raises(ContractRefused, match="NonceUsedAlready"):
         await town._send("openMatched", signed.order, signed.signature, town.matches[0].plan)
@@ -159,36 +160,52 @@ async def test_all_that_fail_are_told_by_the_first_ones_reason_and_nothing_is_le
     with pytest.raises(HeadraceError, match="no answer from the matcher"):
         await town.begin(prompts(1), Watch(), **policy_of(matchers_of(*clerks)))
     orders = [signed.order for clerk in clerks for signed in clerk.orders]
-    assert len(orders) == 3
-    assert all((o.requester, o.nonce) in town.chain.used_nonces for o in orders)
+    assert len(orders) == 3 and len({order.nonce for order in orders}) == 1
+    assert town.chain.used_nonces == {(REQUESTER.address, orders[0].nonce)}
+    assert [function for _, function, *_ in town.chain.sent] == ["revokeNonce"]
     assert town.prepaid == PREPAID * NANO
     assert not town.store.orders()
     job_ids = {signing.job_id(DOMAIN, order) for order in orders}
     assert not job_ids & town.chain.jobs.keys()
 
 
-async def test_where_the_nonce_cannot_be_revoked_the_lock_is_held_back(town: Town) -> None:
-    """Without gas for it: the balance has to cover both orders, as both may be opened."""
+async def test_of_two_orders_for_the_same_lines_one_can_be_opened_so_one_lock_is_enough(
+    town: Town,
+) -> None:
+    """Without gas and with money for one order alone: they have one nonce."""
     await town.start(*CUTS)
     first, second = Clerk(town, 0), Clerk(town, 1)
-    first.fails = ("order", KILLED)
-    asked = prompts(LINES, tokens=TOKENS)
+    first.fails, watch = ("order", KILLED), Watch()
     town.chain.refusals["revokeNonce"] = ContractRefused("no gas", error="out of gas")
-    order_of = policy_of(matchers_of(first, second))
-    town.chain.prepaid[REQUESTER.address] = 0
-    town.chain.usd[REQUESTER.address] = PREPAID
-    watch = Watch()
-    assert not (await town.begin(asked, watch, **order_of)).unfinished
-    deposits = [args[0] for _, function, *args in town.chain.sent if function == "deposit"]
-    (match,) = town.matches
-    lock = pricing.max_amount(match.signed.order, town.spec)
-    assert sum(deposits) >= 2 * lock
+    asked = prompts(LINES, tokens=TOKENS)
+    batch = PromptBatch.of(asked)
+    model = signing.model_id(town.spec), town.spec
+    order = make_order(batch, *model, offer(0), REQUESTER.address, 1)
+    town.chain.prepaid[REQUESTER.address] = pricing.max_amount(order, town.spec)
+    policy = policy_of(matchers_of(first, second)) | {"deposit_missing": False}
+    assert not (await town.begin(asked, watch, **policy)).unfinished
+    check_answers(town, watch)
+    assert not town.store.orders()
+
+
+async def test_a_matcher_that_wakes_up_first_opens_the_one_order_and_gets_nothing_for_it(
+    town: Town,
+) -> None:
+    """It opens while the second one is asked: the requester goes on with a nonce of its own."""
+    await town.start(*CUTS)
+    first, second = Clerk(town, 0), Clerk(town, 1)
+    first.fails, watch = ("opened", KILLED), Watch()
+    result = await town.begin(
+        prompts(LINES, tokens=TOKENS), watch, **policy_of(matchers_of(first, second))
+    )
+    assert not result.unfinished
+    nonces = [signed.order.nonce for clerk in (first, second) for signed in clerk.orders]
+    assert nonces[0] == nonces[1] != nonces[2], "the second is asked anew, and is not to blame"
     (left,) = town.store.orders()
     assert left.submission == "", "nobody takes up the lines that another order answered"
     first.wake()
-    again = await first.open_job(first.orders[0], DOMAIN)
     await time_passes(town)
-    assert tokens_paid(town)[again.job_id] == 0, "it is opened, and gets nothing"
+    assert tokens_paid(town)[left.job_id] == 0
     check_paid(town, watch)
 
 
@@ -221,7 +238,7 @@ async def test_a_session_is_opened_by_the_second_wherever_the_first_one_fails(
     first.wake()
     await time_passes(village)
     check_counted(village, TOKENS)
-    for signed in first.orders if how != FULL else ():
+    for signed in first.orders:
         assert (REQUESTER.address, signed.order.nonce) in village.chain.used_nonces
     kept = ClientStore(village.folder / "client.sqlite")
     assert len(kept.orders()) == (point == "opened"), "what the first one opened gave nothing"
@@ -259,16 +276,21 @@ async def test_an_answer_goes_on_with_the_other_matcher_in_its_middle(
 async def test_a_session_holds_back_what_an_order_that_is_not_revoked_would_lock(
     village: Village, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _ = two_clerks(village, monkeypatch)
-    first.fails = ("order", KILLED)
+    """None opens it, and none follows: so it may be opened until its deadline."""
+    clerks = two_clerks(village, monkeypatch)
+    for clerk in clerks:
+        clerk.fails = ("order", KILLED)
     village.chain.refusals["revokeNonce"] = ContractRefused("no gas", error="out of gas")
     await village.start(*CUTS)
     sessions = village.sessions(clock=Hasty())
     (prompt,) = prompts(1, tokens=TOKENS)
-    await hear(sessions.answer(ask(village, prompt)))
-    lock = pricing.max_amount(first.orders[0].order, village.spec)
+    with pytest.raises(HeadraceError, match="no answer from the matcher"):
+        await hear(sessions.answer(ask(village, prompt)))
+    orders = [signed.order for clerk in clerks for signed in clerk.orders]
+    lock = pricing.max_amount(orders[0], village.spec)
+    assert len({order.nonce for order in orders}) == 1
     assert sessions._held_units() == lock
-    await village.chain.clock.advance(first.orders[0].order.deadline)
+    await village.chain.clock.advance(orders[0].deadline)
     sessions._chain_ahead_s = await village.chain.now() - time.monotonic()
     assert sessions._held_units() == 0, "after its deadline nobody opens it"
 

@@ -39,15 +39,17 @@ async def test_a_withdrawn_order_is_opened_by_nobody_any_more(
     signed = await signed_order(town, 700)
     job_id = signing.job_id(town.chain.domain, signed.order)
     store.add_order("", job_id, signed, 1)
-    assert not await withdraw(town.chain, town.spender, store, signed), "a spender revokes nothing"
+    assert not await withdraw(town.chain, town.spender, store, [signed]), (
+        "a spender revokes nothing"
+    )
     assert store.orders()
-    assert await withdraw(town.chain, town.requester, store, signed)
+    assert await withdraw(town.chain, town.requester, store, [signed])
     assert not store.orders()
     with pytest.raises(ContractRefused, match="NonceUsedAlready"):
         await town.chain.transact(
             town.matcher, "TaskRegistry", "openMatched", signed.order, signed.signature, town.plan
         )
-    assert await withdraw(town.chain, town.requester, store, signed), "it is void all the same"
+    assert await withdraw(town.chain, town.requester, store, [signed]), "it is void all the same"
 
 
 async def test_an_order_that_was_opened_before_is_known_to_be(
@@ -59,7 +61,7 @@ async def test_an_order_that_was_opened_before_is_known_to_be(
     await town.chain.transact(
         town.matcher, "TaskRegistry", "openMatched", signed.order, signed.signature, town.plan
     )
-    assert await withdraw(town.chain, town.requester, store, signed)
+    assert await withdraw(town.chain, town.requester, store, [signed])
     assert [row.job_id for row in store.orders()] == [job_id], "its lock is looked for"
     job = await town.chain.read("TaskRegistry", "jobOf", job_id, signing.plan_hash(town.plan))
     assert job["state"] == t.JobState.MATCHED
