@@ -63,6 +63,7 @@ class Matchers:
             _KnownMatcher(api, address and address.lower(), address is not None)
             for api, address in places
         ]
+        self._offered: dict[str, _KnownMatcher] = {}  # who made the newest offer, by address
 
     @property
     def has_several(self) -> bool:
@@ -92,7 +93,8 @@ class Matchers:
         async def ask(one: _KnownMatcher) -> Quote:
             offer = await one.api.quote(model_id, tokens_in, tokens_out, terms)
             claimed = offer.matcher.lower()
-            if (one.is_pinned and claimed != one.address) or claimed in failed:
+            is_anothers = any(k.is_pinned and k is not one for k in self._with(claimed))
+            if (one.is_pinned and claimed != one.address) or is_anothers or claimed in failed:
                 raise CheckFailed(
                     "a matcher offers in the name of another one",
                     f"it says {offer.matcher}",
@@ -100,6 +102,7 @@ class Matchers:
                     next_step="take it out of network.matchers",
                 )
             one.address = claimed
+            self._offered[claimed] = one
             return offer
 
         return await self._first(ask, failed)
@@ -216,7 +219,9 @@ class Matchers:
         return found
 
     async def _find(self, address: str) -> _KnownMatcher | None:
-        if (found := next(self._with(address), None)) is not None:
+        # Who made the offer gets the order, whatever others say their address is.
+        found = self._offered.get(address.lower()) or next(self._with(address), None)
+        if found is not None:
             return found
         unknown = [one for one in self._known if one.address is None]
         asking = [asyncio.create_task(self._learn_address(one)) for one in unknown]

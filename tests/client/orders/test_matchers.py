@@ -188,6 +188,20 @@ async def test_who_offers_in_anothers_name_is_passed_over_and_blames_nobody() ->
         await offered(known(liar, pinned=(B,)))
 
 
+async def test_an_order_goes_to_who_made_its_offer_whoever_else_claims_the_address() -> None:
+    liar, honest = FakeApi(A), FakeApi(A)
+    liar.problem = FULL
+    matchers = known(liar, honest)
+    assert await offered(matchers) == A
+    liar.problem = None
+    assert await matchers.of(C) is None, "asked, the liar says that it is A"
+    await matchers.open_job(order_for(A), DOMAIN)
+    assert "open" in honest.asked and "open" not in liar.asked
+    pinned = known(liar, honest, pinned=(None, A))
+    assert await offered(pinned) == A
+    assert liar.asked.count("quote") == 2 and honest.asked.count("quote") == 2, "passed over"
+
+
 async def test_no_other_is_said_to_be_none() -> None:
     one, two = FakeApi(A), FakeApi(B)
     matchers = known(one, two)
