@@ -1,8 +1,7 @@
 """How fast do other machines take bytes from this one, measured while there is nothing else to do?
 
 One machine at a time, and rarely: a mebibyte every `EVERY_S` at most, none while either of the two
-has work. The fastest of the last few measurements counts, because whatever disturbs one makes it
-slower.
+has work. The middle one of the last few measurements counts.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median_low
 
 from core.protocol.errors import HeadraceError
 from core.protocol.records import MAX_LINKS, MAX_NEIGHBOURS, MinerRecord
@@ -65,7 +65,7 @@ class LinkSpeeds:
     @property
     def mb_s(self) -> Mapping[str, float]:
         """Megabytes a second that each machine takes."""
-        return {who: max(found) for who, found in self._found.items()}
+        return {who: median_low(found) for who, found in self._found.items()}
 
     async def measure_next(self, others: Sequence[MinerRecord]) -> None:
         """Measure the machine whose turn it is, if any; forget those that are not among `others`.

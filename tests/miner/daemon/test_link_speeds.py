@@ -13,6 +13,7 @@ from core.protocol import types as t
 from core.protocol import wire
 from core.protocol.records import MAX_LINKS, MAX_NEIGHBOURS, MinerRecord
 from core.runtime.network.channel import Channel, Listener, Peers, StreamIdentity
+from core.runtime.network.sending import takes_mb_s
 from miner.daemon import link_speeds
 from miner.daemon.link_speeds import (
     AGAIN_S,
@@ -128,10 +129,10 @@ async def test_a_busy_machine_is_left_alone(
     assert not machines.bytes
 
 
-async def test_the_fastest_of_the_last_measurements_counts(
+async def test_the_middle_one_of_the_last_measurements_counts(
     machines: Machines, life: Life, speeds: LinkSpeeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, found = await machines.listen(2), iter([9.0, 4.0, 3.0, 2.0])
+    other, found = await machines.listen(2), iter([9.0, 500.0, 4.0, 3.0])
 
     async def takes(*_: object, **__: object) -> float:
         return next(found)
@@ -169,3 +170,30 @@ def test_half_of_the_links_are_those_next_in_a_pipeline() -> None:
     assert found == [*near[: MAX_LINKS // 2], *others[: MAX_LINKS // 2]]
     assert sampled(near[:3]) == near[:3]
     assert t.ZERO_ADDRESS not in {one.operator for one in found}
+
+
+@pytest.mark.parametrize(
+    ("pings_s", "sends_s", "mb_s"),
+    [((0.1, 0.2, 0.1), (0.9, 0.6), 1.0), ((0.5, 0.5, 0.5), (0.6, 0.4), 12.5)],
+    ids=["without the way there and back", "a send faster than a ping is no miracle"],
+)
+async def test_a_speed_is_of_the_best_send_without_the_empty_ping(
+    pings_s: tuple[float, ...], sends_s: tuple[float, ...], mb_s: float
+) -> None:
+    ticks = [tick for took_s in pings_s for tick in (0.0, took_s)]
+    for took_s in sends_s:
+        ticks += [0.0, 0.0, 0.0, took_s]
+    clock = iter(ticks)
+
+    class Deaf:
+        async def call(self, message: object, *, timeout_s: float) -> None: ...
+        async def send(self, message: object, payload: bytes) -> None: ...
+
+    found = await takes_mb_s(
+        Deaf(),  # type: ignore[arg-type]
+        500_000,
+        len(sends_s),
+        timeout_s=1.0,
+        now_s=lambda: next(clock),
+    )
+    assert found == pytest.approx(mb_s)
