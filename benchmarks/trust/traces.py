@@ -3,7 +3,9 @@
     python -m benchmarks.trust.traces MODEL POSITIONS TIMES      measure here, print JSON
 
 Each figure is a process of its own, so that it has the cores that it is said to have and no more:
-C of ours on one core and on all, and numpy on one. The least time of several tries counts.
+C of ours on one core and on all, and numpy on one. The least time of several tries counts. Of one
+core it is processor time, which what else the machine does hardly changes; of all cores only the
+clock says how well they share, so that row wants an idle machine.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from core.protocol.compiled import VARIABLE
 
 MODELS, POSITIONS, TIMES = ("smollm",), (256, 768), 3
 #: How many times as fast as numpy one core is, and all cores as one.
-LEAST, LEAST_OF_ALL = 8.0, 1.5
+LEAST, LEAST_OF_ALL = 5.0, 1.5
 STAGE, LAYERS = 1, 2
 QUICK = {"MODELS": ("tiny",), "POSITIONS": (12,), "TIMES": 1}
 
@@ -92,6 +94,7 @@ def measured(model: str, positions: int, times: int) -> Rate:
     import torch
 
     from benchmarks.trust.town import honest, town
+    from core.dispute.kernels.cores import cores
     from core.dispute.play.held import boundaries_of, build_trace
     from core.dispute.trace.layout import TraceLayout
     from core.protocol.types import LayerRange
@@ -106,12 +109,13 @@ def measured(model: str, positions: int, times: int) -> Rate:
         signed = [row.float().numpy().astype("<f4").tobytes() for row in rows]
         boundaries = boundaries_of(layout, signed[0], signed[1])
         taken = []
+        clock = time.perf_counter if cores() > 1 else time.process_time
         for _ in range(times):
-            began = time.perf_counter()
+            began = clock()
             trace = build_trace(layout, here.traced, boundaries)
-            built = time.perf_counter()
+            built = clock()
             assert trace.tree.root
-            taken.append((built - began, time.perf_counter() - built))
+            taken.append((built - began, clock() - built))
     built_s, hashed_s = (min(each) for each in zip(*taken, strict=True))
     return Rate(layout.chunks / built_s, layout.chunks / hashed_s)
 
