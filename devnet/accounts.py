@@ -24,8 +24,8 @@ PARTIES = {
     "juror-2": 8,
     "juror-3": 9,
 }
-#: More machines, for a devnet that wants replicas.
-SPARE_PARTIES = {"miner-4": 10}
+#: A further machine and matcher, for a devnet that wants them.
+SPARE_PARTIES = {"miner-4": 10, "matcher-2": 11}
 _INDEX = PARTIES | SPARE_PARTIES
 
 

@@ -383,7 +383,7 @@ class Devnet:
             "model": self.model,
             "price_in": "20usd/Mtok",
             "price_out": "80usd/Mtok",
-            "allow_matchers": [self.addresses["matcher-1"]],
+            "allow_matchers": [a for p, a in self.addresses.items() if p.startswith("matcher-")],
         }
 
     async def _start(self, party: str, argv: Sequence[str]) -> RunningProgram:

@@ -24,7 +24,8 @@ REPLICATED = {
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def lossy(tmp_path_factory: pytest.TempPathFactory, tiny_cache: Path) -> AsyncIterator[World]:
-    async with devnet_of(tmp_path_factory.mktemp("losses"), tiny_cache, REPLICATED) as world:
+    folder = tmp_path_factory.mktemp("losses")
+    async with devnet_of(folder, tiny_cache, REPLICATED, later=["matcher-2"]) as world:
         yield world
 
 
