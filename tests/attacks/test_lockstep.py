@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from tests.attacks.lockstep import CLOCKS, OPTIONS, Difference, Lockstep, prepared
 from tests.conftest import Anvil
@@ -71,6 +71,6 @@ def test_a_unit_and_a_second_are_differences(run: Lockstep) -> None:
         run.compare(run.calls.everything(), "a unit more")
     run.model.balance[requester] -= 1
     run.compare(run.calls.everything(), "as before")
-    run.model.clocks = replace(CLOCKS, close_delay_s=CLOCKS.close_delay_s + 1)
+    run.model.clocks = structs.replace(CLOCKS, close_delay_s=CLOCKS.close_delay_s + 1)
     with pytest.raises(Difference, match=r"expire|deliver"):
         run.run(CALLS)

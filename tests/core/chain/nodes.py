@@ -26,6 +26,8 @@ class Stranger:
     change: Change = lambda method, params: None
     lag: int = 0
     url: str = ""
+    #: One request at a time: a chain for development may hang on one transaction sent thrice.
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     seen: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -44,7 +46,11 @@ class Stranger:
 
     async def ask(self, method: str, params: list[Any]) -> dict[str, Any]:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        async with ClientSession() as session, session.post(self.chain_url, json=body) as answer:
+        async with (
+            self.turn,
+            ClientSession() as session,
+            session.post(self.chain_url, json=body) as answer,
+        ):
             found = await answer.json()
         return {name: found[name] for name in ("result", "error") if name in found}
 
@@ -70,9 +76,10 @@ class Stranger:
 @asynccontextmanager
 async def standing(*strangers: Stranger) -> AsyncIterator[str]:
     """They listen; their addresses with commas between them."""
-    runners = []
+    runners, turn = [], asyncio.Lock()
     try:
         for stranger in strangers:
+            stranger.turn = turn
             app = web.Application()
             app.router.add_post("/", stranger.answer)
             runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.1)
