@@ -41,6 +41,14 @@ def compile_c(sources: Sequence[Path], into: Path, *options: str) -> Path:
     raise NoKernels(f"{compiler} refuses our kernels: {said or 'without a word'}")
 
 
+def has_compiler() -> bool:
+    """Whether there is a compiler to try, which is not run."""
+    try:
+        return bool(_compiler())
+    except NoKernels:
+        return False
+
+
 def _compiler() -> str:
     named = os.environ.get(VARIABLE)
     if named == "":

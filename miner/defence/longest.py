@@ -7,7 +7,6 @@ in time, or has no disk for.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
@@ -37,7 +36,7 @@ async def undefended(chain: Chain, settings: Settings, spec: ModelSpec) -> int |
         return None
     turn_s, free = int(await chain.read(GAME, "turnSeconds")), _free_bytes(settings.folders.state)
     layers = LayerRange(*(settings.miner.layers or (0, spec.layers)))
-    here = await asyncio.to_thread(speed)
+    here = speed()
 
     def fits(work: TraceWork) -> bool:
         in_time = here.seconds(work.chunks, work.products) <= turn_s
