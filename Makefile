@@ -70,9 +70,8 @@ lint: setup
 test-contracts: setup ## the forge part alone
 	$(FORGE) test --offline
 
-# One worker more than processors: tests of programs and chains wait for a third of their time.
 test-python: setup model
-	$(BIN)/pytest -n $$(( $$(nproc) + 1 )) --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 analyse: setup .build/slither/.installed ## slither over the contracts: every finding has a reason why it is no fault
 	@$(BIN)/python contracts/tools/analyse.py
