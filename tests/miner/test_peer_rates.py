@@ -96,7 +96,7 @@ async def test_other_machines_are_those_of_the_same_model_but_not_this_one(
         return {"miners": told}
 
     network = SimpleNamespace(
-        matcher_url="http://matcher",
+        matcher_places=[("http://matcher", None)],
         contract=lambda _: DOMAIN.verifying_contract,
         private_addresses=None,
     )
