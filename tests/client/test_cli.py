@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import typer
+from eth_utils.abi import function_signature_to_4byte_selector
 
 from client import auditor_cli, cli
 from client.context import CONTRACTS
@@ -107,12 +108,22 @@ def test_every_command_exists_and_explains_itself(
     assert "Usage" in capsys.readouterr().out
 
 
+PLACES = {name: "0x" + f"{i:040x}" for i, name in enumerate(CONTRACTS, start=1)}
+#: What TaskRegistry says that it works with, by the selector of the question.
+WORKS_WITH = {
+    "0x" + function_signature_to_4byte_selector(f"{name[0].lower()}{name[1:]}()").hex(): place
+    for name, place in PLACES.items()
+}
+
+
 class Node(http.server.BaseHTTPRequestHandler):
-    """An RPC endpoint that has our chain id and code everywhere, and nothing else."""
+    """An RPC endpoint that has our chain id, code everywhere and contracts that know each other."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         answers = {"eth_chainId": "0x7a69", "eth_getCode": "0x01"}
+        if asked["method"] == "eth_call":
+            answers["eth_call"] = "0x" + WORKS_WITH[asked["params"][0]["data"]][2:].zfill(64)
         body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answers[asked["method"]]})
         self.send_response(200)
         self.send_header("content-type", "application/json")
@@ -144,7 +155,7 @@ class Home:
             "rpc_url": rpc_url,
             "matcher_url": "http://127.0.0.1:1",
             "models": {"tiny": "0x" + "12" * 32},
-            "contracts": {name: "0x" + f"{i:040x}" for i, name in enumerate(CONTRACTS, start=1)},
+            "contracts": PLACES,
         }
         (folder / "networks").mkdir(parents=True)
         (folder / "networks" / "devnet.json").write_text(json.dumps(network))
@@ -224,7 +235,8 @@ def test_quote_takes_every_limit_that_submit_does() -> None:
         "ignore_eos",
         "logprobs",
     }
-    assert submit - quote == drawing | {"ack", "json_schema", "name", "wait", "out", "text"}
+    run = {"ack", "json_schema", "name", "wait", "out", "text", "on_chain"}
+    assert submit - quote == drawing | run
     assert quote <= submit
 
 

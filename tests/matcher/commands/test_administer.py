@@ -185,7 +185,7 @@ def test_calldata_is_printed_for_who_signs_elsewhere(
 
     async def send(chain: RpcChain) -> None:
         for one in calls:
-            await chain._send(signers[OWNER], one["to"], one["data"], 100_000, "by hand")
+            await chain._sender.send(signers[OWNER], one["to"], one["data"], 100_000, "by hand")
 
     riverside.ask(send)
     assert {int(one, 16) for one in riverside.both("guardian")} == {int(STRANGER, 16)}
