@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scheduler.pictures import mean_utilisation
 from benchmarks.scheduler.worlds import cluster, shipped_placement
+from matcher.planning.pictures import mean_utilisation
 from scheduler.flow.max_flow import max_flow
 from scheduler.simulate.dispatch.iwrr import IwrrRouter
 from scheduler.simulate.options import SimOptions
