@@ -22,7 +22,7 @@ from core.chain.chain import (
 )
 from core.chain.node import Node
 from core.chain.outbox import TransactionOutbox
-from core.chain.sending import Journal, Sender
+from core.chain.sending import Journal, Sender, TransactionDraft
 from core.protocol.errors import (
     ChainUnreachable,
     ConfigError,
@@ -262,23 +262,19 @@ class RpcChain(Chain):
     async def transact(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
     ) -> Sent:
-        return await self._sender.send(signer, *await self._call(signer, contract, function, *args))
+        draft = await self._call(signer, contract, function, *args)
+        return await self._sender.send(signer, draft)
 
     async def prepare(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
     ) -> PreparedTransaction:
         """A signed call: stored before `push`, it is sent once for good. Raises as `transact`."""
-        to, data, gas, label = await self._call(signer, contract, function, *args)
-        fields = await self._sender.priced(signer, to, data, gas, label)
-        return await self._sender.signed(signer, fields, label)
+        draft = await self._call(signer, contract, function, *args)
+        return await self._sender.prepare(signer, draft)
 
     async def push(self, prepared: PreparedTransaction) -> None:
         """Hand a prepared transaction to the node, which may know it. Raises ChainUnreachable."""
-        try:
-            await self._sender.push(prepared)
-        except ChainUnreachable:
-            if await self._node.transaction(prepared.tx_hash) is None:
-                raise
+        await self._sender.push(prepared)
 
     async def mined_as(self, prepared: PreparedTransaction) -> Sent:
         """Wait until it is mined. Raises ContractRefused if it reverted, ChainUnreachable."""
@@ -302,9 +298,7 @@ class RpcChain(Chain):
 
     async def deploy(self, signer: DigestSigner, name: str, *args: Any) -> str:
         """Create a contract from its committed artifact and bind it by its name. → its address"""
-        data, label = self.creation_code(name, *args), f"deploy {name}"
-        gas = await self.simulate_creation(signer.address, name, *args)
-        sent = await self._sender.send(signer, None, data, gas, label)
+        sent = await self._sender.send(signer, await self._creation(signer, name, *args))
         receipt = await self._node.guard(self._node.eth.get_transaction_receipt(sent.tx_hash))
         address = str(receipt["contractAddress"])
         self.bind(name, address)
@@ -314,10 +308,8 @@ class RpcChain(Chain):
         self, signer: DigestSigner, name: str, *args: Any
     ) -> PreparedTransaction:
         """A signed creation, for `push` and `mined_as`. Raises as `transact`."""
-        data, label = self.creation_code(name, *args), f"deploy {name}"
-        gas = await self.simulate_creation(signer.address, name, *args)
-        fields = await self._sender.priced(signer, None, data, gas, label)
-        return await self._sender.signed(signer, fields, label)
+        draft = await self._creation(signer, name, *args)
+        return await self._sender.prepare(signer, draft)
 
     def creation_code(self, name: str, *args: Any) -> str:
         """What a transaction carries that creates a contract: 0x hex of its code and arguments."""
@@ -334,7 +326,9 @@ class RpcChain(Chain):
     async def send_eth(self, signer: DigestSigner, to: str, wei: int) -> Sent:
         """Plain transfer, for gas money."""
         place = to_checksum_address(to)
-        return await self._sender.send(signer, place, "0x", 21_000, "transfer", wei)
+        return await self._sender.send(
+            signer, TransactionDraft(place, "0x", 21_000, "transfer", wei)
+        )
 
     async def nonce(self, address: str) -> int:
         """Next nonce of an account, counting pending transactions."""
@@ -366,8 +360,13 @@ class RpcChain(Chain):
 
     async def _call(
         self, signer: DigestSigner, contract: str, function: str, *args: Any
-    ) -> tuple[str, str, int, str]:
-        """(to, data, gas, label) of a call that would succeed now."""
+    ) -> TransactionDraft:
+        """A call that would succeed now."""
         gas = await self.simulate(signer.address, contract, function, *args)
         data = self.call_data(contract, function, *args)
-        return self.addresses[contract], data, gas, f"{contract}.{function}"
+        return TransactionDraft(self.addresses[contract], data, gas, f"{contract}.{function}")
+
+    async def _creation(self, signer: DigestSigner, name: str, *args: Any) -> TransactionDraft:
+        """A creation that would succeed now."""
+        gas = await self.simulate_creation(signer.address, name, *args)
+        return TransactionDraft(None, self.creation_code(name, *args), gas, f"deploy {name}")

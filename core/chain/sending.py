@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
@@ -21,6 +23,20 @@ from core.protocol.units import format_eth
 CONFIRM_S, OUTBID_EVERY_S = 180.0, 5.0
 _POLL_S, _LONGEST_POLL_S = 0.1, 1.0
 Journal = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class TransactionDraft:
+    """What is to be sent: 0x hex to a place, or for none to create a contract.
+
+    `gas` is what it was estimated to use, `label` what people read.
+    """
+
+    to: str | None
+    data: str
+    gas: int
+    label: str
+    value_wei: int = 0
 
 
 class Sender:
@@ -42,37 +58,40 @@ class Sender:
         if self._outbox is not None:
             self._outbox.close()
 
-    async def send(
-        self,
-        signer: DigestSigner,
-        to: str | None,
-        data: str,
-        gas: int,
-        label: str,
-        value_wei: int = 0,
-    ) -> Sent:
-        """Until it is in a block. `gas` is what it was estimated to use, `label` what people read.
-
-        Raises GasShort, ContractRefused, ChainUnreachable.
-        """
-        fields = await self.priced(signer, to, data, gas, label, value_wei)
+    async def send(self, signer: DigestSigner, draft: TransactionDraft) -> Sent:
+        """Until it is in a block. Raises GasShort, ContractRefused, ChainUnreachable."""
+        fields = await self._priced(signer, draft)
         async with self._sending.setdefault(signer.address, asyncio.Lock()):
             await self._finish_left(signer)
             await self._raise_given_up(signer)
-            versions = [await self.signed(signer, fields, label)]
+            versions = [await self._signed(signer, fields, draft.label)]
             await self._hand_over(versions[0])
-        entry = {"what": label, "from": signer.address, "to": to, "nonce": versions[0].nonce}
-        entry["hash"] = versions[0].tx_hash
-        self._record(entry, "sent")
+        self._record(versions[0], "sent")
         try:
             mined = await self.until_mined(versions, signer)
         except HeadraceError as error:
-            self._record(entry, error.what)
+            self._record(versions[0], error.what)
             if isinstance(error, ChainUnreachable):
                 self._given_up.setdefault(signer.address, []).append(versions[-1])
             raise
-        self._record(entry, f"mined in block {mined.block_number}, gas {mined.gas_used}")
+        self._record(versions[0], f"mined in block {mined.block_number}, gas {mined.gas_used}")
         return mined
+
+    async def prepare(self, signer: DigestSigner, draft: TransactionDraft) -> PreparedTransaction:
+        """Signed, with the account's next nonce, and not sent.
+
+        Raises GasShort, ContractRefused, ChainUnreachable.
+        """
+        return await self._signed(signer, await self._priced(signer, draft), draft.label)
+
+    async def push(self, prepared: PreparedTransaction) -> None:
+        """Hand it to the node, which may know it. Raises ChainUnreachable where it does not."""
+        raw = bytes.fromhex(prepared.raw[2:])
+        try:
+            await self._node.guard(self._node.eth.send_raw_transaction(raw), prepared.label)
+        except ChainUnreachable:
+            if await self._node.transaction(prepared.tx_hash) is None:
+                raise
 
     async def _finish_left(self, signer: DigestSigner) -> None:
         """See to what a program of this account left when it ended.
@@ -177,41 +196,33 @@ class Sender:
         is_new = version is not versions[-1]
         if not is_new and await self._node.transaction(version.tx_hash) is not None:
             return
-        entry = {"what": label, "from": signer.address, "nonce": version.nonce}
-        entry["hash"] = version.tx_hash
+        if is_new:  # also one that a node took without a word is looked for
+            versions.append(version)
         try:
             await self._hand_over(version)
         except HeadraceError as error:  # the one before it waits on
-            self._record(entry, f"not taken: {error}")
+            self._record(version, f"not taken: {error}")
             return
-        if is_new:
-            versions.append(version)
-        self._record(entry, f"sent again, for at most {_bid_in(_fields_of(version)).fee} wei a gas")
+        self._record(
+            version, f"sent again, for at most {_bid_in(_fields_of(version)).fee} wei a gas"
+        )
 
-    async def priced(
-        self,
-        signer: DigestSigner,
-        to: str | None,
-        data: str,
-        gas: int,
-        label: str,
-        value_wei: int = 0,
-    ) -> dict[str, Any]:
-        """The transaction but for its nonce. Raises GasShort, ContractRefused, ChainUnreachable."""
-        if gas > MOST_GAS:
+    async def _priced(self, signer: DigestSigner, draft: TransactionDraft) -> dict[str, Any]:
+        """The transaction but for its nonce."""
+        if draft.gas > MOST_GAS:
             raise ContractRefused(
-                f"{label} is too much for one transaction",
+                f"{draft.label} is too much for one transaction",
                 error="gas",
-                args={"needed": gas, "most": MOST_GAS},
+                args={"needed": draft.gas, "most": MOST_GAS},
                 next_step="do less at once",
             )
         bid = first_bid(await self._node.base_fee())
-        limit = gas_limit(gas, is_plain=data == "0x")
-        need = limit * bid.fee + value_wei
+        limit = gas_limit(draft.gas, is_plain=draft.data == "0x")
+        need = limit * bid.fee + draft.value_wei
         have = await self._node.balance_wei(signer.address)
         if have < need:
             raise GasShort(
-                f"{label} cannot be sent",
+                f"{draft.label} cannot be sent",
                 have=have,
                 need=need,
                 address=signer.address,
@@ -222,17 +233,16 @@ class Sender:
         return {
             "type": 2,
             "chainId": self._chain_id,
-            "to": to or b"",
-            "value": value_wei,
-            "data": data,
+            "to": draft.to or b"",
+            "value": draft.value_wei,
+            "data": draft.data,
             "gas": limit,
             **bid.fields,
         }
 
-    async def signed(
+    async def _signed(
         self, signer: DigestSigner, fields: dict[str, Any], label: str
     ) -> PreparedTransaction:
-        """With the account's next nonce. Raises ChainUnreachable."""
         nonce = await self._node.nonces(signer.address, "pending")
         return prepared_by(signer, {**fields, "nonce": nonce}, label)
 
@@ -246,14 +256,20 @@ class Sender:
         if self._outbox is not None:
             self._outbox.forget(prepared.sender, prepared.nonce)
 
-    async def push(self, prepared: PreparedTransaction) -> None:
-        """Raises ChainUnreachable, also where the node refuses it."""
-        raw = bytes.fromhex(prepared.raw[2:])
-        await self._node.guard(self._node.eth.send_raw_transaction(raw), prepared.label)
-
-    def _record(self, entry: dict[str, Any], outcome: str) -> None:
-        if self.journal is not None:
-            self.journal({**entry, "outcome": outcome})
+    def _record(self, prepared: PreparedTransaction, outcome: str) -> None:
+        if self.journal is None:
+            return
+        to = _fields_of(prepared)["to"]
+        self.journal(
+            {
+                "what": prepared.label,
+                "from": prepared.sender,
+                "to": to_checksum_address(to) if to else None,
+                "nonce": prepared.nonce,
+                "hash": prepared.tx_hash,
+                "outcome": outcome,
+            }
+        )
 
 
 def _sent(prepared: PreparedTransaction, receipt: Any) -> Sent:

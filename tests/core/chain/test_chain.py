@@ -14,6 +14,7 @@ from core.chain.artifacts import argument, artifact, canonical, decode_revert, p
 from core.chain.chain import CONTRACTS, ChainCall, ChainEvent, Fate, Sent, TransactionFate
 from core.chain.follower import EventFollower
 from core.chain.rpc import RpcChain
+from core.chain.sending import TransactionDraft
 from core.keys.signer import Signer
 from core.protocol import commit, signing
 from core.protocol import types as t
@@ -306,7 +307,9 @@ async def test_a_call_that_reverts_in_its_block_is_refused_with_its_gas_paid(
     data = transfer_data(chain, STRANGER, 1)
     before = await chain.balance_wei(poor.address)
     with pytest.raises(ContractRefused) as refused:
-        await chain._sender.send(poor, chain.addresses["TestUSD"], data, 100_000, "transfer")
+        await chain._sender.send(
+            poor, TransactionDraft(chain.addresses["TestUSD"], data, 100_000, "transfer")
+        )
     assert refused.value.error == "reverted"
     assert await chain.balance_wei(poor.address) < before
 
@@ -427,7 +430,9 @@ async def send_refused(chain: RpcChain, signer: Signer, contract: str, data: str
     heard: list[dict[str, Any]] = []
     chain._sender.journal = heard.append
     with pytest.raises(ContractRefused):
-        await chain._sender.send(signer, chain.addresses[contract], data, 200_000, "refused")
+        await chain._sender.send(
+            signer, TransactionDraft(chain.addresses[contract], data, 200_000, "refused")
+        )
     return str(heard[0]["hash"])
 
 

@@ -88,6 +88,28 @@ async def test_more_is_bid_while_blocks_become_dearer(
     assert await waiting(chain) == []
 
 
+async def test_a_higher_bid_that_the_node_took_without_a_word_is_the_same_transaction(
+    chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node falls silent while it takes it, and is back when it is in a block."""
+    await mine(chain, GWEI)
+    before = await chain.balance_wei(TO)
+    hand_over = chain._sender._hand_over
+    sending = asyncio.create_task(chain.send_eth(signers[0], TO, 7))
+    (first,) = await until_waits(chain, 1)
+
+    async def without_a_word(prepared: PreparedTransaction) -> None:
+        await hand_over(prepared)
+        raise ChainUnreachable("no answer", "it was lost")
+
+    monkeypatch.setattr(chain._sender, "_hand_over", without_a_word)
+    await mine(chain, 8 * GWEI)
+    (higher,) = await until_waits(chain, 1, above=int(first["maxFeePerGas"], 16))
+    await mine(chain, 8 * GWEI)
+    assert (await sending).tx_hash == higher["hash"] != first["hash"]
+    assert await chain.balance_wei(TO) == before + 7
+
+
 async def test_what_is_too_dear_waits_and_goes_first_the_next_time(
     chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +175,9 @@ async def test_more_gas_than_a_block_takes_of_one_is_refused_before(
     chain: RpcChain, signers: list[Signer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ContractRefused, match="too much for one transaction") as refused:
-        await chain._sender.priced(signers[0], TO, "0x01", MOST_GAS + 1, "Game.move")
+        await chain._sender.send(
+            signers[0], sender.TransactionDraft(TO, "0x01", MOST_GAS + 1, "Game.move")
+        )
     assert refused.value.error_args == {"needed": MOST_GAS + 1, "most": MOST_GAS}
 
 
@@ -250,8 +274,8 @@ async def test_of_two_with_one_nonce_one_is_mined(
     try:
         await mine(chain, GWEI)
         before = await chain.balance_wei(TO)
-        fields = await chain._sender.priced(signers[3], TO, "0x", 21_000, "transfer", 5)
-        old = await chain._sender.signed(signers[3], fields, "transfer")
+        draft = sender.TransactionDraft(TO, "0x", 21_000, "transfer", 5)
+        old = await chain._sender.prepare(signers[3], draft)
         box._me = 2**22 + 1, "ended"
         box.put(old)
         box._me = TransactionOutbox(tmp_path / "outbox.sqlite")._me

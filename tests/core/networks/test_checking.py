@@ -12,6 +12,7 @@ import pytest
 
 from core.chain.artifacts import artifact, predict_address
 from core.chain.rpc import RpcChain
+from core.chain.sending import TransactionDraft
 from core.keys.signer import Signer
 from core.networks import checking
 from core.networks.checking import _matcher_row, check_network, require_true, speaks_for
@@ -224,14 +225,13 @@ async def make(chain: RpcChain, signer: Signer, name: str, *arguments: Any) -> A
     factory = chain._node.eth.contract(abi=found["abi"], bytecode=found["bytecode"])
     data = factory.constructor(*arguments).data_in_transaction
     at = predict_address(signer.address, await chain.nonce(signer.address))
-    await chain._sender.send(signer, None, data, 4_000_000, name)
+    await chain._sender.send(signer, TransactionDraft(None, data, 4_000_000, name))
     return chain._node.eth.contract(address=at, abi=found["abi"])
 
 
 async def call(chain: RpcChain, signer: Signer, asked: Any) -> None:
-    await chain._sender.send(
-        signer, asked.address, asked._encode_transaction_data(), 500_000, "call"
-    )
+    draft = TransactionDraft(asked.address, asked._encode_transaction_data(), 500_000, "call")
+    await chain._sender.send(signer, draft)
 
 
 async def offer(chain: RpcChain, owner: Signer, to: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from core.chain.rpc import RpcChain
+from core.chain.sending import TransactionDraft
 from core.keys.signer import Signer
 from core.protocol.network_file import read_network
 from tests.conftest import CHAIN_ID
@@ -185,7 +186,9 @@ def test_calldata_is_printed_for_who_signs_elsewhere(
 
     async def send(chain: RpcChain) -> None:
         for one in calls:
-            await chain._sender.send(signers[OWNER], one["to"], one["data"], 100_000, "by hand")
+            await chain._sender.send(
+                signers[OWNER], TransactionDraft(one["to"], one["data"], 100_000, "by hand")
+            )
 
     riverside.ask(send)
     assert {int(one, 16) for one in riverside.both("guardian")} == {int(STRANGER, 16)}
