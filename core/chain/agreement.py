@@ -20,8 +20,6 @@ _BLOCK_AT = {
     "eth_getStorageAt": 2,
     "eth_getBlockByNumber": 0,
 }
-#: Answered by a number that honest nodes may differ in: the middle one is between honest ones.
-ESTIMATES = frozenset({"eth_estimateGas"})
 #: What an answer says of the chain. Nodes differ in the fields that they add.
 _LOG = ("address", "topics", "data", "blockNumber", "blockHash", "transactionHash", "logIndex")
 _ESSENCE = {
@@ -69,8 +67,11 @@ def is_of_newest(method: str, params: Sequence[Any]) -> bool:
 
 
 def is_middle(method: str, params: Sequence[Any]) -> bool:
-    """Whether the middle of the numbers that nodes say counts, and not the one that most say."""
-    return method in ESTIMATES or (method == "eth_getTransactionCount" and params[-1] == "pending")
+    """Whether the middle of the numbers that nodes say counts, and not the one that most say:
+    honest nodes differ in these, and the middle one is between theirs.
+    """
+    is_next_nonce = method == "eth_getTransactionCount" and params[-1] == "pending"
+    return method == "eth_estimateGas" or is_next_nonce
 
 
 def essence(method: str, answer: Mapping[str, Any]) -> str:

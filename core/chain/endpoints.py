@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from web3.providers.async_base import AsyncBaseProvider, AsyncJSONBaseProvider
@@ -65,7 +65,7 @@ class Endpoints(AsyncJSONBaseProvider):
     async def _agreed(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """The first answer that most nodes give."""
         tasks = [asyncio.ensure_future(self._ask(node, method, params)) for node in self._nodes]
-        said: dict[str, int] = defaultdict(int)
+        said = Counter[str]()
         try:
             for done in asyncio.as_completed(tasks):
                 answer = await done
@@ -76,7 +76,9 @@ class Endpoints(AsyncJSONBaseProvider):
                 if said[what] == most(len(self._nodes)):
                     return answer
         finally:
-            await _stopped(tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         raise self._too_few(method, max(said.values(), default=0))
 
     async def _middle(self, method: RPCEndpoint, params: Any) -> RPCResponse:
@@ -128,9 +130,3 @@ def _has_it(answer: RPCResponse) -> bool:
     """Whether a node may have this very transaction from others already, even in a block."""
     said = str(answer["error"]).lower()
     return any(word in said for word in ("known", "already", "nonce too low"))
-
-
-async def _stopped(tasks: Sequence[asyncio.Task[Any] | Awaitable[Any]]) -> None:
-    for task in tasks:
-        task.cancel()  # type: ignore[union-attr]
-    await asyncio.gather(*tasks, return_exceptions=True)
