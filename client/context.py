@@ -12,7 +12,6 @@ from client.orders.matcher_api import MatcherApi
 from client.orders.matchers import Matchers
 from client.records.store import ClientStore
 from core.chain.chain import Chain
-from core.chain.outbox import TransactionOutbox
 from core.chain.rpc import RpcChain
 from core.engine.weights.store import find_model
 from core.models.having import ModelHere, have_model
@@ -116,8 +115,8 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
     known = settings.network.contracts
     addresses |= {name: known[name] for name in GAME_CONTRACTS if name in known}
     journal = partial(record_transaction, settings.folders)
-    outbox = TransactionOutbox(settings.folders.outbox(chain_id))
-    chain = RpcChain(rpc_url, chain_id, addresses, journal=journal, outbox=outbox)
+    state = settings.folders.state
+    chain = RpcChain(rpc_url, chain_id, addresses, journal=journal, state=state)
     try:
         await chain.check()
         yield Context(settings, chain)

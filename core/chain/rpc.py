@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eth_abi.exceptions import DecodingError
@@ -65,17 +66,18 @@ class RpcChain(Chain):
         addresses: Mapping[str, str],
         *,
         journal: Journal | None = None,
-        outbox: TransactionOutbox | None = None,
+        state: Path | None = None,
     ) -> None:
         """No traffic yet. `addresses` maps contract names to where they are.
 
         `rpc_url` may be several with commas between them: what most of these nodes say counts.
-        `journal` is told of every transaction when it is sent and when its fate is known; `outbox`
-        keeps each until then.
+        `journal` is told of every transaction when it is sent and when its fate is known. In the
+        folder `state` each is written down until then.
         """
         self.rpc_url, self.chain_id = rpc_url, chain_id
         self.addresses = {name: to_checksum_address(a) for name, a in addresses.items()}
         self._node = Node(rpc_url)
+        outbox = TransactionOutbox(state / f"outbox-{chain_id}.sqlite") if state else None
         self._sender = Sender(self._node, chain_id, journal, outbox)
         self._contracts: dict[str, AsyncContract] = {}
         #: Blocks whose events are asked for at once: fewer where the node refuses more.

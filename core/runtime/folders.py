@@ -59,10 +59,6 @@ class Folders:
     def config_file(self) -> Path:
         return self.config / "config.toml"
 
-    def outbox(self, chain_id: int) -> Path:
-        """Transactions for a chain that were signed, and may have been sent."""
-        return self.state / f"outbox-{chain_id}.sqlite"
-
     @property
     def logs(self) -> Path:
         return self.state / "logs"

@@ -240,7 +240,8 @@ async def registries(run: Run) -> AsyncIterator[RpcChain]:
     settings = run.settings
     chain_id, rpc_url = settings.require_network()
     at = {name: settings.network.contract(name) for name in OWNED}
-    chain = RpcChain(rpc_url, chain_id, at, journal=partial(record_transaction, run.folders))
+    journal, state = partial(record_transaction, run.folders), run.folders.state
+    chain = RpcChain(rpc_url, chain_id, at, journal=journal, state=state)
     try:
         await chain.check()
         yield chain

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from core.chain.chain import CONTRACTS
-from core.chain.outbox import TransactionOutbox
 from core.chain.rpc import RpcChain
 from core.protocol.errors import ChainUnreachable, ConfigError, PeerUnreachable
 from core.protocol.records import SwarmCheck
@@ -117,8 +116,7 @@ def chain_of(settings: Settings) -> RpcChain:
     """The chain with every contract we know. Raises ConfigError naming what is missing."""
     chain_id, rpc_url = settings.require_network()
     addresses = {name: settings.network.contract(name) for name in CONTRACTS}
-    outbox = TransactionOutbox(settings.folders.outbox(chain_id))
-    return RpcChain(rpc_url, chain_id, addresses, outbox=outbox)
+    return RpcChain(rpc_url, chain_id, addresses, state=settings.folders.state)
 
 
 def database_url(settings: Settings) -> str:

@@ -16,7 +16,6 @@ import msgspec
 from core.chain.chain import Chain, Sent
 from core.chain.earned import earned_by
 from core.chain.machines import class_of
-from core.chain.outbox import TransactionOutbox
 from core.chain.rpc import RpcChain
 from core.dispute.game.game_log import GAME
 from core.keys.keystore import Keystore
@@ -52,8 +51,8 @@ GAS_OF = {"approve": 70_000, "register": 300_000, "registerMachine": 180_000, "a
 async def open_chain(settings: Settings) -> AsyncIterator[RpcChain]:
     """The configured chain, checked to be the right one."""
     chain_id, rpc_url = settings.require_network()
-    outbox = TransactionOutbox(settings.folders.outbox(chain_id))
-    chain = RpcChain(rpc_url, chain_id, dict(settings.network.contracts), outbox=outbox)
+    known, state = dict(settings.network.contracts), settings.folders.state
+    chain = RpcChain(rpc_url, chain_id, known, state=state)
     try:
         await chain.check()
         yield chain

@@ -18,7 +18,6 @@ import msgspec
 
 from core.chain.follower import ChainPosition
 from core.chain.machines import ListedMachine
-from core.chain.outbox import TransactionOutbox
 from core.chain.rpc import RpcChain
 from core.chain.staked import StakedOperators
 from core.models.having import have_model
@@ -127,8 +126,8 @@ async def _start(
     trace_hook: TraceHook | None,
 ) -> MinerDaemon:
     chain_id, rpc_url = settings.require_network()
-    outbox = TransactionOutbox(settings.folders.outbox(chain_id))
-    node = RpcChain(rpc_url, chain_id, dict(settings.network.contracts), outbox=outbox)
+    known, state = dict(settings.network.contracts), settings.folders.state
+    node = RpcChain(rpc_url, chain_id, known, state=state)
     stack.push_async_callback(node.close)
     await node.check()
     chain = MinerChain(node, signer.address, SystemClock())

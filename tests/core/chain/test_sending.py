@@ -188,7 +188,15 @@ class Killed(BaseException):
     """Nothing after it is done."""
 
 
+#: No process has this number.
+ENDED = 2**22 + 1, "ended"
 POINTS = ["before it is written", "before it is sent", "while it waits", "before it is forgotten"]
+
+
+def outbox_of(chain: RpcChain) -> TransactionOutbox:
+    box = chain._sender._outbox
+    assert box is not None
+    return box
 
 
 def dying(
@@ -223,10 +231,10 @@ async def test_a_program_that_is_killed_sends_nothing_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever starts it again is told what was done, and what was not done is done once."""
-    file, payer = tmp_path / "outbox.sqlite", signers[2]
-    box = TransactionOutbox(file)
-    box._me = 2**22 + 1, "ended"  # no process has this number
-    first = RpcChain(node.rpc_url, CHAIN_ID, {}, outbox=box)
+    payer = signers[2]
+    first = RpcChain(node.rpc_url, CHAIN_ID, {}, state=tmp_path)
+    box = outbox_of(first)
+    box._me = ENDED
     await mine(first, GWEI)
     before = await first.balance_wei(TO)
     dying(first, box, point, monkeypatch)
@@ -241,7 +249,7 @@ async def test_a_program_that_is_killed_sends_nothing_twice(
         await mine(first)
     await first.close()
 
-    second = RpcChain(node.rpc_url, CHAIN_ID, {}, outbox=TransactionOutbox(file))
+    second = RpcChain(node.rpc_url, CHAIN_ID, {}, state=tmp_path)
     try:
         sending = asyncio.create_task(second.send_eth(payer, TO, 5))
         if not was_sent or (point == POINTS[2] and not is_mined_meanwhile):
@@ -260,7 +268,7 @@ async def test_a_program_that_is_killed_sends_nothing_twice(
         else:
             await sending
             assert await second.balance_wei(TO) == before + 5
-        assert TransactionOutbox(file).left(payer.address) == []
+        assert outbox_of(second).left(payer.address) == []
     finally:
         await second.close()
 
@@ -269,16 +277,16 @@ async def test_of_two_with_one_nonce_one_is_mined(
     node: Anvil, signers: list[Signer], tmp_path: Path
 ) -> None:
     """Killed before it was sent, as far as our node knows; another node has it all the same."""
-    box = TransactionOutbox(tmp_path / "outbox.sqlite")
-    chain = RpcChain(node.rpc_url, CHAIN_ID, {}, outbox=box)
+    chain = RpcChain(node.rpc_url, CHAIN_ID, {}, state=tmp_path)
+    box = outbox_of(chain)
     try:
         await mine(chain, GWEI)
         before = await chain.balance_wei(TO)
         draft = sender.TransactionDraft(TO, "0x", 21_000, "transfer", 5)
         old = await chain._sender.prepare(signers[3], draft)
-        box._me = 2**22 + 1, "ended"
+        here, box._me = box._me, ENDED
         box.put(old)
-        box._me = TransactionOutbox(tmp_path / "outbox.sqlite")._me
+        box._me = here
         sending = asyncio.create_task(chain.send_eth(signers[3], TO, 50))
         (new,) = await until_waits(chain, 1)
         assert int(new["nonce"], 16) == old.nonce
