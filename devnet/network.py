@@ -14,6 +14,7 @@ from core.chain.rpc import RpcChain
 from core.engine.weights.store import resolve_model
 from core.protocol.errors import MatcherUnreachable
 from core.protocol.network_file import USD, Parameters
+from core.protocol.whole_file import write_whole
 from core.runtime.folders import Folders
 from devnet.accounts import PARTIES, environ_of, make_wallets, signer_of, write_home
 from devnet.anvil import CHAIN_ID, start_anvil
@@ -162,9 +163,8 @@ class Devnet:
             "deploy_block": self.deploy_block,
         }
         found = {k: v for k, v in document.items() if v is not None}
-        draft = self.layout.network_file.with_suffix(".draft")
-        draft.write_text(json.dumps(found, indent=2) + "\n")
-        draft.replace(self.layout.network_file)  # programs of the devnet may be reading it
+        # Programs of the devnet may be reading it.
+        write_whole(self.layout.network_file, (json.dumps(found, indent=2) + "\n").encode())
 
     def write_home(self, party: str, sections: Mapping[str, Mapping[str, object]]) -> None:
         """A party's home; models are found in one cache through a link, unless caches are apart."""

@@ -332,9 +332,9 @@ class RpcChain(Chain):
             signer, TransactionDraft(place, "0x", 21_000, "transfer", wei)
         )
 
-    async def nonce(self, address: str) -> int:
-        """Next nonce of an account, counting pending transactions."""
-        return await self._node.nonces(address, "pending")
+    async def nonce(self, address: str, block: str = "pending") -> int:
+        """Next nonce of an account, counting pending transactions unless it is of a block."""
+        return await self._node.nonces(address, block)
 
     async def raw(self, method: str, *params: Any) -> bytes:
         """The bytes that a node answers. Raises ContractRefused, ChainUnreachable."""

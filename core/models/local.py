@@ -14,7 +14,7 @@ from core.engine.weights.contents import CONTENTS_FILE
 from core.engine.weights.manifest import MANIFEST_FILE, ModelManifest, read_manifest
 from core.engine.weights.pulled import PulledFolder
 from core.engine.weights.shape import model_parts
-from core.engine.weights.store import find_model, pulled_path, write_whole
+from core.engine.weights.store import find_model, pulled_path
 from core.engine.weights.tensors import TensorFolder
 from core.engine.weights.weights import known_contents, weight_roots
 from core.models.having import fetch_manifest, have_model, places_of
@@ -34,6 +34,7 @@ from core.models.using import unused
 from core.protocol import ids
 from core.protocol.errors import CheckFailed, HeadraceError, ModelMissing, ModelUnsupported
 from core.protocol.types import LayerRange, ModelSpec
+from core.protocol.whole_file import write_whole
 from core.runtime.commands.console import Run
 from core.runtime.commands.results import Result
 from core.runtime.settings import Settings

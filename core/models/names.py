@@ -16,11 +16,12 @@ import msgspec
 
 from core.chain.chain import BLOCKS_PER_CALL, Chain, ChainEvent
 from core.engine.weights.formats import FORMATS
-from core.engine.weights.store import models_dir, write_whole
+from core.engine.weights.store import models_dir
 from core.protocol import ids, signing
 from core.protocol.errors import IdInvalid, ModelUnknown, UsageError
 from core.protocol.foreign import read_json_file
 from core.protocol.types import ModelSpec
+from core.protocol.whole_file import write_whole
 from core.runtime.settings import Settings
 
 _PUBLISHED = re.compile(r"(0x[0-9a-fA-F]{40})/([a-z0-9][a-z0-9._-]{0,63})", re.ASCII)

@@ -12,11 +12,11 @@ from core.dispute.trace.families import FP32_PROFILE
 from core.engine.model.config_facts import read_config
 from core.engine.weights.manifest import FORMAT, MANIFEST_FILE, ModelManifest, ToleranceBasis
 from core.engine.weights.shape import describe_model
-from core.engine.weights.store import write_whole
 from core.engine.weights.weights import known_contents, weight_roots
 from core.protocol import signing
 from core.protocol.errors import ModelUnsupported
 from core.protocol.types import ModelSpec
+from core.protocol.whole_file import write_whole
 
 if TYPE_CHECKING:
     from core.dispute.play.program import ModelProgram

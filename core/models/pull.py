@@ -29,7 +29,6 @@ from core.engine.weights.packed_formats import packing_of
 from core.engine.weights.proof import check_root
 from core.engine.weights.pulled import PULLED_FILE, PulledFolder
 from core.engine.weights.shape import is_tied, layer_count
-from core.engine.weights.store import write_whole
 from core.engine.weights.stored import TensorHasher
 from core.models.peers import PeerPlace
 from core.models.places import ModelPlace
@@ -43,6 +42,7 @@ from core.protocol.errors import (
     Unreachable,
 )
 from core.protocol.types import LayerRange
+from core.protocol.whole_file import write_whole
 
 #: Called with how many of all bytes were fetched or were here.
 Progress = Callable[[int, int], None]

@@ -8,7 +8,6 @@ from the deployer and a nonce, and whatever is at that nonce lands at that addre
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from core.networks.plan import Deployment
 from core.protocol.errors import ChainUnreachable, CheckFailed, ConfigError
 from core.protocol.foreign import read_file
 from core.protocol.signing import DigestSigner
+from core.protocol.whole_file import write_whole
 from core.runtime.folders import make_private
 
 MAX_JOURNAL_BYTES = 2**18
@@ -67,7 +67,8 @@ def begun(path: Path, wanted: Deployment) -> Journal:
 
 def write_journal(path: Path, journal: Journal) -> None:
     """Replace the journal as a whole."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(journal), indent=1))
+    content = msgspec.json.format(msgspec.json.encode(journal), indent=1)
+    write_whole(path, content, synced=True)
 
 
 async def create(
@@ -145,8 +146,7 @@ async def _wait_for_turn(chain: RpcChain, deployment: Deployment, nonce: int, na
             return b""
         if code := await code_at(chain, deployment.at[name]):
             return code
-        counted = await chain.raw("eth_getTransactionCount", deployment.deployer, "latest")
-        is_waiting = int.from_bytes(counted) <= nonce < pending
+        is_waiting = await chain.nonce(deployment.deployer, "latest") <= nonce < pending
         if clock() - began_s > (_PENDING_WITHIN_S if is_waiting else _LAG_WITHIN_S):
             if not is_waiting:
                 raise _astray(deployment, nonce, name)
@@ -177,13 +177,3 @@ def _astray(deployment: Deployment, nonce: int, name: str) -> ConfigError:
         next_step="move its journal away (deployments/ in the state folder) and deploy anew; send "
         "nothing else from the deployer meanwhile",
     )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file, so that a reader sees the old content or the new one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from core.networks.deploying import write_whole
 from core.protocol.errors import ConfigError, ModelError, Unreachable, UsageError
 from core.protocol.foreign import read_file
 from core.protocol.network_file import MAX_NETWORK_BYTES, NetworkFile, read_network
+from core.protocol.whole_file import write_whole
 from core.runtime.commands.results import Result
 from core.runtime.folders import Folders, make_private
 from core.runtime.settings import Settings, find_network_file, load
@@ -105,7 +105,7 @@ def place_of_network(folders: Folders, name: str, found: NetworkFile) -> Path:
 def keep(path: Path, found: NetworkFile, rpc_url: str) -> None:
     """Write a network down with the node that its reader asks; a file's own node is forgotten."""
     make_private(path.parent)
-    write_whole(path, msgspec.structs.replace(found, rpc_url=rpc_url).as_json())
+    write_whole(path, msgspec.structs.replace(found, rpc_url=rpc_url).as_json(), synced=True)
 
 
 def known_networks(settings: Settings) -> list[KnownNetwork]:

@@ -15,6 +15,7 @@
 `network_file`  what a network is, as its owner signs it
 `foreign`     JSON that a stranger wrote, and how much of it an error repeats
 `wire`        every message on a stream, its framing and its limits
+`whole_file`  a file that is replaced as a whole
 `errors`      what can go wrong, and what each mistake tells the person and the script
 `abi/`        the interfaces of the contracts, written by the build
 """

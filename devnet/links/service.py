@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from core.protocol.errors import HeadraceError, Unreachable, UsageError
+from core.protocol.whole_file import write_whole
 from devnet.links.emulator import Emulator
 from devnet.links.precise import precise_loop
 
@@ -90,9 +91,7 @@ def _changes(given: Any) -> dict[str, Any]:
 
 
 def _write(file: Path, plan: dict[str, Any]) -> None:
-    draft = file.with_suffix(".draft")  # others may be reading it
-    draft.write_text(json.dumps(plan, indent=1) + "\n")
-    draft.replace(file)
+    write_whole(file, (json.dumps(plan, indent=1) + "\n").encode())  # others may be reading it
 
 
 async def _serve(plan: dict[str, Any], file: Path) -> None:

@@ -25,6 +25,7 @@ from core.engine.weights.contents import contents_of
 from core.engine.weights.shape import describe_model
 from core.engine.weights.store import model_path
 from core.protocol.errors import HeadraceError, ModelUnknown, Unreachable
+from core.protocol.whole_file import write_whole
 
 Progress = Callable[[str], None]
 _log = logging.getLogger(__name__)
@@ -143,9 +144,7 @@ def _say_how_it_is_drawn(folder: Path, source: ModelSource) -> None:
     stated = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if source.drawn.items() <= stated.items():
         return
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(stated | dict(source.drawn), indent=1), encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, json.dumps(stated | dict(source.drawn), indent=1).encode())
 
 
 def _fetch(source: ModelSource, gguf: Path, work: Path, say: Progress) -> None:

@@ -16,7 +16,6 @@ from core.networks.deploying import (
     create,
     creations,
     write_journal,
-    write_whole,
 )
 from core.networks.joining import read_here
 from core.networks.plan import (
@@ -33,6 +32,7 @@ from core.protocol.errors import CheckFailed, ConfigError
 from core.protocol.ids import address
 from core.protocol.network_file import TOKEN, TokenFacts
 from core.protocol.types import ZERO_ADDRESS
+from core.protocol.whole_file import write_whole
 from core.runtime.commands.console import Run
 from core.runtime.commands.debug import record_transaction
 from core.runtime.commands.results import Result
@@ -123,9 +123,10 @@ async def deploy_network(run: Run, file: Path, token: str, holder: str) -> Netwo
         arguments = {name: chain.creation_code(name, *deployment.arguments[name]) for name in made}
     written, explorer = folder / f"{wanted.name}.json", folder / "creation-code.json"
     if not written.exists():  # else the owner may have signed it by now
-        write_whole(written, network.as_json())
+        write_whole(written, network.as_json(), synced=True)
     network = read_here(written)
-    write_whole(explorer, msgspec.json.format(msgspec.json.encode(arguments), indent=1))
+    content = msgspec.json.format(msgspec.json.encode(arguments), indent=1)
+    write_whole(explorer, content, synced=True)
     if not network.signature:
         run.note(
             f"the owner signs the file now: matcher network sign {written} --wallet OWNER "
@@ -181,7 +182,7 @@ async def sign_network(run: Run, path: Path, *, is_new: bool) -> NetworkSigned:
         "means": "whoever joins by this file trusts its addresses, peers and models",
     }
     run.confirm("Sign it?", said)
-    write_whole(path, network.signed_with(signer).as_json())
+    write_whole(path, network.signed_with(signer).as_json(), synced=True)
     return NetworkSigned(network.name, network.revision, digest, signer.address, str(path))
 
 

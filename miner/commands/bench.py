@@ -21,6 +21,7 @@ from core.protocol.errors import HeadraceError, ModelUnknown, UsageError
 from core.protocol.ids import Kind, short
 from core.protocol.signing import Domain
 from core.protocol.types import LayerRange
+from core.protocol.whole_file import write_whole
 from core.runtime.commands.console import Run
 from core.runtime.folders import make_private
 from core.runtime.network.sending import takes_mb_s
@@ -189,9 +190,7 @@ def read_bench(settings: Settings) -> Bench | None:
 
 def _write(path: Path, found: Bench) -> None:
     make_private(path.parent)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(msgspec.to_builtins(found), indent=2) + "\n")
-    draft.replace(path)
+    write_whole(path, (json.dumps(msgspec.to_builtins(found), indent=2) + "\n").encode())
 
 
 async def _load(

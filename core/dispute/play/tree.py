@@ -18,6 +18,7 @@ from core.dispute.play.values import Floats, TraceValues
 from core.dispute.trace import chunks
 from core.dispute.trace.layout import CHUNK_VALUES, VALUE_BYTES
 from core.protocol import commit
+from core.protocol.whole_file import write_whole
 
 _HASH_BYTES = 32
 #: Chunks whose hashes are held at a time, and how many of them one core makes at a time.
@@ -76,9 +77,7 @@ class TraceTree(chunks.HashTree):
                 del waiting[:whole]
         found += _above(waiting, self._kept)
         if file is not None:
-            draft = file.with_suffix(".draft")
-            draft.write_bytes(found)
-            draft.replace(file)
+            write_whole(file, found)
         return bytes(found)
 
 

@@ -26,11 +26,11 @@ from core.engine.weights.headers import (
 )
 from core.engine.weights.packed import Array, piece_values, value_root
 from core.engine.weights.packed_formats import packing_in
-from core.engine.weights.store import write_whole
 from core.engine.weights.stored import STORED, TensorHasher, item_bytes
 from core.protocol import hashing
 from core.protocol.errors import ModelUnsupported
 from core.protocol.foreign import read_json_file
+from core.protocol.whole_file import write_whole
 
 CONTENTS_FILE = "headrace-contents.json"
 _VERSION = 2

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from core.engine.weights.contents import TensorFact
 from core.engine.weights.manifest import MANIFEST_FILE, ModelManifest, read_manifest
-from core.engine.weights.store import write_whole
 from core.protocol.errors import ModelMissing
+from core.protocol.whole_file import write_whole
 
 PULLED_FILE = "headrace-pulled.txt"
 

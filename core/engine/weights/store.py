@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 from pathlib import Path
 
 from core.protocol.errors import ModelMissing, UsageError
@@ -15,13 +13,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 def is_name(text: str) -> bool:
     """Whether a model may be called so: it is a safe name of a folder, too."""
     return _NAME.fullmatch(text) is not None and ".." not in text
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that whoever reads it finds all of it, or what was there before."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    draft.write_bytes(data)
-    draft.replace(path)
 
 
 def models_dir(cache_dir: Path | None = None) -> Path:

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from core.protocol.records import MAX_RECORD_BYTES
+from core.protocol.whole_file import write_whole
 from core.runtime.folders import SocketFolder
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import relayed_bytes
@@ -294,9 +295,7 @@ async def _remember_peers(node: Any, file: Path) -> None:
 
 def _write_lines(file: Path, lines: list[str]) -> None:
     """As a whole or not at all: half of an address would keep the next peer from starting."""
-    draft = file.with_suffix(".draft")
-    draft.write_text("\n".join(lines))
-    draft.replace(file)
+    write_whole(file, "\n".join(lines).encode())
 
 
 async def _stay(bootstrap: tuple[str, ...], node: Any) -> None:

@@ -145,7 +145,9 @@ async def test_nodes_that_are_late_are_waited_for(
     async def late_raw(method: str, *params: Any) -> bytes:
         return b"" if is_late(method) else await raw(method, *params)
 
-    async def late_nonce(account: str) -> int:
+    async def late_nonce(account: str, block: str = "pending") -> int:
+        if block == "latest":
+            return 0 if is_late(block) else await nonce(account, block)
         return await nonce(account) - is_late("nonce")
 
     deployment = await deployment_by(chain, signers)
