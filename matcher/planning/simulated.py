@@ -170,9 +170,7 @@ def _latency(found: Latency) -> dict[str, float]:
 
 def best_first(played: Sequence[SimulatedPlan]) -> list[SimulatedPlan]:
     """Those that served most first; of equal ones those with the shorter time a token."""
-    return sorted(
-        played, key=lambda it: (-it.report.decode_tokens_per_s, it.report.decode.mean_s, it.method)
-    )
+    return sorted(played, key=lambda it: (it.report.rank, it.method))
 
 
 def simulated_rows(found: Simulated) -> list[dict[str, Any]]:

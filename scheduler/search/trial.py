@@ -29,11 +29,6 @@ class PlanTrial:
     name: str
     report: SimReport
 
-    @property
-    def rank(self) -> tuple[float, float]:
-        """More tokens first, then the shorter time a token."""
-        return -self.report.decode_tokens_per_s, self.report.decode.mean_s
-
 
 def try_plans(
     fleet: Fleet,
@@ -50,4 +45,4 @@ def try_plans(
             break
         router = FastestRouter(fleet, model, placement, KvEstimate(fleet, model, placement))
         tried.append(PlanTrial(name, simulate(fleet, model, placement, router, work, options)))
-    return sorted(tried, key=lambda trial: trial.rank)
+    return sorted(tried, key=lambda trial: trial.report.rank)

@@ -64,6 +64,11 @@ class SimReport:
     events: int
     messages: int
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Of runs fed the same: the one that served most first, then the shorter time a token."""
+        return -self.decode_tokens_per_s, self.decode.mean_s
+
 
 def node_use(worker: Worker, window_s: float) -> NodeUse:
     """What a worker did since counting began."""
