@@ -12,6 +12,6 @@
 `rpc`        the chain by a node: calls, events, transactions
 `earned`     what of an owner's pay was not collected yet
 `machines`   which machines the registry lists for an owner
-`staked`     which operators have stake, by the registry's events alone
+`staked`     which operators have stake, and which machines, by the registry's events alone
 `follower`   events since the last look, across reorganisations and restarted nodes
 """

@@ -1,8 +1,12 @@
-"""Which operators have stake? The registry's events say so: no stranger makes us ask the chain."""
+"""Which operators have stake, and which machines have their owners announced?
+
+The registry's events say so: no stranger makes us ask the chain.
+"""
 
 from __future__ import annotations
 
 from core.chain.chain import Chain, ChainEvent
+from core.chain.machines import ListedMachine, kind_of
 from core.protocol.errors import ChainUnreachable
 
 REGISTRY = "MinerRegistry"
@@ -25,11 +29,17 @@ class StakedOperators:
         self._chain, self._start, self._window = chain, start_block, window
         self._next, self._span, self._head = start_block, _FIRST_SPAN, -1
         self._operator_of: dict[str, str] = {}
+        self._machines: dict[str, dict[int, ListedMachine]] = {}  # of an owner, by place
 
     @property
     def operators(self) -> frozenset[str]:
         """In lower case."""
         return frozenset(self._operator_of.values())
+
+    def machines(self, owner: str) -> tuple[ListedMachine, ...]:
+        """What an owner has announced and not retired, in the order of the places."""
+        found = self._machines.get(owner.lower(), {})
+        return tuple(found[place] for place in sorted(found))
 
     async def poll(self) -> frozenset[str]:
         """Read on, by a few questions at most; the operators that are known then.
@@ -38,7 +48,7 @@ class StakedOperators:
         """
         head = await self._chain.block_number()
         if head < self._head:  # another chain behind the same address
-            self._next, self._operator_of = self._start, {}
+            self._next, self._operator_of, self._machines = self._start, {}, {}
         if head == self._head and self._next > head:
             return self.operators
         self._head = head
@@ -65,6 +75,14 @@ class StakedOperators:
                 self._operator_of[owner] = str(event.args["operator"]).lower()
             case "OperatorRotated":
                 self._operator_of[owner] = str(event.args["newOperator"]).lower()
+            case "MachineRegistered":
+                args, place = event.args, int(event.args["index"])
+                machine = ListedMachine(
+                    place, kind_of(args["class"]), int(args["vramMiB"]), str(args["endpointHash"])
+                )
+                self._machines.setdefault(owner, {})[place] = machine
+            case "MachineRetired":
+                self._machines.get(owner, {}).pop(int(event.args["index"]), None)
             case "Withdrawn" | "Slashed":
                 miner = await self._chain.read(REGISTRY, "minerOf", event.args["owner"])
                 has_none = int(miner["stake"]) + int(miner["leaving"]) == 0

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from core.chain.machines import machines_of
 from core.chain.staked import StakedOperators
 from core.protocol import records
 from core.protocol.errors import ChainUnreachable, HeadraceError, PeerUnreachable
@@ -380,9 +379,9 @@ class MatcherDaemon:
             self.chain.read("MinerRegistry", "minerOf", owner),
             self.chain.read("MinerRegistry", "canWork", operator, 0),
         )
-        machines = await machines_of(self.chain.read, owner, int(miner["machines"]))
         stake, strikes = int(miner["stake"]), int(miner["strikes"])
-        return ChainStanding(owner, stake, bool(can_work), strikes, tuple(machines))
+        machines = self._staked.machines(owner)
+        return ChainStanding(owner, stake, bool(can_work), strikes, machines)
 
     def _seen(self, now_ms: int) -> Sequence[MinerSeen]:
         return [

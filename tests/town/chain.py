@@ -112,7 +112,6 @@ class FakeChain(Chain):
         self.stakes: dict[str, int] = {}
         self.owners: dict[str, str] = {}
         self.strikes = 0
-        self.machines: list[tuple[str, int]] = []  # class and MiB of what an owner lists
         self.panels: dict[str, list[str]] = {}
         self.answers: dict[str, Any] = {}
         self.refusals: dict[str, Exception] = {}
@@ -165,6 +164,12 @@ class FakeChain(Chain):
         if call is not None:
             self.calls[tx_hash] = call
         return Sent(tx_hash, self.head, GAS)
+
+    def list_machine(self, kind: str, memory_mib: int, owner: str = OWNER) -> None:
+        """An owner announces a machine, in one more block."""
+        said = {"class": class_of(kind), "vramMiB": memory_mib, "bandwidthMBps": 0}
+        place = {"owner": owner, "index": 0, "endpointHash": t.ZERO_HASH}
+        self.emit("MinerRegistry", "MachineRegistered", **place, **said)
 
     def reorganise(self, above: int) -> None:
         """Every block above that number is another one, with the same events."""
@@ -284,12 +289,7 @@ class FakeChain(Chain):
             case "MinerRegistry.minerOf":
                 stake = max(self.stakes.values(), default=0)
                 kept = {"stake": stake, "leaving": 0, "strikes": self.strikes}
-                listed = {"machines": len(self.machines)}
-                return {"operator": t.ZERO_ADDRESS, **kept, **listed}
-            case "MinerRegistry.machineOf":
-                kind, memory_mib = self.machines[args[1]]
-                code, rest = class_of(kind), {"state": 1, "endpointHash": t.ZERO_HASH}
-                return {"class": code, "vramMiB": memory_mib, **rest}
+                return {"operator": t.ZERO_ADDRESS, **kept}
             case "MinerRegistry.canWork":
                 return self.stakes.get(args[0], 0) >= max(1, args[1])
             case "ModelRegistry.exists":

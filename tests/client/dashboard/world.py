@@ -255,7 +255,7 @@ async def ask_a_matcher(folder: Path) -> dict[str, Any]:
     net = Net(folder)
     try:
         await net.daemon.prepare()
-        net.chain.machines = [("cuda", 24 * 2**10)]
+        net.chain.list_machine("cuda", 24 * 2**10)
         rho = {MINERS[2]: 2.5, MINERS[3]: 11.0}
         net.serve((1, 0, 10), rho_ms=rho, tau_ms_per_layer=0.4)
         net.serve((2, 10, 20), rho_ms={MINERS[3]: 7.25}, tau_ms_per_layer=0.7)

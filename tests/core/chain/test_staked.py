@@ -44,6 +44,27 @@ def following(chain: Registry, window: int = 2) -> StakedOperators:
     return StakedOperators(chain, start_block=3, window=window)  # type: ignore[arg-type]
 
 
+async def test_what_an_owner_announces_is_known_until_it_is_retired() -> None:
+    chain = Registry()
+    staked = following(chain)
+    for place, kind, memory_mib in ((0, "0x63707500", 512), (1, "0x63756461", 24_576)):
+        chain.emit(
+            "MachineRegistered",
+            4 + place,
+            **{"owner": "0xA", "index": place, "class": kind, "vramMiB": memory_mib},
+            **{"bandwidthMBps": 0, "endpointHash": "0x" + "00" * 32},
+        )
+    await staked.poll()
+    assert [str(one) for one in staked.machines("0xa")] == ["cpu, 512 MiB", "cuda, 24,576 MiB"]
+    assert staked.machines("0xB") == ()
+    chain.emit("MachineRetired", 9, owner="0xA", index=0)
+    await staked.poll()
+    assert [one.place for one in staked.machines("0xA")] == [1]
+    chain.emit("MachineRetired", 10, owner="0xA", index=0)  # as a block that is read again has it
+    await staked.poll()
+    assert [one.place for one in staked.machines("0xA")] == [1]
+
+
 async def test_who_registered_is_staked_under_its_newest_key_until_its_stake_is_gone() -> None:
     chain = Registry()
     staked = following(chain)

@@ -24,7 +24,7 @@ from tests.town.orders import DOMAIN, MATCHER, REQUESTER, sign_order
 @pytest.fixture
 async def http(net: Net) -> AsyncIterator[httpx2.AsyncClient]:
     await net.daemon.prepare()
-    net.chain.machines = [("cuda", 24 * 2**10)]
+    net.chain.list_machine("cuda", 24 * 2**10)
     net.serve(*SPLIT)
     await net.tick()
     async with asking(net, swarm=net.swarm.addresses()) as client:
