@@ -234,7 +234,7 @@ class MatcherDaemon:
         for job_id in seen.jobs:
             self.settler.wake(job_id)
         if self.rules.registered:
-            await self.registered.take_in(seen.opened)
+            await self.registered.take_in(seen.began)
 
     async def admit_staked(self) -> None:
         """Let our peer of the swarm believe operators that have stake, and nobody else."""

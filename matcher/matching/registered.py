@@ -64,9 +64,13 @@ class RegisteredOrders:
             raise
 
     async def take_in(self, events: Sequence[ChainEvent]) -> None:
-        """Remember the orders that these events registered. Raises ChainUnreachable."""
+        """Remember the orders that these events registered. Raises ChainUnreachable.
+
+        A job that is matched as it is opened was handed in: the chain is not asked for it.
+        """
+        handed_in = {event.tx_hash for event in events if event.name == "JobMatched"}
         for event in events:
-            if event.name != "JobOpened":
+            if event.name != "JobOpened" or event.tx_hash in handed_in:
                 continue
             job_id, requester = str(event.args["job"]), str(event.args["requester"]).lower()
             of_one = sum(w.order.requester.lower() == requester for w in self._waiting.values())

@@ -45,7 +45,7 @@ class Followed:
     miners_changed: bool = False
     models_changed: bool = False
     rolled_back: bool = False
-    opened: list[ChainEvent] = field(default_factory=list)  # orders that requesters registered
+    began: list[ChainEvent] = field(default_factory=list)  # jobs that were opened, or matched
     events: int = 0
     block: int = 0
 
@@ -151,8 +151,8 @@ class JobFollower:
                 seen.miners_changed = True
             elif event.contract == "TaskRegistry" and "job" in event.args:
                 seen.jobs.add(str(event.args["job"]))
-                if event.name == "JobOpened":
-                    seen.opened.append(event)
+                if event.name in ("JobOpened", "JobMatched"):
+                    seen.began.append(event)
                 if event.name == "JobMatched":
                     await self._adopt(event, known, now)
                 change = job_change(event)

@@ -59,6 +59,27 @@ async def test_a_registered_order_is_matched_with_machines_that_accept_it(net: N
     assert (again.job_id, called(net)) == (job_id, ["open", "matchJob"]), "asked again it is there"
 
 
+async def test_the_chain_is_not_asked_for_orders_that_were_handed_in(net: Net) -> None:
+    await net.tick()
+    asked: list[str] = []
+    call_of = net.chain.call_of
+
+    async def counted(tx_hash: str) -> Any:
+        asked.append(tx_hash)
+        return await call_of(tx_hash)
+
+    net.chain.call_of = counted  # type: ignore[method-assign]
+    job = {"job": "0x" + "ab" * 32, "requester": REQUESTER.address}
+    net.chain.emit("TaskRegistry", "JobOpened", **job, modelId=t.ZERO_HASH, maxNano=1)
+    net.chain.note("TaskRegistry", "JobMatched", {**job, "matcher": key(41).address, "plan": []})
+    batch = await net.chain.events(net.chain.head, net.chain.head)
+    assert len({event.tx_hash for event in batch}) == 1
+    await net.daemon.registered.take_in(batch)
+    assert asked == []
+    await net.daemon.registered.take_in(batch[:1])
+    assert asked == [batch[0].tx_hash], "one that is only opened is looked at"
+
+
 async def test_it_waits_for_machines_and_is_tried_again(net: Net) -> None:
     await net.tick()
     job_id, _ = await register(net)
@@ -74,7 +95,7 @@ async def test_a_matcher_that_was_down_finds_it_when_it_starts(net: Net) -> None
     await net.tick()
     job_id, _ = await register(net)
     position = await net.daemon._following.follow(0)  # seen, and the matcher dies
-    assert position.opened
+    assert position.began
     await net.restarted().prepare()
     await net.pass_time(3)
     assert state(net, job_id) is JobState.MATCHED
