@@ -262,8 +262,8 @@ class MinerSettings(_Section):
     """What it asks for the tokens of answers, of the whole model."""
     memory_limit_bytes: Annotated[SizeBytes | None, Field(alias="memory_limit")] = None
     """For weights and cache; unset: what the machine has."""
-    listen_host: str = "127.0.0.1"
-    """Where the data port listens."""
+    listen_host: str = ""
+    """Where the data port listens; empty: at the address from which the network is reached."""
     listen_port: Port = 0
     """The data port; 0: any that is free."""
     announce_host: str = ""
@@ -271,10 +271,11 @@ class MinerSettings(_Section):
     announce_port: Port = 0
     """The port that peers dial, if a router or a relay forwards another one; 0: the one that it
     listens on."""
-    reach: Literal["direct", "relay"] = "direct"
+    reach: Literal["auto", "direct", "relay"] = "auto"
     """How peers reach the data port: they dial it, or where none can (a router that forwards
     nothing) they use a relay of the swarm. Where there is an announce_host too, they dial it
-    first."""
+    first. auto: a relay where no host is set and the address found is private, and the network's
+    are public."""
     relay: bool = False
     """Be a relay, unpaid, for machines that no peer can dial; peers must be able to dial it."""
     layers: Annotated[tuple[int, int] | None, BeforeValidator(_layers)] = None
@@ -371,8 +372,8 @@ class Matcher(_Section):
     """Empty: SQLite in the state folder."""
     peers: Words = ()
     """Swarm peers to join through, beside network.bootstrap_peers."""
-    swarm_host: str = "127.0.0.1"
-    """Where its peer of the swarm listens."""
+    swarm_host: str = ""
+    """Where its peer of the swarm listens; empty: where the API does."""
     swarm_port: Port = 0
     """Port of its peer of the swarm; 0: any that is free."""
     relay: bool = False

@@ -134,7 +134,8 @@ def join_swarm(settings: Settings, store: Store, check: SwarmCheck) -> Swarm:
     count. Raises PeerUnreachable when peers are configured and none of them, nor any former one,
     answers.
     """
-    host, port = settings.matcher.swarm_host, settings.matcher.swarm_port
+    ours = settings.matcher
+    host, port = ours.swarm_host or ours.listen_host, ours.swarm_port
     key = make_private(settings.folders.state) / f"matcher-{settings.network.name}.libp2p"
 
     def start(through: list[str]) -> Swarm:

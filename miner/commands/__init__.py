@@ -6,6 +6,7 @@
 `bench`         the speed of this machine, by steps of the engine
 `quote`         what this machine must earn, and whether it does
 `market`        the matcher's view of models, machines and jobs
+`reach`         how others reach this machine, and where the swarm is
 `registration`  stake, operator and withdrawal on the chain
 `listing`       what the chain says of this machine
 `facts`         what is known about this miner, by itself and by others

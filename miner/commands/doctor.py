@@ -20,6 +20,7 @@ from core.runtime.settings import Settings
 from miner.commands.bench import most_layers
 from miner.commands.facts import daemon_status, dial, operator_address
 from miner.commands.market import ask, model_id_of
+from miner.commands.reach import placed, with_peers
 from miner.commands.results import Check
 from miner.records.home import model_folder
 
@@ -294,6 +295,7 @@ def _available_bytes() -> int | None:
 
 
 async def _network(settings: Settings) -> AsyncIterator[Check]:
+    settings = await asyncio.to_thread(placed, settings)
     daemon, problem = None, ""
     try:
         daemon = await daemon_status(settings)
@@ -324,8 +326,9 @@ async def _network(settings: Settings) -> AsyncIterator[Check]:
     if miner.reach == "relay":
         yield _ok(
             "announced address",
-            "a circuit through a relay, which adds its round trip to every step; miner.reach = "
-            '"direct" where the port can be opened',
+            f"a circuit through a relay, as {miner.listen_host} is for machines that nobody dials; "
+            "it adds its round trip to every step. Where the port can be opened: miner config set "
+            "miner.announce_host HOST",
         )
     elif miner.listen_host in ("0.0.0.0", "::") and not miner.announce_host:
         yield _broken(
@@ -339,8 +342,14 @@ async def _network(settings: Settings) -> AsyncIterator[Check]:
             "loopback: only machines on this one reach it",
             "miner config set miner.listen_host 0.0.0.0 and miner.announce_host HOST",
         )
+    else:
+        yield _ok("announced address", miner.announce_host or miner.listen_host)
+    try:
+        settings = await with_peers(settings)
+    except HeadraceError as error:
+        yield _broken("swarm", error.why, error.next_step)
     peers = [*settings.network.bootstrap_peers, *miner.peers]
-    if not peers:
+    if not peers and not settings.network.matcher_places:
         yield _warning(
             "swarm",
             "no peers to join through: this machine would be alone",

@@ -11,12 +11,24 @@ ANSWER_WITHIN_S = 10.0
 
 
 async def ask(settings: Settings, path: str, **params: str) -> dict[str, Any]:
-    """The JSON at a path of the network's matcher. Raises ConfigError, MatcherUnreachable."""
+    """The JSON at a path of the network's first matcher that answers.
+
+    Raises ConfigError (there is none), MatcherUnreachable (of the last one).
+    """
+    *others, last = [url for url, _ in settings.require_matchers()]
+    for url in others:
+        try:
+            return await _ask(url, path, params)
+        except MatcherUnreachable:
+            continue
+    return await _ask(last, path, params)
+
+
+async def _ask(url: str, path: str, params: dict[str, str]) -> dict[str, Any]:
     import httpx2
 
     from core.runtime.http_client import NoAnswer, ask_json
 
-    url = settings.require_matcher_url().rstrip("/")
     try:
         async with httpx2.AsyncClient() as client:
             status, found = await ask_json(

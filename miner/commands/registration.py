@@ -33,6 +33,7 @@ from core.protocol.errors import (
 from core.protocol.types import ZERO_ADDRESS, ZERO_HASH
 from core.protocol.units import format_duration, format_eth, format_moment
 from core.runtime.commands.console import Run
+from core.runtime.network.targets import route_to
 from core.runtime.settings import Settings
 from miner.commands.results import Leaving, Registered, Rotated, Stake, StakeChanged, WithdrawnStake
 from miner.records.home import operator_wallet
@@ -469,10 +470,11 @@ def announced(settings: Settings) -> tuple[str, int, int, str]:
 
 
 def endpoint_hash(settings: Settings) -> str:
-    """The hash of what peers dial, zero where the port is any that is free."""
+    """The hash of what peers dial, zero where host or port are found when the miner starts."""
     miner = settings.miner
     port = miner.announce_port or miner.listen_port
-    if not port:
+    host = miner.announce_host or miner.listen_host
+    if not port or not host:
         return ZERO_HASH
-    endpoint = f"{miner.announce_host or miner.listen_host}:{port}"
+    endpoint = route_to(host, port)
     return "0x" + sha256(endpoint.encode()).hexdigest()

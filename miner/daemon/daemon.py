@@ -40,11 +40,13 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import Listener, Peers, StreamIdentity
 from core.runtime.network.circuits import Circuits
 from core.runtime.network.pulse import Beat
+from core.runtime.network.targets import route_to
 from core.runtime.network.transport import Swarm
 from core.runtime.retry import Backoff, retry
 from core.runtime.settings import Settings
 from core.runtime.sharing import SharedLook
 from miner.chain.onchain import MinerChain, News
+from miner.commands.reach import placed, with_peers
 from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
 from miner.compute.numerics import refuse_other_numerics
@@ -125,6 +127,7 @@ async def _start(
     shard_hook: ShardHook | None,
     trace_hook: TraceHook | None,
 ) -> MinerDaemon:
+    settings = await with_peers(await asyncio.to_thread(placed, settings))
     chain_id, rpc_url = settings.require_network()
     known, state = dict(settings.network.contracts), settings.folders.state
     node = RpcChain(rpc_url, chain_id, known, state=state)
@@ -460,7 +463,7 @@ class MinerDaemon:
         """How others reach the data port: host:port, a circuit's address, or both with a comma."""
         miner = self._settings.miner
         host = miner.announce_host or miner.listen_host
-        direct = f"{host}:{miner.announce_port or self._listener.port}"
+        direct = route_to(host, miner.announce_port or self._listener.port)
         if self._circuits is None:
             return direct
         return ",".join([direct] * bool(miner.announce_host) + [self._circuits.address])

@@ -224,8 +224,9 @@ async def _join(options: PeerOptions, sockets: SocketFolder, admitted: set[str])
     P2P._UNIX_SOCKET_PREFIX = f"/unix{sockets.path}/"
     if options.is_relay:
         _set_relay_limits(P2P)
+    kind = "ip6" if ":" in options.host else "ip4"
     node = await DHTNode.create(
-        host_maddrs=[f"/ip4/{options.host}/tcp/{options.port}"],
+        host_maddrs=[f"/{kind}/{options.host}/tcp/{options.port}"],
         initial_peers=list(options.bootstrap),
         record_validator=None if options.check is None else validator(options.check, admitted),
         use_ipfs=False,

@@ -24,8 +24,7 @@ async def public_route(route: str) -> str:
     """
     if not is_circuit(route):
         host, _, port = route.rpartition(":")
-        address = await _public(host.strip("[]"), port)
-        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return route_to(await _public(host.strip("[]"), port), port)
     relay, _, peer = route.partition(CIRCUIT)
     empty, kind, host, *rest = relay.split("/")
     if empty or kind not in ("ip4", "ip6", *_NAMES) or len(rest) < 2:
@@ -33,6 +32,11 @@ async def public_route(route: str) -> str:
     address = await _public(host, rest[1])
     kind = "ip6" if ":" in address else "ip4"
     return "/".join(["", kind, address, *rest]) + CIRCUIT + peer
+
+
+def route_to(host: str, port: int | str) -> str:
+    """A route to a port of a host: `host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _public(host: str, port: str) -> str:
