@@ -55,6 +55,10 @@ async def start(
     metrics_port: Annotated[
         int | None, typer.Option(help="Metrics on a port of their own.")
     ] = None,
+    relay: Annotated[
+        bool | None,
+        typer.Option("--relay/--no-relay", help="Pass on bytes for machines nobody can dial."),
+    ] = None,
 ) -> None:
     """Serve until stopped. Pays fees from the configured wallet; holds nobody's money."""
     host, port = _host_and_port(listen)
@@ -69,6 +73,7 @@ async def start(
             "matcher.replan_interval": replan_every,
             "matcher.fee_bps": fee_bps,
             "matcher.metrics_port": metrics_port,
+            "matcher.relay": relay,
         }
     )
     signer = run.unlock()
