@@ -35,10 +35,11 @@ class CommandFailed(Exception):
 
 @dataclass
 class Person:
-    """Somebody at a host. `typed` are the commands so far."""
+    """Somebody at a host, with programs installed there. `typed` are the commands so far."""
 
     namespace: str
     home: Path
+    programs: Path
     typed: list[str] = field(default_factory=list)
     _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -112,8 +113,7 @@ class Person:
 
     def _env(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-        root = str(Path(__file__).resolve().parents[2])
-        return kept | {"HEADRACE_HOME": str(self.home), "PYTHONPATH": root}
+        return kept | {"HEADRACE_HOME": str(self.home), "PYTHONPATH": str(self.programs)}
 
 
 def at(namespace: str, work: Callable[[], T]) -> T:

@@ -3,8 +3,8 @@
 Six hosts in network namespaces share nothing but what people send each other: a parameters file,
 the network's file, and addresses. One host is a chain's node with the web server of who publishes
 the model, one the owner's with a matcher, three are machines, of which one is behind a router that
-forwards nothing, and one is the requester's. Who takes part has a wallet with money, as on any
-chain.
+forwards nothing, and one is the requester's. Programs run from the wheel that people install. Who takes part has a wallet with
+money, as on any chain.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from core.protocol.network_file import USD
 from devnet.anvil import CHAIN_ID, find_anvil, old_states_in
 from devnet.models.unpack import ensure_model
 from tests import netns
+from tests.wheel import build
 
 MOST_COMMANDS, MOST_S, MOST_BYTES = 12, 300.0, 1.02
 #: Of 30 layers: what the three machines hold.
@@ -57,8 +58,11 @@ def rows() -> list[Row]:
 
 
 def _walk(hosts: netns.Network, folder: Path, stack: ExitStack) -> list[Row]:
+    installed = build(folder / "wheel")
     people = {
-        n: Person(space, folder / n) for n, space in hosts.namespaces.items() if n != netns.HUB
+        name: Person(namespace, folder / name, installed)
+        for name, namespace in hosts.namespaces.items()
+        if name != netns.HUB
     }
     node, market, asker = people[NODE], people[MARKET], people[ASKER]
     node.has_wallets(maker=MAKER)

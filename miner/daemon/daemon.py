@@ -34,6 +34,7 @@ from core.protocol.errors import (
 )
 from core.protocol.records import Lifecycle, MinerRecord, SwarmCheck
 from core.runtime.alerts import Alerts
+from core.runtime.backup import restored_as
 from core.runtime.clock import SystemClock
 from core.runtime.garbage import pass_over_what_is_here
 from core.runtime.logs import get_logger
@@ -163,6 +164,8 @@ async def _start(
     await _warn_of_long_requests(settings, chain, spec)
     store = MinerStore(home.database)
     stack.callback(store.close)
+    if orders := store.heed_restoring(restored_as(settings.folders)):
+        log.warning("records were put back: nothing more is signed for their orders", orders=orders)
     daemon = MinerDaemon(
         settings, signer, owner, chain, model, swarm, places, store, shard_hook, trace_hook
     )

@@ -20,7 +20,7 @@ from core.protocol import commit, wire
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, ConfigError
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 #: Columns of a job that are kept as they are.
 _PLAIN_COLUMNS = (
     "stage",
@@ -33,6 +33,8 @@ _PLAIN_COLUMNS = (
 )
 #: Job states of the chain after which nothing more is signed or paid.
 CLOSED_STATES = ("SETTLED", "CANCELLED", "EXPIRED")
+
+_RESTORED_AS = "restored as"
 
 _SCHEMA = """
 CREATE TABLE jobs (
@@ -81,6 +83,9 @@ _STATES = "ALTER TABLE leaves ADD COLUMN states_root TEXT NOT NULL DEFAULT ''"
 _ANSWERS = f"ALTER TABLE leaves ADD COLUMN answer_root TEXT NOT NULL DEFAULT '{t.ZERO_HASH}'"
 #: Since version 6: the roots at the boundaries inside the stage, with a blank between two.
 _INNER = "ALTER TABLE leaves ADD COLUMN inner_roots TEXT NOT NULL DEFAULT ''"
+
+#: Since version 7: orders of before these records were put back from a backup.
+_RESTORED = "CREATE TABLE restored_orders (order_hash TEXT PRIMARY KEY)"
 
 #: Since version 5: words of the stage before, in place of its checkpoints.
 _WORDS = """
@@ -199,7 +204,9 @@ class MinerStore:
                 if version < 5:
                     db.execute("DROP TABLE IF EXISTS checkpoints")
                     db.execute(_WORDS)
-                db.execute(_INNER)
+                if version < 6:
+                    db.execute(_INNER)
+                db.execute(_RESTORED)
                 db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
@@ -277,6 +284,30 @@ class MinerStore:
         return self._jobs(
             "order_hash = ? ORDER BY verified DESC, rowid DESC LIMIT ?", order_hash, most
         )
+
+    def heed_restoring(self, name: str) -> int:
+        """Sign nothing more for the orders that are known, once for each putting back.
+
+        `name` tells one putting back from another. These records end at a backup; what was signed
+        after it, for the same orders, may be in a requester's hands, and two receipts over
+        different rows of one request would cost the stake. How many orders these are.
+        """
+        with self._write() as db:
+            (seen,) = db.execute(
+                "SELECT COUNT(*) FROM notes WHERE key = ? AND value = ?",
+                (_RESTORED_AS, name.encode()),
+            ).fetchone()
+            if not name or seen:
+                return 0
+            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (_RESTORED_AS, name.encode()))
+            return db.execute(
+                "INSERT OR IGNORE INTO restored_orders SELECT DISTINCT order_hash FROM jobs"
+            ).rowcount
+
+    def is_restored(self, order_hash: str) -> bool:
+        """Whether an order is of before these records were put back."""
+        found = self._row("SELECT 1 FROM restored_orders WHERE order_hash = ?", order_hash)
+        return found is not None
 
     def live_jobs(self) -> list[StoredJob]:
         """Verified jobs that the chain has not closed, as far as this miner heard."""

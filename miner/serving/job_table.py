@@ -128,6 +128,7 @@ class ActiveJob:
     openings: dict[int, t.RequestOpening] = field(default_factory=dict)
     gone_on: dict[int, tuple[str, int]] = field(default_factory=dict)  # by request of an open order
     is_ended: bool = False  # an open order's requester begins no more
+    is_restored: bool = False  # of before this machine's records were put back from a backup
     continues: wire.Continues | None = None
     client: Channel | None = None
     outbox: Outbox | None = None
@@ -171,7 +172,8 @@ class ActiveJob:
 
     @property
     def is_complete(self) -> bool:
-        return self.is_ended or len(self.finished) >= self.order.requests
+        ended = self.is_ended or self.is_restored
+        return ended or len(self.finished) >= self.order.requests
 
     @property
     def is_signed_for(self) -> bool:
@@ -262,6 +264,11 @@ class _Asked:
 
     waiting: int = 0
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKED_UP))
+
+
+def _restored() -> Refused:
+    why = "this machine's records were put back from a backup: it signs nothing more for the order"
+    return Refused(JOB_OVER, why)
 
 
 class JobTable:
@@ -375,6 +382,8 @@ class JobTable:
         known = await self.book.disk(self.book.store.job, order_hash)
         if known is not None and known.is_verified:
             raise Refused(admission.USED, "this order is being worked on")
+        if known is not None and await self.book.disk(self.book.store.is_restored, order_hash):
+            raise _restored()
         standing = self._standing(message)
         self._objections(admission.decide(offer, standing))
         balance = seen.requester_balance - self._pending_units(order)
@@ -503,7 +512,8 @@ class JobTable:
         known = self.jobs.get(stored.order_hash)
         if known is not None and (known.is_verified or known.stored.plan_hash == stored.plan_hash):
             return known
-        left = stored.order.requests - len(leaves)
+        is_restored = await self.book.disk(self.book.store.is_restored, stored.order_hash)
+        left = 0 if is_restored else stored.order.requests - len(leaves)
         reserved = known.reserved if known is not None else min(left, 1)
         done = (
             sum(kept.leaf.tokens_in for kept in leaves.values()),
@@ -521,6 +531,7 @@ class JobTable:
             done=done,
             acked=(ack[0].tokens_in, ack[0].tokens_out) if ack is not None else (0, 0),
             counted_from=self._monotonic(),
+            is_restored=is_restored,
         )
         if known is not None:
             known.end_runs()
@@ -535,6 +546,8 @@ class JobTable:
         jobs need no chain.
         """
         job = await self.find(order_hash)
+        if job.is_restored:
+            raise _restored()
         async with job.lock:
             if not job.is_verified:
                 job = await self._look_up(job)

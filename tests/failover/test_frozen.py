@@ -12,6 +12,7 @@ import pytest
 
 from client.jobs.batch import BatchResult
 from client.orders.orders import Prompt
+from miner.serving.job_table import Refused
 from tests.failover.books import check_money, check_receipts
 from tests.failover.test_killed import CUTS, TOKENS, carried, check_answers
 from tests.town.machines import Machine
@@ -233,5 +234,30 @@ async def test_a_stage_that_comes_back_empty_is_as_good_as_lost(town: Town) -> N
     victim.reset()
     result = await running
     assert not result.unfinished
+    check_answers(town, watch, batch)
+    check_money(town, result, watch)
+
+
+async def test_a_stage_that_comes_back_with_a_backup_signs_nothing_more_for_its_orders(
+    town: Town,
+) -> None:
+    """What it signed after the backup is not known to it, and may be in its requester's hands."""
+    await town.start(*CUTS, CUTS[1])
+    watch = Watch()
+    batch, running = await begin(town, watch)
+    match = town.matches[0]
+    victim = town.machine(match.plan[1].operator)
+    (order_hash,) = victim.table.jobs
+    for job in victim.table.jobs.values():
+        for run in list(job.runs.values()):
+            run._task.cancel()
+    victim.table.jobs.clear()
+    assert victim.store.heed_restoring("the only time") == 1
+    victim.reset()
+    result = await running
+    assert not result.unfinished
+    with pytest.raises(Refused, match="put back from a backup"):
+        await victim.table.prove(order_hash)
+    assert (await victim.table.find(order_hash)).is_complete, "it has no slot of its own"
     check_answers(town, watch, batch)
     check_money(town, result, watch)

@@ -49,6 +49,16 @@ class DebugBundle(Result, frozen=True):
     contents: list[str]
 
 
+class BackedUp(Result, frozen=True):
+    """`backup save`, `backup restore`."""
+
+    file: str
+    at: int
+    files: int
+    size_bytes: int
+    left_out: list[str]
+
+
 class Rehearsed(Result, frozen=True):
     """Any command with --dry-run, where it would have asked: nothing was signed."""
 
@@ -76,6 +86,8 @@ SHARED: Results = {
     "config set": (Changed,),
     "config path": (Places,),
     "debug save": (DebugBundle,),
+    "backup save": (BackedUp,),
+    "backup restore": (BackedUp,),
     "schema": (list[str],),
 }
 

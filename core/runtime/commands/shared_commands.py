@@ -1,6 +1,6 @@
 """Which commands does every program have?
 
-``config show|set|path``, ``schema`` and ``debug save``.
+``config show|set|path``, ``schema``, ``debug save`` and ``backup save|restore``.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def mount(app: ProgramFrame) -> None:
     app.command("schema")(_schema_of(app))
     debug = app.group("debug", help="Gather what a helper needs to see.")
     debug.command("save")(save)
+    backup = app.group("backup", help="Keep a copy of what your programs know, and put it back.")
+    backup.command("save")(backup_save)
+    backup.command("restore")(backup_restore)
 
 
 def show(
@@ -137,3 +140,39 @@ def save(run: Run, file: Annotated[Path, typer.Argument(help="Zip file to write.
         config = [error.to_dict()]
     names = save_bundle(file, run.folders, config, run.program)
     run.emit(DebugBundle(str(file), names), human=f"wrote {file}: {', '.join(names)}")
+
+
+def backup_save(run: Run, file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Copy configuration, networks, keystores and records into a file, while programs run."""
+    from core.runtime.backup import save_backup
+    from core.runtime.commands.results import BackedUp
+
+    settings = run.settings
+    run.rehearse("write a backup", {"file": str(file)})
+    made = save_backup(file, run.folders, settings.wallet.keystore_dir)
+    urls = {
+        "matcher.db_url": settings.matcher.db_url,
+        "gateway.db_url": settings.gateway.db_url,
+    }
+    left = [f"the database of {key}" for key, url in urls.items() if url]
+    left += ["passwords"]
+    run.emit(
+        BackedUp(str(file), made.at_s, made.files, made.size_bytes, left),
+        human=f"wrote {file}: {made.files} files; not in it: {', '.join(left)}",
+    )
+
+
+def backup_restore(
+    run: Run, file: Annotated[Path, typer.Argument(help="What `backup save` wrote.")]
+) -> None:
+    """Put a backup back where nothing is yet. Never while the programs that it is of still run."""
+    from core.runtime.backup import restore_backup
+    from core.runtime.commands.results import BackedUp
+
+    run.rehearse("restore a backup", {"file": str(file)})
+    made = restore_backup(file, run.folders, run.settings.wallet.keystore_dir)
+    run.emit(
+        BackedUp(str(file), made.at_s, made.files, made.size_bytes, ["passwords"]),
+        human=f"restored {made.files} files from {file}; a miner signs nothing more for the "
+        "orders in them, and what programs did since is not known here",
+    )

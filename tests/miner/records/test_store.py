@@ -137,6 +137,7 @@ def test_a_file_of_an_older_program_learns_of_state_rows(tmp_path: Path) -> None
     db.execute("ALTER TABLE leaves DROP COLUMN answer_root")
     db.execute("ALTER TABLE leaves DROP COLUMN inner_roots")
     db.execute("DROP TABLE words")
+    db.execute("DROP TABLE restored_orders")
     db.execute("CREATE TABLE checkpoints (request INTEGER)")
     db.execute("PRAGMA user_version = 2")
     db.commit()
@@ -332,4 +333,18 @@ async def test_endless_different_sets_are_not_signed(tmp_path: Path) -> None:
     await book.sign_over(job, [MAX_SETS + 1])
     await book.sign_over(job, [0, 1])
     book.close()
+    store.close()
+
+
+def test_records_that_were_put_back_name_the_orders_of_before_once(tmp_path: Path) -> None:
+    store = MinerStore(tmp_path / "miner.sqlite")
+    put_job(store)
+    assert store.heed_restoring("") == 0, "they were never put back"
+    assert not store.is_restored(ORDER_HASH)
+    assert store.heed_restoring("first") == 1
+    assert store.is_restored(ORDER_HASH)
+    assert store.heed_restoring("first") == 0, "the next start of the same miner"
+    assert store.is_restored(ORDER_HASH)
+    store._put("DELETE FROM restored_orders")
+    assert store.heed_restoring("second") == 1
     store.close()
