@@ -3,8 +3,8 @@
 Six hosts in network namespaces share nothing but what people send each other: a parameters file,
 the network's file, and addresses. One host is a chain's node with the web server of who publishes
 the model, one the owner's with a matcher, three are machines, of which one is behind a router that
-forwards nothing, and one is the requester's. Programs run from the wheel that people install. Who takes part has a wallet with
-money, as on any chain.
+forwards nothing, and one is the requester's. Programs run from the wheel that people install. Who
+takes part has a wallet with money, as on any chain.
 """
 
 from __future__ import annotations

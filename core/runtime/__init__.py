@@ -9,6 +9,7 @@
 `tasks`        tasks that are held on to until they end
 `sharing`      a look at a slow source, shared by all who ask
 `retry`        a call that may fail for a while, repeated
+`backup`       a user's home in one file, and put back
 `garbage`      what the interpreter looks at when it looks for garbage
 `database`     a daemon's database, opened and brought up to date
 `network/`     streams between two parties, and the swarm

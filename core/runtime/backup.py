@@ -172,7 +172,7 @@ def _content(path: Path) -> Iterator[BinaryIO]:
 
 def _add(tar: tarfile.TarFile, name: str, content: BinaryIO, size: int) -> None:
     member = tarfile.TarInfo(name)
-    member.size, member.mode, member.mtime = size, 0o600, int(time.time())
+    member.size = size
     tar.addfile(member, content)
 
 
