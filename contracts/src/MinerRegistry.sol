@@ -329,6 +329,13 @@ contract MinerRegistry is IMinerRegistry, EntryPause, ReentrancyGuardTransient {
         emit ArbitratorAdded(arbitrator);
     }
 
+    function removeArbitrator(address arbitrator) external onlyOwner {
+        if (!isArbitrator[arbitrator]) revert ITaskRegistry.ArbitratorUnknown(arbitrator);
+        delete isArbitrator[arbitrator];
+        delete arbitratorReadyAt[arbitrator]; // it comes back as any other: proposed, and late
+        emit ArbitratorRemoved(arbitrator);
+    }
+
     // --- reads ---
 
     function minerOf(address owner_) external view returns (Miner memory) {

@@ -520,7 +520,8 @@ contract TaskRegistry is ITaskRegistry, EntryPause, ReentrancyGuardTransient {
         address matcher = order.matcher == address(0) ? order.requester : order.matcher;
         if (msg.sender != matcher) revert NotMatcher(msg.sender, matcher);
         Plans.checkTiling(plan, job.layers());
-        // INVARIANT: the arbitrator is on MinerRegistry's list, from which none is taken.
+        // INVARIANT: the arbitrator is on MinerRegistry's list when the job gets its stages. It
+        // decides this job's disputes for good, also when it is taken from the list.
         minerRegistry.requireWorkers(plan, order.minStake, order.arbitrator);
         bytes32 planHash = Eip712Types.planHash(plan);
         _jobs[_keyOf(id, planHash)] = job.with(State.Matched);

@@ -972,6 +972,30 @@ contract MinerRegistryTest is StakeFixture {
         vm.stopPrank();
     }
 
+    /// It comes back as any other does: after a proposal, and the whole delay.
+    function test_removeArbitrator_takesItFromTheList_andItWaitsAgain() public {
+        address candidate = address(new Referee(40 hours));
+        vm.startPrank(governor);
+        miners.proposeArbitrator(candidate);
+        skipTime(ARBITRATOR_DELAY_SECONDS);
+        miners.addArbitrator(candidate);
+        vm.expectEmit(address(miners));
+        emit IMinerRegistry.ArbitratorRemoved(candidate);
+        miners.removeArbitrator(candidate);
+        vm.assertFalse(miners.isArbitrator(candidate));
+        vm.expectRevert(abi.encodeWithSelector(IMinerRegistry.ArbitratorNotReady.selector, 0));
+        miners.addArbitrator(candidate);
+        vm.expectRevert(
+            abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, candidate)
+        );
+        miners.removeArbitrator(candidate);
+        miners.proposeArbitrator(candidate);
+        skipTime(ARBITRATOR_DELAY_SECONDS);
+        miners.addArbitrator(candidate);
+        vm.assertTrue(miners.isArbitrator(candidate));
+        vm.stopPrank();
+    }
+
     function test_governance_whenStranger_reverts() public {
         bytes memory refused =
             abi.encodeWithSelector(Ownable.OwnableUnauthorizedAccount.selector, stranger);
@@ -980,6 +1004,8 @@ contract MinerRegistryTest is StakeFixture {
         miners.proposeArbitrator(stranger);
         vm.expectRevert(refused);
         miners.addArbitrator(stranger);
+        vm.expectRevert(refused);
+        miners.removeArbitrator(stranger);
         vm.stopPrank();
     }
 

@@ -411,6 +411,42 @@ contract TaskRegistryGuiltTest is Suite {
         vm.assertEq(jobOf(deal).faultMask, 2);
     }
 
+    /// A job keeps the arbitrator that it named: neither liar nor accuser gets away by its removal.
+    function test_resolve_byAnArbitratorThatWasRemoved() public {
+        (Deal memory deal, Delivery memory delivery) = delivered(2);
+        vm.prank(governor);
+        miners.removeArbitrator(address(jury));
+        dispute(deal, delivery, 1);
+        resolve(deal, delivery, 1, true);
+        vm.assertEq(jobOf(deal).faultMask, 2);
+    }
+
+    /// No new job names it, however it is opened; a job that waits for its stages is taken back.
+    function test_open_withARemovedArbitrator_reverts() public {
+        Deal memory waiting = dealOf(newOrder(), evenPlan(2));
+        openUnmatched(waiting);
+        vm.prank(governor);
+        miners.removeArbitrator(address(jury));
+        bytes memory unknown =
+            abi.encodeWithSelector(ITaskRegistry.ArbitratorUnknown.selector, address(jury));
+        vm.prank(matcher);
+        vm.expectRevert(unknown);
+        tasks.matchJob(waiting.order, waiting.plan);
+        vm.prank(requester);
+        tasks.cancel(waiting.order);
+        vm.assertEq(uint8(jobOf(waiting).state), uint8(ITaskRegistry.State.Cancelled));
+
+        Order memory order = newOrder();
+        order.nonce = waiting.order.nonce + 1;
+        Deal memory deal = dealOf(order, evenPlan(2));
+        vm.prank(matcher);
+        vm.expectRevert(unknown);
+        tasks.openMatched(deal.order, deal.orderSig, deal.plan);
+        vm.prank(requester);
+        vm.expectRevert(unknown);
+        tasks.open(deal.order);
+    }
+
     function test_resolve_withoutOpenDispute_reverts() public {
         (Deal memory deal, Delivery memory delivery) = delivered(2);
         dispute(deal, delivery, 1);

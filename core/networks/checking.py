@@ -35,10 +35,11 @@ from core.runtime.network.targets import is_public
 _IS_VALID = selector("isValidSignature(bytes32,bytes)")
 _HAS_ROLE = selector("hasRole(bytes32,address)")
 _PROPOSER = keccak(b"PROPOSER_ROLE")
-_ADDED, _PROPOSED, _OWNED = (
+_ADDED, _REMOVED, _PROPOSED, _OWNED = (
     "0x" + keccak(event).hex()
     for event in (
         b"ArbitratorAdded(address)",
+        b"ArbitratorRemoved(address)",
         b"ArbitratorProposed(address,uint256)",
         b"OwnershipTransferred(address,address)",
     )
@@ -209,12 +210,21 @@ async def _approves(chain: RpcChain, signer: str, file: NetworkFile) -> bool:
 
 
 async def _arbitrator_rows(chain: RpcChain, file: NetworkFile) -> list[NetworkRow]:
-    """Who may slash: every account that was ever added, by the events since the creation."""
-    found = await _logs(chain, file, file.deploy_block, await chain.block_number())
-    added, proposed = found[_ADDED], found[_PROPOSED]
-    is_whole = ZERO_ADDRESS in found[_OWNED]  # the first owner follows nobody
+    """Whom orders may name, and who waits for that, by the events since the creation."""
+    added, proposed, is_whole = set[str](), set[str](), False
+    for event, account in await _logs(chain, file, file.deploy_block, await chain.block_number()):
+        if event == _PROPOSED:
+            proposed.add(account)
+        elif event == _ADDED:
+            added.add(account)
+            proposed.discard(account)
+        elif event == _REMOVED:
+            added.discard(account)
+            proposed.discard(account)
+        else:
+            is_whole |= account == ZERO_ADDRESS  # the first owner follows nobody
     named = ", ".join(sorted(map(address, file.arbitrators)))
-    waiting = ", ".join(sorted(proposed - added)) or "none"
+    waiting = ", ".join(sorted(proposed)) or "none"
     return [
         row("first block", SINCE_CREATION if is_whole else "after it", SINCE_CREATION),
         row("arbitrators", ", ".join(sorted(added)), named),
@@ -222,29 +232,28 @@ async def _arbitrator_rows(chain: RpcChain, file: NetworkFile) -> list[NetworkRo
     ]
 
 
-async def _logs(chain: RpcChain, file: NetworkFile, first: int, last: int) -> dict[str, set[str]]:
-    """Event → the account that each one names first, in these blocks.
+async def _logs(chain: RpcChain, file: NetworkFile, first: int, last: int) -> list[tuple[str, str]]:
+    """Events of these blocks in order, each with the account that it names first.
 
     They are asked for at once, and in halves where the node refuses so many blocks.
     """
     asked = {
         "address": file.contracts["MinerRegistry"],
-        "topics": [[_ADDED, _PROPOSED, _OWNED]],
+        "topics": [[_ADDED, _REMOVED, _PROPOSED, _OWNED]],
         "fromBlock": hex(first),
         "toBlock": hex(max(first, last)),
     }
-    found: dict[str, set[str]] = {_ADDED: set(), _PROPOSED: set(), _OWNED: set()}
+    found = list[tuple[str, str]]()
     try:
         for entry in await chain.rpc("eth_getLogs", asked):
             event, account = entry["topics"][:2]
-            found[event].add(address("0x" + account[-40:]))
+            found.append((event, address("0x" + account[-40:])))
     except (ContractRefused, ChainUnreachable):
         if last - first < BLOCKS_PER_CALL:
             raise
         middle = (first + last) // 2
         for start, end in ((first, middle), (middle + 1, last)):
-            for event, accounts in (await _logs(chain, file, start, end)).items():
-                found[event] |= accounts
+            found += await _logs(chain, file, start, end)
     except (KeyError, TypeError, ValueError, HeadraceError) as error:
         raise ChainUnreachable("eth_getLogs failed at the node", str(error)[:100]) from None
     return found

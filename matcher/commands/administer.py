@@ -81,11 +81,25 @@ async def add_arbitrator(chain: RpcChain, account: str) -> AdminPlan:
         "arbitrator": account,
         "delay": "none any more: orders may name it at once",
         "means": "it can take the stake of miners that accept such an order, and of nobody else; "
-        "no call takes it away again",
+        "of jobs that named it also after it was removed",
     }
     is_done = await chain.read(MINERS, "isArbitrator", account)
     acts = () if is_done else (Act(MINERS, "addArbitrator", (account,), "owner"),)
     return AdminPlan("Add it?", means, acts)
+
+
+async def remove_arbitrator(chain: RpcChain, account: str) -> AdminPlan:
+    """Let no new job name an arbitrator. Raises UsageError where none may."""
+    if not await chain.read(MINERS, "isArbitrator", account):
+        raise UsageError(f"{account} is no arbitrator", "no order may name it")
+    means = {
+        "arbitrator": account,
+        "delay": "none",
+        "means": "no new job names it; it still decides disputes of jobs that did, and orders that "
+        "were opened without stages are taken back by their requesters",
+        "again": "only by a new proposal and its whole delay",
+    }
+    return AdminPlan("Remove it?", means, (Act(MINERS, "removeArbitrator", (account,), "owner"),))
 
 
 async def change_fees(chain: RpcChain, recipient: str | None, bps: int | None) -> AdminPlan:

@@ -30,6 +30,7 @@ def mount(group: CommandGroup) -> None:
     group.command("sign")(sign)
     group.command("propose-arbitrator")(propose_arbitrator)
     group.command("add-arbitrator")(add_arbitrator)
+    group.command("remove-arbitrator")(remove_arbitrator)
     group.command("fees")(fees)
     group.command("guardian")(guardian)
     group.command("pause")(pause)
@@ -42,7 +43,8 @@ def printed() -> Results:
     """Command → types of what it prints with --json."""
     from matcher.commands import administer, own_network
 
-    acts = ("propose-arbitrator", "add-arbitrator", "fees", "guardian", "pause", "resume")
+    arbitrators = ("propose-arbitrator", "add-arbitrator", "remove-arbitrator")
+    acts = (*arbitrators, "fees", "guardian", "pause", "resume")
     return {
         **shared.printed(),
         "network deploy": (own_network.NetworkDeployed,),
@@ -97,6 +99,15 @@ async def add_arbitrator(run: Run, account: _Account, calldata: _Calldata = Fals
 
     arbitrator = address(account)
     await _act(run, lambda chain: administer.add_arbitrator(chain, arbitrator), calldata)
+
+
+async def remove_arbitrator(run: Run, account: _Account, calldata: _Calldata = False) -> None:
+    """Owner: let no new job name an arbitrator."""
+    from core.protocol.ids import address
+    from matcher.commands import administer
+
+    arbitrator = address(account)
+    await _act(run, lambda chain: administer.remove_arbitrator(chain, arbitrator), calldata)
 
 
 async def fees(

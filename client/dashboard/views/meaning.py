@@ -7,6 +7,7 @@ WORDS = {
     "Approval": "An account let a contract, or another account, take tokens of its own.",
     "ArbitratorAdded": "Orders may name this arbitrator from now on.",
     "ArbitratorProposed": "The owner of the contracts wants orders to be able to name it.",
+    "ArbitratorRemoved": "No new order may name this arbitrator.",
     "Asked": "A stage was asked on chain for rows that it withholds.",
     "ChunksShown": "A side of a dispute showed the values of a row in pieces.",
     "Collected": "Money that jobs had paid was taken to a wallet.",

@@ -107,6 +107,7 @@ interface IMinerRegistry {
     event CreditWithdrawn(address indexed account, uint256 amount);
     event ArbitratorProposed(address indexed arbitrator, uint256 activeAt);
     event ArbitratorAdded(address indexed arbitrator);
+    event ArbitratorRemoved(address indexed arbitrator);
 
     error InvalidState(State have);
     error StakeTooLow(uint256 have, uint256 need);
@@ -195,12 +196,15 @@ interface IMinerRegistry {
     /// Pull rewards and compensations of slashes.
     function withdrawCredit() external returns (uint256 amount);
 
-    // --- governance: only add, only after a delay ---
+    // --- governance: who may decide disputes of new jobs; it is added only after a delay ---
 
     function proposeArbitrator(address arbitrator) external;
 
     /// After the delay, if the arbitrator's disputes end within our `maxDisputeSeconds`.
     function addArbitrator(address arbitrator) external;
+
+    /// No job names it from now on. It decides the disputes of jobs that do, and no others.
+    function removeArbitrator(address arbitrator) external;
 
     // --- reads ---
 

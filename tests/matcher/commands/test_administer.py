@@ -81,6 +81,18 @@ def test_an_arbitrator_is_proposed_and_added_after_its_delay(
     code, refused = riverside.run("add-arbitrator", game)
     assert code == 2 and "nothing to do" in refused["what"], "it is one from the start"
 
+    code, done = riverside.run("remove-arbitrator", game)
+    assert (code, done[0]["function"]) == (0, "removeArbitrator")
+    assert riverside.run("remove-arbitrator", game)[0] == 2, "it is none any more"
+    code, refused = riverside.office.run("network", "check", riverside.file)
+    assert code == 9 and "arbitrators" in str(refused), "the file still names it"
+    code, refused = riverside.run("add-arbitrator", game)
+    assert code == 2 and "not proposed" in refused["why"], "it waits as any other does"
+    assert riverside.run("propose-arbitrator", game)[0] == 0
+    riverside.skip(30 * DAY_S)
+    assert riverside.run("add-arbitrator", game)[0] == 0
+    assert riverside.office.run("network", "check", riverside.file)[0] == 0
+
     stranger = signers[9].address
     assert riverside.run("propose-arbitrator", stranger)[0] == 0
     riverside.skip(30 * DAY_S)
