@@ -1,5 +1,6 @@
 """What a network of strangers takes: `python -m benchmarks.network`.
 
-`people`  somebody at a host of its own, with a wallet and a keyboard
-`walk`    from a chain without any contract to a paid answer, on six hosts
+`people`    somebody at a host of its own, with a wallet and a keyboard
+`walk`      from a chain without any contract to a paid answer, on six hosts
+`matchers`  a batch whose matcher fails, at each point
 """

@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.table import run
 
-PARTS = ("walk",)
+PARTS = ("walk", "matchers")
 
 if __name__ == "__main__":
     sys.exit(run("benchmarks.network", PARTS))

@@ -57,6 +57,7 @@ PARTS = {
     ),
     "models": ("publishing", "pulling", "loading", "packed", "depths"),
     "siege": ("junk",),
+    "network": ("matchers",),
     "trust": (
         "disputes",
         "honest",
