@@ -11,6 +11,7 @@
 `commit`      which root commits to which bytes (`docs/protocol.md` §3)
 `signing`     a message as a digest and a signature: EIP-712 (`docs/protocol.md` §2)
 `receipts`    whether receipts are what stages signed, and tell one story
+`shares`      layers divided over machines by their memory
 `records`     what machines say of themselves in the swarm, signed
 `network_file`  what a network is, as its owner signs it
 `foreign`     JSON that a stranger wrote, and how much of it an error repeats

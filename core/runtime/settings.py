@@ -284,6 +284,8 @@ class MinerSettings(_Section):
     """How often it tells the swarm what it can do now."""
     drain_timeout_s: Annotated[Seconds, Field(alias="drain_timeout")] = 60
     """How long accepted work may take when stopping."""
+    alone_after_s: Annotated[Seconds, Field(alias="alone_after")] = 120
+    """After so long without a word of a matcher, machines share the layers among themselves."""
     allow_matchers: Addresses = ()
     """Matchers whose work is taken, and that choose the layers; empty: any, and the network's."""
     peers: Words = ()

@@ -2,6 +2,7 @@
 
 `daemon`       all loops, and the order in which they start and stop
 `assignment`   the layers that this miner is told to hold, loaded and changed
+`arranging`    the layers that machines give each other where no matcher does
 `announce`     this miner's records in the swarm, and distances to the others
 `link_speeds`  how fast other machines take bytes from this one
 `swarm_places` which machines of the swarm may send us files of our model

@@ -55,6 +55,8 @@ class LocalModel:
     files: ModelHere | None = None
     #: Layers between two boundaries that a stage signs; 0: all of its layers.
     span_layers: int = 0
+    #: What the weights of its largest layer take in memory.
+    layer_bytes: int = 1
 
     def shard_root(self, layers: t.LayerRange) -> str:
         return commit.to_hex(commit.shard_root(self.roots, layers.start, layers.end))
@@ -112,6 +114,7 @@ def open_model(
         kv_bytes_per_token_layer=shape.kv_bytes_per_token,
         files=files,
         span_layers=span_layers,
+        layer_bytes=shape.layer_bytes,
     )
 
 

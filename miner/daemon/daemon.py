@@ -52,7 +52,8 @@ from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
 from miner.compute.numerics import refuse_other_numerics
 from miner.daemon import assignment
-from miner.daemon.announce import Announcer, Distances, neighbours
+from miner.daemon.announce import Announcer, Distances, machines, neighbours
+from miner.daemon.arranging import Arranger, SeenMachine, own_layers
 from miner.daemon.assignment import Assignment, LocalModel, ShardHook
 from miner.daemon.claims import Claims
 from miner.daemon.link_speeds import EVERY_S as LINKS_S
@@ -83,6 +84,8 @@ STANDING_S = 15.0
 STAKED_S = 2.0
 #: A matcher that has said nothing for so long may be followed by another.
 SILENT_S = 60.0
+#: How often machines that no matcher speaks to look at the others, and how long they see the same.
+ARRANGE_S, STEADY_S = 3.0, 12.0
 #: A step that hangs for so long hangs for ever.
 STUCK_S = 60.0
 RELOAD_AFTER_FAILURE_S = 10.0
@@ -317,6 +320,8 @@ class MinerDaemon:
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
         self._allocated_at = float("-inf")
+        self._heard_at = self._clock.monotonic()
+        self._arranger = Arranger(STEADY_S)
         self._speed = (0.0, 0.0)
         self._claims = Claims(chain.chain, signer, self._book, self._peers, self._table.is_running)
         self._defence = Defence(
@@ -383,6 +388,7 @@ class MinerDaemon:
             _every(DISTANCES_S, self._measure_distances),
             _every(LINKS_S, self._measure_link),
             _every(FOLLOW_S, self._follow_allocation),
+            _every(ARRANGE_S, self._arrange),
             _every(FOLLOW_S, self._follow_chain_for_ever),
             _every(TEND_S, self._tend),
             _every(PURGE_S, self._purge),
@@ -515,8 +521,27 @@ class MinerDaemon:
         )
         if self._assignment.matcher != matcher:
             return False
-        self._allocated_at = now
+        self._allocated_at = self._heard_at = now
         return True
+
+    async def _arrange(self) -> None:
+        """Where no matcher speaks, choose what to hold by what the others do."""
+        now, serving = self._clock.monotonic(), self._table.serving
+        held = serving.layers if serving else None
+        is_told = self._is_fixed or self._table.is_draining or self._assignment.layers != held
+        if is_told or now - self._heard_at < self._settings.miner.alone_after_s:
+            return
+        own, model = self._signer.address, self._model
+        records = await machines(self._swarm, self._domain, own, model.model_id)
+        wanted = own_layers(
+            SeenMachine(own, held, self._memory_bytes),
+            [SeenMachine(one.operator, one.layers, one.memory_bytes) for one in records],
+            model.spec.layers,
+            model.layer_bytes,
+        )
+        if self._arranger.decide(wanted, held, now):
+            log.warning("no matcher speaks: machines share the layers", layers=str(wanted))
+            self._assignment = Assignment(wanted, 0)
 
     async def _follow_allocation(self) -> None:
         """Hold what we are told: finish running work, then load."""

@@ -7,27 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.protocol.shares import memory_shares
 from scheduler.fleet.errors import PlanError
 from scheduler.fleet.fleet import Machine, Pipeline, consecutive
 
 
 def memory_proportional(layers: int, machines: Sequence[Machine]) -> Pipeline:
-    """HyperCluster's Algorithm 1: ℓ_i = max(1, ⌊f_i L⌋) with f_i = m_i / M_total, the last machine
-    takes the rest.
+    """HyperCluster's Algorithm 1 (`core/protocol/shares.py`).
 
-    Machines are ranked by memory, largest first (ties by id). Where the printed algorithm leaves
-    nothing for the last machine, the largest ones give back a layer each. Raises PlanError with
-    more machines than layers.
+    Machines are ranked by memory, largest first (ties by id). Raises PlanError with more machines
+    than layers.
     """
     ranked = sorted(machines, key=lambda machine: (-machine.memory_bytes, machine.id))
     _enough(layers, ranked)
-    total = sum(machine.memory_bytes for machine in ranked)
-    counts = [
-        max(1, machine.memory_bytes * layers // total if total else 0) for machine in ranked[:-1]
-    ]
-    while sum(counts) >= layers:
-        counts[counts.index(max(counts))] -= 1
-    return consecutive(ranked, [*counts, layers - sum(counts)])
+    return consecutive(ranked, memory_shares(layers, [one.memory_bytes for one in ranked]))
 
 
 def even_split(layers: int, machines: Sequence[Machine]) -> Pipeline:

@@ -132,3 +132,22 @@ def test_a_signal_lets_accepted_work_finish_and_the_exit_is_clean(
     (warned,) = (line for line in log.splitlines() if "the chain says something else" in line)
     for words in ("cpu, 200 MiB", "cpu, 300 MiB", "miner update"):
         assert words in warned
+
+
+def test_a_miner_that_hears_no_matcher_chooses_its_layers_itself(
+    own_anvil: Callable[..., Anvil],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    monkeypatch.setenv("HEADRACE_MINER__ALONE_AFTER", "1s")
+    town = Town(own_anvil().rpc_url, home, Parameters())
+    town.build(owner_usd=600, model=write_tiny_model(tmp_path / "model" / "tiny", layers=4))
+    assert town.miner("register", "--stake", "500usd", "--yes", "--json") == 0
+    capsys.readouterr()
+    with daemon(town) as process:
+        status = until(town, capsys, process, lambda s: s["state"] == "SERVING")
+        assert status["layers"] == "0-3", "it is the only one"
+    assert "no matcher speaks" in (home / "daemon.log").read_text()
