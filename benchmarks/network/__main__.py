@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.table import run
 
-PARTS = ("walk", "matchers")
+PARTS = ("walk", "matchers", "size")
 
 if __name__ == "__main__":
     sys.exit(run("benchmarks.network", PARTS))

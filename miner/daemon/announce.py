@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Protocol
 
@@ -30,6 +30,8 @@ from core.runtime.logs import get_logger
 from core.runtime.network.channel import Peers
 
 TTL_S = 10.0
+#: Between two looks at all machines: while they change, and while they do not.
+OFTEN_S, SELDOM_S = 2.0, 30.0
 SWARM_TIMEOUT_S = 8.0
 PING_TIMEOUT_S = 2.0
 _EWMA = 0.3
@@ -101,6 +103,31 @@ async def neighbours(
     taken = {record.operator for record in near}
     others = [record for record in drawn if record.operator not in taken]
     return [*near, *others][:MAX_NEIGHBOURS]
+
+
+class Neighbourhood:
+    """The machines to measure. A look brings every machine's record, so it is taken seldom while
+    the same ones are there.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[list[MinerRecord]]],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.known: list[MinerRecord] = []
+        self._look, self._monotonic = look, monotonic
+        self._next_s, self._pause_s = float("-inf"), OFTEN_S
+
+    async def others(self) -> list[MinerRecord]:
+        """As of the last look, which is at most `SELDOM_S` ago."""
+        if self._monotonic() >= self._next_s:
+            before = {(one.operator, one.endpoint, one.layers) for one in self.known}
+            self.known = await self._look()
+            now = {(one.operator, one.endpoint, one.layers) for one in self.known}
+            self._pause_s = min(2 * self._pause_s, SELDOM_S) if now == before else OFTEN_S
+            self._next_s = self._monotonic() + self._pause_s
+        return self.known
 
 
 async def _look_up(swarm: Records, domain: signing.Domain) -> dict[str, bytes]:

@@ -52,7 +52,7 @@ from miner.commands.results import MinerStatus, Money
 from miner.compute.compute import Compute
 from miner.compute.numerics import refuse_other_numerics
 from miner.daemon import assignment
-from miner.daemon.announce import Announcer, Distances, machines, neighbours
+from miner.daemon.announce import Announcer, Distances, Neighbourhood, machines, neighbours
 from miner.daemon.arranging import Arranger, SeenMachine, own_layers
 from miner.daemon.assignment import Assignment, LocalModel, ShardHook
 from miner.daemon.claims import Claims
@@ -315,7 +315,7 @@ class MinerDaemon:
         self._announcer = Announcer(swarm, signer, self._domain)
         self._distances = Distances(self._peers)
         self._link_speeds = LinkSpeeds(Peers(identity), lambda: self._table.is_idle)
-        self._others: list[MinerRecord] = []
+        self._near = Neighbourhood(self._look_around)
         fixed = settings.miner.layers
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
@@ -491,19 +491,21 @@ class MinerDaemon:
             self._ending = self._ending or PeerUnreachable("the swarm", why)
             self.ask_to_leave(None)
 
-    async def _measure_distances(self) -> None:
+    async def _look_around(self) -> list[MinerRecord]:
         serving = self._table.serving
-        self._others = await neighbours(
+        return await neighbours(
             self._swarm,
             self._domain,
             self._signer.address,
             self._model.model_id,
             serving.layers if serving else None,
         )
-        await self._distances.measure(self._others)
+
+    async def _measure_distances(self) -> None:
+        await self._distances.measure(await self._near.others())
 
     async def _measure_link(self) -> None:
-        await self._link_speeds.measure_next(self._others)
+        await self._link_speeds.measure_next(self._near.known)
 
     def _take_allocation(self, peer: str, message: wire.Allocate) -> bool:
         """A matcher's word: whether it is followed."""

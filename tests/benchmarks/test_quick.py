@@ -57,7 +57,7 @@ PARTS = {
     ),
     "models": ("publishing", "pulling", "loading", "packed", "depths"),
     "siege": ("junk",),
-    "network": ("matchers",),
+    "network": ("matchers", "size"),
     "trust": (
         "disputes",
         "honest",

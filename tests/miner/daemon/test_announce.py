@@ -5,6 +5,8 @@ Distances are measured over real streams.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from core.protocol import types as t
@@ -18,7 +20,15 @@ from core.protocol.records import (
     unseal,
 )
 from core.runtime.network.channel import Peers, StreamIdentity
-from miner.daemon.announce import TTL_S, Announcer, Distances, neighbours
+from miner.daemon.announce import (
+    OFTEN_S,
+    SELDOM_S,
+    TTL_S,
+    Announcer,
+    Distances,
+    Neighbourhood,
+    neighbours,
+)
 from tests.miner.conftest import Start
 from tests.town.orders import DOMAIN, key
 
@@ -157,3 +167,29 @@ async def test_distances_are_half_round_trips_and_silent_machines_are_forgotten(
     await distances.measure([record(key(9).address, machine.endpoint)])
     assert distances.rho_ms == {}, "another key answers there"
     await peers.close()
+
+
+async def test_machines_are_looked_at_seldom_while_the_same_ones_are_there() -> None:
+    there, looks, now_s = [record(key(2).address)], [0.0], 0.0
+
+    async def look() -> list[MinerRecord]:
+        looks.append(now_s)
+        return list(there)
+
+    near = Neighbourhood(look, lambda: now_s)
+    for _ in range(200):
+        assert [one.operator for one in await near.others()] == [one.operator for one in there]
+        now_s += 1.0
+    pauses = [after - before for before, after in itertools.pairwise(looks[1:])]
+    assert pauses[0] == OFTEN_S
+    assert pauses == sorted(pauses) and pauses[-1] == SELDOM_S
+
+    there.append(record(key(3).address))
+    while len(near.known) < 2:
+        now_s += 1.0
+        await near.others()
+    seen_s = now_s
+    while looks[-1] == seen_s:
+        now_s += 1.0
+        await near.others()
+    assert now_s - seen_s == OFTEN_S, "what changes is looked at often"

@@ -144,3 +144,10 @@ def test_they_cover_the_model_stay_still_and_do_so_again_after_losses(
         moves = [node.moves for node in nodes]
         run(nodes, 40, rng, now_s)
         assert [node.moves for node in nodes] == moves
+
+
+def test_a_machine_that_only_says_that_it_holds_everything_keeps_nobody_from_holding_it() -> None:
+    liar = held(9, (0, LAYERS), 100)
+    machines = [liar, *(held(number, None, 14) for number in (1, 2, 3))]
+    others = [found for found in all_layers(machines)[1:] if found is not None]
+    assert all(any(layer in one for one in others) for layer in range(LAYERS))
