@@ -1,9 +1,9 @@
 """How soon do matchers see a machine come and go in a swarm of many, and what does it take?
 
 Each machine is a peer of the swarm with its own processes, as `miner start` has it, that announces
-itself every second and looks at the others as they change. Nothing else of a machine runs. Two peers
-look as matchers do. All are on the loopback of a network namespace, whose bytes are those of the
-swarm.
+itself every second and looks at the others as they change. Nothing else of a machine runs. Two
+peers look as matchers do. All are on the loopback of a network namespace, whose bytes are those of
+the swarm.
 """
 
 from __future__ import annotations
