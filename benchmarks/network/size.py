@@ -27,7 +27,8 @@ from tests import netns
 from tests.town.fleet import MODEL_ID, machine_key, make_record
 from tests.town.orders import DOMAIN
 
-MACHINES, MATCHERS = 64, 2
+#: As many as 64, where there are processors for them.
+MACHINES, MATCHERS = min(64, 8 * (os.cpu_count() or 1)), 2
 JOIN_S, LOSS_S, KB_S = 3.0, 12.0, 20.0
 ANNOUNCE_S, DISTANCES_S, LOOK_S = 1.0, 3.0, 1.0  # settings' defaults, and the daemons' constants
 STEADY_S, LIMIT_S = 30.0, 60.0

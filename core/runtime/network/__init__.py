@@ -2,6 +2,7 @@
 
 `transport`  the swarm: who is there and what they say of themselves (hivemind's DHT)
 `swarm_peer` our peer of it, in a process of its own that is started anew when it ends
+`replicas`   which nodes keep a topic, told and asked without a search
 `channel`    direct streams between two proven keys: connect, call, push, answer
 `sending`    how fast a peer takes bytes from us
 `places`     which stream makes room for a new one

@@ -29,6 +29,7 @@ from core.protocol.whole_file import write_whole
 from core.runtime.folders import SocketFolder
 from core.runtime.logs import get_logger
 from core.runtime.network.circuits import relayed_bytes
+from core.runtime.network.replicas import Replicas
 from core.runtime.retry import pause_s
 from core.runtime.tasks import spawn
 
@@ -41,6 +42,8 @@ _STAY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _VERDICTS_KEPT = 8192
 _MOST_ANCHORS = 8
+#: Between two searches of the whole swarm by one that looks more often.
+SEARCH_S = 10.0
 _ANCHOR_WITHIN_S = 1.0
 _ANCHOR_AWAY_S = 10.0
 _RELAY_DATA_BYTES = 1 << 40  # in each direction of a circuit
@@ -193,7 +196,8 @@ async def _serve(
         spawn(_stay(options.bootstrap, node), tasks)
     spawn(_remember_peers(node, _peers_file(sockets)), tasks)
     anchors = Anchors(node.protocol, options.bootstrap, options.asks_anchors_every_s)
-    asked = _Answers(node, anchors, admitted, open_to_all=options.check is None)
+    replicas = Replicas(node, keeps=not options.only_dials)
+    asked = _Answers(node, anchors, replicas, admitted, open_to_all=options.check is None)
     async with await asyncio.start_unix_server(asked.hear, str(socket_of(sockets))) as server:
         addresses = await asked.addresses()
         with contextlib.suppress(OSError):  # the program has heard that before
@@ -379,9 +383,16 @@ class _Answers:
     """What the program may ask its peer: each public method by its name."""
 
     def __init__(
-        self, node: Any, anchors: Anchors, admitted: set[str], *, open_to_all: bool
+        self,
+        node: Any,
+        anchors: Anchors,
+        replicas: Replicas,
+        admitted: set[str],
+        *,
+        open_to_all: bool,
     ) -> None:
-        self._node, self._anchors = node, anchors
+        self._node, self._anchors, self._replicas = node, anchors, replicas
+        self._searched_s = float("-inf")
         self._admitted, self._open_to_all = admitted, open_to_all
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -416,7 +427,7 @@ class _Answers:
 
     async def publish(self, topic: str, key: str, record: bytes, expires_at_s: float) -> bool:
         stored = await asyncio.gather(
-            self._node.store(topic, record, expires_at_s, subkey=key),
+            self._replicas.store(topic, key, record, expires_at_s),
             self._anchors.store(topic, key, record, expires_at_s),
         )
         return any(stored)
@@ -424,19 +435,24 @@ class _Answers:
     async def lookup(self, topics: list[str]) -> dict[str, bytes]:
         if not (self._admitted or self._open_to_all):
             return {}
-        near, told = await asyncio.gather(
-            self._node.get_many(topics, sufficient_expiration_time=float("inf")),
-            self._anchors.find(topics),
-        )
+        near, told = await asyncio.gather(self._near(topics), self._anchors.find(topics))
         found: dict[str, tuple[float, bytes]] = {}
-        for key, item, record in (*_of_near(near), *_of_anchors(told)):
+        for key, item, record in (*near, *_packed(told)):
             # What was stored before its key lost its stake is still here.
             if isinstance(record, bytes) and (self._open_to_all or key in self._admitted):
                 found[key] = max(found.get(key, (0.0, b"")), (item.expiration_time, record))
         return {key: record for key, (_, record) in found.items()}
 
+    async def _near(self, topics: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
+        """What is kept near the topics: by a search once in a while, else by some who keep them."""
+        now_s = time.monotonic()
+        if now_s - self._searched_s < SEARCH_S:
+            return _packed(await self._replicas.find(topics))
+        self._searched_s = now_s
+        return _unpacked(await self._node.get_many(topics, sufficient_expiration_time=float("inf")))
 
-def _of_near(answers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+
+def _unpacked(answers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Key, value with expiry, and record of all that hivemind found and unpacked."""
     for answer in answers.values():
         if answer is not None and isinstance(answer.value, dict):
@@ -444,8 +460,8 @@ def _of_near(answers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
                 yield str(key), item, item.value
 
 
-def _of_anchors(dictionaries: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The same of what anchors told, which is packed."""
+def _packed(dictionaries: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The same of what single nodes told, which is packed."""
     for dictionary in dictionaries:
         if hasattr(dictionary, "items"):
             for key, item in dictionary.items():

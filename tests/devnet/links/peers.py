@@ -82,9 +82,12 @@ def read(connection: socket.socket, count: int) -> bytes:
     return found
 
 
-def until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
-    """Wait for something that another thread brings about."""
+def until(
+    is_so: Callable[[], bool], limit_s: float = 30.0, told: Callable[[], object] | None = None
+) -> None:
+    """Wait for something that another thread brings about. What is `told` stands in the failure."""
     deadline = time.monotonic() + limit_s
     while not is_so():
-        assert time.monotonic() < deadline, "it never came about"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"it never came about: {told() if told else ''}")
         time.sleep(0.005)

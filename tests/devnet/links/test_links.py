@@ -171,7 +171,7 @@ def test_a_target_that_does_not_read_stops_the_sender_and_not_its_neighbour(link
                     sent += stuck.send(bytes(1 << 18))
                     assert sent < 64 * 2**20, "what waits has a bound"
             free.sendall(b"hello")
-            until(lambda: far.received == b"hello")
+            until(lambda: far.received == b"hello", told=links.describe)
             read_bytes = len(read(deaf.connections[0], sent))
         assert read_bytes == sent
 
