@@ -71,7 +71,7 @@ test-contracts: setup ## the forge part alone
 	$(FORGE) test --offline
 
 test-python: setup model
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist loadgroup
 
 analyse: setup .build/slither/.installed ## slither over the contracts: every finding has a reason why it is no fault
 	@$(BIN)/python contracts/tools/analyse.py
