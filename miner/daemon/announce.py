@@ -31,7 +31,7 @@ from core.runtime.network.channel import Peers
 
 TTL_S = 10.0
 #: Between two looks at all machines: while they change, and while they do not.
-OFTEN_S, SELDOM_S = 2.0, 30.0
+OFTEN_S, SELDOM_S = 2.0, 60.0
 SWARM_TIMEOUT_S = 8.0
 PING_TIMEOUT_S = 2.0
 _EWMA = 0.3

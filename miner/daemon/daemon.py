@@ -85,7 +85,7 @@ STAKED_S = 2.0
 #: A matcher that has said nothing for so long may be followed by another.
 SILENT_S = 60.0
 #: How often machines that no matcher speaks to look at the others, and how long they see the same.
-ARRANGE_S, STEADY_S = 3.0, 12.0
+ARRANGE_S, STEADY_S = 6.0, 12.0
 #: A step that hangs for so long hangs for ever.
 STUCK_S = 60.0
 RELOAD_AFTER_FAILURE_S = 10.0

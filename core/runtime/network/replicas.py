@@ -18,7 +18,7 @@ from typing import Any
 #: Nodes that keep a topic, and how many of them a look asks.
 REPLICAS, ASKED = 5, 2
 #: Between two searches for them: at first and after a change, and later.
-OFTEN_S, SELDOM_S = 2.0, 20.0
+OFTEN_S, SELDOM_S = 2.0, 60.0
 
 
 @dataclass
