@@ -67,7 +67,7 @@ def save_backup(target: Path, folders: Folders, keystores: Path) -> Backup:
             os.fdopen(descriptor, "wb") as handle,
             tarfile.open(fileobj=handle, mode="w:gz") as tar,
         ):
-            made = _save(tar, folders, keystores)
+            made = _save(tar, target, folders, keystores)
             handle.flush()
     except BaseException:
         target.unlink(missing_ok=True)
@@ -92,6 +92,8 @@ def restore_backup(source: Path, folders: Folders, keystores: Path) -> Backup:
                     f"{there[0]} is there, of {len(there)} files that it would replace",
                     next_step="move what is there away, or choose another HEADRACE_HOME",
                 )
+            # First: a program that finds half of it finds that it was put back.
+            _mark(folders, made)
             for member, path in _placed(members, roots):
                 content = tar.extractfile(member)
                 assert content is not None, "only regular files are members"
@@ -103,13 +105,16 @@ def restore_backup(source: Path, folders: Folders, keystores: Path) -> Backup:
                     shutil.copyfileobj(content, out)
                     os.fsync(out.fileno())
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        for path in written:
+        for path in (*written, folders.state / RESTORED):
             path.unlink(missing_ok=True)
         raise UsageError(f"{source} cannot be restored", str(error)) from error
+    return made
+
+
+def _mark(folders: Folders, made: Backup) -> None:
     make_private(folders.state)
     mark = {"name": secrets.token_hex(16), "saved_at": made.at_s, "restored_at": int(time.time())}
     write_whole(folders.state / RESTORED, json.dumps(mark).encode(), synced=True)
-    return made
 
 
 def restored_as(folders: Folders) -> str:
@@ -126,7 +131,7 @@ def _roots(folders: Folders, keystores: Path) -> dict[str, Path]:
     return dict(zip(KINDS, at, strict=True))
 
 
-def _save(tar: tarfile.TarFile, folders: Folders, keystores: Path) -> Backup:
+def _save(tar: tarfile.TarFile, target: Path, folders: Folders, keystores: Path) -> Backup:
     at_s, count, size = int(time.time()), 0, 0
     about = json.dumps({"format": FORMAT, "at": at_s}).encode()
     _add(tar, ABOUT, io.BytesIO(about), len(about))
@@ -135,6 +140,8 @@ def _save(tar: tarfile.TarFile, folders: Folders, keystores: Path) -> Backup:
         if any(other in root.parents for other in roots.values()):
             continue
         for path in _files(root):
+            if path == target.absolute():
+                continue
             with suppress(FileNotFoundError), _content(path) as content:  # it may go meanwhile
                 length = os.fstat(content.fileno()).st_size
                 _add(tar, f"{kind}/{path.relative_to(root).as_posix()}", content, length)

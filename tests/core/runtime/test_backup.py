@@ -168,3 +168,27 @@ def test_of_what_is_no_backup_nothing_is_written(
         restore_backup(tmp_path / "given", there, tmp_path / "keys")
     assert all_files(tmp_path / "there") == {}
     assert restored_as(there) == ""
+
+
+def test_whoever_finds_half_of_it_finds_that_it_was_put_back(
+    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, marks = Folders.at(tmp_path / "there"), list[str]()
+
+    class Killed(BaseException):
+        """As by the system: nothing is tidied up."""
+
+    def copy(content: object, out: object) -> None:
+        marks.append(restored_as(there))
+        raise Killed
+
+    monkeypatch.setattr("core.runtime.backup.shutil.copyfileobj", copy)
+    with pytest.raises(Killed):
+        restore_backup(saved, there, tmp_path / "elsewhere")
+    assert marks == [restored_as(there)] != [""]
+
+
+def test_a_backup_may_lie_in_what_it_is_of(tmp_path: Path) -> None:
+    here = home_with(tmp_path / "here", {"state/a": b"1"})
+    made = save_backup(here.state / "copy", here, tmp_path / "keys")
+    assert made.files == 1
