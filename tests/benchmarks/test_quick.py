@@ -1,8 +1,6 @@
 """Does every part of a benchmark give its rows as JSON, in its shortest form?
 
 Parts that are missing here take longer even then: they load a model, or start processes that do.
-`benchmarks.gateway --only first` is the quick start's first steps, which its own test takes, and
-`benchmarks.trust --only gains` a test of Foundry that `make test` runs.
 `benchmarks.engine --only offload_ring` starts four stages, `benchmarks.trust --only overhead` too,
 and every part of `benchmarks.siege` starts a devnet: one of them stands for all.
 """
@@ -42,6 +40,7 @@ PARTS = {
         "formats",
         "agents",
         "pages",
+        "first",
     ),
     "engine": (
         "decode",
@@ -67,6 +66,7 @@ PARTS = {
         "cheats",
         "steering",
         "slashed",
+        "gains",
         "cost",
     ),
 }
