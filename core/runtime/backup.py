@@ -85,7 +85,8 @@ def restore_backup(source: Path, folders: Folders, keystores: Path) -> Backup:
     try:
         with tarfile.open(source, mode="r:gz") as tar:
             made, members = _read(tar, source)
-            there = [path for _, path in _placed(members, roots) if path.exists()]
+            placed = list(_placed(members, roots))
+            there = [path for _, path in placed if path.exists()]
             if there:
                 raise UsageError(
                     f"{source} is not restored",
@@ -94,7 +95,7 @@ def restore_backup(source: Path, folders: Folders, keystores: Path) -> Backup:
                 )
             # First: a program that finds half of it finds that it was put back.
             _mark(folders, made)
-            for member, path in _placed(members, roots):
+            for member, path in placed:
                 content = tar.extractfile(member)
                 assert content is not None, "only regular files are members"
                 make_private(path.parent)

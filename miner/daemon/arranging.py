@@ -40,22 +40,20 @@ def own_layers(
     hold: then all of them share the model.
     """
     everybody = sorted((ours, *others), key=lambda one: (-one.memory_bytes, one.operator))
-    idle = [one for one in everybody if one.layers is None and one.room(layer_bytes)]
+    able = [one for one in everybody if one.room(layer_bytes)]
+    idle = [one for one in able if one.layers is None]
     missing = _missing(everybody, layers)
     if missing is None:
         return ours.layers or _thinnest(ours, idle, everybody, layers, layer_bytes)
-    if sum(one.room(layer_bytes) for one in idle) >= len(missing):
-        return ours.layers or _share(ours, idle, missing)
-    able = [one for one in everybody if one.room(layer_bytes)]
-    if sum(one.room(layer_bytes) for one in able) < layers:
-        return ours.layers or _share(ours, idle, missing)  # nobody can help that: hold a part
-    return _share(ours, able, LayerRange(0, layers))
+    room, whole_room = (sum(one.room(layer_bytes) for one in some) for some in (idle, able))
+    if room < len(missing) and whole_room >= layers:
+        return _share(ours, able, LayerRange(0, layers))
+    return ours.layers or _share(ours, idle, missing)
 
 
 def _missing(machines: Sequence[SeenMachine], layers: int) -> LayerRange | None:
     """From the first to the last layer that nobody holds."""
-    held = {layer for one in machines if one.layers for layer in range(*_bounds(one.layers))}
-    bare = [layer for layer in range(layers) if layer not in held]
+    bare = [layer for layer, count in enumerate(_holders(machines, layers)) if not count]
     return LayerRange(bare[0], bare[-1] + 1) if bare else None
 
 
@@ -80,10 +78,7 @@ def _thinnest(
     layer_bytes: int,
 ) -> LayerRange | None:
     """One after the other, each that holds nothing doubles what fewest hold."""
-    holders = [0] * layers
-    for one in machines:
-        for layer in range(*_bounds(one.layers)) if one.layers else ():
-            holders[layer] += 1
+    holders = _holders(machines, layers)
     for one in idle:
         count = min(layers, one.room(layer_bytes))
         starts = range(layers - count + 1)
@@ -95,8 +90,10 @@ def _thinnest(
     return None
 
 
-def _bounds(layers: LayerRange) -> tuple[int, int]:
-    return layers.start, layers.end
+def _holders(machines: Sequence[SeenMachine], layers: int) -> list[int]:
+    """How many hold each layer."""
+    held = [one.layers for one in machines if one.layers is not None]
+    return [sum(layer in one for one in held) for layer in range(layers)]
 
 
 @dataclass

@@ -319,7 +319,6 @@ class MinerDaemon:
         fixed = settings.miner.layers
         self._is_fixed = fixed is not None
         self._assignment = Assignment(t.LayerRange(*fixed) if fixed else None, 0)
-        self._allocated_at = float("-inf")
         self._heard_at = self._clock.monotonic()
         self._arranger = Arranger(STEADY_S)
         self._speed = (0.0, 0.0)
@@ -519,11 +518,11 @@ class MinerDaemon:
             self._assignment,
             Assignment(message.layers, message.sequence, matcher),
             frozenset(trusted),
-            is_silent=now - self._allocated_at > SILENT_S,
+            is_silent=now - self._heard_at > SILENT_S,
         )
         if self._assignment.matcher != matcher:
             return False
-        self._allocated_at = self._heard_at = now
+        self._heard_at = now
         return True
 
     async def _arrange(self) -> None:

@@ -292,13 +292,9 @@ class MinerStore:
         after it, for the same orders, may be in a requester's hands, and two receipts over
         different rows of one request would cost the stake. How many orders these are.
         """
+        if not name or self.note(_RESTORED_AS) == name.encode():
+            return 0
         with self._write() as db:
-            (seen,) = db.execute(
-                "SELECT COUNT(*) FROM notes WHERE key = ? AND value = ?",
-                (_RESTORED_AS, name.encode()),
-            ).fetchone()
-            if not name or seen:
-                return 0
             db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (_RESTORED_AS, name.encode()))
             return db.execute(
                 "INSERT OR IGNORE INTO restored_orders SELECT DISTINCT order_hash FROM jobs"
