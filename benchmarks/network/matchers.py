@@ -8,24 +8,21 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.table import Row
 from client.orders.matcher_api import Goes
 from client.pipeline.pipeline import Match
-from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
 from devnet.models.tiny_models import write_tiny_model
 from tests.failover.clerks import (
-    FROZEN,
-    FULL,
-    GARBAGE,
+    CUTS,
     KILLED,
+    POINTS,
     Clerk,
+    dues,
     matchers_of,
     policy_of,
     time_passes,
@@ -33,22 +30,20 @@ from tests.failover.clerks import (
 )
 from tests.town.town import Town, Watch, prompts
 
-CUTS = ((0, 2), (2, 4), (4, 6))
 LINES, TOKENS = 200, 8
 WENT_ON_S = 3.0
-POINTS = [("order", KILLED), ("order", FROZEN), ("order", GARBAGE), ("order", FULL)]
-POINTS += [("opened", KILLED), ("opened", FROZEN), ("ack", KILLED), ("quote", KILLED)]
 QUICK = {"LINES": 3, "POINTS": POINTS[:1]}
 
 
 @dataclass(frozen=True)
 class Played:
     """One batch: lines that are not what they should be, stages with less than their pay, tokens
-    that are paid twice, and how long the requester was without a matcher.
+    that no job counts, or two do, and how long the requester was without a matcher.
     """
 
     lines_lost: int
     stages_unpaid: int
+    tokens_unpaid: int
     tokens_twice: int
     went_on_s: float
 
@@ -80,12 +75,12 @@ def rows() -> list[Row]:
             for point in POINTS
         }
     lost = sum(one.lines_lost for one in played.values())
-    unpaid = sum(one.stages_unpaid for one in played.values())
+    unpaid = sum(one.stages_unpaid + one.tokens_unpaid for one in played.values())
     twice = sum(one.tokens_twice for one in played.values())
     slowest = max(one.went_on_s for (_, how), one in played.items() if how == KILLED)
     return [
         Row(
-            f"matcher fails in a batch of {LINES}: lines lost, stages unpaid, tokens paid twice",
+            f"matcher fails in a batch of {LINES}: lines lost, work unpaid, tokens paid twice",
             "0, 0, 0",
             f"{lost}, {unpaid}, {twice}",
             "-",
@@ -123,21 +118,9 @@ async def _play(folder: Path, model: Path, point: str, how: str) -> Played:
             for index, prompt in enumerate(asked)
         )
         given = sum(len(tokens) for tokens in watch.tokens.values())
-        twice = max(0, sum(tokens_paid(town).values()) - given)
+        counted = sum(tokens_paid(town).values())
+        unpaid = sum(town.chain.earned[operator] < pay for operator, pay in dues(town)[0].items())
         waited_s = second.asked_at - first.failed_at if second.asked_at else 0.0
-        return Played(lost, _unpaid(town), twice, waited_s)
+        return Played(lost, unpaid, max(0, given - counted), max(0, counted - given), waited_s)
     finally:
         await town.close()
-
-
-def _unpaid(town: Town) -> int:
-    """Stages that earned less than what they served is worth."""
-    due = Counter[str]()
-    for match in town.matches:
-        job: Any = town.chain.jobs[match.job_id]
-        counts = job.tokens_in, job.tokens_out
-        if any(counts):
-            pays = pricing.split(match.signed.order, match.plan, town.spec, *counts).pays
-            for stage, pay in zip(match.plan, pays, strict=True):
-                due[stage.operator] += pay
-    return sum(town.chain.earned[operator] < pay for operator, pay in due.items())

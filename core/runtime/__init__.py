@@ -8,6 +8,7 @@
 `clock`        what time it is: the system's or a test's
 `tasks`        tasks that are held on to until they end
 `sharing`      a look at a slow source, shared by all who ask
+`slowing`      a look that is taken often while it finds changes
 `retry`        a call that may fail for a while, repeated
 `backup`       a user's home in one file, and put back
 `garbage`      what the interpreter looks at when it looks for garbage

@@ -28,10 +28,9 @@ from core.protocol.records import (
 from core.protocol.types import LayerRange
 from core.runtime.logs import get_logger
 from core.runtime.network.channel import Peers
+from core.runtime.slowing import Slowing
 
 TTL_S = 10.0
-#: Between two looks at all machines: while they change, and while they do not.
-OFTEN_S, SELDOM_S = 2.0, 60.0
 SWARM_TIMEOUT_S = 8.0
 PING_TIMEOUT_S = 2.0
 _EWMA = 0.3
@@ -117,16 +116,15 @@ class Neighbourhood:
     ) -> None:
         self.known: list[MinerRecord] = []
         self._look, self._monotonic = look, monotonic
-        self._next_s, self._pause_s = float("-inf"), OFTEN_S
+        self._slowing = Slowing()
 
     async def others(self) -> list[MinerRecord]:
         """As of the last look, which is at most `SELDOM_S` ago."""
-        if self._monotonic() >= self._next_s:
+        if self._monotonic() >= self._slowing.due_s:
             before = {(one.operator, one.endpoint, one.layers) for one in self.known}
             self.known = await self._look()
             now = {(one.operator, one.endpoint, one.layers) for one in self.known}
-            self._pause_s = min(2 * self._pause_s, SELDOM_S) if now == before else OFTEN_S
-            self._next_s = self._monotonic() + self._pause_s
+            self._slowing.looked(self._monotonic(), is_same=now == before)
         return self.known
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from client.orders.matcher_api import Goes, Quote
 from client.orders.matchers import Matchers
 from client.orders.orders import OrderTerms
 from client.pipeline.pipeline import Match
+from core.money import pricing
 from core.protocol import signing
 from core.protocol import types as t
 from core.protocol.errors import CheckFailed, MatcherUnreachable, NoCapacity, UsageError
@@ -24,6 +26,10 @@ from tests.town.town import FEE_BPS, PRICE_IN, PRICE_OUT, Town, offer
 #: What a matcher does from a point on, as its HTTP client tells of it.
 KILLED, FROZEN, GARBAGE, FULL = "killed", "frozen", "answers garbage", "full"
 STEP_S = 10
+CUTS = ((0, 2), (2, 4), (4, 6))
+#: At which point a matcher fails, and how.
+POINTS = [("order", KILLED), ("order", FROZEN), ("order", GARBAGE), ("order", FULL)]
+POINTS += [("opened", KILLED), ("opened", FROZEN), ("ack", KILLED), ("quote", KILLED)]
 
 
 class Hasty(SystemClock):
@@ -151,3 +157,18 @@ def tokens_paid(town: Town) -> Mapping[str, int]:
     """Answer tokens that the chain counts, by job."""
     jobs = {match.job_id: town.chain.jobs[match.job_id] for match in town.matches}
     return {job_id: msgspec.to_builtins(job.tokens_out) for job_id, job in jobs.items()}
+
+
+def dues(town: Town) -> tuple[Counter[str], int]:
+    """What each stage's work is worth, by operator, and what all of it costs; nano base units."""
+    pays, spent = Counter[str](), 0
+    for match in town.matches:
+        job = town.chain.jobs[match.job_id]
+        counts = job.tokens_in, job.tokens_out
+        if not any(counts):
+            continue
+        due = pricing.split(match.signed.order, match.plan, town.spec, *counts)
+        spent += due.locked - due.refund
+        for stage, pay in zip(match.plan, due.pays, strict=True):
+            pays[stage.operator] += pay
+    return pays, spent

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 
 import pytest
 
@@ -18,12 +17,15 @@ from core.protocol import signing
 from core.protocol.errors import ContractRefused, HeadraceError, UsageError
 from core.protocol.units import NANO
 from tests.failover.clerks import (
+    CUTS,
     FROZEN,
     FULL,
     GARBAGE,
     KILLED,
+    POINTS,
     Clerk,
     Hasty,
+    dues,
     matchers_of,
     policy_of,
     time_passes,
@@ -34,10 +36,7 @@ from tests.town.orders import DOMAIN, REQUESTER, key
 from tests.town.town import Town, Watch, offer, prompts
 from tests.town.village import Village, ask, hear
 
-CUTS = ((0, 2), (2, 4), (4, 6))
 LINES, TOKENS = 3, 12
-POINTS = [("order", KILLED), ("order", FROZEN), ("order", GARBAGE), ("order", FULL)]
-POINTS += [("opened", KILLED), ("opened", FROZEN), ("ack", KILLED), ("quote", KILLED)]
 
 
 def check_answers(town: Town, watch: Watch) -> None:
@@ -50,16 +49,7 @@ def check_paid(town: Town, watch: Watch) -> None:
     """Each token is paid once, to every stage that served it; the requester has the rest."""
     given = sum(len(tokens) for tokens in watch.tokens.values())
     assert sum(tokens_paid(town).values()) == given
-    expected, spent = Counter[str](), 0
-    for match in town.matches:
-        job = town.chain.jobs[match.job_id]
-        counts = job.tokens_in, job.tokens_out
-        if not any(counts):
-            continue
-        due = pricing.split(match.signed.order, match.plan, town.spec, *counts)
-        spent += due.locked - due.refund
-        for stage, pay in zip(match.plan, due.pays, strict=True):
-            expected[stage.operator] += pay
+    expected, spent = dues(town)
     assert town.chain.earned == expected
     has = town.prepaid + town.chain.usd[REQUESTER.address] * NANO
     assert has == PREPAID * NANO - spent - sum(town.chain.locked.values())

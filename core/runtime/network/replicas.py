@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.runtime.slowing import Slowing
+
 #: Nodes that keep a topic, and how many of them a look asks.
 REPLICAS, ASKED = 5, 2
-#: Between two searches for them: at first and after a change, and later.
-OFTEN_S, SELDOM_S = 2.0, 60.0
 
 
 @dataclass
@@ -26,8 +26,7 @@ class _Nearest:
     """The nodes that were nearest to a topic when they were last searched for."""
 
     peers: list[Any] = field(default_factory=list)
-    due_s: float = float("-inf")
-    pause_s: float = OFTEN_S
+    search: Slowing = field(default_factory=Slowing)
 
 
 class Replicas:
@@ -57,7 +56,7 @@ class Replicas:
             *(self._store_at(peer, at, key, value, expires_at_s) for peer in peers[at])
         )
         if None in answers or not answers:
-            self._nearest[at].due_s = float("-inf")
+            self._nearest[at].search.hurry()
         return any(answers)
 
     async def find(self, topics: Sequence[str]) -> list[Any]:
@@ -76,23 +75,22 @@ class Replicas:
         for peer, answer in zip(asked, answers, strict=True):
             if answer is None:
                 for at in asked[peer]:
-                    self._nearest[at].due_s = float("-inf")
+                    self._nearest[at].search.hurry()
         there = [found for answer in answers if answer for found, _ in answer.values()]
         return [found.value for found in (*here, *there) if found]
 
     async def _near(self, ids: Sequence[Any]) -> dict[Any, list[Any]]:
         """By topic the nodes that are nearest to it, as of their last search."""
         now_s = self._monotonic()
-        due = [at for at in ids if self._nearest[at].due_s <= now_s]
+        due = [at for at in ids if self._nearest[at].search.due_s <= now_s]
         if due:
             found = await self._node.find_nearest_nodes(
                 due, k_nearest=REPLICAS, exclude_self=not self._keeps
             )
             for at in due:
                 near, peers = self._nearest[at], list(found[at].values())
-                is_same = set(peers) == set(near.peers)
-                near.pause_s = min(2 * near.pause_s, SELDOM_S) if is_same else OFTEN_S
-                near.peers, near.due_s = peers, self._monotonic() + near.pause_s
+                near.search.looked(self._monotonic(), is_same=set(peers) == set(near.peers))
+                near.peers = peers
         return {at: self._nearest[at].peers for at in ids}
 
     async def _store_at(

@@ -20,15 +20,8 @@ from core.protocol.records import (
     unseal,
 )
 from core.runtime.network.channel import Peers, StreamIdentity
-from miner.daemon.announce import (
-    OFTEN_S,
-    SELDOM_S,
-    TTL_S,
-    Announcer,
-    Distances,
-    Neighbourhood,
-    neighbours,
-)
+from core.runtime.slowing import OFTEN_S, SELDOM_S
+from miner.daemon.announce import TTL_S, Announcer, Distances, Neighbourhood, neighbours
 from tests.miner.conftest import Start
 from tests.town.orders import DOMAIN, key
 

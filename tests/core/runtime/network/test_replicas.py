@@ -7,7 +7,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from core.runtime.network.replicas import ASKED, OFTEN_S, REPLICAS, SELDOM_S, Replicas
+from core.runtime.network.replicas import ASKED, REPLICAS, Replicas
+from core.runtime.slowing import OFTEN_S, SELDOM_S
 
 OURS = "our own node"
 TOPIC, OTHER = "headrace/machines/1", "headrace/machines/2"
