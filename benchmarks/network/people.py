@@ -14,12 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.keys.keystore import Keystore
-from core.keys.passwords import write_secret_file
-from core.keys.signer import DEVNET_PASSWORD, DEVNET_PHRASE
-from devnet.anvil import CHAIN_ID
 from devnet.network import program
 from tests import netns
+from tests.town.wallets import make_home
 
 T = TypeVar("T")
 LIMIT_S, MOST_S = 300.0, 1800.0
@@ -44,16 +41,8 @@ class Person:
     _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def has_wallets(self, **accounts: int) -> None:
-        """Keystores by name, with accounts of Anvil's phrase, and the file of their password."""
-        (self.home / "config").mkdir(parents=True)
-        password, keys = self.home / "password", self.home / "keys"
-        write_secret_file(password, f"{DEVNET_PASSWORD}\n".encode())
-        for name, index in accounts.items():
-            Keystore(keys, light=True).import_phrase(
-                name, DEVNET_PHRASE, DEVNET_PASSWORD, chain_id=CHAIN_ID, index=index
-            )
-        lines = ["[wallet]", f'keystore_dir = "{keys}"', f'password_file = "{password}"']
-        (self.home / "config" / "config.toml").write_text("\n".join(lines) + "\n")
+        """By name, with accounts of Anvil's phrase."""
+        make_home(self.home, accounts)
 
     def types(self, line: str) -> dict[str, Any]:
         """Run a command to its end and give its result. Raises CommandFailed."""

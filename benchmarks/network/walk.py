@@ -113,9 +113,14 @@ def _walk(hosts: netns.Network, folder: Path, stack: ExitStack) -> list[Row]:
         f"client chat 'Name three rivers.' --model {model} --max-tokens 24 --wallet asker {on}"
     )
     contracts = json.loads((market.home / "riverside.json").read_text())["contracts"]
-    market.waits(lambda: all(at(node.namespace, lambda: asyncio.run(_earned(rpc_url, contracts)))))
+    paid: list[int] = []
+
+    def is_paid() -> bool:
+        paid[:] = at(node.namespace, lambda: asyncio.run(_earned(rpc_url, contracts)))
+        return all(paid) or time.monotonic() - began > MOST_S
+
+    market.waits(is_paid, MOST_S)
     took_s = time.monotonic() - began
-    paid = at(node.namespace, lambda: asyncio.run(_earned(rpc_url, contracts)))
     is_relayed = "/p2p-circuit/" in _note(people[HOUSE])["endpoint"]
     typed = [line for person in people.values() for line in person.typed]
     most = max(len(person.typed) for person in people.values() if person is not market)

@@ -10,4 +10,5 @@
 `village`    a town whose requester asks single requests over sessions
 `fleet`      what machines say to a matcher: records, a swarm and stages in memory
 `matcher`    a real matcher daemon over such a fleet
+`wallets`    a home with wallets of accounts that have money
 """

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from core.keys.keystore import Keystore
-from core.keys.passwords import write_secret_file
-from core.keys.signer import DEVNET_PHRASE, Signer
+from core.keys.signer import Signer
 from matcher import cli
 from tests.conftest import CHAIN_ID
+from tests.town.wallets import make_home
 
 DEPLOYER, OWNER, GUARDIAN, FEES = 0, 1, 2, 3
 WALLETS = {"deployer": DEPLOYER, "owner": OWNER, "guardian": GUARDIAN}
@@ -38,15 +37,7 @@ class Office:
     ) -> None:
         self.home, self.rpc_url, self._capsys = home, rpc_url, capsys
         monkeypatch.setenv("HEADRACE_HOME", str(home))
-        (home / "config").mkdir(parents=True)
-        write_secret_file(home / "password", b"devnet\n")
-        for name, index in WALLETS.items():
-            Keystore(home / "keys", light=True).import_phrase(
-                name, DEVNET_PHRASE, "devnet", chain_id=CHAIN_ID, index=index
-            )
-        lines = ["[wallet]", f'keystore_dir = "{home / "keys"}"']
-        lines += [f'password_file = "{home / "password"}"']
-        (home / "config" / "config.toml").write_text("\n".join(lines) + "\n")
+        make_home(home, WALLETS)
 
     def run(self, *words: str, wallet: str = "deployer") -> tuple[int, dict[str, Any]]:
         """Exit code, and the result or the error."""

@@ -26,6 +26,16 @@ pytestmark = [pytest.mark.chain, pytest.mark.swarm]
 LIMIT_S = 90.0
 
 
+@pytest.fixture
+def town(own_anvil: Callable[..., Anvil], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
+    """An owner with money, and a model of four layers."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    town = Town(own_anvil().rpc_url, home, Parameters())
+    town.build(owner_usd=600, model=write_tiny_model(tmp_path / "model" / "tiny", layers=4))
+    return town
+
+
 @contextmanager
 def daemon(town: Town, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """`miner start` in a session of its own, of which nothing is left afterwards."""
@@ -106,15 +116,8 @@ def test_a_miner_serves_outlives_its_chain_and_leaves_cleanly(
 
 
 def test_a_signal_lets_accepted_work_finish_and_the_exit_is_clean(
-    own_anvil: Callable[..., Anvil],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    town: Town, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = tmp_path / "home"
-    monkeypatch.setenv("HEADRACE_HOME", str(home))
-    town = Town(own_anvil().rpc_url, home, Parameters())
-    town.build(owner_usd=600, model=write_tiny_model(tmp_path / "model" / "tiny", layers=4))
     assert town.miner("register", "--stake", "500usd", "--yes", "--json") == 0
     capsys.readouterr()
     ports = []
@@ -127,7 +130,7 @@ def test_a_signal_lets_accepted_work_finish_and_the_exit_is_clean(
             assert process.wait(LIMIT_S) == expected
             assert members_of_session(process.pid) == []
     assert ports[0] == ports[1], "jobs in progress name this endpoint, so a restart keeps it"
-    log = (home / "daemon.log").read_text()
+    log = (town.home / "daemon.log").read_text()
     assert "Traceback" not in log, log[-4000:]
     (warned,) = (line for line in log.splitlines() if "the chain says something else" in line)
     for words in ("cpu, 200 MiB", "cpu, 300 MiB", "miner update"):
@@ -135,19 +138,12 @@ def test_a_signal_lets_accepted_work_finish_and_the_exit_is_clean(
 
 
 def test_a_miner_that_hears_no_matcher_chooses_its_layers_itself(
-    own_anvil: Callable[..., Anvil],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    town: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = tmp_path / "home"
-    monkeypatch.setenv("HEADRACE_HOME", str(home))
     monkeypatch.setenv("HEADRACE_MINER__ALONE_AFTER", "1s")
-    town = Town(own_anvil().rpc_url, home, Parameters())
-    town.build(owner_usd=600, model=write_tiny_model(tmp_path / "model" / "tiny", layers=4))
     assert town.miner("register", "--stake", "500usd", "--yes", "--json") == 0
     capsys.readouterr()
     with daemon(town) as process:
         status = until(town, capsys, process, lambda s: s["state"] == "SERVING")
         assert status["layers"] == "0-3", "it is the only one"
-    assert "no matcher speaks" in (home / "daemon.log").read_text()
+    assert "no matcher speaks" in (town.home / "daemon.log").read_text()
