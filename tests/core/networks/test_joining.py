@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +21,7 @@ from matcher import cli as matcher_cli
 from miner import cli as miner_cli
 from tests.conftest import Anvil
 from tests.core.networks.deployed import OWNER, deploy_riverside
+from tests.served import served
 from tests.twins.make_vectors import VectorSigner, network_file
 
 replace = msgspec.structs.replace
@@ -167,24 +164,6 @@ def test_without_a_node_it_is_said_what_is_missing(person: Person) -> None:
 def test_what_is_no_https_address_of_a_file_is_refused(source: str) -> None:
     with pytest.raises(UsageError, match="no place"):
         read_source(source, are_private_allowed=False)
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    class Handler(SimpleHTTPRequestHandler):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args, directory=str(folder))
-
-        def log_message(self, *args: Any) -> None:
-            """Not on a test's output."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_a_url_is_read_within_limits(tmp_path: Path) -> None:

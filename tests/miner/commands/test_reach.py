@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from core.runtime.folders import Folders
 from core.runtime.settings import Settings, load
 from miner.commands import reach
 from miner.commands.reach import MOST_PEERS, placed, with_peers
+from tests.served import served
 
 OURS, THEIRS = "45.77.2.2", "45.77.1.2"
 HOME, NEIGHBOUR = "10.0.0.2", "10.0.0.3"
@@ -81,33 +80,19 @@ def test_the_kernel_says_from_which_address_it_would_send(settings: Load) -> Non
     assert ("127.0.0.1", "127.0.0.1") in list(reach._routes(here))
 
 
-@contextmanager
-def matcher(answer: Any) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            body = json.dumps(answer).encode()
-            self.send_response(200 if self.path == "/v1/status" else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+def matcher(folder: Path, answer: Any) -> AbstractContextManager[str]:
+    (folder / "v1").mkdir(parents=True)
+    (folder / "v1" / "status").write_text(json.dumps(answer))
+    return served(folder)
 
 
-async def test_a_matcher_that_answers_names_the_swarms_peers(settings: Load) -> None:
+async def test_a_matcher_that_answers_names_the_swarms_peers(
+    settings: Load, tmp_path: Path
+) -> None:
     with ExitStack() as stack:
-        knows = stack.enter_context(matcher({"swarm": [PEER] * 40}))
-        silent = stack.enter_context(matcher({"swarm": []}))
-        strange = stack.enter_context(matcher({"swarm": "QmPeer"}))
+        knows = stack.enter_context(matcher(tmp_path / "knows", {"swarm": [PEER] * 40}))
+        silent = stack.enter_context(matcher(tmp_path / "silent", {"swarm": []}))
+        strange = stack.enter_context(matcher(tmp_path / "strange", {"swarm": "QmPeer"}))
         at = settings(network__matchers=f"http://127.0.0.1:9, {knows}")
         assert (await with_peers(at)).network.bootstrap_peers == (PEER,) * MOST_PEERS
         for other in (silent, strange):
